@@ -1,0 +1,90 @@
+"""warmup: max-autotune ahead of time for torch.compile. Importing it does nothing, and no torch.
+
+`build` tunes every bucket and writes a table, `install` serves from one, `audit` reads what
+happened. The verbs are `warmup.building`, `warmup.serving` and `warmup.auditing`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from warmup.auditing import AuditReport, audit
+    from warmup.building import BuildReport, build
+    from warmup.errors import (
+        AdapterError,
+        BuildError,
+        ContradictionWarning,
+        MissError,
+        ModelError,
+        ProblemError,
+        SettingsError,
+        StaleTableWarning,
+        TableError,
+        WarmupError,
+        WarmupWarning,
+    )
+    from warmup.serving import Handle, Report, install
+    from warmup.table.store import read as load
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AdapterError": "errors",
+    "AuditReport": "auditing",
+    "BuildError": "errors",
+    "BuildReport": "building",
+    "ContradictionWarning": "errors",
+    "Handle": "serving",
+    "MissError": "errors",
+    "ModelError": "errors",
+    "ProblemError": "errors",
+    "Report": "serving",
+    "SettingsError": "errors",
+    "StaleTableWarning": "errors",
+    "TableError": "errors",
+    "WarmupError": "errors",
+    "WarmupWarning": "errors",
+    "audit": "auditing",
+    "build": "building",
+    "install": "serving",
+}
+
+__all__ = [
+    "AdapterError",
+    "AuditReport",
+    "BuildError",
+    "BuildReport",
+    "ContradictionWarning",
+    "Handle",
+    "MissError",
+    "ModelError",
+    "ProblemError",
+    "Report",
+    "SettingsError",
+    "StaleTableWarning",
+    "TableError",
+    "WarmupError",
+    "WarmupWarning",
+    "__version__",
+    "audit",
+    "build",
+    "install",
+    "load",
+]
+
+logging.getLogger("warmup").addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:
+    if name == "load":
+        return importlib.import_module("warmup.table.store").read
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"warmup.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'warmup' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

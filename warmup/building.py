@@ -1,0 +1,365 @@
+"""`build`: tune every bucket ahead of time and write the table. Floor 2."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import warmup
+from warmup.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
+from warmup.choice import Row, Tuned
+from warmup.errors import (
+    BuildError,
+    MissError,
+    ModelError,
+    NothingRecordedError,
+    OutputMismatchError,
+    SettingsError,
+    warmup_error_in,
+)
+from warmup.events import Emitter, Event, EventName
+from warmup.lookup import Lookup, OnMiss
+from warmup.runtime import Runtime
+from warmup.table import Policy, Provenance, Table
+from warmup.table.codec import digest_of
+from warmup.table.store import add_rows, check_same_origin, check_writable, read, remove_rows, write
+
+if TYPE_CHECKING:
+    import torch
+
+    from warmup.inductor.live import Inductor
+    from warmup.models import Inputs, LoadedModel
+
+DEFAULT_MODE: Final = "max-autotune-gemm"
+BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "cpu": ("ATEN", "CPP"),
+    "cuda": ("ATEN", "TRITON"),
+}
+TOLERANCE: Final[Mapping[str, float]] = {"f64": 1e-7, "f32": 1e-3, "f16": 5e-3, "bf16": 2e-2}
+_TIMING: Final = "inductor benchmarker, eager launches, random inputs"
+_SEED: Final = 0
+
+
+class Observer(Protocol):
+    """Who is told how a build gets on."""
+
+    def bucket_started(self, bucket: Bucket, index: int, total: int) -> None:
+        """Bucket number *index* (from 0) of *total* begins."""
+
+    def problem_finished(self, tuned: Tuned) -> None:
+        """One problem was tuned and is on disk."""
+
+    def bucket_finished(self, result: BucketResult) -> None:
+        """A bucket was tuned and its output agrees with eager."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketResult:
+    """One finished bucket: its keys in graph order, how many were tuned now, error and seconds.
+
+    ``error`` is the relative L2 distance of the compiled output, served from the table, to eager.
+    """
+
+    bucket: Bucket
+    keys: tuple[str, ...]
+    tuned: int
+    error: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """A finished build. ``timings`` holds every candidate of the problems tuned now."""
+
+    path: Path
+    table: Table
+    digest: str
+    buckets: tuple[BucketResult, ...]
+    timings: tuple[Tuned, ...]
+    seconds: float
+
+
+@dataclass
+class _Silent:
+    def bucket_started(self, bucket: Bucket, index: int, total: int) -> None:
+        pass
+
+    def problem_finished(self, tuned: Tuned) -> None:
+        pass
+
+    def bucket_finished(self, result: BucketResult) -> None:
+        pass
+
+
+def build(
+    model: str,
+    *,
+    seqlens: str | Sequence[int] | None = None,
+    dims: str | None = None,
+    inputs: Sequence[str] = (),
+    device: str = "auto",
+    dtype: str | None = None,
+    mode: str = DEFAULT_MODE,
+    backends: str | None = None,
+    out: str | Path | None = None,
+    tolerance: float | None = None,
+    force: bool = False,
+    observer: Observer | None = None,
+) -> BuildReport:
+    """Tune every GEMM of *model* for every bucket, and write the winners to a table.
+
+    Arguments are spelled as on the command line. A table that exists is completed: only problems it
+    lacks are tuned, unless *force* tunes all of them again. Each finished problem is on disk before
+    the next one starts. For every bucket the model, compiled from the table alone, is compared with
+    eager.
+
+    Raises:
+        SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
+        TableError: the table exists and is damaged, belongs to another device, runtime or policy, or
+            cannot be written.
+        OutputMismatchError: a bucket's output disagrees with eager; its new rows were removed.
+        NothingRecordedError: no bucket asked for a GEMM choice.
+    """
+    started = time.monotonic()
+    sizes = ",".join(map(str, seqlens)) if seqlens is not None and not isinstance(seqlens, str) else seqlens
+    buckets = parse_buckets(sizes, dims)
+    specs = parse_inputs(inputs)
+    from warmup.inductor import connect
+    from warmup.inductor.live import MODES
+    from warmup.inductor.machine import check_compiler, resolve_device
+    from warmup.models import load_model, parse_dtype
+
+    if mode not in MODES:
+        raise SettingsError(f"--mode {mode!r} is not a mode", f"use one of {', '.join(MODES)}")
+    inductor = connect()
+    torch_device = resolve_device(device)
+    check_compiler(torch_device)
+    runtime = inductor.runtime(str(torch_device))
+    cast = parse_dtype(dtype, "--dtype") if dtype is not None else None
+    policy = _policy(mode, _backends(backends, torch_device.type), torch_device.type, tolerance)
+    loaded = load_model(model)
+    path = _out_path(out, runtime, loaded, cast)
+    check_writable(path)
+    table, replaces = Table(_provenance(runtime), policy), False
+    if path.exists():
+        existing = read(path)
+        replaces = force and _differs(path, existing, runtime, policy)
+        if not replaces:
+            check_same_origin(path, existing, runtime, policy)
+            table = existing
+    work = _Build(
+        inductor, loaded, specs, torch_device, cast, path, table, force, replaces, observer or _Silent()
+    )
+    results = tuple(work.run_bucket(bucket, i, len(buckets)) for i, bucket in enumerate(buckets))
+    if not any(result.keys for result in results):
+        raise NothingRecordedError(
+            "the model asked inductor for no GEMM choice in any bucket",
+            "it has no mm-like op with several candidates under these backends on this device",
+        )
+    final = read(path)
+    return BuildReport(
+        path, final, digest_of(final), results, tuple(work.tuned), time.monotonic() - started
+    )
+
+
+@dataclass
+class _Build:
+    """One build under way."""
+
+    inductor: Inductor
+    model: LoadedModel
+    specs: tuple[InputSpec, ...]
+    device: torch.device
+    dtype: torch.dtype | None
+    path: Path
+    table: Table
+    force: bool
+    replaces: bool
+    observer: Observer
+    tuned: list[Tuned] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.model.module.to(device=self.device, dtype=self.dtype)
+
+    def run_bucket(self, bucket: Bucket, index: int, total: int) -> BucketResult:
+        """Tune one bucket, then serve it from the table and compare with eager."""
+        import torch
+
+        from warmup.models import make_inputs
+
+        self.observer.bucket_started(bucket, index, total)
+        started = time.monotonic()
+        before = len(self.tuned)
+        torch.manual_seed(_SEED)
+        inputs = make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
+        with torch.no_grad():
+            expected = self._eager(inputs, bucket)
+            keys, found = self._compiled(inputs, bucket, OnMiss.TUNE)
+            if len(self.tuned) > before:  # else that run was served from rows alone already
+                keys, found = self._compiled(inputs, bucket, OnMiss.STRICT)
+            error, limit = _compare(expected, found, self.table.policy.tolerance)
+        if not error <= limit:
+            fresh = {tuned.key for tuned in self.tuned[before:]}
+            self.table = remove_rows(self.path, fresh) if fresh else self.table
+            raise OutputMismatchError(
+                f"bucket {bucket}: the compiled output is {error:.2e} away from eager "
+                f"(relative L2), more than {limit:.0e}",
+                f"{len(fresh)} rows tuned for it were removed; report this with the model",
+            )
+        result = BucketResult(
+            bucket=bucket,
+            keys=keys,
+            tuned=len(self.tuned) - before,
+            error=error,
+            seconds=time.monotonic() - started,
+        )
+        self.observer.bucket_finished(result)
+        return result
+
+    def _eager(self, inputs: Inputs, bucket: Bucket) -> Any:
+        try:
+            return self.model.module(*inputs.args, **inputs.kwargs)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ModelError(f"bucket {bucket}: the model failed in eager mode ({reason})") from error
+
+    def _compiled(self, inputs: Inputs, bucket: Bucket, on_miss: OnMiss) -> tuple[tuple[str, ...], Any]:
+        """Return the keys asked for, each once, and the output of one call."""
+        from warmup.inductor.live import compile_model, empty_caches
+
+        asked: dict[str, None] = {}
+
+        def note(event: Event) -> None:
+            if event.name in (EventName.HIT, EventName.TUNED):
+                asked[str(event.fields["key"])] = None
+
+        done = {tuned.key for tuned in self.tuned}
+        rows = self.table.gemm
+        if self.force and on_miss is OnMiss.TUNE:
+            rows = {key: row for key, row in rows.items() if key in done}
+        lookup = Lookup(rows, on_miss, Emitter([note]), on_tuned=self._save)
+        policy = self.table.policy
+        with self._attached(lookup, policy, on_miss), empty_caches():
+            try:
+                compiled = compile_model(self.model.module, policy.mode)
+                output = compiled(*inputs.args, **inputs.kwargs)
+            except Exception as error:
+                own = warmup_error_in(error)
+                if own is not None and not isinstance(own, MissError):
+                    raise own from error
+                reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+                raise BuildError(f"bucket {bucket}: compiling failed ({reason})") from error
+        return tuple(asked), output
+
+    @contextlib.contextmanager
+    def _attached(self, lookup: Lookup, policy: Policy, on_miss: OnMiss) -> Iterator[None]:
+        tag = f"warmup-build-{on_miss}"
+        attachment = self.inductor.attach(lookup, policy.options, tag, quiet=True)
+        try:
+            yield
+        finally:
+            attachment.detach()
+
+    def _save(self, tuned: Tuned) -> None:
+        table = self.table
+        rows: Mapping[str, Row] = {tuned.key: tuned.row}
+        if self.replaces:  # --force over another device's table: it goes when its successor has a row
+            self.table, self.replaces = replace(table, gemm=rows), False
+            write(self.path, self.table)
+        else:
+            self.table = add_rows(self.path, table.provenance, table.policy, rows, redo=self.force)
+        self.tuned.append(tuned)
+        self.observer.problem_finished(tuned)
+
+
+def _policy(
+    mode: str, backends: str, device_type: str, tolerance: float | None
+) -> Policy:
+    options: dict[str, bool | int | float | str | None] = {
+        "max_autotune_gemm_backends": backends,
+        "max_autotune_gemm_search_space": "DEFAULT",
+    }
+    if device_type == "cpu":
+        # The C++ GEMM template needs constant weights (torch/_inductor/utils.py, use_cpp_gemm_template).
+        options["freezing"] = True
+    else:
+        # It re-benchmarks reductions in every process up to torch 2.13.
+        options["dynamic_scale_rblock"] = False
+    limits = dict(TOLERANCE) if tolerance is None else dict.fromkeys(TOLERANCE, tolerance)
+    return Policy(mode=mode, options=options, timing=_TIMING, seed=_SEED, tolerance=limits)
+
+
+def _backends(text: str | None, device_type: str) -> str:
+    known = BACKENDS[device_type]
+    if text is None:
+        return ",".join(known)
+    chosen = [word.strip().upper() for word in text.split(",")]
+    unknown = [word for word in chosen if word not in known]
+    if unknown or len(set(chosen)) != len(chosen):
+        raise SettingsError(
+            f"--backends {text!r} cannot be used on {device_type}",
+            f"choose among {', '.join(known)}; only these can be fed back at serving",
+        )
+    return ",".join(word for word in known if word in chosen)
+
+
+def _provenance(runtime: Runtime) -> Provenance:
+    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    return Provenance(runtime, warmup.__version__, now.isoformat().replace("+00:00", "Z"))
+
+
+def _out_path(
+    out: str | Path | None, runtime: Runtime, model: LoadedModel, dtype: torch.dtype | None
+) -> Path:
+    if out is not None:
+        return Path(out)
+    from warmup.inductor.epilogues import dtype_name
+
+    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), None)
+    words = [model.name, dtype_name(dtype or own)] if dtype or own else [model.name]
+    slug = re.sub(r"[^a-z0-9.]+", "-", ".".join(words).lower()).strip("-.")
+    return Path("tables") / runtime.device.slug / f"{slug}.json"
+
+
+def _differs(path: Path, table: Table, runtime: Runtime, policy: Policy) -> bool:
+    from warmup.errors import TableMismatchError
+
+    try:
+        check_same_origin(path, table, runtime, policy)
+    except TableMismatchError:
+        return True
+    return False
+
+
+def _compare(expected: Any, found: Any, tolerance: Mapping[str, float]) -> tuple[float, float]:
+    """Return the largest relative L2 error over all output tensors, and its limit."""
+    import torch
+
+    from warmup.inductor.epilogues import dtype_name
+
+    leaves = torch.utils._pytree.tree_leaves  # noqa: SLF001  torch's own tree walk has no public name
+    pairs = [
+        (e, f)
+        for e, f in zip(leaves(expected), leaves(found), strict=True)
+        if isinstance(e, torch.Tensor)
+    ]
+    worst = (0.0, 1.0)
+    for e, f in pairs:
+        limit = tolerance.get(dtype_name(e.dtype), 0.0)
+        reference = e.double()
+        norm = reference.norm().item()
+        distance = (f.double() - reference).norm().item()
+        error = distance / norm if norm else distance
+        if not error <= limit:
+            return error, limit
+        if error / (limit or 1) >= worst[0] / worst[1]:
+            worst = (error, limit)
+    return worst
+
+

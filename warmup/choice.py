@@ -1,0 +1,107 @@
+"""Choices, winners and rows: what a table records about one GEMM problem. Floor 0: stdlib only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Family(StrEnum):
+    """Where a choice comes from; only these can be forced at serving."""
+
+    TEMPLATE = "template"
+    EXTERN = "extern"
+    SUBGRAPH = "subgraph"
+    CPP = "cpp"
+
+
+KwargValue = bool | int | float | str
+MAX_INT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The choice a row stands for: family, template or kernel uid, and its complete kwargs.
+
+    ``kwargs`` is sorted by name. ``source_hash`` is inductor's hash of the template source, None
+    for choices that have none.
+    """
+
+    family: Family
+    uid: str
+    kwargs: tuple[tuple[str, KwargValue], ...] = ()
+    source_hash: str | None = None
+
+    def __str__(self) -> str:
+        if not self.kwargs:
+            return self.uid
+        return f"{self.uid}({','.join(f'{name}={value}' for name, value in self.kwargs)})"
+
+    @property
+    def short(self) -> str:
+        """The uid and the tile: what fits into a table column."""
+        named = dict(self.kwargs)
+        block = "x".join(
+            str(named[name])
+            for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "block_m", "block_n", "block_k")
+            if name in named
+        )
+        extra = "".join(
+            f" {letter}{named[name]}"
+            for letter, name in (("w", "num_warps"), ("s", "num_stages"), ("k", "k_split"))
+            if name in named
+        )
+        return f"{self.uid}{' ' + block if block else ''}{extra}"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One candidate's measured time in microseconds, or None when it failed."""
+
+    winner: Winner
+    time_us: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Why a winner won. Times in microseconds, as inductor's own benchmarker reported them.
+
+    ``library_us`` is the time of the library default, None when no library kernel was a candidate.
+    """
+
+    time_us: float
+    library_us: float | None
+    runner_up: str | None
+    runner_up_us: float | None
+    tried: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One answer: the winner for a key, and the evidence for it."""
+
+    winner: Winner
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """One finished problem of a build: its key, its row and every candidate's timing."""
+
+    key: str
+    row: Row
+    timings: tuple[Timing, ...]
+
+
+class MissReason(StrEnum):
+    """Why no row answered. Closed: renaming one bumps the event schema."""
+
+    NOT_IN_TABLE = "not_in_table"
+    DYNAMIC_DIM = "dynamic_dim"
+    WRONG_DEVICE = "wrong_device"
+    WRONG_RUNTIME = "wrong_runtime"
+    TEMPLATE_ABSENT = "template_absent"
+    TEMPLATE_CHANGED = "template_changed"
+    CHOICE_REJECTED = "choice_rejected"
+    NOT_DESCRIBED = "not_described"

@@ -1,0 +1,30 @@
+"""The `warmup` command: parse, call one verb, print. Floor 3.
+
+stdout is data, stderr is talk. Exit codes: 0 fine; 1 an audit or diff found something; 2 usage;
+3 a `WarmupError`; 130 or 143 interrupted by SIGINT or SIGTERM, finished work kept.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from warmup.errors import WarmupError
+
+EXIT_FOUND = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit; every `WarmupError` becomes one line on stderr."""
+    from warmup.cli.app import app
+
+    try:
+        app(arguments)
+    except WarmupError as error:
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(EXIT_FOUND)

@@ -1,0 +1,199 @@
+"""Commands and their options. Each command imports its verb when it runs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+import warmup
+from warmup.cli import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_TERMINATED
+from warmup.errors import SettingsError
+
+app = typer.Typer(
+    name="warmup",
+    help="Max-autotune ahead of time: build a table, serve from it, audit it.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+_JSON = typer.Option("--json", help="Print JSON on stdout.")
+
+
+class Prefer(StrEnum):
+    """How merge settles a key with two winners."""
+
+    A = "a"
+    B = "b"
+    FASTER = "faster"
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer passes a flag's value
+    if wanted:
+        sys.stdout.write(f"warmup {warmup.__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Max-autotune ahead of time: build a table, serve from it, audit it."""
+    del version
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, told apart from Ctrl-C."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Terminated
+
+
+@app.command()
+def build(
+    model: Annotated[str, typer.Option(help="FILE.py, FILE.py:NAME or package.module:NAME.")],
+    seqlens: Annotated[str | None, typer.Option(help="Sizes of the dim seqlen: 560,1024.")] = None,
+    dims: Annotated[
+        str | None, typer.Option(help='Sizes of named dims: "batch=1,8;seqlen=560,1024".')
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help='One input, "hidden_states=[seqlen,3420]:bf16". Repeatable.'),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[str | None, typer.Option(help="Cast model and inputs: bf16, f16, f32.")] = None,
+    mode: Annotated[
+        str,
+        typer.Option(help="max-autotune-gemm, max-autotune or max-autotune-no-cudagraphs."),
+    ] = "max-autotune-gemm",
+    backends: Annotated[
+        str | None, typer.Option(help="ATEN,CPP on CPU; ATEN,TRITON on a GPU (the defaults).")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The table to write; default tables/DEVICE/MODEL.DTYPE.json."),
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Largest relative L2 error against eager.")
+    ] = None,
+    force: Annotated[bool, typer.Option(help="Tune again what the table has.")] = False,
+    timings: Annotated[
+        Path | None, typer.Option(help="Write every candidate's time here, as JSON lines.")
+    ] = None,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Tune every bucket ahead of time and write the winners to a table."""
+    from warmup.building import build as run
+    from warmup.cli.progress import BuildProgress
+    from warmup.cli.render import print_build, print_build_json, write_timings
+
+    signal.signal(signal.SIGTERM, _terminate)
+    with BuildProgress() as progress:
+        try:
+            report = run(
+                model,
+                seqlens=seqlens,
+                dims=dims,
+                inputs=tuple(inputs or ()),
+                device=device,
+                dtype=dtype,
+                mode=mode,
+                backends=backends,
+                out=out,
+                tolerance=tolerance,
+                force=force,
+                observer=progress,
+            )
+        except KeyboardInterrupt as interrupt:
+            progress.interrupted()
+            terminated = isinstance(interrupt, _Terminated)
+            raise typer.Exit(EXIT_TERMINATED if terminated else EXIT_INTERRUPTED) from None
+    if timings is not None:
+        write_timings(report, timings)
+    (print_build_json if as_json else print_build)(report)
+
+
+@app.command()
+def show(
+    table: Annotated[Path, typer.Argument(help="The table file.")],
+    op: Annotated[str | None, typer.Option(help="Only this op, such as addmm.")] = None,
+    bucket: Annotated[str | None, typer.Option(help="Only rows with this m, such as 560.")] = None,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Print a table for reading."""
+    from warmup.cli.render import print_table, print_table_json
+    from warmup.table.store import read
+
+    (print_table_json if as_json else print_table)(read(table), op, bucket)
+
+
+@app.command()
+def diff(
+    a: Annotated[Path, typer.Argument(help="One table.")],
+    b: Annotated[Path, typer.Argument(help="Another table.")],
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Print what differs between two tables; exit 1 when something does."""
+    from warmup.cli.render import print_difference, print_difference_json
+    from warmup.table.merge import diff as run
+    from warmup.table.store import read
+
+    difference = run(read(a), read(b))
+    (print_difference_json if as_json else print_difference)(difference)
+    if not difference.is_empty:
+        raise typer.Exit(EXIT_FOUND)
+
+
+@app.command()
+def merge(
+    a: Annotated[Path, typer.Argument(help="One table.")],
+    b: Annotated[Path, typer.Argument(help="Another table for the same device and runtime.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the union.")],
+    prefer: Annotated[Prefer | None, typer.Option(help="Whose winner to take on conflict.")] = None,
+) -> None:
+    """Write the union of two tables; conflicts are an error unless settled with --prefer."""
+    from warmup.table.merge import merge as run
+    from warmup.table.store import read, write
+
+    union = run(read(a), read(b), prefer.value if prefer else None)
+    write(out, union)
+    sys.stderr.write(f"{out}: {len(union.gemm)} rows\n")
+
+
+@app.command()
+def audit(
+    logs: Annotated[list[Path], typer.Argument(help="JSON-lines audit logs or server text logs.")],
+    table: Annotated[
+        Path | None, typer.Option(help="The table whose unused rows to list.")
+    ] = None,
+    fail_on: Annotated[
+        str | None, typer.Option(help="Exit 1 on any of: miss,uncovered,silent.")
+    ] = None,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Read what happened at serving: hits, misses by reason, uncovered work, rows never used."""
+    from warmup.auditing import FAILURES
+    from warmup.auditing import audit as run
+    from warmup.cli.render import print_audit, print_audit_json
+
+    wanted = [word.strip() for word in fail_on.split(",")] if fail_on else []
+    if unknown := [word for word in wanted if word not in FAILURES]:
+        raise SettingsError(
+            f"--fail-on: {', '.join(unknown)} is not something to fail on",
+            f"use any of {','.join(FAILURES)}",
+        )
+    report = run(logs, table=table)
+    (print_audit_json if as_json else print_audit)(report)
+    if failed := report.failures(wanted):
+        sys.stderr.write(f"audit failed on: {', '.join(failed)}\n")
+        raise typer.Exit(EXIT_FOUND)

@@ -1,0 +1,23 @@
+"""The only folder that names torch._inductor. Floor 1; knows nothing of table files.
+
+`connect()` is the way in: it checks the torch that runs here and returns what can be done with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from warmup.inductor.live import Inductor
+
+
+def connect() -> Inductor:
+    """Return the adapter to the installed torch, after checking each internal it names.
+
+    Raises:
+        UnsupportedTorchError: this torch is outside the supported range.
+        InductorChangedError: an internal is gone or has another signature.
+    """
+    from warmup.inductor.live import Inductor  # imports torch: only on demand
+
+    return Inductor.here()

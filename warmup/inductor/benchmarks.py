@@ -1,0 +1,101 @@
+"""Watching inductor's own benchmarker: each measurement is counted, with the site that asked.
+
+Methods call each other, so only the outermost call of a thread counts as one measurement.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+from torch._inductor.runtime import benchmarking
+from torch._inductor.select_algorithm import AlgorithmSelectorCache
+
+from warmup.inductor.patches import Patches
+
+# The innermost frame that matches names the site: (end of the file name, function or "", site).
+_SITES: Final = (
+    ("fx_passes/pad_mm.py", "", "pad"),
+    ("runtime/triton_heuristics.py", "", "launch"),
+    ("codegen/multi_kernel.py", "", "multi_kernel"),
+    ("codegen/simd.py", "", "mix_order_split"),
+    ("codegen/triton.py", "", "fusion"),
+    ("_inductor/scheduler.py", "", "fusion"),
+    ("fx_passes/b2b_gemm.py", "", "b2b_gemm"),
+    ("fx_passes/node_runtime_estimation.py", "", "overlap_estimate"),
+    ("_functorch/partitioners.py", "", "partitioner"),
+    ("kernel/custom_op.py", "", "custom_op"),
+    ("_inductor/select_algorithm.py", "", "select"),
+)
+
+
+class BenchmarkWatch:
+    """Reports every outermost measurement to *report* as a site name."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._depth = threading.local()
+        self._active = True
+
+    def attach(self, patches: Patches) -> None:
+        """Watch until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        for owner in _benchmarkers():
+            for name in [name for name in vars(owner) if name.startswith("benchmark")]:
+                if callable(vars(owner)[name]):
+                    patches.wrap(owner, name, self._wrap)
+        # Candidates timed in a child process never reach this process's benchmarker.
+        patches.wrap(AlgorithmSelectorCache, "benchmark_in_sub_process", self._wrap)
+
+    def _deactivate(self) -> None:
+        self._active = False
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def measure(*args: Any, **kwargs: Any) -> Any:
+            depth = getattr(self._depth, "value", 0)
+            if self._active and depth == 0:
+                self._report(_site(sys._getframe(1)))  # noqa: SLF001  the documented way to a caller
+            self._depth.value = depth + 1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._depth.value = depth
+
+        return measure
+
+
+def _benchmarkers() -> list[type]:
+    """Return inductor's benchmarker class and all its subclasses."""
+    found: list[type] = []
+    waiting: list[type] = [benchmarking.Benchmarker]
+    while waiting:
+        owner = waiting.pop()
+        if owner not in found:
+            found.append(owner)
+            waiting.extend(owner.__subclasses__())
+    return found
+
+
+def _site(frame: FrameType | None) -> str:
+    caller = ""
+    while frame is not None:
+        file, function = frame.f_code.co_filename.replace("\\", "/"), frame.f_code.co_name
+        for ending, wanted, site in _SITES:
+            if file.endswith(ending) and wanted in ("", function):
+                return f"select:{_selection_name(frame)}" if site == "select" else site
+        if not caller and not file.endswith("runtime/benchmarking.py"):
+            caller = f"{file.rsplit('/', 1)[-1]}:{function}"
+        frame = frame.f_back
+    return caller or "unknown"
+
+
+def _selection_name(frame: FrameType | None) -> str:
+    """The name of the selection under way: the local of AlgorithmSelectorCache.__call__."""
+    while frame is not None:
+        if frame.f_code.co_name == "__call__" and "input_gen_fns" in frame.f_locals:
+            return str(frame.f_locals.get("name", "unknown"))
+        frame = frame.f_back
+    return "unknown"

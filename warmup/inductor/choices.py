@@ -1,0 +1,119 @@
+"""Inductor's choice callers <-> `Winner`: telling which is which, and building one and only one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch._inductor.codegen.cpp_template_kernel import CppTemplateCaller
+from torch._inductor.codegen.subgraph import SubgraphTemplate
+from torch._inductor.kernel_template_choice import KernelTemplateChoice
+from torch._inductor.select_algorithm import (
+    DataProcessorChoiceCallerWrapper,
+    ExternKernelCaller,
+    ExternKernelChoice,
+    TritonTemplate,
+)
+
+from warmup.choice import MAX_INT, Family, KwargValue, MissReason, Winner
+from warmup.inductor.describe import PostOp
+from warmup.inductor.versions import Version
+
+
+def identify(choice: Any) -> Winner | None:
+    """Return what *choice* is in portable terms, or None for a kind that cannot be forced."""
+    while isinstance(choice, DataProcessorChoiceCallerWrapper):
+        choice = choice._wrapped  # noqa: SLF001
+    origin = getattr(choice, "annotations", {}).get("ktc")
+    if origin is not None and not isinstance(origin.template, ExternKernelChoice):
+        return _identify_template(origin)
+    if isinstance(choice, ExternKernelCaller):
+        return Winner(Family.EXTERN, choice.choice.uid)
+    if isinstance(choice, CppTemplateCaller):
+        blocking = getattr(choice.template, "register_blocking", None)
+        if blocking is None:
+            return None
+        kwargs = {
+            "block_m": blocking.block_m,
+            "block_n": blocking.block_n,
+            "block_k": blocking.block_k,
+            "num_threads": choice.template.num_threads,
+        }
+        return Winner(Family.CPP, f"cpp::{choice.template.name}", _sorted(kwargs))
+    return None
+
+
+def _identify_template(origin: Any) -> Winner | None:
+    template = origin.template
+    kwargs = portable_kwargs(origin.params.to_kwargs())
+    if kwargs is None:
+        return None
+    if isinstance(template, TritonTemplate):
+        return Winner(Family.TEMPLATE, template.uid, kwargs, template.src_hash)
+    if isinstance(template, SubgraphTemplate):
+        return Winner(Family.SUBGRAPH, template.uid, kwargs)
+    return None
+
+
+def is_library(choice: Any) -> bool:
+    """Return whether *choice* is a library kernel (ATen, mkldnn, mkl)."""
+    winner = identify(choice)
+    return winner is not None and winner.family is Family.EXTERN
+
+
+def post_op_of(choices: list[Any]) -> PostOp | None:
+    """Return the post-op that the library call among *choices* carries, None when it has none.
+
+    Pattern lowerings keep it in a closure and pass it on as keyword arguments of the mkldnn call
+    (torch/_inductor/mkldnn_lowerings.py).
+    """
+    for choice in choices:
+        if isinstance(choice, ExternKernelCaller):
+            attr = choice.kwargs.get("attr")
+            if not isinstance(attr, str) or attr == "none":
+                return None
+            scalars = tuple(
+                value for value in choice.kwargs.get("scalars") or () if isinstance(value, (int, float))
+            )
+            return PostOp(attr, scalars, str(choice.kwargs.get("algorithm") or ""))
+    return None
+
+
+def force(version: Version, winner: Winner, base: Any) -> Any | MissReason:
+    """Return the one template choice that *winner* stands for, made from *base*.
+
+    *base* is any choice of the same template for the same operands: it brings what depends on them
+    (extra kwargs, adjusted inputs, layout). Words among the kwargs are never taken from the table:
+    inductor pastes them into kernel source, so they must equal what this torch itself would use.
+    """
+    if winner.source_hash is not None and winner.source_hash != base.template.src_hash:
+        return MissReason.TEMPLATE_CHANGED
+    wanted = dict(winner.kwargs)
+    own = base.params.to_kwargs()
+    if wanted.keys() != own.keys():
+        return MissReason.TEMPLATE_CHANGED
+    for name, value in wanted.items():
+        if isinstance(own[name], str) != isinstance(value, str):
+            return MissReason.CHOICE_REJECTED
+        if isinstance(value, str) and value != own[name]:
+            return MissReason.CHOICE_REJECTED
+    return KernelTemplateChoice(
+        base.template, version.TemplateParams(wanted), base.extra_kwargs, base.layout, base.inputs
+    )
+
+
+def portable_kwargs(kwargs: Mapping[str, Any]) -> tuple[tuple[str, KwargValue], ...] | None:
+    """Return *kwargs* sorted by name, or None when one of them cannot be written to a table."""
+    portable: dict[str, KwargValue] = {}
+    for name, value in kwargs.items():
+        if isinstance(value, (bool, str)):
+            portable[name] = value
+        elif hasattr(value, "__index__") and -MAX_INT <= int(value) <= MAX_INT:
+            portable[name] = int(value)
+        else:
+            return None
+    return _sorted(portable)
+
+
+def _sorted(kwargs: Mapping[str, KwargValue]) -> tuple[tuple[str, KwargValue], ...]:
+    return tuple(sorted(kwargs.items()))

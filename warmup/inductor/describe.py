@@ -1,0 +1,205 @@
+"""From inductor's IR to a `GemmProblem`: sizes and layouts as the kernel will see them.
+
+Sizes, strides and dtypes come from the IR operands, since a lowering may ask about another GEMM than
+its FX node names (mm_plus_mm falls back to two mm). Bias form, scalars and epilogue come from the FX
+node, because inductor hands the same addmm to its candidates with the bias expanded or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sympy
+import torch
+from torch._inductor.virtualized import V
+from torch.fx import Node
+from torch.utils._sympy.value_ranges import bound_sympy
+
+from warmup.errors import ProblemError
+from warmup.inductor.epilogues import dtype_name, epilogue_of
+from warmup.problem import NO_EPILOGUE, Dim, GemmProblem, Layout, spell_number
+
+_aten = torch.ops.aten
+# Names that torch/_inductor/kernel and mkldnn_lowerings.py give to autotune_select_algorithm.
+VIA_CHOICES: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "mm_plus_mm"})
+CPU_LINEAR: Final = frozenset({"linear_unary", "linear_binary", "packed_linear"})
+COVERED: Final = VIA_CHOICES | CPU_LINEAR
+_UNBOUNDED: Final = 2**62
+_MATRIX_DIMS: Final = 2
+
+
+def current_node() -> Node | None:
+    """Return the FX node being lowered in this thread, None outside a lowering."""
+    node = getattr(V.graph, "current_node", None)
+    return node if isinstance(node, Node) else None
+
+
+@dataclass(frozen=True, slots=True)
+class PostOp:
+    """The operation that mkldnn fusion put into a library call, such as ``gelu`` with ``tanh``."""
+
+    name: str
+    scalars: tuple[float, ...] = ()
+    algorithm: str = ""
+
+
+def describe(
+    name: str, inputs: list[Any], layout: Any, post_op: PostOp | None = None
+) -> GemmProblem:
+    """Return the GEMM problem behind *inputs* (IR nodes) and the output *layout*.
+
+    Raises:
+        ProblemError: it cannot be described, for example for unbacked sizes.
+    """
+    try:
+        return _describe(name, inputs, layout, post_op)
+    except (AttributeError, IndexError, NotImplementedError, TypeError, ValueError) as error:
+        raise ProblemError(f"{name}: {error}") from error
+
+
+def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None) -> GemmProblem:
+    node = current_node()
+    size = list(layout.size)
+    first = inputs[0] if name in CPU_LINEAR else inputs[-4 if name == "mm_plus_mm" else -2]
+    second = _weight(name, inputs, node)
+    dtype = first.get_dtype()
+    k = first.get_size()[-1]
+    batch = size[0] if len(size) > _MATRIX_DIMS else None
+    pairs = name == "mm_plus_mm"
+    return GemmProblem(
+        op=name,
+        m=_dim(size[-2]),
+        n=_dim(size[-1]),
+        k=_dim(k),
+        batch=None if batch is None else _dim(batch),
+        dtype=dtype_name(dtype),
+        dtype_b=dtype_name(second.get_dtype()),
+        a=_layout(first),
+        b=Layout("packed") if name in CPU_LINEAR else _layout(second),
+        a2=_layout(inputs[-2]) if pairs else None,
+        b2=_layout(inputs[-1]) if pairs else None,
+        out=dtype_name(layout.dtype),
+        bias=_bias(name, inputs, node, size),
+        alpha=_scalar(node, "alpha"),
+        beta=_scalar(node, "beta"),
+        fp32=_fp32_precision(first.get_device().type) if dtype is torch.float32 else None,
+        full_reduction=_reduces_in_full(dtype, first.get_device().type),
+        epilogue=_epilogue(name, node, inputs, post_op),
+    )
+
+
+def _weight(name: str, inputs: list[Any], node: Node | None) -> Any:
+    if name not in CPU_LINEAR:
+        return inputs[-3 if name == "mm_plus_mm" else -1]
+    if name == "packed_linear":
+        return inputs[2]
+    return inputs[2 if name == "linear_binary" else 1]
+
+
+def _dim(size: Any) -> Dim:
+    if isinstance(size, int):
+        return Dim.of(size)
+    if isinstance(size, torch.SymInt):
+        size = size.node.expr
+    expression = sympy.sympify(size)
+    if not expression.free_symbols:
+        return Dim.of(int(expression))
+    bounds = bound_sympy(expression, V.graph.sizevars.shape_env.var_to_range)
+    low = int(bounds.lower) if isinstance(bounds.lower, sympy.Integer) else 0
+    high = int(bounds.upper) if isinstance(bounds.upper, sympy.Integer) else _UNBOUNDED
+    return Dim(max(low, 0), None if high >= _UNBOUNDED else high)
+
+
+def _layout(operand: Any) -> Layout:
+    """Return the layout of a matrix or batch of matrices; strides of size-one dims do not count."""
+    sizes, strides = list(operand.get_size()), list(operand.get_stride())
+    rows, cols = sizes[-2:]
+    row_stride, col_stride = strides[-2:]
+    if _is(col_stride, 1) or _is(cols, 1):
+        natural = _is(rows, 1) or _is(row_stride, cols) or (_is(cols, 1) and _is(row_stride, 1))
+        order, leading = "row", None if natural else _dim(row_stride)
+    elif _is(row_stride, 1) or _is(rows, 1):
+        order, leading = "col", None if _is(col_stride, rows) else _dim(col_stride)
+    else:
+        order, leading = f"any({_dim(row_stride)},{_dim(col_stride)})", None
+    batch = None
+    if len(sizes) > _MATRIX_DIMS and not _is(sizes[0], 1) and not _is(strides[0], rows * cols):
+        batch = _dim(strides[0])
+    return Layout(order, leading, batch)
+
+
+def _is(left: Any, right: Any) -> bool:
+    """Whether two sizes are known to be equal; never adds a guard."""
+    return bool(V.graph.sizevars.statically_known_equals(left, right))
+
+
+def _bias(name: str, inputs: list[Any], node: Node | None, out: list[Any]) -> str | None:
+    if name in ("linear_unary", "linear_binary"):
+        with_bias = 3 + (name == "linear_binary")
+        return "1d" if len(inputs) == with_bias else None
+    if name not in ("addmm", "baddbmm"):
+        return None
+    value = node.args[0].meta.get("val") if node and node.args and isinstance(node.args[0], Node) else None
+    if isinstance(value, torch.Tensor):
+        sizes, strides = list(value.shape), list(value.stride())
+    else:
+        sizes, strides = list(inputs[0].get_size()), list(inputs[0].get_stride())
+    letters = "bmn"[-len(out) :]
+    spread = [
+        letter
+        for letter, size, stride in zip(
+            reversed(letters), reversed(sizes), reversed(strides), strict=False
+        )
+        if not _is_one(size) and not _is_zero(stride)
+    ]
+    form = "".join(reversed(spread))
+    return {"": "scalar", "n": "1d", "mn": "2d", "bmn": "3d"}.get(form, form)
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _is_zero(stride: Any) -> bool:
+    return isinstance(stride, int) and stride == 0
+
+
+def _scalar(node: Node | None, name: str) -> float:
+    value = node.kwargs.get(name, 1) if node is not None else 1
+    if not isinstance(value, (int, float)):
+        raise ProblemError(f"{name} is not a constant")
+    return value
+
+
+def _fp32_precision(device_type: str) -> str:
+    """How float32 products are computed on this device: ``ieee``, ``tf32`` or ``bf16``."""
+    backend = torch.backends.mkldnn if device_type == "cpu" else torch.backends.cuda
+    precision = str(backend.matmul.fp32_precision)
+    return "ieee" if precision == "none" else precision
+
+
+def _reduces_in_full(dtype: torch.dtype, device_type: str) -> bool:
+    """True when reduced-precision reductions, torch's default on GPUs, are switched off."""
+    if device_type == "cpu":
+        return False
+    matmul = torch.backends.cuda.matmul
+    if dtype is torch.bfloat16:
+        return not matmul.allow_bf16_reduced_precision_reduction
+    return dtype is torch.float16 and not matmul.allow_fp16_reduced_precision_reduction
+
+
+def _epilogue(name: str, node: Node | None, inputs: list[Any], post_op: PostOp | None) -> str:
+    later = epilogue_of(node) if node is not None else NO_EPILOGUE
+    if post_op is None:
+        return later
+    words = [post_op.name]
+    if post_op.algorithm not in ("", "none"):
+        words.append(post_op.algorithm)
+    arguments = [spell_number(value) for value in post_op.scalars]
+    if name == "linear_binary":
+        other = inputs[1]
+        sizes = ",".join(str(_dim(size)) for size in other.get_size())
+        arguments.append(f"{dtype_name(other.get_dtype())}[{sizes}]")
+    fused = "_".join(words) + (f"({','.join(arguments)})" if arguments else "")
+    return fused if later == NO_EPILOGUE else f"{fused},{later}"

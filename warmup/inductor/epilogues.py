@@ -1,0 +1,252 @@
+"""The epilogue of a GEMM: the pointwise consumers that the scheduler may fuse into it.
+
+Read off the FX graph at lowering, spelled canonically: independent of node names and of the order
+of commutative arguments. It is a prediction; legality is the scheduler's (torch/_inductor/
+scheduler.py, can_fuse). Decompositions are folded back into the names people use (``silu``,
+``gelu``, ``gelu_tanh``), since torch decomposes activations before lowering.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from typing import Any, Final
+
+import torch
+from torch.fx import Node
+
+from warmup.problem import NO_EPILOGUE, spell_number
+
+MAX_NODES: Final = 32
+MAX_SPELLING: Final = 160
+MAX_EPILOGUE: Final = 400
+
+_aten = torch.ops.aten
+# Untagged upstream although they compute element by element.
+_POINTWISE: Final = {_aten.relu.default, _aten.gelu.default, torch.ops.prims.convert_element_type.default}
+_VIEWS: Final = {
+    _aten.view.default,
+    _aten.reshape.default,
+    _aten._unsafe_view.default,  # noqa: SLF001  the name of an operator
+    _aten.unsqueeze.default,
+    _aten.squeeze.dim,
+    _aten.squeeze.dims,
+    _aten.squeeze.default,
+}
+_COMMUTATIVE: Final = {"add", "mul", "maximum", "minimum", "eq", "ne"}
+_GEMM: Final = "x"
+
+
+def epilogue_of(node: Node) -> str:
+    """Return the epilogue of the GEMM *node*: ``none``, or steps such as ``relu,mul(bf16[560,1280])``.
+
+    Steps that use the GEMM once are separated by commas; other expressions are nested, ``x`` being
+    the GEMM. Several results are separated by semicolons; ``x`` among them means that the bare GEMM
+    is read elsewhere too.
+    """
+    gemm = node.meta.get("val")
+    if not isinstance(gemm, torch.Tensor):
+        return NO_EPILOGUE
+    region = _region(node, gemm)
+    spelled: dict[Node, str] = {node: _GEMM}
+    for member in region:
+        spelled[member] = _spell(member, spelled, gemm.dtype)
+    results: set[str] = set()
+    for member, spelling in spelled.items():
+        if any(user not in spelled for user in member.users) or not member.users:
+            out = member.meta["val"].dtype
+            cast = "" if out == gemm.dtype else f",to({dtype_name(out)})"
+            results.add(_as_steps(spelling) + cast)
+    if results == {_GEMM} or not results:
+        return NO_EPILOGUE
+    text = ";".join(sorted(results))
+    return text if len(text) <= MAX_EPILOGUE else f"~{_hash(text)}"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the short name of a dtype: ``bf16``, ``f32``, ``i8``, ``f8_e4m3fn``."""
+    name = str(dtype).removeprefix("torch.")
+    for long, short in (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i")):
+        if name.startswith(long):
+            return short + name.removeprefix(long)
+    return name
+
+
+def _region(root: Node, gemm: torch.Tensor) -> list[Node]:
+    """Return the pointwise consumers of *root* with as many elements, in graph order."""
+    members: set[Node] = {root}
+    ordered: list[Node] = []
+    numel = gemm.numel()
+    node = root.next
+    while node.op != "output" and node.op != "root" and len(ordered) < MAX_NODES:
+        if any(argument in members for argument in node.all_input_nodes) and _joins(node, numel):
+            members.add(node)
+            ordered.append(node)
+        node = node.next
+    return ordered
+
+
+def _joins(node: Node, numel: Any) -> bool:
+    value = node.meta.get("val")
+    if node.op != "call_function" or not isinstance(value, torch.Tensor):
+        return False
+    target = node.target
+    if target in _VIEWS:
+        return _same(value.numel(), numel)
+    if not isinstance(target, torch._ops.OpOverload):  # noqa: SLF001  the class of an operator
+        return False
+    is_pointwise = torch.Tag.pointwise in target.tags or target in _POINTWISE
+    return is_pointwise and _same(value.numel(), numel)
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Compare sizes without adding a guard to the graph being compiled."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left == right
+    return str(left) == str(right)
+
+
+def _spell(node: Node, spelled: dict[Node, str], gemm_dtype: torch.dtype) -> str:
+    target = node.target
+    first = spelled.get(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
+    if first is not None and (target in _VIEWS or _is_opmath_cast(node, gemm_dtype)):
+        return first
+    name = _operator_name(target)
+    arguments = [_argument(argument, spelled) for argument in node.args]
+    named = [
+        f"{key}_{_argument(value, spelled)}"
+        for key, value in sorted(node.kwargs.items())
+        if value is not None
+    ]
+    if name in _COMMUTATIVE:
+        arguments = sorted(arguments[:2], key=lambda text: (_GEMM not in text, text)) + arguments[2:]
+    text = _fold(f"{name}({','.join(arguments + named)})")
+    return text if len(text) <= MAX_SPELLING else f"~{_hash(text)}(x)"
+
+
+def _is_opmath_cast(node: Node, gemm_dtype: torch.dtype) -> bool:
+    """Casts to float32 and back, which decompositions put around low-precision math."""
+    if node.target is not torch.ops.prims.convert_element_type.default:
+        return False
+    return node.meta["val"].dtype in (torch.float32, gemm_dtype)
+
+
+def _argument(argument: Any, spelled: dict[Node, str]) -> str:
+    if isinstance(argument, Node):
+        if argument in spelled:
+            return spelled[argument]
+        value = argument.meta.get("val")
+        return _operand(value) if isinstance(value, torch.Tensor) else "s"
+    if isinstance(argument, bool | int | float):
+        return str(argument) if not math.isfinite(argument) else spell_number(argument)
+    if isinstance(argument, torch.dtype):
+        return dtype_name(argument)
+    if isinstance(argument, (list, tuple)):
+        return "[" + ".".join(_argument(item, spelled) for item in argument) + "]"
+    if argument is None:
+        return "none"
+    text = str(argument)
+    return text if text.isidentifier() else f"~{_hash(text)}"
+
+
+def _operand(value: torch.Tensor) -> str:
+    sizes = [str(size) if isinstance(size, int) else "s" for size in value.shape]
+    while len(sizes) > 1 and sizes[0] == "1":
+        sizes = sizes[1:]
+    return f"{dtype_name(value.dtype)}[{','.join(sizes)}]"
+
+
+def _operator_name(target: Any) -> str:
+    if isinstance(target, functools.partial):
+        target = target.func
+    if isinstance(target, torch._ops.OpOverload):  # noqa: SLF001
+        return target._opname  # noqa: SLF001
+    return str(getattr(target, "__name__", "call"))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _as_steps(spelling: str) -> str:
+    """Return ``relu,mul(f32[8])`` of ``mul(relu(x),f32[8])``: a chain that uses the GEMM once."""
+    steps: list[str] = []
+    while spelling != _GEMM:
+        name, opening, rest = spelling.partition("(")
+        arguments = _split(rest[:-1]) if opening else []
+        inner = [text for text in arguments if _mentions_gemm(text)]
+        if len(inner) != 1 or inner[0] != arguments[0]:
+            steps.append(spelling)
+            break
+        others = ",".join(arguments[1:])
+        steps.append(f"{name}({others})" if others else name)
+        spelling = inner[0]
+    return ",".join(reversed(steps)) or _GEMM
+
+
+def _mentions_gemm(text: str) -> bool:
+    if text == _GEMM:
+        return True
+    return any(_mentions_gemm(part) for part in _split(text.partition("(")[2][:-1])) if "(" in text else False
+
+
+def _split(text: str) -> list[str]:
+    parts, depth, start = [], 0, 0
+    for position, letter in enumerate(text):
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    return [*parts, text[start:]] if text else []
+
+
+def _fold(text: str) -> str:
+    """Return the name of the activation whose decomposition *text* is, else *text* itself."""
+    for name, matches in _ACTIVATIONS:
+        inner = matches(text)
+        if inner is not None:
+            return f"{name}({inner})"
+    return text
+
+
+def _arguments(text: str, name: str) -> list[str] | None:
+    return _split(text[len(name) + 1 : -1]) if text.startswith(f"{name}(") else None
+
+
+def _silu(text: str) -> str | None:
+    """x * sigmoid(x), or x / (1 + exp(-x))."""
+    for name, template in (("mul", "sigmoid({0})"), ("div", "add(exp(neg({0})),1)")):
+        parts = _arguments(text, name)
+        if parts and len(parts) == 2:  # noqa: PLR2004
+            for inner, other in (parts, parts[::-1]):
+                if other == template.format(inner):
+                    return inner
+    return None
+
+
+def _gelu(text: str) -> str | None:
+    """(0.5 x) (1 + erf(x / sqrt 2))."""
+    parts = _arguments(text, "mul")
+    for half, rest in (parts, parts[::-1]) if parts and len(parts) == 2 else ():  # noqa: PLR2004
+        scaled = _arguments(half, "mul")
+        if scaled and scaled[1:] == ["0.5"] and rest == f"add(erf(mul({scaled[0]},0.707107)),1)":
+            return scaled[0]
+    return None
+
+
+def _gelu_tanh(text: str) -> str | None:
+    """(0.5 x) (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
+    parts = _arguments(text, "mul")
+    for half, rest in (parts, parts[::-1]) if parts and len(parts) == 2 else ():  # noqa: PLR2004
+        scaled = _arguments(half, "mul")
+        tanh = _arguments(rest, "add")
+        if not scaled or scaled[1:] != ["0.5"] or not tanh or tanh[1:] != ["1"]:
+            continue
+        x = scaled[0]
+        if tanh[0].startswith("tanh(") and "0.044715" in tanh[0] and "0.797885" in tanh[0]:
+            return x
+    return None
+
+
+_ACTIVATIONS: Final = (("silu", _silu), ("gelu", _gelu), ("gelu_tanh", _gelu_tanh))

@@ -1,0 +1,84 @@
+"""Every internal of torch that warmup names, checked before anything is patched.
+
+An upgrade of torch that moves one of them fails here, with its name, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any, Final
+
+from warmup.errors import InductorChangedError
+
+# "module:qualified name" or "module:callable(parameters that warmup relies on)".
+INTERNALS: Final = (
+    "torch._dynamo:reset()",
+    "torch._dynamo.utils:counters",
+    "torch._inductor.choices:InductorChoices._finalize_template_configs"
+    "(self, template_choices, kernel_inputs, templates, op_name, kwarg_overrides)",
+    "torch._inductor.choices:InductorChoices.get_ktc(self, kernel_inputs, template, op_name)",
+    "torch._inductor.codegen.cpp_gemm_template:CppGemmTemplate.add_choices"
+    "(choices, layout, input_nodes)",
+    "torch._inductor.codegen.cpp_template_kernel:CppTemplateCaller",
+    "torch._inductor.config:max_autotune",
+    "torch._inductor.config:max_autotune_gemm",
+    "torch._inductor.config:_config",
+    "torch._inductor.cpp_builder:get_cpp_compiler()",
+    "torch._inductor.exc:InvalidCxxCompiler",
+    "torch._inductor.ir:ChoiceCaller",
+    "torch._inductor.kernel.mm:mm_template.uid",
+    "torch._inductor.kernel.mm:persistent_tma_mm_template.uid",
+    "torch._inductor.kernel_template_choice:KernelTemplateChoice"
+    "(template, params, extra_kwargs, layout, inputs)",
+    "torch._inductor.runtime.benchmarking:Benchmarker",
+    "torch._inductor.runtime.benchmarking:benchmarker",
+    "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__"
+    "(self, name, choices, input_nodes, layout)",
+    "torch._inductor.select_algorithm:AlgorithmSelectorCache.benchmark_in_sub_process",
+    "torch._inductor.select_algorithm:DataProcessorChoiceCallerWrapper",
+    "torch._inductor.select_algorithm:ExternKernelCaller",
+    "torch._inductor.select_algorithm:ExternKernelChoice",
+    "torch._inductor.select_algorithm:TritonTemplate",
+    "torch._inductor.select_algorithm:PRINT_AUTOTUNE",
+    "torch._inductor.select_algorithm:get_algorithm_selector_cache()",
+    "torch._inductor.codegen.subgraph:SubgraphTemplate",
+    "torch._inductor.utils:can_use_tma",
+    "torch._inductor.utils:fresh_cache",
+    "torch._inductor.virtualized:V",
+    "torch.compiler.config:cache_key_tag",
+    "torch.utils._sympy.value_ranges:bound_sympy",
+)
+
+
+def check_internals(names: tuple[str, ...] = INTERNALS) -> None:
+    """Return when every internal in *names* exists with the parameters relied on.
+
+    Raises:
+        InductorChangedError: one is gone or has another signature.
+    """
+    for name in names:
+        dotted, opening, parameters = name.partition("(")
+        found = _resolve(dotted)
+        if opening:
+            _check_parameters(dotted, found, parameters.rstrip(")"))
+
+
+def _resolve(dotted: str) -> Any:
+    module, _, qualified = dotted.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in qualified.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise InductorChangedError(f"{dotted} is gone ({error})") from error
+    return found
+
+
+def _check_parameters(dotted: str, found: Any, wanted: str) -> None:
+    actual = list(inspect.signature(found).parameters)
+    for position, parameter in enumerate(word.strip() for word in wanted.split(",") if word.strip()):
+        if position >= len(actual) or actual[position] != parameter:
+            raise InductorChangedError(
+                f"{dotted} takes ({', '.join(actual)}), expected {parameter!r} at position {position}"
+            )

@@ -1,0 +1,134 @@
+"""The adapter to the torch that runs here: attach answers, restore, compile for a build."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch._dynamo.utils import counters
+from torch._inductor.utils import fresh_cache
+
+from warmup.errors import SettingsError
+from warmup.inductor.internals import INTERNALS, check_internals
+from warmup.inductor.patches import Patches
+from warmup.inductor.port import Answers
+from warmup.inductor.versions import Version, version_for
+from warmup.runtime import Runtime
+
+_attach_lock = threading.Lock()
+_attached: list[Attachment] = []
+
+_MODES: Mapping[str, Mapping[str, Any]] = {
+    "max-autotune-gemm": {"options": {"max_autotune_gemm": True}},
+    "max-autotune": {"mode": "max-autotune"},
+    "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
+}
+MODES = tuple(_MODES)
+
+
+@dataclass(frozen=True, slots=True)
+class Inductor:
+    """A checked torch. Made by `warmup.inductor.connect`."""
+
+    version: Version
+
+    @classmethod
+    def here(cls) -> Inductor:
+        """Check the installed torch and return its adapter."""
+        version = version_for(torch.__version__)
+        check_internals((*INTERNALS, *version.INTERNALS))
+        return cls(version)
+
+    def runtime(self, device: str) -> Runtime:
+        """Return the runtime of *device* (``auto``, ``cpu``, ``cuda[:N]``)."""
+        from warmup.inductor.machine import describe_runtime, resolve_device
+
+        return describe_runtime(resolve_device(device))
+
+    def attach(
+        self,
+        answers: Answers,
+        options: Mapping[str, Any],
+        cache_tag: str,
+        *,
+        quiet: bool = False,
+    ) -> Attachment:
+        """Let *answers* decide in every thread until the returned attachment is detached.
+
+        *options* become inductor's defaults and *cache_tag* joins its cache keys meanwhile; *quiet*
+        drops inductor's own reports about candidates.
+
+        Raises:
+            SettingsError: something is attached already.
+        """
+        from warmup.inductor.benchmarks import BenchmarkWatch
+        from warmup.inductor.gemm import GemmChoices
+        from warmup.inductor.options import apply_options, option_value, tag_caches
+        from warmup.inductor.quiet import silence
+
+        with _attach_lock:
+            if _attached:
+                raise SettingsError("a table is installed already", "close() its handle first")
+            patches = Patches()
+            try:
+                apply_options(options, patches, self.version)
+                tag_caches(cache_tag, patches, self.version)
+                for option, value in options.items():
+                    if option_value(option) != value:
+                        answers.contradicted(option, str(value), str(option_value(option)))
+                GemmChoices(self.version, answers, options).attach(patches)
+                if quiet:
+                    silence(patches, self.version)
+                if not answers.tunes:
+                    BenchmarkWatch(answers.uncovered).attach(patches)
+            except BaseException:
+                patches.restore()
+                raise
+            attachment = Attachment(patches, _cached_graphs())
+            _attached.append(attachment)
+            return attachment
+
+
+@dataclass(slots=True)
+class Attachment:
+    """Hooks in place. `detach` leaves inductor as it was found."""
+
+    _patches: Patches
+    _cached_before: int
+
+    def graphs_from_cache(self) -> int:
+        """Return how many compiled graphs came whole from inductor's caches since attaching.
+
+        Those consulted nobody. The count is inductor's own and restarts when somebody clears it.
+        """
+        return max(_cached_graphs() - self._cached_before, 0)
+
+    def detach(self) -> None:
+        """Restore everything; detaching twice is fine."""
+        with _attach_lock:
+            self._patches.restore()
+            if self in _attached:
+                _attached.remove(self)
+
+
+def _cached_graphs() -> int:
+    return int(counters["inductor"]["fxgraph_cache_hit"])
+
+
+def compile_model(model: Callable[..., Any], mode: str) -> Callable[..., Any]:
+    """Return *model* compiled for static shapes under *mode*, one of `MODES`."""
+    return torch.compile(model, dynamic=False, **_MODES[mode])  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def empty_caches() -> Iterator[None]:
+    """Compile inside with empty caches, in memory and on disk, so that nothing is answered from old work."""
+    torch._dynamo.reset()
+    with fresh_cache():
+        yield
+    torch._dynamo.reset()

@@ -1,0 +1,42 @@
+"""Replacing attributes of torch's modules and classes, and putting them back.
+
+Class attributes reach every thread, also threads that compiled before: inductor's own choices
+handler and (from torch 2.12) its config overrides are per thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Patches:
+    """A stack of replaced attributes. `restore` undoes it, last first."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Replace attribute *name* of *owner* by ``make(original)``; static and class methods stay so."""
+        raw = vars(owner)[name]
+        if isinstance(raw, (classmethod, staticmethod)):
+            replacement: Any = type(raw)(make(raw.__func__))
+        else:
+            replacement = make(raw)
+        setattr(owner, name, replacement)
+
+        def undo() -> None:
+            # Somebody wrapped the attribute after us: their wrapper stays, ours is inert by then.
+            if vars(owner).get(name) is replacement:
+                setattr(owner, name, raw)
+
+        self._undo.append(undo)
+
+    def on_restore(self, undo: Callable[[], None]) -> None:
+        """Run *undo* when the stack is restored."""
+        self._undo.append(undo)
+
+    def restore(self) -> None:
+        """Put every replaced attribute back; restoring twice is fine."""
+        while self._undo:
+            self._undo.pop()()

@@ -1,0 +1,44 @@
+"""One small file per torch minor; the one that fits is chosen once, by `version_for`.
+
+Dropping a minor is deleting its file and its line here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast
+
+from warmup.errors import InductorChangedError, UnsupportedTorchError
+
+SUPPORTED: Final = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
+
+
+class Version(Protocol):
+    """What each version file provides."""
+
+    INTERNALS: tuple[str, ...]
+    TemplateParams: Callable[[dict[str, Any]], Any]
+
+    def forget_config_hash(self, module: Any) -> None:
+        """Make a config module compute its hash anew after a default was changed."""
+
+
+def version_for(torch_version: str) -> Version:
+    """Return the version file for *torch_version*, such as ``2.13.0+cpu``.
+
+    Raises:
+        UnsupportedTorchError: it is outside the supported range.
+        InductorChangedError: an internal that the file imports is gone.
+    """
+    match = re.match(r"(\d+)\.(\d+)", torch_version)
+    minor = (int(match[1]), int(match[2])) if match else (0, 0)
+    if minor not in SUPPORTED:
+        low, high = SUPPORTED[0], SUPPORTED[-1]
+        raise UnsupportedTorchError(torch_version, f"{low[0]}.{low[1]} to {high[0]}.{high[1]}")
+    try:
+        module = importlib.import_module(f"{__name__}.v{minor[0]}_{minor[1]}")
+    except ImportError as error:
+        raise InductorChangedError(str(error)) from error
+    return cast(Version, module)

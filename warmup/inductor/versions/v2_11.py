@@ -1,0 +1,20 @@
+"""Torch 2.11: what differs between supported minors, spelled once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._inductor.template_heuristics.params import DictKernelTemplateParams as TemplateParams
+
+__all__ = ["INTERNALS", "TemplateParams", "forget_config_hash"]
+
+# Named here beyond `warmup.inductor.internals`.
+INTERNALS = (
+    "torch._inductor.template_heuristics.params:DictKernelTemplateParams",
+    "torch._inductor.config:_is_dirty",
+)
+
+
+def forget_config_hash(module: Any) -> None:
+    """Make *module* compute its config hash and dict anew."""
+    module._is_dirty = True

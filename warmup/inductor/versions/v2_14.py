@@ -1,0 +1,22 @@
+"""Torch 2.14: what differs between supported minors, spelled once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._inductor.heuristics.template.params import DictKernelTemplateParams as TemplateParams
+
+__all__ = ["INTERNALS", "TemplateParams", "forget_config_hash"]
+
+# Named here beyond `warmup.inductor.internals`.
+INTERNALS = (
+    "torch._inductor.heuristics.template.params:DictKernelTemplateParams",
+    "torch._inductor.config:_hash_dirty_var",
+    "torch._inductor.config:_get_dict_dirty_keys_var",
+)
+
+
+def forget_config_hash(module: Any) -> None:
+    """Make *module* compute its config hash and dict anew in this context."""
+    module._hash_dirty_var.set(True)
+    module._get_dict_dirty_keys_var.set(None)

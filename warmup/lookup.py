@@ -1,0 +1,118 @@
+"""Answering inductor from a table: one lookup, one event. Floor 2; no torch here."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from warmup.choice import MissReason, Row, Tuned, Winner
+from warmup.errors import ContradictionWarning, MissError, ProblemError
+from warmup.events import Emitter, EventName
+from warmup.problem import ingredients_of, nearest
+from warmup.runtime import Mismatch
+
+
+class OnMiss(StrEnum):
+    """What happens when no row answers."""
+
+    FALLBACK = "fallback"
+    STRICT = "strict"
+    TUNE = "tune"
+
+
+@dataclass
+class Lookup:
+    """The rows of one table with a policy for misses. Implements `warmup.inductor.port.Answers`.
+
+    When *mismatches* holds a hard one every lookup is a miss with that reason. `tuned` hands each
+    finished problem to *on_tuned* and answers it from then on.
+    """
+
+    rows: Mapping[str, Row]
+    on_miss: OnMiss
+    emitter: Emitter
+    mismatches: tuple[Mismatch, ...] = ()
+    on_tuned: Callable[[Tuned], None] | None = None
+    _fresh: dict[str, Row] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def tunes(self) -> bool:
+        return self.on_miss is OnMiss.TUNE
+
+    def find(self, key: str) -> Winner | MissReason:
+        row = self._fresh.get(key) or self.rows.get(key)
+        if row is None:
+            return _absence(key)
+        return self._rejection() or row.winner
+
+    def hit(self, key: str, winner: Winner) -> None:
+        self.emitter.emit(EventName.HIT, kind="gemm", key=key, winner=str(winner))
+
+    def miss(self, key: str, reason: MissReason, fallback: str) -> None:
+        closest, differs = self._nearest(key, reason)
+        self.emitter.emit(
+            EventName.MISSED,
+            kind="gemm",
+            key=key,
+            reason=reason.value,
+            nearest=closest,
+            differs=list(differs),
+            choice=None if self.on_miss is OnMiss.STRICT else fallback,
+        )
+        if self.on_miss is OnMiss.STRICT:
+            raise MissError(key, reason.value, closest, differs)
+
+    def tuned(self, result: Tuned) -> None:
+        with self._lock:
+            self._fresh[result.key] = result.row
+        winner = str(result.row.winner)
+        self.emitter.emit(EventName.TUNED, kind="gemm", key=result.key, winner=winner)
+        if self.on_tuned is not None:
+            self.on_tuned(result)
+
+    def uncovered(self, site: str) -> None:
+        self.emitter.emit(EventName.UNCOVERED, site=site)
+
+    def contradicted(self, option: str, expected: str, found: str) -> None:
+        with self._lock:
+            if option in self._told:
+                return
+            self._told.add(option)
+        self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=found)
+        warnings.warn(
+            f"inductor option {option} is {found} here, the table was built with {expected}: "
+            "rows may not be asked for, or not survive; drop your own setting while a table is installed",
+            ContradictionWarning,
+            stacklevel=2,
+        )
+
+    def _rejection(self) -> MissReason | None:
+        hard = [mismatch for mismatch in self.mismatches if mismatch.is_hard]
+        if not hard:
+            return None
+        is_device = any(mismatch.field.startswith("device.") for mismatch in hard)
+        return MissReason.WRONG_DEVICE if is_device else MissReason.WRONG_RUNTIME
+
+    def _nearest(self, key: str, reason: MissReason) -> tuple[str | None, tuple[str, ...]]:
+        if reason in (MissReason.WRONG_DEVICE, MissReason.WRONG_RUNTIME):
+            return key, tuple(str(mismatch) for mismatch in self.mismatches if mismatch.is_hard)
+        if reason is MissReason.NOT_DESCRIBED:
+            return None, ()
+        if key in self.rows:
+            return key, (f"choice: row {self.rows[key].winner}, not built by this torch here",)
+        return nearest(key, self.rows)
+
+
+def _absence(key: str) -> MissReason:
+    """Tell a dynamic dim, which no static bucket answers, from a problem that was never built."""
+    try:
+        asked = ingredients_of(key)
+    except ProblemError:
+        return MissReason.NOT_DESCRIBED
+    dynamic = any(".." in asked[name] for name in ("m", "n", "k"))
+    return MissReason.DYNAMIC_DIM if dynamic else MissReason.NOT_IN_TABLE

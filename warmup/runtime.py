@@ -1,0 +1,99 @@
+"""What a table was tuned on, and what runs now. Floor 0: stdlib only, pure data.
+
+Device identity is vendor, architecture, multiprocessor count, memory class and MIG profile (on CPU:
+model, ISA and threads); the marketing name is advisory.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device. GPU fields are None on CPU, CPU fields are None on a GPU.
+
+    ``arch`` is ``sm_90`` or ``gfx942`` on a GPU and the instruction set on CPU; ``memory_gib`` is
+    the total device memory rounded to whole GiB.
+    """
+
+    type: str
+    vendor: str
+    name: str
+    arch: str
+    sm_count: int | None = None
+    memory_gib: int | None = None
+    mig: str | None = None
+    threads: int | None = None
+
+    @property
+    def slug(self) -> str:
+        """File-name form of the name, ``[a-z0-9.-]`` only: ``nvidia-h200``."""
+        words = re.sub(r"[^a-z0-9.]+", "-", self.name.lower()).strip("-.")
+        return words or f"{self.type}-{self.arch.lower().replace('_', '-')}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """A device and the software that drives it; versions are None where there is no such part."""
+
+    device: Device
+    torch: str
+    triton: str | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    cublas: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One field in which a table and this machine differ. Hard ones turn every row into a miss."""
+
+    field: str
+    expected: str
+    found: str
+    is_hard: bool
+
+    def __str__(self) -> str:
+        return f"{self.field}: table {self.expected}, here {self.found}"
+
+
+def compare_runtimes(table: Runtime, here: Runtime) -> tuple[Mismatch, ...]:
+    """Return each field in which *table* and *here* differ, device fields first.
+
+    Hard: device identity, the torch minor and, on a GPU, the Triton minor. Soft: the rest.
+    """
+    found: list[Mismatch] = []
+
+    def compare(field: str, expected: object, actual: object, *, hard: bool) -> None:
+        if expected != actual:
+            shown = ("none" if value is None else str(value) for value in (expected, actual))
+            found.append(Mismatch(field, *shown, is_hard=hard))
+
+    on_cpu = table.device.type == "cpu"
+    for field in ("type", "vendor", "arch", "sm_count", "memory_gib", "mig", "threads"):
+        compare(
+            f"device.{field}", getattr(table.device, field), getattr(here.device, field), hard=True
+        )
+    compare("device.name", table.device.name, here.device.name, hard=on_cpu)
+    compare("torch minor", minor_of(table.torch), minor_of(here.torch), hard=True)
+    if not on_cpu:
+        compare("triton minor", minor_of(table.triton), minor_of(here.triton), hard=True)
+        compare("cuda", table.cuda, here.cuda, hard=False)
+        compare("driver", table.driver, here.driver, hard=False)
+        compare("cublas", table.cublas, here.cublas, hard=False)
+    for field in ("torch", "triton"):
+        expected, actual = getattr(table, field), getattr(here, field)
+        if minor_of(expected) == minor_of(actual) and not (on_cpu and field == "triton"):
+            compare(field, _public(expected), _public(actual), hard=False)
+    return tuple(found)
+
+
+def minor_of(version: str | None) -> str | None:
+    """Return ``2.13`` of ``2.13.0+cpu``; None of None."""
+    return None if version is None else ".".join(version.split("+")[0].split(".")[:2])
+
+
+def _public(version: str | None) -> str | None:
+    return None if version is None else version.split("+")[0]

@@ -1,0 +1,205 @@
+"""`install`: serve from a table. Floor 2."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from warmup.errors import SettingsError, StaleTableWarning
+from warmup.events import Emitter, EventName, FieldValue, JsonLinesSink, Sink, Tally, log_event, logger
+from warmup.lookup import Lookup, OnMiss
+from warmup.runtime import compare_runtimes
+from warmup.table import Table
+from warmup.table.codec import digest_of
+from warmup.table.store import Found, discover, find
+
+if TYPE_CHECKING:
+    from warmup.inductor.live import Attachment
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one installed table did so far.
+
+    ``hits`` and ``misses`` count decisions by key, ``uncovered`` counts benchmarks by site;
+    ``from_cache`` counts compiled graphs that inductor took whole from its caches under this
+    table's digest, consulting nobody; ``unused`` are rows never asked for.
+    """
+
+    digest: str
+    hits: Mapping[str, int]
+    misses: Mapping[str, int]
+    miss_reasons: Mapping[str, int]
+    uncovered: Mapping[str, int]
+    tuned: int
+    from_cache: int
+    unused: tuple[str, ...]
+
+    @property
+    def is_silent(self) -> bool:
+        """True when inductor neither asked anything nor took a graph from its caches."""
+        return not (self.hits or self.misses or self.tuned or self.from_cache)
+
+    def __str__(self) -> str:
+        misses = sum(self.misses.values())
+        reasons = ", ".join(f"{name} {count}" for name, count in sorted(self.miss_reasons.items()))
+        sites = ", ".join(f"{site} {count}" for site, count in sorted(self.uncovered.items()))
+        text = (
+            f"warmup {self.digest[:12]}: {sum(self.hits.values())} hits, {misses} misses"
+            f"{f' ({reasons})' if reasons else ''}, {sum(self.uncovered.values())} uncovered benchmarks"
+            f"{f' ({sites})' if sites else ''}, {self.from_cache} graphs from cache, "
+            f"{len(self.unused)} rows unused"
+        )
+        if self.tuned:
+            text += f", {self.tuned} tuned here"
+        if self.is_silent:
+            text += " [SILENT: no lookup; was a model compiled with max-autotune, under no_grad on CPU?]"
+        return text
+
+
+@dataclass
+class Handle(AbstractContextManager["Handle"]):
+    """An installed table. Close it, or use it as a context manager, to restore inductor."""
+
+    table: Table
+    digest: str
+    _lookup: Lookup
+    _tally: Tally
+    _attachment: Attachment
+    _file: JsonLinesSink | None = None
+    _is_closed: bool = field(default=False)
+
+    def report(self) -> Report:
+        """Return the counts so far."""
+        tally = self._tally
+        asked = {*tally.hits, *tally.misses}
+        return Report(
+            digest=self.digest,
+            hits=dict(tally.hits),
+            misses=dict(tally.misses),
+            miss_reasons=dict(tally.miss_reasons),
+            uncovered=dict(tally.uncovered),
+            tuned=tally.tuned,
+            from_cache=self._attachment.graphs_from_cache(),
+            unused=tuple(sorted(self.table.gemm.keys() - asked)),
+        )
+
+    def close(self) -> None:
+        """Restore inductor and emit the summary; closing twice is fine."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        report = self.report()
+        self._lookup.emitter.emit(
+            EventName.SUMMARY,
+            hits=sum(report.hits.values()),
+            misses=sum(report.misses.values()),
+            uncovered=sum(report.uncovered.values()),
+            tuned=report.tuned,
+            from_cache=report.from_cache,
+            unused=len(report.unused),
+            silent=report.is_silent,
+        )
+        troubled = report.misses or report.uncovered or report.is_silent
+        logger.log(logging.WARNING if troubled else logging.INFO, "%s", report)
+        self._attachment.detach()
+        if self._file is not None:
+            self._file.close()
+        atexit.unregister(self.close)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def install(
+    table: str | os.PathLike[str] | Table | None = None,
+    *,
+    on_miss: str = "fallback",
+    audit_log: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+) -> Handle:
+    """Answer inductor's GEMM choices from *table*, in every thread, until the handle is closed.
+
+    *table* is a path, a loaded table, or None: then ``WARMUP_TABLE``, or all tables for this device
+    in ``./tables``, the user data folder and the package, first folder that has any. *on_miss* is
+    ``fallback`` (the library kernel, counted), ``strict`` (a `MissError`, inside the error torch
+    raises) or ``tune`` (benchmark; for development). *audit_log*, or ``WARMUP_AUDIT_LOG``, appends
+    every event to a file as JSON lines. The table's inductor options are inductor's defaults
+    meanwhile; a setting of the caller's own that contradicts them is told as a warning and an event.
+
+    Raises:
+        SettingsError: a table is installed already, or an argument cannot be used.
+        TableError: the table is missing or damaged.
+        AdapterError: this torch is not supported.
+    """
+    from warmup.inductor import connect
+
+    if on_miss not in set(OnMiss):
+        raise SettingsError(f"on_miss={on_miss!r}", f"use one of {', '.join(OnMiss)}")
+    inductor = connect()
+    here = inductor.runtime(device)
+    if isinstance(table, Table):
+        found = Found(table, ())
+    elif table is not None or os.environ.get("WARMUP_TABLE"):
+        found = find(table, os.environ)
+    else:
+        found = discover(here)
+    for remark in found.remarks:
+        logger.warning("%s", remark)
+    mismatches = compare_runtimes(found.table.provenance.runtime, here)
+    for mismatch in mismatches:
+        level = "every row is a miss" if mismatch.is_hard else "timings may be off"
+        warnings.warn(f"{found.origin}: {mismatch}: {level}", StaleTableWarning, stacklevel=2)
+
+    digest = digest_of(found.table)
+    tally = Tally()
+    file = _open_audit_log(audit_log)
+    sinks: list[Sink] = [tally, log_event, *([file] if file is not None else [])]
+    common: dict[str, FieldValue] = {"digest": digest[:16]}
+    rank = os.environ.get("RANK")
+    if rank is not None:
+        common["rank"] = rank
+    emitter = Emitter(sinks, common)
+    lookup = Lookup(found.table.gemm, OnMiss(on_miss), emitter, mismatches)
+    emitter.emit(
+        EventName.INSTALLED,
+        path=found.origin,
+        table=digest,
+        rows=len(found.table.gemm),
+        on_miss=on_miss,
+        device=here.device.name,
+        torch=here.torch,
+        mismatches=[str(mismatch) for mismatch in mismatches],
+    )
+    try:
+        tag = f"warmup-{digest[:32]}-{on_miss}"
+        attachment = inductor.attach(lookup, found.table.policy.options, tag)
+    except BaseException:
+        if file is not None:
+            file.close()
+        raise
+    handle = Handle(found.table, digest, lookup, tally, attachment, file)
+    atexit.register(handle.close)
+    return handle
+
+
+def _open_audit_log(named: str | os.PathLike[str] | None) -> JsonLinesSink | None:
+    path = named if named is not None else os.environ.get("WARMUP_AUDIT_LOG")
+    if not path:
+        return None
+    sink = JsonLinesSink(Path(path))
+    sink.open()
+    return sink

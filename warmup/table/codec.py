@@ -1,0 +1,246 @@
+"""Table <-> canonical JSON text. The only place that knows the file format.
+
+Canonical form: sorted names, two-space indent, LF, ASCII, so that tables diff in review. The digest
+is SHA-256 over the same document without the digest, in compact form (the compact encoder is the
+fast one). Nothing in a table is executable: kwargs are numbers, booleans and a closed set of words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from warmup.choice import MAX_INT, Evidence, Family, KwargValue, Row, Winner
+from warmup.errors import ProblemError, TableSchemaError
+from warmup.problem import check_key
+from warmup.runtime import Device, Runtime
+from warmup.table.decode import Node, load_json
+from warmup.table.schema import SCHEMA_VERSION, OptionValue, Policy, Provenance, Table
+
+_UID = re.compile(r"[A-Za-z0-9_.:]{1,128}")
+_KWARG = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+# Template kwargs are pasted into kernel source by inductor, so words are limited to Triton dtypes.
+_WORD = re.compile(r"tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32}")
+_OPTION = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
+_HASH = re.compile(r"[0-9a-f]{8,64}")
+_MAX_US: Final = 1e9
+
+_DEVICE_TEXT: Final = ("type", "vendor", "name", "arch")
+_DEVICE_COUNT: Final = ("sm_count", "memory_gib", "threads")
+_VERSIONS: Final = ("triton", "cuda", "driver", "cublas")
+
+
+def digest_of(table: Table) -> str:
+    """Return the content digest: 64 hex digits that change when anything in the table does."""
+    return _digest(_document(table))
+
+
+def encode(table: Table) -> str:
+    """Return the canonical text of *table*, digest included."""
+    document = _document(table)
+    digest = _digest(document)
+    provenance = {**_provenance(table.provenance), "digest": digest}
+    return json.dumps({**document, "provenance": provenance}, indent=2, sort_keys=True) + "\n"
+
+
+def decode(text: str, path: str) -> Table:
+    """Return the table in *text*; *path* is only used to complain.
+
+    Raises:
+        TableFormatError: the text is not a table, or its digest does not match its content.
+        TableSchemaError: it was written by a newer warmup.
+    """
+    document = load_json(text, path)
+    root = Node(document, path)
+    if isinstance(document, dict) and isinstance(document.get("schema"), int):
+        schema = document["schema"]
+        if not isinstance(schema, bool) and schema > SCHEMA_VERSION:
+            raise TableSchemaError(path, schema, SCHEMA_VERSION)
+    members = root.members(("schema", "provenance", "policy", "rows"))
+    members["schema"].integer(1, SCHEMA_VERSION)
+    provenance, digest = _read_provenance(members["provenance"])
+    policy = _read_policy(members["policy"])
+    kinds = members["rows"].members(("gemm",))
+    gemm = {key: _read_row(key, row) for key, row in kinds["gemm"].items()}
+    table = Table(provenance, policy, gemm)
+    if digest.value != _digest(_document(table)):
+        digest.fail("the content does not match the digest (damaged or edited by hand)")
+    return table
+
+
+def _digest(document: Mapping[str, object]) -> str:
+    compact = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(compact.encode()).hexdigest()
+
+
+def _document(table: Table) -> dict[str, object]:
+    policy = table.policy
+    return {
+        "schema": SCHEMA_VERSION,
+        "provenance": _provenance(table.provenance),
+        "policy": {
+            "mode": policy.mode,
+            "options": dict(policy.options),
+            "timing": policy.timing,
+            "seed": policy.seed,
+            "tolerance": dict(policy.tolerance),
+        },
+        "rows": {"gemm": {key: _row(row) for key, row in table.gemm.items()}},
+    }
+
+
+def _provenance(provenance: Provenance) -> dict[str, object]:
+    runtime = provenance.runtime
+    device = {
+        name: getattr(runtime.device, name) for name in (*_DEVICE_TEXT, *_DEVICE_COUNT, "mig")
+    }
+    versions = {name: getattr(runtime, name) for name in ("torch", *_VERSIONS)}
+    return {
+        "device": device,
+        "runtime": versions,
+        "warmup": provenance.warmup,
+        "created": provenance.created,
+    }
+
+
+def _row(row: Row) -> dict[str, object]:
+    evidence = row.evidence
+    return {
+        "winner": {
+            "family": row.winner.family.value,
+            "uid": row.winner.uid,
+            "kwargs": dict(row.winner.kwargs),
+            "source_hash": row.winner.source_hash,
+        },
+        "evidence": {
+            "time_us": evidence.time_us,
+            "library_us": evidence.library_us,
+            "runner_up": evidence.runner_up,
+            "runner_up_us": evidence.runner_up_us,
+            "tried": evidence.tried,
+            "failed": evidence.failed,
+        },
+    }
+
+
+def _read_provenance(node: Node) -> tuple[Provenance, Node]:
+    members = node.members(("device", "runtime", "warmup", "created", "digest"))
+    device = members["device"].members((*_DEVICE_TEXT, *_DEVICE_COUNT, "mig"))
+    versions = members["runtime"].members(("torch", *_VERSIONS))
+    runtime = Runtime(
+        device=Device(
+            type=device["type"].string(32),
+            vendor=device["vendor"].string(64),
+            name=device["name"].string(256),
+            arch=device["arch"].string(64),
+            sm_count=device["sm_count"].optional(_count),
+            memory_gib=device["memory_gib"].optional(_count),
+            threads=device["threads"].optional(_count),
+            mig=device["mig"].optional(_short),
+        ),
+        torch=_short(versions["torch"]),
+        triton=versions["triton"].optional(_short),
+        cuda=versions["cuda"].optional(_short),
+        driver=versions["driver"].optional(_short),
+        cublas=versions["cublas"].optional(_short),
+    )
+    warmup, created = _short(members["warmup"]), _short(members["created"])
+    members["digest"].string(64)
+    return Provenance(runtime, warmup, created), members["digest"]
+
+
+def _read_policy(node: Node) -> Policy:
+    members = node.members(("mode", "options", "timing", "seed", "tolerance"))
+    options: dict[str, OptionValue] = {}
+    for name, value in members["options"].items():
+        if _OPTION.fullmatch(name) is None:
+            value.fail("not the name of an inductor option")
+        options[name] = _read_scalar(value)
+    return Policy(
+        mode=_short(members["mode"]),
+        options=options,
+        timing=members["timing"].string(256),
+        seed=members["seed"].integer(0, MAX_INT),
+        tolerance={name: value.number(0, 1) for name, value in members["tolerance"].items()},
+    )
+
+
+def _read_scalar(node: Node) -> OptionValue:
+    if node.value is None or type(node.value) is bool:
+        return node.value  # type: ignore[return-value]  # mypy does not narrow on `type() is`
+    if type(node.value) is str:
+        return node.string(256)
+    return node.integer(-MAX_INT, MAX_INT) if type(node.value) is int else node.number(-1e30, 1e30)
+
+
+def _read_row(key: str, node: Node) -> Row:
+    try:
+        check_key(key)
+    except ProblemError:
+        node.fail("the name of this row is not a GEMM key")
+    members = node.members(("winner", "evidence"))
+    return Row(_read_winner(members["winner"]), _read_evidence(members["evidence"]))
+
+
+def _read_winner(node: Node) -> Winner:
+    members = node.members(("family", "uid", "kwargs", "source_hash"))
+    family = members["family"]
+    if family.value not in _FAMILIES:
+        family.fail(f"expected one of {', '.join(_FAMILIES)}")
+    uid = members["uid"].string(128)
+    if _UID.fullmatch(uid) is None:
+        members["uid"].fail("not the uid of a template or kernel")
+    kwargs = sorted((name, _read_kwarg(name, value)) for name, value in members["kwargs"].items())
+    source_hash = members["source_hash"]
+    if source_hash.value is not None and _HASH.fullmatch(source_hash.string(64)) is None:
+        source_hash.fail("not a source hash")
+    return Winner(
+        Family(family.string(16)), uid, tuple(kwargs), source_hash.optional(lambda n: n.string(64))
+    )
+
+
+_FAMILIES: Final = tuple(family.value for family in Family)
+
+
+def _read_kwarg(name: str, node: Node) -> KwargValue:
+    if _KWARG.fullmatch(name) is None:
+        node.fail("not the name of a template parameter")
+    value = node.value
+    if type(value) is bool:
+        return value
+    if type(value) is int:
+        return node.integer(-MAX_INT, MAX_INT)
+    if type(value) is str:
+        if _WORD.fullmatch(value) is None:
+            node.fail("a word here may only be a Triton dtype or a plain name")
+        return value
+    node.fail("expected an integer, a boolean or a word")
+
+
+def _read_evidence(node: Node) -> Evidence:
+    members = node.members(
+        ("time_us", "library_us", "runner_up", "runner_up_us", "tried", "failed")
+    )
+    return Evidence(
+        time_us=_time(members["time_us"]),
+        library_us=members["library_us"].optional(_time),
+        runner_up=members["runner_up"].optional(lambda n: n.string(512)),
+        runner_up_us=members["runner_up_us"].optional(_time),
+        tried=members["tried"].integer(1, 100_000),
+        failed=members["failed"].integer(0, 100_000),
+    )
+
+
+def _time(node: Node) -> float:
+    return node.number(1e-6, _MAX_US)
+
+
+def _count(node: Node) -> int:
+    return node.integer(1, MAX_INT)
+
+
+def _short(node: Node) -> str:
+    return node.string(64)

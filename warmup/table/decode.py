@@ -1,0 +1,128 @@
+"""Reading untrusted JSON: every value is checked, every complaint names its JSON pointer."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NoReturn, TypeVar
+
+from warmup.errors import TableFormatError
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+MAX_STRING: Final = 4096
+_MAX_DIGITS: Final = 18
+_T = TypeVar("_T")
+
+
+class _Duplicate(ValueError):
+    """An object repeats a name."""
+
+
+def load_json(text: str, path: str) -> object:
+    """Return the JSON value in *text*; duplicate names, NaN and huge numbers are errors.
+
+    Raises:
+        TableFormatError: *text* is not such JSON.
+    """
+    try:
+        return json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_bounded_int
+        )
+    except json.JSONDecodeError as error:
+        reason = f"{error.msg} (line {error.lineno}, column {error.colno})"
+        raise TableFormatError(path, "", reason) from None
+    except RecursionError:
+        raise TableFormatError(path, "", "nested too deeply") from None
+    except ValueError as error:
+        raise TableFormatError(path, "", str(error)) from None
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise _Duplicate(f"the name {repeated[:80]!r} appears twice in one object")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"an integer of {len(digits)} digits is out of range")
+    return int(digits)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One JSON value with the file and pointer it came from."""
+
+    value: object
+    path: str
+    pointer: str = ""
+
+    def fail(self, reason: str) -> NoReturn:
+        """Raise a `TableFormatError` that points here."""
+        raise TableFormatError(self.path, self.pointer or "/", reason)
+
+    def items(self) -> Iterable[tuple[str, Node]]:
+        """Yield the members of this object."""
+        if type(self.value) is not dict:
+            self.fail(f"expected an object, found {_name_of(self.value)}")
+        for name, value in self.value.items():
+            escaped = name.replace("~", "~0").replace("/", "~1")
+            yield name, Node(value, self.path, f"{self.pointer}/{escaped}")
+
+    def members(self, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Node]:
+        """Return the members of this object, which are exactly those named."""
+        found = dict(self.items())
+        allowed = {*required, *optional}
+        for name, node in found.items():
+            if name not in allowed:
+                node.fail("unknown field")
+        for name in required:
+            if name not in found:
+                self.fail(f"the field {name!r} is missing")
+        return found
+
+    def string(self, limit: int = MAX_STRING) -> str:
+        """Return this value, a printable string of at most *limit* characters."""
+        if type(self.value) is not str:
+            self.fail(f"expected a string, found {_name_of(self.value)}")
+        if len(self.value) > limit or not self.value.isprintable():
+            self.fail(f"expected at most {limit} printable characters")
+        return self.value
+
+    def integer(self, low: int, high: int) -> int:
+        """Return this value, an integer in the closed range *low* to *high*."""
+        if type(self.value) is not int:
+            self.fail(f"expected an integer, found {_name_of(self.value)}")
+        if not low <= self.value <= high:
+            self.fail(f"expected an integer from {low} to {high}")
+        return self.value
+
+    def number(self, low: float, high: float) -> float:
+        """Return this value, a finite number in the closed range *low* to *high*."""
+        value = self.value
+        if type(value) is not int and type(value) is not float:
+            self.fail(f"expected a number, found {_name_of(value)}")
+        assert isinstance(value, (int, float))
+        if not math.isfinite(value) or not low <= value <= high:
+            self.fail(f"expected a number from {low:g} to {high:g}")
+        return float(value)
+
+    def optional(self, read: Callable[[Node], _T]) -> _T | None:
+        """Return None for null, else what *read* makes of this value."""
+        return None if self.value is None else read(self)
+
+
+def _name_of(value: object) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
+    if value is None:
+        return "null"
+    return names.get(type(value), "a number")

@@ -1,0 +1,50 @@
+"""What a table is: provenance, policy and rows. Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from warmup.choice import Row
+from warmup.runtime import Runtime
+
+SCHEMA_VERSION: Final = 1
+
+OptionValue = bool | int | float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where rows come from: the device and runtime they were tuned on, by which warmup, when.
+
+    ``created`` is UTC, ISO 8601, of the first row.
+    """
+
+    runtime: Runtime
+    warmup: str
+    created: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How rows were measured, and the inductor options that serving must share.
+
+    ``options`` are inductor config names and values that `install` applies; ``tolerance`` is the
+    largest relative L2 error against eager that the build accepted, by dtype.
+    """
+
+    mode: str
+    options: Mapping[str, OptionValue]
+    timing: str
+    seed: int
+    tolerance: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All rows for one device and runtime. ``gemm`` maps keys to rows."""
+
+    provenance: Provenance
+    policy: Policy
+    gemm: Mapping[str, Row] = field(default_factory=dict)

@@ -1,0 +1,268 @@
+"""Finding, reading and writing table files.
+
+Reads never write, never need HOME and work on a read-only mount. Writes are a temporary file, fsync
+and an atomic rename under a file lock, so that a reader sees the old table or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from warmup.choice import Row
+from warmup.errors import (
+    SettingsError,
+    TableError,
+    TableFormatError,
+    TableMismatchError,
+    TableNotFoundError,
+    TableWriteError,
+)
+from warmup.runtime import Runtime, compare_runtimes
+from warmup.table.codec import decode, encode
+from warmup.table.decode import MAX_BYTES
+from warmup.table.merge import combine
+from warmup.table.schema import Policy, Provenance, Table
+
+LOCK_TIMEOUT_S: Final = 60
+_SHIPPED: Final = Path(__file__).resolve().parent.parent / "tables"
+_CHECKOUT: Final = Path(__file__).resolve().parents[2] / "tables"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The table that a search ended with, the files it is made of, and what was left out."""
+
+    table: Table
+    paths: tuple[Path, ...]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> str:
+        return ", ".join(str(path) for path in self.paths)
+
+
+def read(path: Path) -> Table:
+    """Return the table in *path*.
+
+    Raises:
+        TableNotFoundError: there is no such file.
+        TableFormatError, TableSchemaError: it is not a table this warmup reads.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise TableNotFoundError(f"no table at {path}") from None
+    except OSError as error:
+        raise TableFormatError(str(path), "", f"cannot be read: {error.strerror}") from None
+    if len(raw) > MAX_BYTES:
+        raise TableFormatError(str(path), "", f"larger than {MAX_BYTES} bytes")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TableFormatError(str(path), "", f"not UTF-8 (byte {error.start})") from None
+    return decode(text, str(path))
+
+
+def write(path: Path, table: Table) -> None:
+    """Put *table* at *path*: a reader sees the old file or the new one, never a part.
+
+    Raises:
+        TableWriteError: the folder or the file cannot be written.
+    """
+    with _writing(path):
+        _replace(path, table)
+
+
+def add_rows(
+    path: Path, provenance: Provenance, policy: Policy, rows: Mapping[str, Row], *, redo: bool = False
+) -> Table:
+    """Add *rows* to the table at *path*, creating it; return the whole table as written.
+
+    Safe for several writers: the file is read again under the lock, and rows that another writer
+    added meanwhile stay. A row that exists is kept unless *redo* is set.
+
+    Raises:
+        TableMismatchError: the file was tuned on another device or runtime, or under another policy.
+        TableWriteError: it cannot be written.
+    """
+    with _writing(path):
+        if path.exists():
+            table = read(path)
+            check_same_origin(path, table, provenance.runtime, policy)
+        else:
+            table = Table(provenance, policy)
+        kept = {**table.gemm, **rows} if redo else {**rows, **table.gemm}
+        table = replace(table, gemm=kept)
+        _replace(path, table)
+        return table
+
+
+def remove_rows(path: Path, keys: Collection[str]) -> Table:
+    """Remove the rows *keys* from the table at *path*; return the table as written.
+
+    Raises:
+        TableWriteError: it cannot be written.
+    """
+    with _writing(path):
+        table = read(path)
+        table = replace(table, gemm={k: row for k, row in table.gemm.items() if k not in keys})
+        _replace(path, table)
+        return table
+
+
+def check_same_origin(path: Path, table: Table, runtime: Runtime, policy: Policy) -> None:
+    """Return when rows tuned on *runtime* under *policy* may join *table*.
+
+    Raises:
+        TableMismatchError: they may not; it names each differing field.
+    """
+    differs = [str(m) for m in compare_runtimes(table.provenance.runtime, runtime) if m.is_hard]
+    for name in ("mode", "timing", "seed"):
+        mine, theirs = getattr(policy, name), getattr(table.policy, name)
+        if mine != theirs:
+            differs.append(f"policy {name}: table {theirs}, here {mine}")
+    for name in sorted({*policy.options, *table.policy.options}):
+        expected, found = table.policy.options.get(name), policy.options.get(name)
+        if expected != found:
+            differs.append(f"policy option {name}: table {expected}, here {found}")
+    if differs:
+        raise TableMismatchError(
+            str(path), tuple(differs), "write to another file with --out, or replace it with --force"
+        )
+
+
+def shipped_folder() -> Path:
+    """Return the folder of tables that came with the package (or the checkout's own)."""
+    return _SHIPPED if _SHIPPED.is_dir() else _CHECKOUT
+
+
+def search_folders() -> tuple[Path, ...]:
+    """Return the folders searched for tables, first to last."""
+    from platformdirs import user_data_path
+
+    folders = [Path("tables")]
+    # A locked-down pod may have no home to expand; then there is no user data folder.
+    with contextlib.suppress(RuntimeError, KeyError, OSError):
+        folders.append(user_data_path("inductor-warmup") / "tables")
+    folders.append(shipped_folder())
+    return tuple(folders)
+
+
+def find(explicit: str | os.PathLike[str] | None, environment: Mapping[str, str]) -> Found:
+    """Return the table named by *explicit* or else by ``WARMUP_TABLE``.
+
+    Raises:
+        TableNotFoundError: neither names a file.
+    """
+    named = explicit if explicit is not None else environment.get("WARMUP_TABLE")
+    if not named:
+        raise TableNotFoundError("no table is named", ("argument", "WARMUP_TABLE"))
+    path = Path(named)
+    return Found(read(path), (path,), _permission_remarks(path))
+
+
+def discover(here: Runtime, folders: tuple[Path, ...] | None = None) -> Found:
+    """Return the union of all tables for this machine in the first folder that has any.
+
+    Folders are searched in the order of `search_folders`, each under the device's slug. Where two
+    files answer the same key differently the newer file's row is taken and the conflict remarked;
+    files for another runtime, or damaged ones, are remarked and left out.
+
+    Raises:
+        TableNotFoundError: no folder has a table for this machine.
+    """
+    remarks: list[str] = []
+    searched = folders or search_folders()
+    for folder in searched:
+        matching: list[tuple[Path, Table]] = []
+        for path in sorted((folder / here.device.slug).glob("*.json")):
+            try:
+                table = read(path)
+            except TableError as error:
+                remarks.append(str(error))
+                continue
+            hard = [m for m in compare_runtimes(table.provenance.runtime, here) if m.is_hard]
+            if hard:
+                remarks.append(f"{path}: left out: {'; '.join(map(str, hard))}")
+            else:
+                matching.append((path, table))
+                remarks.extend(_permission_remarks(path))
+        if matching:
+            union, conflicts = combine([table for _, table in matching])
+            remarks.extend(f"conflict: {conflict}" for conflict in conflicts)
+            return Found(union, tuple(path for path, _ in matching), tuple(remarks))
+    raise TableNotFoundError(
+        f"no table for {here.device.name} ({here.device.slug})",
+        tuple(str(folder / here.device.slug) for folder in searched) + tuple(remarks),
+    )
+
+
+def _permission_remarks(path: Path) -> tuple[str, ...]:
+    with contextlib.suppress(OSError):
+        if path.stat().st_mode & stat.S_IWOTH:
+            return (f"{path} can be written by every user of this machine",)
+    return ()
+
+
+def check_writable(path: Path) -> None:
+    """Return when a table can be written at *path*; create its folder.
+
+    Raises:
+        SettingsError: *path* is a folder or not a ``.json`` file.
+        TableWriteError: it cannot be written.
+    """
+    if path.is_dir() or path.suffix != ".json":
+        raise SettingsError(f"--out {path} is not a .json file", "name a file such as tables/mlp.json")
+    with _writing(path):
+        if path.exists() and not os.access(path, os.W_OK):
+            raise TableWriteError(str(path), "the file is read-only", "name another file with --out")
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Hold the write lock of *path*; every OSError inside becomes a `TableWriteError`."""
+    from filelock import FileLock, Timeout
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_name(f".{path.name}.lock"), timeout=LOCK_TIMEOUT_S):
+            yield
+    except Timeout:
+        raise TableWriteError(
+            str(path), f"another writer held it for {LOCK_TIMEOUT_S} s", "wait for it to finish"
+        ) from None
+    except TableError:
+        raise
+    except OSError as error:
+        advice = "make its folder writable or name another file with --out"
+        raise TableWriteError(str(path), error.strerror or str(error), advice) from error
+
+
+def _replace(path: Path, table: Table) -> None:
+    text = encode(table)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii", newline="\n") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    with contextlib.suppress(OSError):  # some filesystems cannot sync a folder
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
