@@ -4,6 +4,8 @@
 `MLP` is a two-layer MLP whose GEMMs carry epilogues (GELU; a residual add).
 
     warmup build --model examples/mlp.py:MLP --seqlens 16,64,256
+    warmup build --model examples/mlp.py:VisionLinear --seqlens 560,1024,2048 \\
+        --input "hidden_states=[seqlen,3420]:bf16"
 """
 
 import torch

@@ -15,7 +15,7 @@ class Family(StrEnum):
     CPP = "cpp"
 
 
-KwargValue = bool | int | float | str
+KwargValue = bool | int | str | None
 MAX_INT = 2**31 - 1
 
 

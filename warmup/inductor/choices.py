@@ -19,6 +19,9 @@ from warmup.choice import MAX_INT, Family, KwargValue, MissReason, Winner
 from warmup.inductor.describe import PostOp
 from warmup.inductor.versions import Version
 
+# Follow from the device or the precision settings, not from tuning.
+_NOT_TUNABLE = frozenset({"ALLOW_TF32", "NUM_SMS", "TMA_SIZE", "USE_FAST_ACCUM"})
+
 
 def identify(choice: Any) -> Winner | None:
     """Return what *choice* is in portable terms, or None for a kind that cannot be forced."""
@@ -83,8 +86,9 @@ def force(version: Version, winner: Winner, base: Any) -> Any | MissReason:
     """Return the one template choice that *winner* stands for, made from *base*.
 
     *base* is any choice of the same template for the same operands: it brings what depends on them
-    (extra kwargs, adjusted inputs, layout). Words among the kwargs are never taken from the table:
-    inductor pastes them into kernel source, so they must equal what this torch itself would use.
+    (extra kwargs, adjusted inputs, layout). Of the table's kwargs only numbers count: words, which
+    inductor pastes into kernel source, and what follows from device or precision must equal what
+    this torch itself would use, and a claim about K must be true.
     """
     if winner.source_hash is not None and winner.source_hash != base.template.src_hash:
         return MissReason.TEMPLATE_CHANGED
@@ -93,20 +97,33 @@ def force(version: Version, winner: Winner, base: Any) -> Any | MissReason:
     if wanted.keys() != own.keys():
         return MissReason.TEMPLATE_CHANGED
     for name, value in wanted.items():
-        if isinstance(own[name], str) != isinstance(value, str):
+        is_number = isinstance(value, int) and isinstance(own[name], int)
+        if value != own[name] and (not is_number or name in _NOT_TUNABLE):
             return MissReason.CHOICE_REJECTED
-        if isinstance(value, str) and value != own[name]:
-            return MissReason.CHOICE_REJECTED
+    if not _fits(wanted, base):
+        return MissReason.CHOICE_REJECTED
     return KernelTemplateChoice(
         base.template, version.TemplateParams(wanted), base.extra_kwargs, base.layout, base.inputs
     )
+
+
+def _fits(wanted: Mapping[str, KwargValue], base: Any) -> bool:
+    """Whether what the kwargs claim about K holds: an untrue EVEN_K would read out of bounds."""
+    k_split, block_k = wanted.get("k_split"), wanted.get("BLOCK_K")
+    divisor = k_split if k_split is not None else block_k if wanted.get("EVEN_K") is True else None
+    if divisor is None:
+        return True
+    k = base.inputs.mnk_symbolic()[2]
+    if not isinstance(divisor, int) or divisor <= 0 or getattr(k, "free_symbols", None):
+        return False
+    return int(k) % divisor == 0
 
 
 def portable_kwargs(kwargs: Mapping[str, Any]) -> tuple[tuple[str, KwargValue], ...] | None:
     """Return *kwargs* sorted by name, or None when one of them cannot be written to a table."""
     portable: dict[str, KwargValue] = {}
     for name, value in kwargs.items():
-        if isinstance(value, (bool, str)):
+        if value is None or isinstance(value, (bool, str)):
             portable[name] = value
         elif hasattr(value, "__index__") and -MAX_INT <= int(value) <= MAX_INT:
             portable[name] = int(value)

@@ -53,11 +53,9 @@ class _HeldBack:
 class GemmChoices:
     """Answers GEMM selections from *answers* while its patches are in place."""
 
-    def __init__(self, version: Version, answers: Answers, policy: Mapping[str, Any]) -> None:
+    def __init__(self, version: Version, answers: Answers) -> None:
         self._version = version
         self._answers = answers
-        self._policy = policy
-        self._told: set[str] = set()
         self._active = True
         self._local = threading.local()
 
@@ -188,14 +186,12 @@ class GemmChoices:
             if isinstance(answer, Winner):
                 chosen = _matching(choices, answer)
                 if chosen is not None:
-                    self._check_policy()
                     result = proceed([chosen])
                     self._answers.hit(str(key), answer)
                     return result
                 answer = rejected or MissReason.TEMPLATE_ABSENT
             if len(choices) + dropped <= 1:
                 return proceed(_generate(choices))  # nothing to choose from is no decision
-            self._check_policy()
             if self._answers.tunes and key is not None:
                 kw["return_multi_template"] = False
                 return self._tune(key, _generate(choices), proceed)
@@ -204,14 +200,6 @@ class GemmChoices:
             return proceed([fallback])
 
         return select
-
-    def _check_policy(self) -> None:
-        """Tell, once per option, when this compile runs under other options than the table's."""
-        for option, expected in self._policy.items():
-            found = option_value(option)
-            if found != expected and option not in self._told:
-                self._told.add(option)
-                self._answers.contradicted(option, str(expected), str(found))
 
     # -- measuring -----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from warmup.errors import InductorChangedError
 # "module:qualified name" or "module:callable(parameters that warmup relies on)".
 INTERNALS: Final = (
     "torch._dynamo:reset()",
+    "torch._dynamo.convert_frame:_compile(code)",
     "torch._dynamo.utils:counters",
     "torch._inductor.choices:InductorChoices._finalize_template_configs"
     "(self, template_choices, kernel_inputs, templates, op_name, kwarg_overrides)",
@@ -21,12 +22,15 @@ INTERNALS: Final = (
     "torch._inductor.codegen.cpp_gemm_template:CppGemmTemplate.add_choices"
     "(choices, layout, input_nodes)",
     "torch._inductor.codegen.cpp_template_kernel:CppTemplateCaller",
+    "torch._inductor.compile_fx:compile_fx(model_, example_inputs_, inner_compile, config_patches)",
+    "torch._inductor.compile_fx:fx_codegen_and_compile",
     "torch._inductor.config:max_autotune",
     "torch._inductor.config:max_autotune_gemm",
     "torch._inductor.config:_config",
     "torch._inductor.cpp_builder:get_cpp_compiler()",
     "torch._inductor.exc:InvalidCxxCompiler",
     "torch._inductor.ir:ChoiceCaller",
+    "torch._inductor.kernel_inputs:MMKernelInputs.mnk_symbolic",
     "torch._inductor.kernel.mm:mm_template.uid",
     "torch._inductor.kernel.mm:persistent_tma_mm_template.uid",
     "torch._inductor.kernel_template_choice:KernelTemplateChoice"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,22 @@ class Inductor:
 
         return describe_runtime(resolve_device(device))
 
+    @contextlib.contextmanager
+    def count_benchmarks(self) -> Iterator[Counter[str]]:
+        """Count inductor's measurements by site, in every thread, while the context is open."""
+        from warmup.inductor.benchmarks import BenchmarkWatch
+
+        patches, sites = Patches(), Counter[str]()
+
+        def note(site: str) -> None:
+            sites[site] += 1
+
+        BenchmarkWatch(note).attach(patches)
+        try:
+            yield sites
+        finally:
+            patches.restore()
+
     def attach(
         self,
         answers: Answers,
@@ -60,15 +77,15 @@ class Inductor:
     ) -> Attachment:
         """Let *answers* decide in every thread until the returned attachment is detached.
 
-        *options* become inductor's defaults and *cache_tag* joins its cache keys meanwhile; *quiet*
-        drops inductor's own reports about candidates.
+        Every compile runs under *options*, and *cache_tag* joins inductor's cache keys, meanwhile;
+        *quiet* drops inductor's own reports about candidates.
 
         Raises:
             SettingsError: something is attached already.
         """
         from warmup.inductor.benchmarks import BenchmarkWatch
         from warmup.inductor.gemm import GemmChoices
-        from warmup.inductor.options import apply_options, option_value, tag_caches
+        from warmup.inductor.options import CompileOptions, tag_caches
         from warmup.inductor.quiet import silence
 
         with _attach_lock:
@@ -76,14 +93,11 @@ class Inductor:
                 raise SettingsError("a table is installed already", "close() its handle first")
             patches = Patches()
             try:
-                apply_options(options, patches, self.version)
+                quiet_options = silence(patches) if quiet else {}
+                every_option = {**options, **quiet_options}
+                CompileOptions(every_option, answers.contradicted).attach(patches)
                 tag_caches(cache_tag, patches, self.version)
-                for option, value in options.items():
-                    if option_value(option) != value:
-                        answers.contradicted(option, str(value), str(option_value(option)))
-                GemmChoices(self.version, answers, options).attach(patches)
-                if quiet:
-                    silence(patches, self.version)
+                GemmChoices(self.version, answers).attach(patches)
                 if not answers.tunes:
                     BenchmarkWatch(answers.uncovered).attach(patches)
             except BaseException:

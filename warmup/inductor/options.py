@@ -1,16 +1,22 @@
-"""Inductor options for the whole process.
+"""Inductor options while a table is installed: applied to each compile, in whatever thread it runs.
 
 Assigning ``config.x`` reaches only the assigning thread from torch 2.12 on (config overrides are
-context variables, torch/utils/_config_module.py), so warmup changes the layer below: the default,
-which every thread sees and every override of the caller still beats.
+context variables, torch/utils/_config_module.py), and every ``config.patch`` that ends leaves an
+override behind in its thread. So warmup neither assigns nor changes defaults: it patches the
+options around each frame that dynamo compiles (dynamo reads ``freezing`` itself), around
+``compile_fx`` for those who call it directly, and around ``fx_codegen_and_compile`` for backwards
+that are compiled later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch.compiler.config as compiler_config
+from torch._dynamo import convert_frame
+from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 
 from warmup.errors import InductorChangedError
@@ -20,33 +26,88 @@ from warmup.inductor.versions import Version
 OptionValue = bool | int | float | str | None
 
 
-def apply_options(
-    options: Mapping[str, OptionValue], patches: Patches, version: Version
-) -> None:
-    """Make *options* inductor's defaults in every thread until *patches* is restored.
+class CompileOptions:
+    """Runs every compile under *options*, except those the caller has set to something else.
 
-    Raises:
-        InductorChangedError: this torch has no such option.
+    A caller's own setting stands; *contradicted* is told its name, the wanted value and the found.
     """
-    for name, value in options.items():
-        _set_default(inductor_config, name, value, patches, version)
+
+    def __init__(
+        self, options: Mapping[str, OptionValue], contradicted: Callable[[str, str, str], None]
+    ) -> None:
+        self._options = dict(options)
+        self._contradicted = contradicted
+        self._active = True
+        self._inside = threading.local()
+        for name in options:
+            _entry(inductor_config, name)
+
+    def attach(self, patches: Patches) -> None:
+        """Apply the options until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        patches.wrap(convert_frame, "_compile", self._wrap)
+        patches.wrap(compile_fx_module, "compile_fx", self._wrap)
+        patches.wrap(compile_fx_module, "fx_codegen_and_compile", self._wrap)
+
+    def _deactivate(self) -> None:
+        self._active = False
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_under_options(*args: Any, **kwargs: Any) -> Any:
+            if not self._active:
+                return original(*args, **kwargs)
+            own = kwargs.get("config_patches") or {}  # torch.compile(options=...) of this call
+            for name in self._options.keys() & own.keys():
+                self._compare(name, own[name])
+            if getattr(self._inside, "value", False):
+                return original(*args, **kwargs)
+            self._inside.value = True
+            try:
+                with inductor_config.patch(self._unset()):
+                    return original(*args, **kwargs)
+            finally:
+                self._inside.value = False
+
+        return compile_under_options
+
+    def _unset(self) -> dict[str, Any]:
+        """Return the options that the caller left alone, telling of those it set otherwise."""
+        wanted: dict[str, Any] = {}
+        for name, value in self._options.items():
+            found = option_value(name)
+            if found == _default(inductor_config, name):
+                wanted[name] = value
+            else:
+                self._compare(name, found)
+        return wanted
+
+    def _compare(self, name: str, found: Any) -> None:
+        if found != self._options[name]:
+            self._contradicted(name, str(self._options[name]), str(found))
 
 
 def tag_caches(tag: str, patches: Patches, version: Version) -> None:
     """Put *tag* into the key of inductor's FX, AOTAutograd and Triton caches, in every thread.
 
-    A tag that the caller had set stays in front, so that their separation of caches is kept.
+    It changes the layer below the context-local overrides, because the Triton part of the key is
+    read at the first call, outside any compile. A tag that the caller had set stays in front.
     """
     before = compiler_config.cache_key_tag
     value = f"{before}+{tag}" if before else tag
-    _set_default(compiler_config, "cache_key_tag", value, patches, version, over_environment=True)
+    entry = _entry(compiler_config, "cache_key_tag")
+    layer = "env_value_default" if isinstance(entry.env_value_default, str) else "default"
+    original = getattr(entry, layer)
+    setattr(entry, layer, value)
+    version.forget_config_hash(compiler_config)
+
+    def undo() -> None:
+        setattr(entry, layer, original)
+        version.forget_config_hash(compiler_config)
+
+    patches.on_restore(undo)
     if compiler_config.cache_key_tag != value:  # the caller assigned a tag in this thread
         compiler_config.cache_key_tag = value
-
-        def undo() -> None:
-            compiler_config.cache_key_tag = before
-
-        patches.on_restore(undo)
+        patches.on_restore(lambda: setattr(compiler_config, "cache_key_tag", before))
 
 
 def option_value(name: str) -> Any:
@@ -66,27 +127,15 @@ def tuning_is_on() -> bool:
     return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
 
 
-def _set_default(
-    module: Any,
-    name: str,
-    value: Any,
-    patches: Patches,
-    version: Version,
-    *,
-    over_environment: bool = False,
-) -> None:
+def _entry(module: Any, name: str) -> Any:
     entry = module._config.get(name)
     if entry is None:
         raise InductorChangedError(f"there is no option {module.__name__}.{name}")
-    layer = "default"
-    if over_environment and isinstance(entry.env_value_default, str):
-        layer = "env_value_default"
-    before = getattr(entry, layer)
-    setattr(entry, layer, value)
-    version.forget_config_hash(module)
+    return entry
 
-    def undo() -> None:
-        setattr(entry, layer, before)
-        version.forget_config_hash(module)
 
-    patches.on_restore(undo)
+def _default(module: Any, name: str) -> Any:
+    """The value that stands when nobody set anything, environment included."""
+    entry = _entry(module, name)
+    from_environment = entry.env_value_default
+    return from_environment if isinstance(from_environment, (bool, str)) else entry.default

@@ -10,21 +10,22 @@ import logging
 
 from torch._inductor import select_algorithm
 
-from warmup.inductor.options import apply_options
 from warmup.inductor.patches import Patches
-from warmup.inductor.versions import Version
 
 _TALKATIVE = ("torch._inductor.select_algorithm", "torch._inductor.runtime.triton_heuristics")
 
 
-def silence(patches: Patches, version: Version) -> None:
-    """Drop inductor's autotuning reports until *patches* is restored."""
+def silence(patches: Patches) -> dict[str, bool]:
+    """Drop inductor's autotuning reports until *patches* is restored.
+
+    Returns the options that compiles must run under for that.
+    """
     patches.wrap(select_algorithm, "PRINT_AUTOTUNE", lambda _: False)
-    apply_options({"max_autotune_report_choices_stats": False}, patches, version)
     for name in _TALKATIVE:
         logger = logging.getLogger(name)
         logger.addFilter(_drop)
         patches.on_restore(lambda logger=logger: logger.removeFilter(_drop))
+    return {"max_autotune_report_choices_stats": False}
 
 
 def _drop(record: logging.LogRecord) -> bool:

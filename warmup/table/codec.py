@@ -209,15 +209,15 @@ def _read_kwarg(name: str, node: Node) -> KwargValue:
     if _KWARG.fullmatch(name) is None:
         node.fail("not the name of a template parameter")
     value = node.value
-    if type(value) is bool:
-        return value
+    if value is None or type(value) is bool:
+        return value  # type: ignore[return-value]  # mypy does not narrow on `type() is`
     if type(value) is int:
         return node.integer(-MAX_INT, MAX_INT)
     if type(value) is str:
         if _WORD.fullmatch(value) is None:
             node.fail("a word here may only be a Triton dtype or a plain name")
         return value
-    node.fail("expected an integer, a boolean or a word")
+    node.fail("expected an integer, a boolean, a word or null")
 
 
 def _read_evidence(node: Node) -> Evidence:

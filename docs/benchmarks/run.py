@@ -1,0 +1,134 @@
+"""Build a table for one model, then measure server starts against it, each from empty caches.
+
+    python docs/benchmarks/run.py --name mlp-cpu --model examples/mlp.py:MLP --seqlens 16,64,256 \
+        --starts default,max-autotune-gemm,table --repeats 3 --results docs/benchmarks/results
+
+Starts are interleaved: every repeat runs each kind once. Writes RESULTS/NAME.json and the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+
+def environment(folder: str) -> dict[str, str]:
+    """Return this environment with every cache in *folder*."""
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+        "TRITON_CACHE_DIR": f"{folder}/triton",
+        "CUDA_CACHE_PATH": f"{folder}/cuda",
+    }
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, **caches, "PYTHONPATH": path}
+
+
+def run_start(case: dict[str, Any]) -> dict[str, Any]:
+    """Run one start in a fresh process with empty caches; return what it printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, str(HERE / "start.py"), json.dumps(case)],
+            env=environment(folder),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if done.returncode or not lines:
+        raise SystemExit(f"{case['start']} failed:\n{done.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULT "))
+    return result
+
+
+def build(arguments: argparse.Namespace, table: Path) -> dict[str, Any]:
+    """Build the table with the command line, from empty caches; return seconds and counts."""
+    command = [sys.executable, "-m", "warmup", "build", "--model", arguments.model]
+    command += ["--seqlens", arguments.seqlens, "--out", str(table), "--json"]
+    command += ["--device", arguments.device]
+    command += [word for text in arguments.input for word in ("--input", text)]
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        done = subprocess.run(
+            command, env=environment(folder), capture_output=True, text=True, check=False
+        )
+        seconds = time.perf_counter() - begin
+    if done.returncode:
+        raise SystemExit(f"build failed ({done.returncode}):\n{done.stderr[-3000:]}")
+    sys.stderr.write(done.stderr[-1500:])
+    report = json.loads(done.stdout)
+    candidates = [c for problem in report["problems"] for c in problem["candidates"]]
+    return {
+        "seconds": round(seconds, 2),
+        "rows": report["rows"],
+        "problems": len(report["problems"]),
+        "candidates": len(candidates),
+        "failed": sum(c["time_us"] is None for c in candidates),
+        "largest_error": max(bucket["error"] for bucket in report["buckets"]),
+        "digest": report["digest"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--seqlens", required=True)
+    parser.add_argument("--input", action="append", default=[])
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--starts", default="default,max-autotune-gemm,table")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--once", default="", help="starts that run in the first repeat only")
+    parser.add_argument("--steady", action="store_true")
+    parser.add_argument("--table", type=Path, help="where the table goes; kept")
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    arguments = parser.parse_args()
+    from warmup.inductor import connect
+
+    runtime = connect().runtime(arguments.device)
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp())
+    table = arguments.table or scratch / "table.json"
+    record: dict[str, Any] = {
+        "name": arguments.name,
+        "model": arguments.model,
+        "seqlens": [int(size) for size in arguments.seqlens.split(",")],
+        "machine": {**asdict(runtime), "cores": os.cpu_count(), "python": sys.version.split()[0]},
+        "build": build(arguments, table),
+        "starts": [],
+    }
+    case = {
+        "model": arguments.model,
+        "seqlens": record["seqlens"],
+        "device": arguments.device,
+        "inputs": arguments.input,
+        "table": str(table),
+        "steady": arguments.steady,
+    }
+    once = arguments.once.split(",")
+    for repeat in range(arguments.repeats):
+        for start in arguments.starts.split(","):
+            if repeat and start in once:
+                continue
+            result = run_start({**case, "start": start})
+            record["starts"].append({"repeat": repeat, **result})
+            target = arguments.results / f"{arguments.name}.json"
+            target.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+            line = f"{start:20} {result['seconds']:8.2f} s {result['benchmarks']:5} benchmarks"
+            lookups = f" {result['hits']} hits {result['misses']} misses" if "hits" in result else ""
+            sys.stdout.write(f"{line}{lookups} {result.get('steady_us', '')}\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

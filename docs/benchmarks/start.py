@@ -1,0 +1,105 @@
+"""One server start, in a process of its own: compile every bucket and return its first output.
+
+    python start.py '{"model": "examples/mlp.py:MLP", "seqlens": [16, 64], "start": "table", ...}'
+
+Prints one JSON object: seconds until the first outputs of all buckets, benchmarks by site, lookups,
+and (with "steady": true) the median microseconds of a call per bucket afterwards. The caches are
+whatever TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR name: the driver gives each start empty ones.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from typing import Any
+
+import torch
+
+import warmup
+from warmup.bucket import Bucket, parse_inputs
+from warmup.inductor import connect
+from warmup.inductor.machine import resolve_device
+from warmup.models import load_model, make_inputs
+
+# How each kind of start compiles. CPU needs freezing for its C++ GEMM template to be a candidate.
+STARTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "default-freezing": {},
+    "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
+    "max-autotune-gemm": {"options": {"max_autotune_gemm": True}},
+    "table": {"options": {"max_autotune_gemm": True}},
+    "table-max-autotune": {"mode": "max-autotune-no-cudagraphs"},
+}
+_CALLS = 200
+
+
+def steady_us(call: Any, device: torch.device) -> float:
+    """Return the median time of one call in microseconds, host time included."""
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    for _ in range(10):
+        call()
+    wait()
+    samples = []
+    for _ in range(_CALLS if device.type == "cuda" else 30):
+        begin = time.perf_counter()
+        call()
+        wait()
+        samples.append((time.perf_counter() - begin) * 1e6)
+    return statistics.median(samples)
+
+
+def main() -> None:
+    case = json.loads(sys.argv[1])
+    device = resolve_device(case.get("device", "auto"))
+    settings = dict(STARTS[case["start"]])
+    if device.type == "cpu" and ("autotune" in case["start"] or "freezing" in case["start"]):
+        torch._inductor.config.freezing = True
+    torch.manual_seed(0)
+    model = load_model(case["model"])
+    model.module.to(device)
+    buckets = [Bucket((("seqlen", seqlen),)) for seqlen in case["seqlens"]]
+    specs = parse_inputs(case.get("inputs", []))
+    inputs = [make_inputs(model, specs, bucket, device, None) for bucket in buckets]
+    result: dict[str, Any] = {"start": case["start"]}
+    inductor = connect()
+    handle = None
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    with torch.no_grad(), inductor.count_benchmarks() as benchmarks:
+        begin = time.perf_counter()
+        if case["start"].startswith("table"):
+            handle = warmup.install(case["table"], on_miss=case.get("on_miss", "fallback"))
+        compiled = torch.compile(model.module, dynamic=False, **settings)
+        seconds = []
+        for made in inputs:
+            before = time.perf_counter()
+            compiled(*made.args, **made.kwargs)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds.append(round(time.perf_counter() - before, 3))
+        result["seconds"] = round(time.perf_counter() - begin, 3)
+        result["seconds_by_bucket"] = seconds
+        if case.get("steady"):
+            result["steady_us"] = [
+                round(steady_us(lambda made=made: compiled(*made.args, **made.kwargs), device), 1)
+                for made in inputs
+            ]
+    result["benchmarks"] = sum(benchmarks.values())
+    result["benchmarks_by_site"] = dict(benchmarks)
+    if handle is not None:
+        report = handle.report()
+        result["hits"] = sum(report.hits.values())
+        result["misses"] = sum(report.misses.values())
+        result["digest"] = report.digest
+        handle.close()
+    sys.stdout.write("RESULT " + json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

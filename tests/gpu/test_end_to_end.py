@@ -1,0 +1,85 @@
+"""Build, serve and audit on a real GPU. Skipped where there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVE = """
+import json, sys, torch, warmup
+sys.path.insert(0, "examples")
+from mlp import MLP
+from warmup.inductor import connect
+torch.manual_seed(0)
+model = MLP().eval().cuda()
+with connect().count_benchmarks() as sites, torch.no_grad():
+    handle = warmup.install(sys.argv[1], on_miss=sys.argv[2])
+    served = torch.compile(model, mode="max-autotune-no-cudagraphs", dynamic=False)
+    errors = []
+    for seqlen in map(int, sys.argv[3].split(",")):
+        x = torch.randn(seqlen, 256, device="cuda")
+        expected = model(x)
+        errors.append(((served(x) - expected).norm() / expected.norm()).item())
+report = handle.report()
+handle.close()
+print("RESULT", json.dumps({"errors": errors, "sites": dict(sites), "hits": sum(report.hits.values()),
+    "misses": sum(report.misses.values()), "unused": len(report.unused)}))
+"""
+
+
+def _run(folder: Path, *command: str) -> str:
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, **caches, "PYTHONPATH": path},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of the example MLP for two buckets, built by the command line."""
+    path = tmp_path_factory.mktemp("table") / "mlp.json"
+    _run(
+        tmp_path_factory.mktemp("caches"),
+        *("-m", "warmup", "build", "--model", "examples/mlp.py:MLP"),
+        *("--seqlens", "64,560", "--out", str(path)),
+    )
+    return path
+
+
+def test_served_from_the_table_no_gemm_is_benchmarked(table: Path, tmp_path: Path) -> None:
+    """With empty caches, every decision is a hit and no selection measures anything."""
+    out = _run(tmp_path, "-c", SERVE, str(table), "strict", "64,560")
+    result = json.loads(out.split("RESULT ")[1])
+    assert result["hits"] == 4
+    assert result["misses"] == result["unused"] == 0
+    assert not [site for site in result["sites"] if site.startswith("select") or site == "fusion"]
+    assert max(result["errors"]) < 1e-3
+
+
+def test_an_unseen_bucket_falls_back_to_the_library(table: Path, tmp_path: Path) -> None:
+    """A size that was not built is a counted miss, still right, and still not benchmarked."""
+    out = _run(tmp_path, "-c", SERVE, str(table), "fallback", "96")
+    result = json.loads(out.split("RESULT ")[1])
+    assert (result["hits"], result["misses"]) == (0, 2)
+    assert not [site for site in result["sites"] if site.startswith("select") or site == "fusion"]
+    assert max(result["errors"]) < 1e-3

@@ -1,0 +1,186 @@
+"""Lower one GEMM for the stated H100 and print, as JSON, what inductor made of it.
+
+    python cuda_lowering.py '{"op": "addmm", "winner": "triton", "m": [2, 1024], "epilogue": true}'
+
+Cases: ``winner`` triton, tma, decompose_k, extern or none (an empty table); ``m`` a size or a range;
+``mode`` fallback or strict. The row is made by listing this torch's own candidates for the problem
+and taking the one asked for, so that its kwargs are complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from typing import Any
+
+import fake_gpu
+import torch
+
+fake_gpu.pretend()
+
+from torch._dynamo.source import ConstantSource  # noqa: E402  after the device is pretended
+from torch._inductor import config, select_algorithm  # noqa: E402
+from torch._inductor.choices import InductorChoices  # noqa: E402
+from torch._inductor.debug import DebugContext  # noqa: E402
+from torch._inductor.graph import GraphLowering  # noqa: E402
+from torch._inductor.virtualized import V  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import (  # noqa: E402
+    DimDynamic,
+    ShapeEnv,
+    StrictMinMaxConstraint,
+)
+from torch.utils._sympy.value_ranges import ValueRanges  # noqa: E402
+
+from warmup.choice import Evidence, Row, Winner  # noqa: E402
+from warmup.errors import warmup_error_in  # noqa: E402
+from warmup.events import Emitter, Event  # noqa: E402
+from warmup.inductor import connect  # noqa: E402
+from warmup.inductor.choices import identify  # noqa: E402
+from warmup.inductor.describe import describe  # noqa: E402
+from warmup.inductor.tma import tma_candidates  # noqa: E402
+from warmup.lookup import Lookup, OnMiss  # noqa: E402
+
+UIDS = {
+    "triton": "triton::mm",
+    "tma": "triton::mm_persistent_tma",
+    "decompose_k": "decompose_k",
+    "extern": "aten::",
+}
+EVIDENCE = Evidence(
+    time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2, failed=0
+)
+OPTIONS = {"max_autotune_gemm_backends": "ATEN,TRITON"}
+
+
+def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv, FakeTensorMode]:
+    """Return the FX graph of the case, its inputs and where its sizes live."""
+    shapes = ShapeEnv()
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
+    n, k = (32, 8192) if case["winner"] == "decompose_k" else (768, 1024)
+    m: Any = case["m"]
+    if isinstance(m, list):
+        source = ConstantSource("s_m")
+        low, high = m
+        hint = (low + high) // 2
+        symbol = shapes.create_symbol(
+            hint,
+            source=source,
+            dynamic_dim=DimDynamic.DYNAMIC,
+            constraint_dim=StrictMinMaxConstraint(vr=ValueRanges(low, high), warn_only=False),
+        )
+        m = shapes.create_symintnode(symbol, hint=hint, source=source)
+
+    def compute(x: Any, w: Any, b: Any) -> Any:
+        y = torch.addmm(b, x, w) if case["op"] == "addmm" else x @ w
+        return torch.relu(y) * b if case["epilogue"] else y
+
+    with mode:
+        dtype = {"dtype": torch.bfloat16, "device": "cuda:0"}
+        inputs = [torch.empty(m, k, **dtype), torch.empty(k, n, **dtype), torch.empty(n, **dtype)]
+        table = torch._inductor.decomposition.select_decomp_table()
+        return make_fx(compute, decomposition_table=table)(*inputs), inputs, shapes, mode
+
+
+def lower(case: dict[str, Any]) -> tuple[str, ShapeEnv]:
+    """Run inductor's lowering, scheduling and code generation; return the code."""
+    graph, inputs, shapes, mode = make_graph(case)
+    settings = {"max_autotune_gemm": True, "fx_graph_cache": False, "compile_threads": 1}
+    with config.patch(settings):
+        lowering = GraphLowering(graph, example_inputs=inputs, is_inference=True, shape_env=shapes)
+        with (
+            V.set_graph_handler(lowering),
+            V.set_fake_mode(mode),
+            V.set_debug_handler(DebugContext()),
+        ):
+            lowering.run(*inputs)
+            code = lowering.codegen()[0]
+    return getattr(code, "value", code), shapes
+
+
+def list_candidates(case: dict[str, Any]) -> dict[str, Winner]:
+    """Return the key of the case's problem with the candidate asked for, generating nothing."""
+    found: dict[str, Winner] = {}
+
+    class Listing(InductorChoices):
+        def _finalize_template_configs(
+            self, template_choices: Any, kernel_inputs: Any, templates: Any, op_name: str, kw: Any = None
+        ) -> Any:
+            if not (config.max_autotune or config.max_autotune_gemm):
+                return super()._finalize_template_configs(
+                    template_choices, kernel_inputs, templates, op_name, kw
+                )
+            key = describe(op_name, kernel_inputs.nodes(), kernel_inputs.output_layout()).key
+            extra = tma_candidates(self, kernel_inputs, templates, op_name)
+            if extra:
+                template_choices = {**template_choices, extra.uid: iter(extra)}
+            kept = []
+            for uid, candidates in template_choices.items():
+                first = next(candidates, None)
+                if first is None:
+                    continue
+                if uid.startswith("aten::"):
+                    kept.append(first)
+                if uid.startswith(UIDS[case["winner"]]) and key not in found:
+                    built = first.choice if uid.startswith("aten::") else _Unbuilt(first)
+                    winner = identify(built)
+                    assert winner is not None, first.params.to_kwargs()
+                    found[key] = winner
+            return kept
+
+    with V.set_choices_handler(Listing()), config.patch(OPTIONS):
+        lower(case)
+    return found
+
+
+class _Unbuilt:
+    """What `identify` needs of a choice, without generating its code."""
+
+    def __init__(self, origin: Any) -> None:
+        self.annotations = {"ktc": origin}
+
+
+def main() -> None:
+    case = {"epilogue": False, "mode": "strict", **json.loads(sys.argv[1])}
+    rows = {} if case["winner"] == "none" else list_candidates(case)
+    events: list[Event] = []
+    lookup = Lookup(
+        {key: Row(winner, EVIDENCE) for key, winner in rows.items()},
+        OnMiss(case["mode"]),
+        Emitter([events.append]),
+    )
+    generated: list[str] = []
+    original = select_algorithm.TritonTemplate.generate
+
+    def count(self: Any, *args: Any, **kwargs: Any) -> Any:
+        generated.append(self.name)
+        return original(self, *args, **kwargs)
+
+    select_algorithm.TritonTemplate.generate = count
+    attachment = connect().attach(lookup, OPTIONS, "test")
+    result: dict[str, Any] = {"rows": {key: str(winner) for key, winner in rows.items()}}
+    try:
+        code, shapes = lower(case)
+        result["kernels"] = re.findall(r"^def (triton_\w+)\(", code, re.MULTILINE)
+        result["launches"] = re.findall(r"^\s+(triton_\w+)\.run", code, re.MULTILINE)
+        result["externs"] = re.findall(r"extern_kernels\.(\w+)\(", code)
+        result["guards"] = [str(guard.expr) for guard in shapes.guards]
+        result["code"] = code if case.get("code") else ""
+    except Exception as error:
+        own = warmup_error_in(error)
+        if own is None:
+            raise
+        result["error"] = f"{type(own).__name__}: {own}"
+    finally:
+        attachment.detach()
+    result["generated"] = generated
+    result["events"] = [{"name": event.name, **event.fields} for event in events]
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
