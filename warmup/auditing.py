@@ -1,4 +1,4 @@
-"""`audit`: what happened at serving, read from JSON lines or ordinary server logs. Floor 2; no torch."""
+"""`audit`: what happened at serving, from JSON lines or ordinary server logs. Floor 2; no torch."""
 
 from __future__ import annotations
 
@@ -54,10 +54,12 @@ class AuditReport:
 
     @property
     def miss_count(self) -> int:
+        """How many decisions no row answered."""
         return sum(miss.count for miss in self.misses)
 
     @property
     def reasons(self) -> Mapping[str, int]:
+        """How many misses there were, by reason."""
         counts: Counter[str] = Counter()
         for miss in self.misses:
             counts[miss.reason] += miss.count
@@ -125,9 +127,7 @@ class _Ledger:
             self.miss_facts.setdefault(fact, record)
 
 
-def audit(
-    logs: Sequence[str | Path], *, table: str | Path | None = None
-) -> AuditReport:
+def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> AuditReport:
     """Return what *logs* say: JSON lines, or text logs with ``warmup-event`` lines among others.
 
     Rows never used are found in *table*, or in the file that a run says it installed if that file
@@ -150,7 +150,9 @@ def audit(
         hits=dict(ledger.hits),
         misses=tuple(
             _miss(key, reason, count, ledger.miss_facts[key, reason])
-            for (key, reason), count in sorted(ledger.misses.items(), key=lambda m: natural_order(m[0][0]))
+            for (key, reason), count in sorted(
+                ledger.misses.items(), key=lambda m: natural_order(m[0][0])
+            )
         ),
         uncovered=dict(ledger.uncovered),
         tuned=dict(ledger.tuned),

@@ -64,7 +64,10 @@ def parse_sizes(text: str, source: str) -> tuple[int, ...]:
     sizes: list[int] = []
     for word in text.split(","):
         stripped = word.strip()
-        if not (stripped.isascii() and stripped.isdigit()) or not 0 < int(stripped[:12]) <= _MAX_SIZE:
+        if (
+            not (stripped.isascii() and stripped.isdigit())
+            or not 0 < int(stripped[:12]) <= _MAX_SIZE
+        ):
             raise SettingsError(
                 f"{source}: {word.strip()!r} is not a positive integer",
                 f"give sizes separated by commas, such as {source} 560,1024,2048",
@@ -73,7 +76,8 @@ def parse_sizes(text: str, source: str) -> tuple[int, ...]:
     repeated = sorted({size for size in sizes if sizes.count(size) > 1})
     if repeated:
         raise SettingsError(
-            f"{source}: {', '.join(map(str, repeated))} is given more than once", "name each size once"
+            f"{source}: {', '.join(map(str, repeated))} is given more than once",
+            "name each size once",
         )
     return tuple(sizes)
 
@@ -105,7 +109,9 @@ def parse_buckets(seqlens: str | None, dims: str | None) -> tuple[Bucket, ...]:
     for sizes_of_dim in bound.values():
         count *= len(sizes_of_dim)
     if count > MAX_BUCKETS:
-        raise SettingsError(f"{count} buckets are more than {MAX_BUCKETS}", "tune fewer sizes at once")
+        raise SettingsError(
+            f"{count} buckets are more than {MAX_BUCKETS}", "tune fewer sizes at once"
+        )
     names = tuple(bound)
     return tuple(
         Bucket(tuple(zip(names, combination, strict=True)))
@@ -133,7 +139,9 @@ def parse_inputs(texts: Sequence[str]) -> tuple[InputSpec, ...]:
                 'write --input "hidden_states=[seqlen,3420]:bf16"',
             )
         if any(spec.name == match["name"] for spec in specs):
-            raise SettingsError(f"--input: {match['name']!r} is given twice", "name each input once")
+            raise SettingsError(
+                f"--input: {match['name']!r} is given twice", "name each input once"
+            )
         shape = tuple(int(dim) if dim.isdigit() else dim for dim in dims if dim)
         specs.append(InputSpec(match["name"], shape, match["dtype"]))
     return tuple(specs)

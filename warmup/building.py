@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
+import datetime as dt
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -121,13 +121,17 @@ def build(
 
     Raises:
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
-        TableError: the table exists and is damaged, belongs to another device, runtime or policy, or
-            cannot be written.
+        TableError: the table exists and is damaged, belongs to another device, runtime or policy,
+            or cannot be written.
         OutputMismatchError: a bucket's output disagrees with eager; its new rows were removed.
         NothingRecordedError: no bucket asked for a GEMM choice.
     """
     started = time.monotonic()
-    sizes = ",".join(map(str, seqlens)) if seqlens is not None and not isinstance(seqlens, str) else seqlens
+    sizes = (
+        ",".join(map(str, seqlens))
+        if seqlens is not None and not isinstance(seqlens, str)
+        else seqlens
+    )
     buckets = parse_buckets(sizes, dims)
     specs = parse_inputs(inputs)
     from warmup.inductor import connect
@@ -154,7 +158,16 @@ def build(
             check_same_origin(path, existing, runtime, policy)
             table = existing
     work = _Build(
-        inductor, loaded, specs, torch_device, cast, path, table, force, replaces, observer or _Silent()
+        inductor,
+        loaded,
+        specs,
+        torch_device,
+        cast,
+        path,
+        table,
+        force,
+        replaces,
+        observer or _Silent(),
     )
     results = tuple(work.run_bucket(bucket, i, len(buckets)) for i, bucket in enumerate(buckets))
     if not any(result.keys for result in results):
@@ -227,9 +240,13 @@ class _Build:
             return self.model.module(*inputs.args, **inputs.kwargs)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            raise ModelError(f"bucket {bucket}: the model failed in eager mode ({reason})") from error
+            raise ModelError(
+                f"bucket {bucket}: the model failed in eager mode ({reason})"
+            ) from error
 
-    def _compiled(self, inputs: Inputs, bucket: Bucket, on_miss: OnMiss) -> tuple[tuple[str, ...], Any]:
+    def _compiled(
+        self, inputs: Inputs, bucket: Bucket, on_miss: OnMiss
+    ) -> tuple[tuple[str, ...], Any]:
         """Return the keys asked for, each once, and the output of one call."""
         from warmup.inductor.live import compile_model, empty_caches
 
@@ -269,7 +286,9 @@ class _Build:
     def _save(self, tuned: Tuned) -> None:
         table = self.table
         rows: Mapping[str, Row] = {tuned.key: tuned.row}
-        if self.replaces:  # --force over another device's table: it goes when its successor has a row
+        if (
+            self.replaces
+        ):  # --force over another device's table: it goes when its successor has a row
             self.table, self.replaces = replace(table, gemm=rows), False
             write(self.path, self.table)
         else:
@@ -278,15 +297,13 @@ class _Build:
         self.observer.problem_finished(tuned)
 
 
-def _policy(
-    mode: str, backends: str, device_type: str, tolerance: float | None
-) -> Policy:
+def _policy(mode: str, backends: str, device_type: str, tolerance: float | None) -> Policy:
     options: dict[str, bool | int | float | str | None] = {
         "max_autotune_gemm_backends": backends,
         "max_autotune_gemm_search_space": "DEFAULT",
     }
     if device_type == "cpu":
-        # The C++ GEMM template needs constant weights (torch/_inductor/utils.py, use_cpp_gemm_template).
+        # Only constant weights let the C++ GEMM template compete (utils.py, use_cpp_gemm_template).
         options["freezing"] = True
     else:
         # It re-benchmarks reductions in every process up to torch 2.13.
@@ -310,7 +327,7 @@ def _backends(text: str | None, device_type: str) -> str:
 
 
 def _provenance(runtime: Runtime) -> Provenance:
-    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    now = dt.datetime.now(dt.UTC).replace(microsecond=0)
     return Provenance(runtime, warmup.__version__, now.isoformat().replace("+00:00", "Z"))
 
 
@@ -322,7 +339,8 @@ def _out_path(
     from warmup.inductor.epilogues import dtype_name
 
     own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), None)
-    words = [model.name, dtype_name(dtype or own)] if dtype or own else [model.name]
+    cast = dtype or own
+    words = [model.name, dtype_name(cast)] if cast is not None else [model.name]
     slug = re.sub(r"[^a-z0-9.]+", "-", ".".join(words).lower()).strip("-.")
     return Path("tables") / runtime.device.slug / f"{slug}.json"
 
@@ -361,5 +379,3 @@ def _compare(expected: Any, found: Any, tolerance: Mapping[str, float]) -> tuple
         if error / (limit or 1) >= worst[0] / worst[1]:
             worst = (error, limit)
     return worst
-
-

@@ -6,9 +6,9 @@
     |- ModelError                           the user's model or its inputs cannot be loaded or run
     |- TableError
     |  |- TableNotFoundError(FileNotFoundError)
-    |  |- TableFormatError                  damaged, hand-edited or malformed; .path .pointer .reason
+    |  |- TableFormatError                  damaged, edited or malformed; .path .pointer .reason
     |  |- TableSchemaError                  written by a newer warmup
-    |  |- TableMismatchError                tuned on another device, runtime or policy; .mismatches
+    |  |- TableMismatchError                another device, runtime or policy; .mismatches
     |  |- TableMergeError                   the same key with two winners; .conflicts
     |  |- TableWriteError(OSError)          the table cannot be written where it was asked for
     |- BuildError
@@ -24,6 +24,8 @@ survives pickling across compile workers; ``__str__`` makes the text.
 """
 
 from __future__ import annotations
+
+_SHOWN_CONFLICTS = 3
 
 
 class WarmupError(Exception):
@@ -78,7 +80,9 @@ class TableFormatError(TableError):
 
     def __str__(self) -> str:
         at = f" at {self.pointer}" if self.pointer else ""
-        return f"{self.path}: not a valid table{at}: {self.reason}; restore the file or build it again"
+        return (
+            f"{self.path}: not a valid table{at}: {self.reason}; restore the file or build it again"
+        )
 
 
 class TableSchemaError(TableError):
@@ -98,7 +102,7 @@ class TableSchemaError(TableError):
 
 
 class TableMismatchError(TableError):
-    """A table does not belong to this device, runtime or policy. ``mismatches`` names each field."""
+    """A table is for another device, runtime or policy. ``mismatches`` names each field."""
 
     def __init__(self, path: str, mismatches: tuple[str, ...], advice: str) -> None:
         super().__init__(path, mismatches, advice)
@@ -119,8 +123,9 @@ class TableMergeError(TableError):
         self.advice = advice
 
     def __str__(self) -> str:
-        shown = "; ".join(self.conflicts[:3])
-        more = f" and {len(self.conflicts) - 3} more" if len(self.conflicts) > 3 else ""
+        shown = "; ".join(self.conflicts[:_SHOWN_CONFLICTS])
+        hidden = len(self.conflicts) - _SHOWN_CONFLICTS
+        more = f" and {hidden} more" if hidden > 0 else ""
         return f"{len(self.conflicts)} conflict(s): {shown}{more}; {self.advice}"
 
 

@@ -89,14 +89,19 @@ class Emitter:
         """Deliver one event to every sink, and return it."""
         with self._lock:
             event = Event(
-                name, self.run, os.getpid(), next(self._sequence), time.time(), {**self.common, **fields}
+                name,
+                self.run,
+                os.getpid(),
+                next(self._sequence),
+                time.time(),
+                {**self.common, **fields},
             )
             for sink in tuple(self.sinks):
                 try:
                     sink(event)
                 except Exception as error:  # noqa: BLE001  a broken sink must not break serving
                     self.sinks.remove(sink)
-                    logger.error("audit sink %r failed and was detached: %s", sink, error)
+                    logger.warning("audit sink %r failed and was detached: %s", sink, error)
         return event
 
 
@@ -132,6 +137,7 @@ class JsonLinesSink:
             ) from error
 
     def __call__(self, event: Event) -> None:
+        """Append *event* as one line."""
         os.write(self._descriptor, event.to_json().encode() + b"\n")
 
     def close(self) -> None:
@@ -153,6 +159,7 @@ class Tally:
     contradictions: int = 0
 
     def __call__(self, event: Event) -> None:
+        """Count *event*."""
         text = {name: str(value) for name, value in event.fields.items()}
         if event.name is EventName.HIT:
             self.hits[text["key"]] += 1

@@ -86,7 +86,7 @@ class Lookup:
         self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=found)
         warnings.warn(
             f"inductor option {option} is {found} here, the table was built with {expected}: "
-            "rows may not be asked for, or not survive; drop your own setting while a table is installed",
+            "rows may not be asked for or not survive; drop it while a table is installed",
             ContradictionWarning,
             stacklevel=2,
         )

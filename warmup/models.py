@@ -1,4 +1,4 @@
-"""Loading the user's model and making its inputs. Floor 2; runs the user's own file, nothing else."""
+"""Loading the user's model and making its inputs. Floor 2; runs only the user's own file."""
 
 from __future__ import annotations
 
@@ -88,7 +88,11 @@ def load_model(target: str) -> LoadedModel:
 
 
 def make_inputs(
-    model: LoadedModel, specs: Sequence[InputSpec], bucket: Bucket, device: torch.device, dtype: torch.dtype | None
+    model: LoadedModel,
+    specs: Sequence[InputSpec],
+    bucket: Bucket,
+    device: torch.device,
+    dtype: torch.dtype | None,
 ) -> Inputs:
     """Return the inputs of *bucket* on *device*; floating tensors are cast to *dtype* if given.
 
@@ -106,7 +110,7 @@ def make_inputs(
     else:
         raise ModelError(
             "there are no inputs for the model",
-            f"define {_INPUTS_FUNCTION}(seqlen) beside it or give --input \"x=[seqlen,1280]:bf16\"",
+            f'define {_INPUTS_FUNCTION}(seqlen) beside it or give --input "x=[seqlen,1280]:bf16"',
         )
 
     def place(leaf: Any) -> Any:
@@ -127,32 +131,34 @@ def _split_target(target: str) -> tuple[str, str]:
         return path, name
     if not target.endswith(".py"):
         raise ModelError(
-            f"--model {target!r} names no model", "write FILE.py, FILE.py:NAME or package.module:NAME"
+            f"--model {target!r} names no model",
+            "write FILE.py, FILE.py:NAME or package.module:NAME",
         )
     return target, ""
 
 
 def _import(path_text: str, target: str) -> ModuleType:
+    path = Path(path_text).resolve()
+    if path_text.endswith(".py") and not path.is_file():
+        raise ModelError(f"--model {target}: there is no file {path_text}", "check the path")
     try:
-        if not path_text.endswith(".py"):
-            return importlib.import_module(path_text)
-        path = Path(path_text).resolve()
-        if not path.is_file():
-            raise ModelError(f"--model {target}: there is no file {path_text}")
-        # Imports beside the file work as they do when the script itself is run.
-        if str(path.parent) not in sys.path:
-            sys.path.insert(0, str(path.parent))
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
-        return module
-    except ModelError:
-        raise
+        return _run_file(path) if path_text.endswith(".py") else importlib.import_module(path_text)
     except (Exception, SystemExit) as error:  # the user's file may raise anything
         reason = f"{type(error).__name__}: {error}"
         raise ModelError(f"--model {target}: importing {path_text} failed ({reason})") from error
+
+
+def _run_file(path: Path) -> ModuleType:
+    # Imports beside the file work as they do when the script itself is run.
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _model_names(namespace: ModuleType) -> list[str]:

@@ -46,6 +46,7 @@ class Dim:
 
     @property
     def is_static(self) -> bool:
+        """Whether this is a constant."""
         return self.low == self.high
 
     def __str__(self) -> str:
@@ -199,4 +200,4 @@ def natural_order(key: str) -> tuple[str | int, ...]:
 
 
 def _low(dim: str) -> int:
-    return int(dim.split("..")[0])
+    return int(dim.partition("..")[0])

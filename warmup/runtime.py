@@ -68,8 +68,7 @@ def compare_runtimes(table: Runtime, here: Runtime) -> tuple[Mismatch, ...]:
 
     def compare(field: str, expected: object, actual: object, *, hard: bool) -> None:
         if expected != actual:
-            shown = ("none" if value is None else str(value) for value in (expected, actual))
-            found.append(Mismatch(field, *shown, is_hard=hard))
+            found.append(Mismatch(field, _shown(expected), _shown(actual), hard))
 
     on_cpu = table.device.type == "cpu"
     for field in ("type", "vendor", "arch", "sm_count", "memory_gib", "mig", "threads"):
@@ -93,6 +92,10 @@ def compare_runtimes(table: Runtime, here: Runtime) -> tuple[Mismatch, ...]:
 def minor_of(version: str | None) -> str | None:
     """Return ``2.13`` of ``2.13.0+cpu``; None of None."""
     return None if version is None else ".".join(version.split("+")[0].split(".")[:2])
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)
 
 
 def _public(version: str | None) -> str | None:

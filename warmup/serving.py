@@ -14,7 +14,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from warmup.errors import SettingsError, StaleTableWarning
-from warmup.events import Emitter, EventName, FieldValue, JsonLinesSink, Sink, Tally, log_event, logger
+from warmup.events import (
+    Emitter,
+    EventName,
+    FieldValue,
+    JsonLinesSink,
+    Sink,
+    Tally,
+    log_event,
+    logger,
+)
 from warmup.lookup import Lookup, OnMiss
 from warmup.runtime import compare_runtimes
 from warmup.table import Table
@@ -54,14 +63,15 @@ class Report:
         sites = ", ".join(f"{site} {count}" for site, count in sorted(self.uncovered.items()))
         text = (
             f"warmup {self.digest[:12]}: {sum(self.hits.values())} hits, {misses} misses"
-            f"{f' ({reasons})' if reasons else ''}, {sum(self.uncovered.values())} uncovered benchmarks"
+            f"{f' ({reasons})' if reasons else ''}, "
+            f"{sum(self.uncovered.values())} uncovered benchmarks"
             f"{f' ({sites})' if sites else ''}, {self.from_cache} graphs from cache, "
             f"{len(self.unused)} rows unused"
         )
         if self.tuned:
             text += f", {self.tuned} tuned here"
         if self.is_silent:
-            text += " [SILENT: no lookup; was a model compiled with max-autotune, under no_grad on CPU?]"
+            text += " [SILENT: no lookup; compile with max-autotune, and under no_grad on CPU]"
         return text
 
 
@@ -137,8 +147,9 @@ def install(
     in ``./tables``, the user data folder and the package, first folder that has any. *on_miss* is
     ``fallback`` (the library kernel, counted), ``strict`` (a `MissError`, inside the error torch
     raises) or ``tune`` (benchmark; for development). *audit_log*, or ``WARMUP_AUDIT_LOG``, appends
-    every event to a file as JSON lines. The table's inductor options are inductor's defaults
-    meanwhile; a setting of the caller's own that contradicts them is told as a warning and an event.
+    every event to a file as JSON lines. Every compile meanwhile runs under the table's inductor
+    options; a setting of the caller's own that contradicts them stands, and is told as a warning
+    and an event.
 
     Raises:
         SettingsError: a table is installed already, or an argument cannot be used.

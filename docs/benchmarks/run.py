@@ -56,6 +56,7 @@ def build(arguments: argparse.Namespace, table: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "warmup", "build", "--model", arguments.model]
     command += ["--seqlens", arguments.seqlens, "--out", str(table), "--json"]
     command += ["--device", arguments.device]
+    command += ["--dtype", arguments.dtype] if arguments.dtype else []
     command += [word for text in arguments.input for word in ("--input", text)]
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
@@ -85,6 +86,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--seqlens", required=True)
     parser.add_argument("--input", action="append", default=[])
+    parser.add_argument("--dtype", help="cast model and inputs, as in warmup build")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--starts", default="default,max-autotune-gemm,table")
     parser.add_argument("--repeats", type=int, default=3)
@@ -93,6 +95,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, help="where the table goes; kept")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     arguments = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
     from warmup.inductor import connect
 
     runtime = connect().runtime(arguments.device)
@@ -102,6 +105,7 @@ def main() -> None:
     record: dict[str, Any] = {
         "name": arguments.name,
         "model": arguments.model,
+        "dtype": arguments.dtype or "own",
         "seqlens": [int(size) for size in arguments.seqlens.split(",")],
         "machine": {**asdict(runtime), "cores": os.cpu_count(), "python": sys.version.split()[0]},
         "build": build(arguments, table),
@@ -111,6 +115,7 @@ def main() -> None:
         "model": arguments.model,
         "seqlens": record["seqlens"],
         "device": arguments.device,
+        "dtype": arguments.dtype,
         "inputs": arguments.input,
         "table": str(table),
         "steady": arguments.steady,
@@ -125,7 +130,9 @@ def main() -> None:
             target = arguments.results / f"{arguments.name}.json"
             target.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
             line = f"{start:20} {result['seconds']:8.2f} s {result['benchmarks']:5} benchmarks"
-            lookups = f" {result['hits']} hits {result['misses']} misses" if "hits" in result else ""
+            lookups = (
+                f" {result['hits']} hits {result['misses']} misses" if "hits" in result else ""
+            )
             sys.stdout.write(f"{line}{lookups} {result.get('steady_us', '')}\n")
             sys.stdout.flush()
 

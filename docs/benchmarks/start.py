@@ -13,6 +13,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ import warmup
 from warmup.bucket import Bucket, parse_inputs
 from warmup.inductor import connect
 from warmup.inductor.machine import resolve_device
-from warmup.models import load_model, make_inputs
+from warmup.models import load_model, make_inputs, parse_dtype
 
 # How each kind of start compiles. CPU needs freezing for its C++ GEMM template to be a candidate.
 STARTS: dict[str, dict[str, Any]] = {
@@ -32,26 +33,35 @@ STARTS: dict[str, dict[str, Any]] = {
     "table": {"options": {"max_autotune_gemm": True}},
     "table-max-autotune": {"mode": "max-autotune-no-cudagraphs"},
 }
-_CALLS = 200
+_REPLAYS = 200
 
 
-def steady_us(call: Any, device: torch.device) -> float:
-    """Return the median time of one call in microseconds, host time included."""
+def steady_us(call: Callable[[], Any], device: torch.device) -> float:
+    """Return the median time of one call in microseconds, after warming up.
 
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-
-    for _ in range(10):
+    On a GPU: replays of a CUDA graph of the call, timed by events, so that host time stays out.
+    """
+    for _ in range(3):
         call()
-    wait()
-    samples = []
-    for _ in range(_CALLS if device.type == "cuda" else 30):
-        begin = time.perf_counter()
+    if device.type == "cpu":
+        samples = []
+        for _ in range(30):
+            begin = time.perf_counter()
+            call()
+            samples.append((time.perf_counter() - begin) * 1e6)
+        return statistics.median(samples)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         call()
-        wait()
-        samples.append((time.perf_counter() - begin) * 1e6)
-    return statistics.median(samples)
+    graph.replay()
+    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(_REPLAYS)]
+    for begin_event, end_event in pairs:
+        begin_event.record()
+        graph.replay()
+        end_event.record()
+    torch.cuda.synchronize()
+    return statistics.median(begin.elapsed_time(end) * 1e3 for begin, end in pairs)
 
 
 def main() -> None:
@@ -62,10 +72,11 @@ def main() -> None:
         torch._inductor.config.freezing = True
     torch.manual_seed(0)
     model = load_model(case["model"])
-    model.module.to(device)
+    dtype = parse_dtype(case["dtype"], "dtype") if case.get("dtype") else None
+    model.module.to(device=device, dtype=dtype)
     buckets = [Bucket((("seqlen", seqlen),)) for seqlen in case["seqlens"]]
     specs = parse_inputs(case.get("inputs", []))
-    inputs = [make_inputs(model, specs, bucket, device, None) for bucket in buckets]
+    inputs = [make_inputs(model, specs, bucket, device, dtype) for bucket in buckets]
     result: dict[str, Any] = {"start": case["start"]}
     inductor = connect()
     handle = None

@@ -20,18 +20,19 @@ sys.path.insert(0, "examples")
 from mlp import MLP
 from warmup.inductor import connect
 torch.manual_seed(0)
-model = MLP().eval().cuda()
+model = MLP().eval().cuda().bfloat16()
 with connect().count_benchmarks() as sites, torch.no_grad():
     handle = warmup.install(sys.argv[1], on_miss=sys.argv[2])
     served = torch.compile(model, mode="max-autotune-no-cudagraphs", dynamic=False)
     errors = []
     for seqlen in map(int, sys.argv[3].split(",")):
-        x = torch.randn(seqlen, 256, device="cuda")
+        x = torch.randn(seqlen, 256, device="cuda", dtype=torch.bfloat16)
         expected = model(x)
         errors.append(((served(x) - expected).norm() / expected.norm()).item())
 report = handle.report()
 handle.close()
-print("RESULT", json.dumps({"errors": errors, "sites": dict(sites), "hits": sum(report.hits.values()),
+print("RESULT", json.dumps({"errors": errors, "sites": dict(sites),
+    "hits": sum(report.hits.values()),
     "misses": sum(report.misses.values()), "unused": len(report.unused)}))
 """
 
@@ -61,7 +62,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _run(
         tmp_path_factory.mktemp("caches"),
         *("-m", "warmup", "build", "--model", "examples/mlp.py:MLP"),
-        *("--seqlens", "64,560", "--out", str(path)),
+        *("--seqlens", "64,560", "--dtype", "bf16", "--out", str(path)),
     )
     return path
 
@@ -73,7 +74,7 @@ def test_served_from_the_table_no_gemm_is_benchmarked(table: Path, tmp_path: Pat
     assert result["hits"] == 4
     assert result["misses"] == result["unused"] == 0
     assert not [site for site in result["sites"] if site.startswith("select") or site == "fusion"]
-    assert max(result["errors"]) < 1e-3
+    assert max(result["errors"]) < 2e-2
 
 
 def test_an_unseen_bucket_falls_back_to_the_library(table: Path, tmp_path: Path) -> None:
@@ -82,4 +83,4 @@ def test_an_unseen_bucket_falls_back_to_the_library(table: Path, tmp_path: Path)
     result = json.loads(out.split("RESULT ")[1])
     assert (result["hits"], result["misses"]) == (0, 2)
     assert not [site for site in result["sites"] if site.startswith("select") or site == "fusion"]
-    assert max(result["errors"]) < 1e-3
+    assert max(result["errors"]) < 2e-2

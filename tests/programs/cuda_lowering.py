@@ -1,6 +1,6 @@
 """Lower one GEMM for the stated H100 and print, as JSON, what inductor made of it.
 
-    python cuda_lowering.py '{"op": "addmm", "winner": "triton", "m": [2, 1024], "epilogue": true}'
+    python cuda_lowering.py '{"op": "addmm", "winner": "triton", "m": [2, 1024]}'
 
 Cases: ``winner`` triton, tma, decompose_k, extern or none (an empty table); ``m`` a size or a range;
 ``mode`` fallback or strict. The row is made by listing this torch's own candidates for the problem
@@ -13,6 +13,8 @@ import contextlib
 import json
 import re
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import fake_gpu
@@ -24,6 +26,7 @@ from torch._dynamo.source import ConstantSource  # noqa: E402  after the device 
 from torch._inductor import config, select_algorithm  # noqa: E402
 from torch._inductor.choices import InductorChoices  # noqa: E402
 from torch._inductor.debug import DebugContext  # noqa: E402
+from torch._inductor.fx_passes.post_grad import post_grad_passes  # noqa: E402
 from torch._inductor.graph import GraphLowering  # noqa: E402
 from torch._inductor.virtualized import V  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
@@ -45,7 +48,7 @@ from warmup.inductor.tma import tma_candidates  # noqa: E402
 from warmup.lookup import Lookup, OnMiss  # noqa: E402
 
 UIDS = {
-    "triton": "triton::mm",
+    "triton": "triton::",
     "tma": "triton::mm_persistent_tma",
     "decompose_k": "decompose_k",
     "extern": "aten::",
@@ -74,15 +77,32 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
         )
         m = shapes.create_symintnode(symbol, hint=hint, source=source)
 
+    products: dict[str, Callable[[Any, Any, Any], Any]] = {
+        "mm": lambda x, w, b: x @ w,
+        "addmm": lambda x, w, b: torch.addmm(b, x, w),
+        "bmm": lambda x, w, b: torch.bmm(x, w),
+        "baddbmm": lambda x, w, b: torch.baddbmm(b, x, w),
+        "mm_plus_mm": lambda x, w, b: x @ w + (x + 1) @ (w + 1),
+    }
+
     def compute(x: Any, w: Any, b: Any) -> Any:
-        y = torch.addmm(b, x, w) if case["op"] == "addmm" else x @ w
+        y = products[case["op"]](x, w, b)
         return torch.relu(y) * b if case["epilogue"] else y
 
     with mode:
         dtype = {"dtype": torch.bfloat16, "device": "cuda:0"}
-        inputs = [torch.empty(m, k, **dtype), torch.empty(k, n, **dtype), torch.empty(n, **dtype)]
+        batch = [4] if case["op"] in ("bmm", "baddbmm") else []
+        inputs = [
+            torch.empty(*batch, m, k, **dtype),
+            torch.empty(*batch, k, n, **dtype),
+            torch.empty(n, **dtype),
+        ]
         table = torch._inductor.decomposition.select_decomp_table()
-        return make_fx(compute, decomposition_table=table)(*inputs), inputs, shapes, mode
+        graph = make_fx(compute, decomposition_table=table)(*inputs)
+    if case["op"] == "mm_plus_mm":  # a post-grad pattern makes it out of two mm and an add
+        with V.set_fake_mode(mode), config.patch({"max_autotune_gemm": True}):
+            post_grad_passes(graph, is_inference=True)
+    return graph, inputs, shapes, mode
 
 
 def lower(case: dict[str, Any]) -> tuple[str, ShapeEnv]:
@@ -107,7 +127,12 @@ def list_candidates(case: dict[str, Any]) -> dict[str, Winner]:
 
     class Listing(InductorChoices):
         def _finalize_template_configs(
-            self, template_choices: Any, kernel_inputs: Any, templates: Any, op_name: str, kw: Any = None
+            self,
+            template_choices: Any,
+            kernel_inputs: Any,
+            templates: Any,
+            op_name: str,
+            kw: Any = None,
         ) -> Any:
             if not (config.max_autotune or config.max_autotune_gemm):
                 return super()._finalize_template_configs(
@@ -128,7 +153,8 @@ def list_candidates(case: dict[str, Any]) -> dict[str, Winner]:
                     built = first.choice if uid.startswith("aten::") else _Unbuilt(first)
                     winner = identify(built)
                     assert winner is not None, first.params.to_kwargs()
-                    found[key] = winner
+                    kwargs = {**dict(winner.kwargs), **case.get("tile", {})}
+                    found[key] = replace(winner, kwargs=tuple(sorted(kwargs.items())))
             return kept
 
     with V.set_choices_handler(Listing()), config.patch(OPTIONS):
@@ -168,7 +194,9 @@ def main() -> None:
         result["launches"] = re.findall(r"^\s+(triton_\w+)\.run", code, re.MULTILINE)
         result["externs"] = re.findall(r"extern_kernels\.(\w+)\(", code)
         result["guards"] = [str(guard.expr) for guard in shapes.guards]
-        result["code"] = code if case.get("code") else ""
+        tiles = re.findall(r"(BLOCK_[MNK])\s*:\s*tl\.constexpr\s*=\s*(\d+)", code)
+        result["tile"] = {name: int(size) for name, size in tiles}
+        result["warps"] = re.findall(r"num_warps=(\d+)", code)
     except Exception as error:
         own = warmup_error_in(error)
         if own is None:

@@ -49,6 +49,9 @@ def _pretend_torch(properties: Any) -> None:
     cuda.synchronize = lambda *_: None
     cuda.get_device_capability = lambda *_, **__: (9, 0)
     cuda.get_device_properties = lambda *_, **__: properties
+    from torch._subclasses import fake_tensor
+
+    fake_tensor.init_gpu_context = lambda *_: None  # it would allocate on the device
 
 
 def _pretend_inductor(properties: Any) -> None:
@@ -67,7 +70,7 @@ def _pretend_inductor(properties: Any) -> None:
         if hasattr(triton_queries, name):
             setattr(triton_queries, name, lambda *_, **__: True)
     known = hints.DeviceProperties._fields
-    fields = {name: None for name in known}
+    fields: dict[str, Any] = dict.fromkeys(known)
     fields |= {name: value for name, value in _FACTS.items() if name in known}
     fields |= {"type": "cuda", "index": 0, "cc": 90}
     device = hints.DeviceProperties(**fields)

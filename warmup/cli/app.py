@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -44,7 +45,10 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer passes a flag's
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Max-autotune ahead of time: build a table, serve from it, audit it."""
@@ -55,7 +59,7 @@ class _Terminated(KeyboardInterrupt):
     """SIGTERM, told apart from Ctrl-C."""
 
 
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
     raise _Terminated
 
 
@@ -71,7 +75,9 @@ def build(
         typer.Option("--input", help='One input, "hidden_states=[seqlen,3420]:bf16". Repeatable.'),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[str | None, typer.Option(help="Cast model and inputs: bf16, f16, f32.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Cast model and inputs: bf16, f16, f32.")
+    ] = None,
     mode: Annotated[
         str,
         typer.Option(help="max-autotune-gemm, max-autotune or max-autotune-no-cudagraphs."),
@@ -84,7 +90,8 @@ def build(
         typer.Option(help="The table to write; default tables/DEVICE/MODEL.DTYPE.json."),
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Largest relative L2 error against eager.")
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Largest relative L2 error against eager."),
     ] = None,
     force: Annotated[bool, typer.Option(help="Tune again what the table has.")] = False,
     timings: Annotated[
@@ -97,7 +104,8 @@ def build(
     from warmup.cli.progress import BuildProgress
     from warmup.cli.render import print_build, print_build_json, write_timings
 
-    signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, _terminate)
+    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     with BuildProgress() as progress:
         try:
             report = run(
@@ -118,6 +126,8 @@ def build(
             progress.interrupted()
             terminated = isinstance(interrupt, _Terminated)
             raise typer.Exit(EXIT_TERMINATED if terminated else EXIT_INTERRUPTED) from None
+        finally:
+            signal.signal(signal.SIGTERM, before)
     if timings is not None:
         write_timings(report, timings)
     (print_build_json if as_json else print_build)(report)
@@ -173,9 +183,7 @@ def merge(
 @app.command()
 def audit(
     logs: Annotated[list[Path], typer.Argument(help="JSON-lines audit logs or server text logs.")],
-    table: Annotated[
-        Path | None, typer.Option(help="The table whose unused rows to list.")
-    ] = None,
+    table: Annotated[Path | None, typer.Option(help="The table whose unused rows to list.")] = None,
     fail_on: Annotated[
         str | None, typer.Option(help="Exit 1 on any of: miss,uncovered,silent.")
     ] = None,

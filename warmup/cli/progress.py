@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.progress import (
@@ -43,7 +44,7 @@ class BuildProgress(AbstractContextManager["BuildProgress"]):
         self._task = self._progress.add_task("starting", total=None)
         self._problems = 0
 
-    def __enter__(self) -> BuildProgress:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 

@@ -75,7 +75,9 @@ def write_timings(report: BuildReport, path: Path) -> None:
     try:
         path.write_text("".join(lines), encoding="utf-8")
     except OSError as error:
-        raise SettingsError(f"--timings {path}: {error.strerror}", "name a writable file") from error
+        raise SettingsError(
+            f"--timings {path}: {error.strerror}", "name a writable file"
+        ) from error
 
 
 def print_table(table: Table, op: str | None, bucket: str | None) -> None:
@@ -130,7 +132,8 @@ def print_difference_json(difference: Difference) -> None:
             "only_a": list(difference.only_a),
             "only_b": list(difference.only_b),
             "changed": [
-                {"key": key, "a": str(a.winner), "b": str(b.winner)} for key, a, b in difference.changed
+                {"key": key, "a": str(a.winner), "b": str(b.winner)}
+                for key, a, b in difference.changed
             ],
         }
     )
@@ -167,7 +170,9 @@ def print_audit(report: AuditReport) -> None:
 
 def print_audit_json(report: AuditReport) -> None:
     """Print the audit as JSON."""
-    _print_json({**asdict(report), "miss_count": report.miss_count, "reasons": dict(report.reasons)})
+    _print_json(
+        {**asdict(report), "miss_count": report.miss_count, "reasons": dict(report.reasons)}
+    )
 
 
 def _grid(*columns: str) -> Grid:

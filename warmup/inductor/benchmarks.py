@@ -57,7 +57,7 @@ class BenchmarkWatch:
         def measure(*args: Any, **kwargs: Any) -> Any:
             depth = getattr(self._depth, "value", 0)
             if self._active and depth == 0:
-                self._report(_site(sys._getframe(1)))  # noqa: SLF001  the documented way to a caller
+                self._report(_site(sys._getframe(1)))
             self._depth.value = depth + 1
             try:
                 return original(*args, **kwargs)

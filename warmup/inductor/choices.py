@@ -26,7 +26,7 @@ _NOT_TUNABLE = frozenset({"ALLOW_TF32", "NUM_SMS", "TMA_SIZE", "USE_FAST_ACCUM"}
 def identify(choice: Any) -> Winner | None:
     """Return what *choice* is in portable terms, or None for a kind that cannot be forced."""
     while isinstance(choice, DataProcessorChoiceCallerWrapper):
-        choice = choice._wrapped  # noqa: SLF001
+        choice = choice._wrapped
     origin = getattr(choice, "annotations", {}).get("ktc")
     if origin is not None and not isinstance(origin.template, ExternKernelChoice):
         return _identify_template(origin)
@@ -76,7 +76,9 @@ def post_op_of(choices: list[Any]) -> PostOp | None:
             if not isinstance(attr, str) or attr == "none":
                 return None
             scalars = tuple(
-                value for value in choice.kwargs.get("scalars") or () if isinstance(value, (int, float))
+                value
+                for value in choice.kwargs.get("scalars") or ()
+                if isinstance(value, (int, float))
             )
             return PostOp(attr, scalars, str(choice.kwargs.get("algorithm") or ""))
     return None

@@ -1,8 +1,8 @@
 """From inductor's IR to a `GemmProblem`: sizes and layouts as the kernel will see them.
 
-Sizes, strides and dtypes come from the IR operands, since a lowering may ask about another GEMM than
-its FX node names (mm_plus_mm falls back to two mm). Bias form, scalars and epilogue come from the FX
-node, because inductor hands the same addmm to its candidates with the bias expanded or not.
+Sizes, strides and dtypes come from the IR operands, since a lowering may ask about another GEMM
+than its FX node names (mm_plus_mm falls back to two mm). Bias form, scalars and epilogue come from
+the FX node, because inductor hands one addmm to its candidates with the bias expanded or not.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None)
     node = current_node()
     size = list(layout.size)
     first = inputs[0] if name in CPU_LINEAR else inputs[-4 if name == "mm_plus_mm" else -2]
-    second = _weight(name, inputs, node)
+    second = _weight(name, inputs)
     dtype = first.get_dtype()
     k = first.get_size()[-1]
     batch = size[0] if len(size) > _MATRIX_DIMS else None
@@ -89,7 +89,7 @@ def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None)
     )
 
 
-def _weight(name: str, inputs: list[Any], node: Node | None) -> Any:
+def _weight(name: str, inputs: list[Any]) -> Any:
     if name not in CPU_LINEAR:
         return inputs[-3 if name == "mm_plus_mm" else -1]
     if name == "packed_linear":
@@ -140,7 +140,11 @@ def _bias(name: str, inputs: list[Any], node: Node | None, out: list[Any]) -> st
         return "1d" if len(inputs) == with_bias else None
     if name not in ("addmm", "baddbmm"):
         return None
-    value = node.args[0].meta.get("val") if node and node.args and isinstance(node.args[0], Node) else None
+    value = (
+        node.args[0].meta.get("val")
+        if node and node.args and isinstance(node.args[0], Node)
+        else None
+    )
     if isinstance(value, torch.Tensor):
         sizes, strides = list(value.shape), list(value.stride())
     else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import re
 from typing import Any, Final
 
 import torch
@@ -19,48 +20,53 @@ from torch.fx import Node
 from warmup.problem import NO_EPILOGUE, spell_number
 
 MAX_NODES: Final = 32
+MAX_STEPS: Final = 16
 MAX_SPELLING: Final = 160
 MAX_EPILOGUE: Final = 400
 
 _aten = torch.ops.aten
 # Untagged upstream although they compute element by element.
-_POINTWISE: Final = {_aten.relu.default, _aten.gelu.default, torch.ops.prims.convert_element_type.default}
+_POINTWISE: Final = {
+    _aten.relu.default,
+    _aten.gelu.default,
+    torch.ops.prims.convert_element_type.default,
+}
 _VIEWS: Final = {
     _aten.view.default,
     _aten.reshape.default,
-    _aten._unsafe_view.default,  # noqa: SLF001  the name of an operator
+    _aten._unsafe_view.default,
     _aten.unsqueeze.default,
     _aten.squeeze.dim,
     _aten.squeeze.dims,
     _aten.squeeze.default,
 }
 _COMMUTATIVE: Final = {"add", "mul", "maximum", "minimum", "eq", "ne"}
-_GEMM: Final = "x"
+_INPUT: Final = "x"
 
 
 def epilogue_of(node: Node) -> str:
-    """Return the epilogue of the GEMM *node*: ``none``, or steps such as ``relu,mul(bf16[560,1280])``.
+    """Return the epilogue of the GEMM *node*: ``none``, or steps: ``relu,mul(bf16[560,1280])``.
 
-    Steps that use the GEMM once are separated by commas; other expressions are nested, ``x`` being
-    the GEMM. Several results are separated by semicolons; ``x`` among them means that the bare GEMM
-    is read elsewhere too.
+    The chain goes on while everything that reads a value comes together again in one pointwise
+    value, and ends where a value is needed in two places or by something that is not pointwise.
+    A step that reads its input more than once and has no name is nested, ``x`` being that input.
     """
     gemm = node.meta.get("val")
     if not isinstance(gemm, torch.Tensor):
         return NO_EPILOGUE
-    region = _region(node, gemm)
-    spelled: dict[Node, str] = {node: _GEMM}
-    for member in region:
-        spelled[member] = _spell(member, spelled, gemm.dtype)
-    results: set[str] = set()
-    for member, spelling in spelled.items():
-        if any(user not in spelled for user in member.users) or not member.users:
-            out = member.meta["val"].dtype
-            cast = "" if out == gemm.dtype else f",to({dtype_name(out)})"
-            results.add(_as_steps(spelling) + cast)
-    if results == {_GEMM} or not results:
-        return NO_EPILOGUE
-    text = ";".join(sorted(results))
+    steps: list[str] = []
+    current = node
+    while len(steps) < MAX_STEPS and (hop := _next_value(current, gemm.numel())) is not None:
+        spelled = {current: _INPUT}
+        for member in hop:
+            spelled[member] = _spell(member, spelled, gemm.dtype)
+        current = hop[-1]
+        if spelled[current] != _INPUT:
+            steps.append(_as_step(spelled[current]))
+    out = current.meta["val"].dtype
+    if out != gemm.dtype:
+        steps.append(f"to({dtype_name(out)})")
+    text = ",".join(steps) or NO_EPILOGUE
     return text if len(text) <= MAX_EPILOGUE else f"~{_hash(text)}"
 
 
@@ -73,18 +79,23 @@ def dtype_name(dtype: torch.dtype) -> str:
     return name
 
 
-def _region(root: Node, gemm: torch.Tensor) -> list[Node]:
-    """Return the pointwise consumers of *root* with as many elements, in graph order."""
-    members: set[Node] = {root}
-    ordered: list[Node] = []
-    numel = gemm.numel()
-    node = root.next
-    while node.op != "output" and node.op != "root" and len(ordered) < MAX_NODES:
-        if any(argument in members for argument in node.all_input_nodes) and _joins(node, numel):
-            members.add(node)
-            ordered.append(node)
-        node = node.next
-    return ordered
+def _next_value(start: Node, numel: Any) -> list[Node] | None:
+    """Return the pointwise nodes up to the first one that everything reading *start* leads to.
+
+    That one is last. None when readers diverge for good, or one of them is not pointwise.
+    """
+    waiting = set(start.users)
+    members: list[Node] = []
+    while waiting and len(members) < MAX_NODES:
+        node = min(waiting)  # graph order
+        waiting.discard(node)
+        if not _joins(node, numel):
+            return None
+        members.append(node)
+        if not waiting:
+            return members
+        waiting.update(node.users)
+    return None
 
 
 def _joins(node: Node, numel: Any) -> bool:
@@ -94,7 +105,7 @@ def _joins(node: Node, numel: Any) -> bool:
     target = node.target
     if target in _VIEWS:
         return _same(value.numel(), numel)
-    if not isinstance(target, torch._ops.OpOverload):  # noqa: SLF001  the class of an operator
+    if not isinstance(target, torch._ops.OpOverload):
         return False
     is_pointwise = torch.Tag.pointwise in target.tags or target in _POINTWISE
     return is_pointwise and _same(value.numel(), numel)
@@ -120,7 +131,7 @@ def _spell(node: Node, spelled: dict[Node, str], gemm_dtype: torch.dtype) -> str
         if value is not None
     ]
     if name in _COMMUTATIVE:
-        arguments = sorted(arguments[:2], key=lambda text: (_GEMM not in text, text)) + arguments[2:]
+        arguments = sorted(arguments[:2], key=_input_first) + arguments[2:]
     text = _fold(f"{name}({','.join(arguments + named)})")
     return text if len(text) <= MAX_SPELLING else f"~{_hash(text)}(x)"
 
@@ -160,35 +171,26 @@ def _operand(value: torch.Tensor) -> str:
 def _operator_name(target: Any) -> str:
     if isinstance(target, functools.partial):
         target = target.func
-    if isinstance(target, torch._ops.OpOverload):  # noqa: SLF001
-        return target._opname  # noqa: SLF001
+    if isinstance(target, torch._ops.OpOverload):
+        return target._opname
     return str(getattr(target, "__name__", "call"))
+
+
+def _input_first(argument: str) -> tuple[bool, str]:
+    return re.search(r"\bx\b", argument) is None, argument
 
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _as_steps(spelling: str) -> str:
-    """Return ``relu,mul(f32[8])`` of ``mul(relu(x),f32[8])``: a chain that uses the GEMM once."""
-    steps: list[str] = []
-    while spelling != _GEMM:
-        name, opening, rest = spelling.partition("(")
-        arguments = _split(rest[:-1]) if opening else []
-        inner = [text for text in arguments if _mentions_gemm(text)]
-        if len(inner) != 1 or inner[0] != arguments[0]:
-            steps.append(spelling)
-            break
-        others = ",".join(arguments[1:])
-        steps.append(f"{name}({others})" if others else name)
-        spelling = inner[0]
-    return ",".join(reversed(steps)) or _GEMM
-
-
-def _mentions_gemm(text: str) -> bool:
-    if text == _GEMM:
-        return True
-    return any(_mentions_gemm(part) for part in _split(text.partition("(")[2][:-1])) if "(" in text else False
+def _as_step(spelling: str) -> str:
+    """Return ``mul(f32[8])`` of ``mul(x,f32[8])``, and other expressions as they are."""
+    name, _, rest = spelling.partition("(")
+    first, *others = _split(rest[:-1])
+    if first != _INPUT or any(re.search(r"\bx\b", other) for other in others):
+        return spelling
+    return f"{name}({','.join(others)})" if others else name
 
 
 def _split(text: str) -> list[str]:
@@ -215,7 +217,7 @@ def _arguments(text: str, name: str) -> list[str] | None:
 
 
 def _silu(text: str) -> str | None:
-    """x * sigmoid(x), or x / (1 + exp(-x))."""
+    """Match x * sigmoid(x) and x / (1 + exp(-x))."""
     for name, template in (("mul", "sigmoid({0})"), ("div", "add(exp(neg({0})),1)")):
         parts = _arguments(text, name)
         if parts and len(parts) == 2:  # noqa: PLR2004
@@ -226,7 +228,7 @@ def _silu(text: str) -> str | None:
 
 
 def _gelu(text: str) -> str | None:
-    """(0.5 x) (1 + erf(x / sqrt 2))."""
+    """Match (0.5 x) (1 + erf(x / sqrt 2))."""
     parts = _arguments(text, "mul")
     for half, rest in (parts, parts[::-1]) if parts and len(parts) == 2 else ():  # noqa: PLR2004
         scaled = _arguments(half, "mul")
@@ -236,7 +238,7 @@ def _gelu(text: str) -> str | None:
 
 
 def _gelu_tanh(text: str) -> str | None:
-    """(0.5 x) (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
+    """Match (0.5 x) (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
     parts = _arguments(text, "mul")
     for half, rest in (parts, parts[::-1]) if parts and len(parts) == 2 else ():  # noqa: PLR2004
         scaled = _arguments(half, "mul")

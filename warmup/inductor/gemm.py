@@ -169,7 +169,13 @@ class GemmChoices:
 
     def _wrap_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def select(
-            cache: Any, name: str, choices: list[Any], input_nodes: Any, layout: Any, *args: Any, **kw: Any
+            cache: Any,
+            name: str,
+            choices: list[Any],
+            input_nodes: Any,
+            layout: Any,
+            *args: Any,
+            **kw: Any,
         ) -> Any:
             def proceed(chosen: list[Any]) -> Any:
                 return original(cache, name, chosen, input_nodes, layout, *args, **kw)

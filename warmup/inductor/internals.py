@@ -16,11 +16,15 @@ INTERNALS: Final = (
     "torch._dynamo:reset()",
     "torch._dynamo.convert_frame:_compile(code)",
     "torch._dynamo.utils:counters",
-    "torch._inductor.choices:InductorChoices._finalize_template_configs"
-    "(self, template_choices, kernel_inputs, templates, op_name, kwarg_overrides)",
+    (
+        "torch._inductor.choices:InductorChoices._finalize_template_configs"
+        "(self, template_choices, kernel_inputs, templates, op_name, kwarg_overrides)"
+    ),
     "torch._inductor.choices:InductorChoices.get_ktc(self, kernel_inputs, template, op_name)",
-    "torch._inductor.codegen.cpp_gemm_template:CppGemmTemplate.add_choices"
-    "(choices, layout, input_nodes)",
+    (
+        "torch._inductor.codegen.cpp_gemm_template:CppGemmTemplate.add_choices"
+        "(choices, layout, input_nodes)"
+    ),
     "torch._inductor.codegen.cpp_template_kernel:CppTemplateCaller",
     "torch._inductor.compile_fx:compile_fx(model_, example_inputs_, inner_compile, config_patches)",
     "torch._inductor.compile_fx:fx_codegen_and_compile",
@@ -33,12 +37,16 @@ INTERNALS: Final = (
     "torch._inductor.kernel_inputs:MMKernelInputs.mnk_symbolic",
     "torch._inductor.kernel.mm:mm_template.uid",
     "torch._inductor.kernel.mm:persistent_tma_mm_template.uid",
-    "torch._inductor.kernel_template_choice:KernelTemplateChoice"
-    "(template, params, extra_kwargs, layout, inputs)",
+    (
+        "torch._inductor.kernel_template_choice:KernelTemplateChoice"
+        "(template, params, extra_kwargs, layout, inputs)"
+    ),
     "torch._inductor.runtime.benchmarking:Benchmarker",
     "torch._inductor.runtime.benchmarking:benchmarker",
-    "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__"
-    "(self, name, choices, input_nodes, layout)",
+    (
+        "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__"
+        "(self, name, choices, input_nodes, layout)"
+    ),
     "torch._inductor.select_algorithm:AlgorithmSelectorCache.benchmark_in_sub_process",
     "torch._inductor.select_algorithm:DataProcessorChoiceCallerWrapper",
     "torch._inductor.select_algorithm:ExternKernelCaller",
@@ -81,8 +89,11 @@ def _resolve(dotted: str) -> Any:
 
 def _check_parameters(dotted: str, found: Any, wanted: str) -> None:
     actual = list(inspect.signature(found).parameters)
-    for position, parameter in enumerate(word.strip() for word in wanted.split(",") if word.strip()):
+    for position, parameter in enumerate(
+        word.strip() for word in wanted.split(",") if word.strip()
+    ):
         if position >= len(actual) or actual[position] != parameter:
             raise InductorChangedError(
-                f"{dotted} takes ({', '.join(actual)}), expected {parameter!r} at position {position}"
+                f"{dotted} takes ({', '.join(actual)}), "
+                f"expected {parameter!r} at position {position}"
             )

@@ -136,12 +136,12 @@ def _cached_graphs() -> int:
 
 def compile_model(model: Callable[..., Any], mode: str) -> Callable[..., Any]:
     """Return *model* compiled for static shapes under *mode*, one of `MODES`."""
-    return torch.compile(model, dynamic=False, **_MODES[mode])  # type: ignore[no-any-return]
+    return torch.compile(model, dynamic=False, **_MODES[mode])
 
 
 @contextlib.contextmanager
 def empty_caches() -> Iterator[None]:
-    """Compile inside with empty caches, in memory and on disk, so that nothing is answered from old work."""
+    """Compile inside with empty caches, in memory and on disk: nothing is answered by old work."""
     torch._dynamo.reset()
     with fresh_cache():
         yield

@@ -17,7 +17,7 @@ class Patches:
         self._undo: list[Callable[[], None]] = []
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace attribute *name* of *owner* by ``make(original)``; static and class methods stay so."""
+        """Replace attribute *name* of *owner* by ``make(original)``; a class method stays one."""
         raw = vars(owner)[name]
         if isinstance(raw, (classmethod, staticmethod)):
             replacement: Any = type(raw)(make(raw.__func__))

@@ -6,6 +6,7 @@ wall of text that inductor logs about each one says nothing more.
 
 from __future__ import annotations
 
+import functools
 import logging
 
 from torch._inductor import select_algorithm
@@ -24,7 +25,7 @@ def silence(patches: Patches) -> dict[str, bool]:
     for name in _TALKATIVE:
         logger = logging.getLogger(name)
         logger.addFilter(_drop)
-        patches.on_restore(lambda logger=logger: logger.removeFilter(_drop))
+        patches.on_restore(functools.partial(logger.removeFilter, _drop))
     return {"max_autotune_report_choices_stats": False}
 
 

@@ -170,7 +170,7 @@ def _read_policy(node: Node) -> Policy:
 
 def _read_scalar(node: Node) -> OptionValue:
     if node.value is None or type(node.value) is bool:
-        return node.value  # type: ignore[return-value]  # mypy does not narrow on `type() is`
+        return node.value
     if type(node.value) is str:
         return node.string(256)
     return node.integer(-MAX_INT, MAX_INT) if type(node.value) is int else node.number(-1e30, 1e30)
@@ -210,14 +210,12 @@ def _read_kwarg(name: str, node: Node) -> KwargValue:
         node.fail("not the name of a template parameter")
     value = node.value
     if value is None or type(value) is bool:
-        return value  # type: ignore[return-value]  # mypy does not narrow on `type() is`
-    if type(value) is int:
-        return node.integer(-MAX_INT, MAX_INT)
-    if type(value) is str:
-        if _WORD.fullmatch(value) is None:
-            node.fail("a word here may only be a Triton dtype or a plain name")
         return value
-    node.fail("expected an integer, a boolean, a word or null")
+    if type(value) is not str:
+        return node.integer(-MAX_INT, MAX_INT)
+    if _WORD.fullmatch(value) is None:
+        node.fail("a word here may only be a Triton dtype or a plain name")
+    return value
 
 
 def _read_evidence(node: Node) -> Evidence:

@@ -16,7 +16,7 @@ _MAX_DIGITS: Final = 18
 _T = TypeVar("_T")
 
 
-class _Duplicate(ValueError):
+class _DuplicateError(ValueError):
     """An object repeats a name."""
 
 
@@ -44,7 +44,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
-        raise _Duplicate(f"the name {repeated[:80]!r} appears twice in one object")
+        raise _DuplicateError(f"the name {repeated[:80]!r} appears twice in one object")
     return found
 
 

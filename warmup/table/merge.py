@@ -23,6 +23,7 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
+        """Whether the tables are the same in rows and context."""
         return not (self.context or self.only_a or self.only_b or self.changed)
 
 
@@ -53,7 +54,9 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     """
     context = _context_differences(a, b, hard_only=True)
     if context:
-        raise TableMergeError(context, "only tables of one device, runtime and policy can be merged")
+        raise TableMergeError(
+            context, "only tables of one device, runtime and policy can be merged"
+        )
     rows = dict(a.gemm)
     conflicts: list[str] = []
     for key, theirs in b.gemm.items():
@@ -91,9 +94,11 @@ def _context_differences(a: Table, b: Table, *, hard_only: bool) -> tuple[str, .
         for m in compare_runtimes(a.provenance.runtime, b.provenance.runtime)
         if m.is_hard or not hard_only
     ]
-    for name in ("mode", "timing", "seed"):
-        if getattr(a.policy, name) != getattr(b.policy, name):
-            found.append(f"policy {name}: {getattr(a.policy, name)} and {getattr(b.policy, name)}")
+    found += [
+        f"policy {name}: {getattr(a.policy, name)} and {getattr(b.policy, name)}"
+        for name in ("mode", "timing", "seed")
+        if getattr(a.policy, name) != getattr(b.policy, name)
+    ]
     for name in sorted({*a.policy.options, *b.policy.options}):
         mine, theirs = a.policy.options.get(name), b.policy.options.get(name)
         if mine != theirs:

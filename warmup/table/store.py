@@ -45,6 +45,7 @@ class Found:
 
     @property
     def origin(self) -> str:
+        """The files, for messages."""
         return ", ".join(str(path) for path in self.paths)
 
 
@@ -82,7 +83,12 @@ def write(path: Path, table: Table) -> None:
 
 
 def add_rows(
-    path: Path, provenance: Provenance, policy: Policy, rows: Mapping[str, Row], *, redo: bool = False
+    path: Path,
+    provenance: Provenance,
+    policy: Policy,
+    rows: Mapping[str, Row],
+    *,
+    redo: bool = False,
 ) -> Table:
     """Add *rows* to the table at *path*, creating it; return the whole table as written.
 
@@ -90,7 +96,7 @@ def add_rows(
     added meanwhile stay. A row that exists is kept unless *redo* is set.
 
     Raises:
-        TableMismatchError: the file was tuned on another device or runtime, or under another policy.
+        TableMismatchError: the file is for another device, runtime or policy.
         TableWriteError: it cannot be written.
     """
     with _writing(path):
@@ -135,7 +141,9 @@ def check_same_origin(path: Path, table: Table, runtime: Runtime, policy: Policy
             differs.append(f"policy option {name}: table {expected}, here {found}")
     if differs:
         raise TableMismatchError(
-            str(path), tuple(differs), "write to another file with --out, or replace it with --force"
+            str(path),
+            tuple(differs),
+            "write to another file with --out, or replace it with --force",
         )
 
 
@@ -220,10 +228,14 @@ def check_writable(path: Path) -> None:
         TableWriteError: it cannot be written.
     """
     if path.is_dir() or path.suffix != ".json":
-        raise SettingsError(f"--out {path} is not a .json file", "name a file such as tables/mlp.json")
+        raise SettingsError(
+            f"--out {path} is not a .json file", "name a file such as tables/mlp.json"
+        )
     with _writing(path):
         if path.exists() and not os.access(path, os.W_OK):
-            raise TableWriteError(str(path), "the file is read-only", "name another file with --out")
+            raise TableWriteError(
+                str(path), "the file is read-only", "name another file with --out"
+            )
 
 
 @contextlib.contextmanager
@@ -255,10 +267,10 @@ def _replace(path: Path, table: Table) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        Path(temporary).replace(path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+            Path(temporary).unlink()
         raise
     with contextlib.suppress(OSError):  # some filesystems cannot sync a folder
         folder = os.open(path.parent, os.O_RDONLY)

@@ -1,0 +1,91 @@
+"""A small server: requests of mixed sizes arrive, are padded to a bucket, and are answered.
+
+It installs the table before it compiles anything, compiles every bucket before it takes requests,
+and exits with its audit: 0 when every decision was a hit and nothing was measured, 1 otherwise.
+
+    warmup build --model examples/mlp.py:MLP --seqlens 16,64 --out mlp.json
+    python examples/serve.py --table mlp.json --buckets 16,64 --requests 50
+"""
+
+import argparse
+import queue
+import random
+import sys
+import threading
+import time
+
+import torch
+from mlp import MLP
+
+import warmup
+
+HIDDEN = 256
+
+
+class Server:
+    """One worker thread that owns the compiled model, fed by a queue."""
+
+    def __init__(self, model: torch.nn.Module, buckets: list[int]) -> None:
+        self.buckets = sorted(buckets)
+        self.requests: queue.Queue[tuple[torch.Tensor, queue.Queue[torch.Tensor]] | None] = queue.Queue()
+        self.device = next(model.parameters()).device
+        # One static artifact per bucket: without dynamic=False the second size would make a
+        # dynamic one, which no static row answers.
+        self.model = torch.compile(model, mode="max-autotune-no-cudagraphs", dynamic=False)
+
+    def run(self) -> None:
+        """Compile every bucket, then answer requests until None arrives."""
+        with torch.no_grad():
+            for bucket in self.buckets:
+                self.model(torch.zeros(bucket, HIDDEN, device=self.device))
+            while (request := self.requests.get()) is not None:
+                rows, reply = request
+                reply.put(self.answer(rows))
+
+    def answer(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the model's output for *rows*, computed in the smallest bucket that holds them."""
+        bucket = next(size for size in self.buckets if size >= len(rows))
+        padded = torch.zeros(bucket, HIDDEN, device=self.device)
+        padded[: len(rows)] = rows
+        return self.model(padded)[: len(rows)].cpu()
+
+
+def main() -> int:
+    """Serve a number of random requests and return the exit code."""
+    parser = argparse.ArgumentParser(description="Serve mixed sizes from a table.")
+    parser.add_argument("--table", required=True)
+    parser.add_argument("--buckets", default="16,64")
+    parser.add_argument("--requests", type=int, default=50)
+    arguments = parser.parse_args()
+    buckets = [int(size) for size in arguments.buckets.split(",")]
+
+    torch.manual_seed(0)
+    model = MLP().eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    with warmup.install(arguments.table, on_miss="fallback") as handle:
+        server = Server(model, buckets)
+        started = time.perf_counter()
+        worker = threading.Thread(target=server.run)
+        worker.start()
+        for _ in range(arguments.requests):
+            rows = torch.randn(random.randint(1, buckets[-1]), HIDDEN)
+            reply: queue.Queue[torch.Tensor] = queue.Queue()
+            server.requests.put((rows, reply))
+            while worker.is_alive():
+                try:
+                    answer = reply.get(timeout=1)
+                except queue.Empty:
+                    continue
+                assert answer.shape == rows.shape
+                break
+            else:
+                return 1
+        server.requests.put(None)
+        worker.join()
+        report = handle.report()
+    sys.stdout.write(f"{arguments.requests} requests in {time.perf_counter() - started:.1f} s\n")
+    sys.stdout.write(f"{report}\n")
+    return 1 if report.misses or report.is_silent else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

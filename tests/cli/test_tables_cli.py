@@ -1,0 +1,318 @@
+"""`warmup show`, `diff` and `merge` in their own process: exit codes, stdout, stderr, files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from warmup.choice import Row
+from warmup.cli import main
+from warmup.runtime import Runtime
+from warmup.table import Table
+from warmup.table.codec import encode
+from warmup.table.store import read
+
+Done = subprocess.CompletedProcess[str]
+Command = Callable[..., Done]
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = sys.modules["triton"] = None
+from warmup.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def warmup(run_python: Callable[..., Done], folder: Path) -> Command:
+    """``warmup("show", "a.json")`` in the folder of the tables."""
+    return lambda *words: run_python("-m", "warmup", *words, cwd=folder)
+
+
+@pytest.fixture
+def quick_warmup(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Command:
+    """The same within this process, for what many cases tell apart."""
+
+    def run(*words: str) -> Done:
+        monkeypatch.chdir(folder)
+        with pytest.raises(SystemExit) as ended:
+            main(list(words))
+        shown = capsys.readouterr()
+        return subprocess.CompletedProcess(words, int(ended.value.code or 0), shown.out, shown.err)
+
+    return run
+
+
+@pytest.fixture
+def folder(
+    tmp_path: Path,
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+    make_runtime: Callable[..., Runtime],
+) -> Path:
+    """a.json, b.json (in conflict with a), c.json (in none), other.json (another device)."""
+    mm, gelu = make_key(16, op="mm"), make_key(560, epilogue="gelu_tanh")
+    a = {make_key(560): make_row("mm_a", 9.0), mm: make_row("mm_a"), gelu: make_row("mm_a")}
+    files = {
+        "a": make_table(a),
+        "b": make_table({make_key(560): make_row("mm_b", 8.0)}),
+        "c": make_table({make_key(9): make_row("mm_c")}),
+        "other": make_table({}, runtime=make_runtime(sm_count=78)),
+    }
+    for name, table in files.items():
+        (tmp_path / f"{name}.json").write_text(encode(table))
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "newer.json").write_text('{"schema": 99}')
+    return tmp_path
+
+
+def is_one_error(done: Done) -> bool:
+    """Tell whether a command failed with nothing on stdout and one line on stderr."""
+    lines = done.stderr.splitlines()
+    return (done.stdout, len(lines), done.stderr[:7]) == ("", 1, "error: ")
+
+
+def test_show_prints_every_row(warmup: Command) -> None:
+    """A table is printed for reading, with what it was built on and its rows counted."""
+    done = warmup("show", "a.json")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr, lines[0][:39], lines[-1]) == (
+        0,
+        "",
+        "NVIDIA H200 (sm_90), torch 2.13.0, trit",
+        "3 of 3 rows",
+    )
+
+
+@pytest.mark.parametrize(
+    ("filters", "shown"),
+    [
+        (("--op", "mm"), 1),
+        (("--op", "addmm"), 2),
+        (("--op", "bmm"), 0),
+        (("--bucket", "560"), 2),
+        (("--bucket", "56"), 0),
+        (("--op", "mm", "--bucket", "560"), 0),
+    ],
+    ids=str,
+)
+def test_show_filters_rows(quick_warmup: Command, filters: tuple[str, ...], shown: int) -> None:
+    """--op and --bucket keep the rows of exactly that op and m."""
+    done = quick_warmup("show", "a.json", *filters)
+    assert done.stdout.splitlines()[-1] == f"{shown} of 3 rows"
+
+
+def test_show_json_is_the_document(warmup: Command, folder: Path) -> None:
+    """With --json stdout is the table's own document."""
+    done = warmup("show", "a.json", "--json")
+    assert json.loads(done.stdout) == json.loads((folder / "a.json").read_text())
+
+
+def test_show_json_is_filtered(warmup: Command, make_key: Callable[..., str]) -> None:
+    """Filters work on JSON too."""
+    done = warmup("show", "a.json", "--json", "--op", "mm")
+    assert list(json.loads(done.stdout)["rows"]["gemm"]) == [make_key(16, op="mm")]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show", "absent.json"), "error: no table at absent.json"),
+        (("show", "bad.json"), "error: bad.json: not a valid table"),
+        (("show", "newer.json"), "error: newer.json: schema 99 is newer than"),
+        (("show", "."), "error: .: not a valid table: cannot be read: Is a directory"),
+        (("diff", "a.json", "bad.json"), "error: bad.json: not a valid table"),
+        (("merge", "a.json", "b.json", "-o", "out.json"), "error: 1 conflict(s): addmm m=560"),
+        (("merge", "a.json", "other.json", "-o", "out.json"), "error: 1 conflict(s): device"),
+        (("merge", "a.json", "c.json", "-o", "a.json/x.json"), "error: a.json/x.json: cannot"),
+        (("audit", "absent.log"), "error: the log absent.log cannot be read"),
+        (("audit", "bad.json", "--table", "bad.json"), "error: bad.json: not a valid table"),
+        (("audit", "bad.json", "--fail-on", "hits"), "error: --fail-on: hits is not something"),
+    ],
+    ids=lambda value: " ".join(value)[:30] if isinstance(value, tuple) else "",
+)
+def test_what_goes_wrong_is_one_line_and_three(
+    warmup: Command, words: tuple[str, ...], said: str
+) -> None:
+    """An error is exit 3 and one line on stderr, without a traceback and without data."""
+    done = warmup(*words)
+    assert (done.returncode, is_one_error(done), done.stderr[: len(said)]) == (3, True, said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show",),
+        ("diff", "a.json"),
+        ("merge", "a.json", "c.json"),
+        ("merge", "a.json", "b.json", "-o", "out.json", "--prefer", "slower"),
+        ("show", "a.json", "--colour"),
+        ("warm",),
+        ("audit",),
+    ],
+    ids=str,
+)
+def test_misuse_is_two(quick_warmup: Command, words: tuple[str, ...]) -> None:
+    """A missing argument, an unknown option or command is exit 2 with nothing on stdout."""
+    done = quick_warmup(*words)
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False)
+
+
+def test_equal_tables_have_no_difference(warmup: Command) -> None:
+    """Comparing a table with itself is exit 0 and no data."""
+    done = warmup("diff", "a.json", "a.json")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no difference\n")
+
+
+def test_different_tables_are_one(warmup: Command, make_key: Callable[..., str]) -> None:
+    """A difference is exit 1 and on stdout, one sign per kind."""
+    done = warmup("diff", "a.json", "b.json")
+    signs = [line[0] for line in done.stdout.splitlines() if line[0] != " "]
+    assert (done.returncode, done.stderr, signs) == (1, "", ["-", "-", "~"])
+
+
+def test_a_difference_of_devices_is_shown(warmup: Command) -> None:
+    """Another device is a line of the difference."""
+    done = warmup("diff", "other.json", "c.json")
+    assert done.stdout.splitlines()[0] == "! device.sm_count: 78 and 132"
+
+
+@pytest.mark.parametrize(("other", "code"), [("a.json", 0), ("b.json", 1)])
+def test_diff_json_is_json(warmup: Command, other: str, code: int) -> None:
+    """With --json stdout is one document, difference or not, and the exit code the same."""
+    done = warmup("diff", "a.json", other, "--json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, sorted(document), len(document["changed"])) == (
+        code,
+        ["changed", "context", "only_a", "only_b"],
+        code,
+    )
+
+
+def test_merge_writes_the_union(warmup: Command, folder: Path) -> None:
+    """The union is written, said on stderr, and stdout stays empty."""
+    done = warmup("merge", "a.json", "c.json", "--out", "new/out.json")
+    assert (done.returncode, done.stdout, done.stderr, len(read(folder / "new/out.json").gemm)) == (
+        0,
+        "",
+        "new/out.json: 4 rows\n",
+        4,
+    )
+
+
+@pytest.mark.parametrize("other", ["b.json", "other.json", "bad.json", "absent.json"])
+def test_a_refused_merge_writes_nothing(warmup: Command, folder: Path, other: str) -> None:
+    """A conflict, another device or a damaged table leaves no file and changes none."""
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    warmup("merge", "a.json", other, "-o", "out.json")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(("prefer", "uid"), [("a", "mm_a"), ("b", "mm_b"), ("faster", "mm_b")])
+def test_merge_settles_with_a_preference(
+    warmup: Command, folder: Path, make_key: Callable[..., str], prefer: str, uid: str
+) -> None:
+    """--prefer decides whose winner is written."""
+    warmup("merge", "a.json", "b.json", "-o", "out.json", "--prefer", prefer)
+    assert read(folder / "out.json").gemm[make_key(560)].winner.uid == uid
+
+
+def test_merge_may_write_over_its_input(warmup: Command, folder: Path) -> None:
+    """The output may be one of the inputs."""
+    done = warmup("merge", "a.json", "c.json", "-o", "a.json")
+    assert (done.returncode, len(read(folder / "a.json").gemm)) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "a.json"),
+        ("diff", "a.json", "a.json"),
+        ("merge", "a.json", "c.json", "-o", "out.json"),
+        ("audit", "bad.json"),
+    ],
+    ids=str,
+)
+def test_tables_need_no_torch(
+    run_python: Callable[..., Done], folder: Path, words: tuple[str, ...]
+) -> None:
+    """Every command on tables and logs works where torch cannot be imported."""
+    done = run_python("-c", WITHOUT_TORCH, *words, cwd=folder)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+def test_the_version_is_one_line(warmup: Command) -> None:
+    """--version prints the name and the version."""
+    import warmup as package
+
+    assert warmup("--version").stdout == f"warmup {package.__version__}\n"
+
+
+def test_a_reader_that_leaves_is_no_crash(
+    root: Path,
+    tmp_path: Path,
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+) -> None:
+    """A pipe closed by its reader, as by head, ends show without a traceback."""
+    rows = {make_key(m): make_row() for m in range(1, 800)}
+    (tmp_path / "t.json").write_text(encode(make_table(rows)))
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "warmup", "show", str(tmp_path / "t.json"), "--json"],
+            cwd=root,
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("words", [("show", "t.json"), ("diff", "t.json", "a.json")], ids=str)
+def test_any_encoding_of_the_terminal_will_do(
+    root: Path,
+    folder: Path,
+    make_table: Callable[..., Table],
+    make_runtime: Callable[..., Runtime],
+    words: tuple[str, ...],
+) -> None:
+    """A device name outside ASCII is printed in an ASCII-only terminal without a traceback."""
+    (folder / "t.json").write_text(encode(make_table(runtime=make_runtime(name="Tésla Ω"))))
+    done = subprocess.run(
+        [sys.executable, "-m", "warmup", *words],
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONIOENCODING": "ascii"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_a_long_key_stays_on_its_line(
+    warmup: Command,
+    folder: Path,
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+) -> None:
+    """In a file or pipe a row is one line that holds its whole key, however long."""
+    epilogue = ",".join(f"mul(bf16[560,{n}])" for n in range(20))
+    key = make_key(560, epilogue=epilogue)
+    (folder / "t.json").write_text(encode(make_table({key: make_row()})))
+    lines = warmup("show", "t.json").stdout.splitlines()
+    assert [epilogue in line for line in lines] == [False, False, True, False]

@@ -1,0 +1,207 @@
+"""Builds that go on, stop, fail, or are asked for the impossible. Real compiles, real command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.cli import main
+from warmup.table.store import read
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = ROOT / "tests" / "programs" / "models"
+PLAIN = MODELS / "plain_script.py"
+INPUT = ("--input", "x=[seqlen,32]:f32")
+
+
+def environment(folder: Path) -> dict[str, str]:
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+    return {**os.environ, "PYTHONPATH": str(ROOT), **caches}
+
+
+def build(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "warmup", "build", "--device", "cpu", *arguments],
+        env=environment(folder),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def build_net(folder: Path, seqlens: str, *arguments: str) -> dict[str, Any]:
+    """Build the plain script's model and return the printed JSON."""
+    out = ("--out", "net.json", "--json")
+    done = build(folder, "--model", f"{PLAIN}:Net", *INPUT, "--seqlens", seqlens, *out, *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def test_a_second_build_tunes_only_what_is_missing(tmp_path: Path) -> None:
+    """A re-run with one more bucket tunes that bucket alone; --force tunes all of them again."""
+    first = build_net(tmp_path, "8")
+    second = build_net(tmp_path, "8,24")
+    forced = build_net(tmp_path, "8,24", "--force")
+    tuned = [[bucket["tuned"] for bucket in report["buckets"]] for report in (first, second, forced)]
+    assert tuned == [[1], [0, 1], [1, 1]]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_an_interrupted_build_leaves_a_valid_table(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """A signal after the first row ends the build with its documented code; the row is kept."""
+    out = tmp_path / "net.json"
+    command = [sys.executable, "-m", "warmup", "build", "--device", "cpu", "--out", str(out)]
+    command += ["--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8,16,24,32,40,48,56,64"]
+    with subprocess.Popen(
+        command, env=environment(tmp_path), stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not out.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=120)
+    assert process.returncode == code, stderr[-2000:]
+    assert 1 <= len(read(out).gemm) < 8
+    assert "run the same command again" in stderr
+
+
+def test_an_output_that_disagrees_with_eager_fails_the_build(tmp_path: Path) -> None:
+    """A model that never agrees with eager exits 3, names the bucket, and leaves no row behind."""
+    model = ("--model", f"{MODELS / 'random_output.py'}:Noisy")
+    done = build(tmp_path, *model, "--seqlens", "8", "--out", "noisy.json")
+    assert done.returncode == 3
+    assert "error: bucket seqlen=8: the compiled output is" in done.stderr
+    assert read(tmp_path / "noisy.json").gemm == {}
+
+
+def test_a_table_of_another_policy_is_not_touched(tmp_path: Path) -> None:
+    """Building into a table with other backends exits 3, names them, and writes nothing."""
+    build_net(tmp_path, "8")
+    before = (tmp_path / "net.json").read_bytes()
+    model = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "16")
+    done = build(tmp_path, *model, "--out", "net.json", "--backends", "CPP")
+    assert done.returncode == 3
+    assert "max_autotune_gemm_backends: table ATEN,CPP, here CPP" in done.stderr
+    assert (tmp_path / "net.json").read_bytes() == before
+
+
+def test_a_model_without_a_choice_is_said_so(tmp_path: Path) -> None:
+    """With the library as the only backend there is nothing to choose: exit 3, no table."""
+    model = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8")
+    done = build(tmp_path, *model, "--out", "net.json", "--backends", "ATEN")
+    assert done.returncode == 3
+    assert "asked inductor for no GEMM choice" in done.stderr
+    assert not (tmp_path / "net.json").exists()
+
+
+def test_no_compiler_on_cpu_is_said_so(tmp_path: Path) -> None:
+    """With a compiler that does not exist the build exits 3 with one line, before any work."""
+    model = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8")
+    done = subprocess.run(
+        [sys.executable, "-m", "warmup", "build", "--device", "cpu", *model, "--out", "n.json"],
+        env={**environment(tmp_path), "CXX": "no-such-compiler"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: inductor finds no C++ compiler")
+
+
+def _net(*arguments: str) -> tuple[str, ...]:
+    return ("--model", f"{PLAIN}:Net", *arguments)
+
+
+BAD = {
+    "file missing": (("--model", "nowhere.py", "--seqlens", "8"), 3, "there is no file nowhere.py"),
+    "name missing": (("--model", f"{PLAIN}:Nope", "--seqlens", "8"), 3, "has no 'Nope'"),
+    "no name, two classes": (("--model", str(PLAIN), "--seqlens", "8"), 3, "Net, NeedsArguments"),
+    "needs arguments": (
+        ("--model", f"{PLAIN}:NeedsArguments", "--seqlens", "8"),
+        3,
+        "needs arguments (width)",
+    ),
+    "not a model": (("--model", f"{PLAIN}:number", "--seqlens", "8"), 3, "not a class"),
+    "module missing": (("--model", "no.such:Net", "--seqlens", "8"), 3, "importing no.such failed"),
+    "not a target": (("--model", "Net", "--seqlens", "8"), 3, "names no model"),
+    "inputs missing": (_net("--seqlens", "8"), 3, "there are no inputs"),
+    "not a size": (_net(*INPUT, "--seqlens", "8,x"), 3, "'x' is not a positive integer"),
+    "zero": (_net(*INPUT, "--seqlens", "0"), 3, "'0' is not a positive integer"),
+    "negative": (_net(*INPUT, "--seqlens=-4"), 3, "'-4' is not a positive integer"),
+    "repeated": (_net(*INPUT, "--seqlens", "8,8"), 3, "8 is given more than once"),
+    "no bucket": (_net(*INPUT), 3, "no bucket is given"),
+    "unbound dim": (_net("--input", "x=[rows,32]", "--seqlens", "8"), 3, "nothing binds the dim"),
+    "unknown argument": (_net("--input", "y=[seqlen,32]", "--seqlens", "8"), 3, "forward takes x"),
+    "bad input": (_net("--input", "x(8)", "--seqlens", "8"), 3, "is not NAME=[DIM,...]:DTYPE"),
+    "bad dtype": (_net(*INPUT, "--seqlens", "8", "--dtype", "f12"), 3, "'f12' is not a dtype"),
+    "bad device": (_net(*INPUT, "--seqlens", "8", "--device", "tpu"), 3, "is not a device"),
+    "absent device": (_net(*INPUT, "--seqlens", "8", "--device", "cuda:99"), 3, "CUDA devices here"),
+    "bad mode": (_net(*INPUT, "--seqlens", "8", "--mode", "fast"), 3, "'fast' is not a mode"),
+    "bad backend": (_net(*INPUT, "--seqlens", "8", "--backends", "CUTLASS"), 3, "cannot be used"),
+    "model fails": (_net("--input", "x=[seqlen,31]", "--seqlens", "8"), 3, "failed in eager mode"),
+    "out is no json": (_net(*INPUT, "--seqlens", "8", "--out", "t.txt"), 3, "is not a .json file"),
+    "out below a file": (
+        _net(*INPUT, "--seqlens", "8", "--out", str(PLAIN / "t.json")),
+        3,
+        "cannot write the table",
+    ),
+    "no model": (("--seqlens", "8"), 2, "Missing option"),
+}
+
+
+@pytest.mark.parametrize("case", BAD, ids=BAD.keys())
+def test_bad_input_is_one_line_and_an_exit_code(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each bad input ends with its code and a line that says what is wrong; nothing is written."""
+    arguments, code, words = BAD[case]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    device = () if "--device" in arguments else ("--device", "cpu")
+    with pytest.raises(SystemExit) as stopped:
+        main(["build", *device, *arguments])
+    captured = capsys.readouterr()
+    assert stopped.value.code == code, captured.err
+    assert words in " ".join(captured.err.split())
+    assert captured.out == ""
+    assert code == 2 or captured.err.count("\n") == 1
+    assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize("name", ["Net", "make", "instance"])
+def test_a_model_may_be_a_class_a_function_or_an_instance(name: str) -> None:
+    """Each form loads in eval mode, from a script whose __main__ block does not run."""
+    from warmup.models import load_model
+
+    model = load_model(f"{PLAIN}:{name}")
+    assert (model.module.training, model.name) == (False, f"plain_script.{name}")
+
+
+def test_named_dims_make_the_product_of_all_sizes() -> None:
+    """Inputs spelled with named dims get every combination, and the dtype asked for."""
+    import torch
+
+    from warmup.bucket import parse_buckets, parse_inputs
+    from warmup.models import load_model, make_inputs
+
+    model = load_model(f"{PLAIN}:Net")
+    buckets = parse_buckets("560", "batch=1,8")
+    specs = parse_inputs(["x=[batch,seqlen,32]:bf16"])
+    made = [make_inputs(model, specs, b, torch.device("cpu"), None).kwargs["x"] for b in buckets]
+    assert [(tuple(x.shape), x.dtype) for x in made] == [
+        ((1, 560, 32), torch.bfloat16),
+        ((8, 560, 32), torch.bfloat16),
+    ]

@@ -1,0 +1,257 @@
+"""Build, serve and audit on CPU with real compiles, each in a fresh process with empty caches."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.auditing import audit
+from warmup.choice import Family, Row, Winner
+from warmup.table.store import read, write
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests" / "programs"
+MLP = ROOT / "examples" / "mlp.py"
+
+Run = Callable[..., dict[str, Any]]
+
+
+def run_python(folder: Path, *arguments: str, check: bool = True, **extra: str) -> Any:
+    """Run Python in a fresh process whose caches are in *folder*."""
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **caches, **extra}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if check:
+        assert done.returncode == 0, done.stderr[-4000:]
+    return done
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A table of the example MLP for two buckets, and what the command printed."""
+    folder = tmp_path_factory.mktemp("built")
+    path = folder / "mlp.json"
+    done = run_python(
+        folder,
+        *("-m", "warmup", "build", "--model", f"{MLP}:MLP", "--seqlens", "16,64"),
+        *("--device", "cpu", "--out", str(path), "--json", "--timings", str(folder / "t.jsonl")),
+    )
+    return path, json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def template_table(
+    built: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The same table with the C++ template as every winner, whatever this machine prefers.
+
+    The kwargs come from the build's own candidates, so that each row is one that a build on a
+    machine where the template is faster would have written.
+    """
+    path, report = built
+    table = read(path)
+    rows: dict[str, Row] = {}
+    for problem in report["problems"]:
+        spelled = next(c["choice"] for c in problem["candidates"] if c["choice"].startswith("cpp::"))
+        uid, _, kwargs = spelled.rstrip(")").partition("(")
+        pairs = tuple((n, int(v)) for n, v in (word.split("=") for word in kwargs.split(",")))
+        row = table.gemm[problem["key"]]
+        rows[problem["key"]] = replace(row, winner=Winner(Family.CPP, uid, pairs))
+    target = tmp_path_factory.mktemp("template") / "template.json"
+    write(target, replace(table, gemm=rows))
+    return target
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Run:
+    """Run tests/programs/serve_mlp.py with a case and return what it printed."""
+
+    def run(table: Path, seqlens: list[int], **case: Any) -> dict[str, Any]:
+        log = case.pop("log", None)
+        extra = {"WARMUP_AUDIT_LOG": str(log)} if log else {}
+        text = json.dumps({"table": str(table), "seqlens": seqlens, **case})
+        done = run_python(tmp_path, str(PROGRAMS / "serve_mlp.py"), text, **extra)
+        result: dict[str, Any] = json.loads(done.stdout.split("RESULT ")[1])
+        result["stderr"] = done.stderr
+        return result
+
+    return run
+
+
+def test_a_build_writes_one_row_for_each_problem_of_each_bucket(
+    built: tuple[Path, dict[str, Any]],
+) -> None:
+    """The table has two problems for each of two buckets, with op, bucket and epilogue in the key."""
+    keys = sorted(read(built[0]).gemm)
+    assert keys == [
+        "packed_linear m=16 n=1024 k=256 f32 a=row b=packed out=f32 fp32=ieee | epilogue=gelu_tanh",
+        "packed_linear m=16 n=256 k=1024 f32 a=row b=packed out=f32 fp32=ieee"
+        " | epilogue=add(f32[16,256])",
+        "packed_linear m=64 n=1024 k=256 f32 a=row b=packed out=f32 fp32=ieee | epilogue=gelu_tanh",
+        "packed_linear m=64 n=256 k=1024 f32 a=row b=packed out=f32 fp32=ieee"
+        " | epilogue=add(f32[64,256])",
+    ]
+
+
+def test_a_build_reports_every_candidate_with_its_time(
+    built: tuple[Path, dict[str, Any]],
+) -> None:
+    """Each problem lists the C++ template and the library call, both measured."""
+    for problem in built[1]["problems"]:
+        names = [candidate["choice"].split("(")[0] for candidate in problem["candidates"]]
+        assert [name.split("::")[0] for name in names] == ["cpp", "aten"]
+        assert all(candidate["time_us"] > 0 for candidate in problem["candidates"])
+
+
+def test_a_served_model_measures_nothing_and_hits_every_row(
+    built: tuple[Path, dict[str, Any]], serve: Run
+) -> None:
+    """With the table, a fresh process asks four times, hits four times and benchmarks nothing."""
+    result = serve(built[0], [16, 64], on_miss="strict")
+    table = read(built[0])
+    assert result["hits"] == dict.fromkeys(table.gemm, 1)
+    assert (result["misses"], result["unused"], result["benchmarks"]) == ({}, [], {})
+
+
+def test_a_served_model_agrees_with_eager(
+    template_table: Path, serve: Run
+) -> None:
+    """Outputs served from C++ template rows are within tolerance of eager in every bucket."""
+    assert max(serve(template_table, [16, 64], on_miss="strict")["errors"]) < 1e-5
+
+
+def test_without_a_table_the_same_program_benchmarks(
+    built: tuple[Path, dict[str, Any]], serve: Run
+) -> None:
+    """The counter that reads zero above does count: the control without a table measures."""
+    result = serve(built[0], [16], install=False, assign={"freezing": True})
+    assert result["benchmarks"]["select:packed_linear"] > 0
+
+
+def test_template_rows_generate_exactly_the_recorded_candidate(
+    template_table: Path, serve: Run
+) -> None:
+    """Code is generated for one C++ candidate per decision, and it is the recorded micro-kernel."""
+    result = serve(template_table, [16, 64], on_miss="strict")
+    winners = [row.winner.uid for row in read(template_table).gemm.values()]
+    assert [f"cpp::{name}" for name in result["generated"]] == winners
+
+
+def test_library_rows_generate_no_candidate(
+    built: tuple[Path, dict[str, Any]], tmp_path: Path, serve: Run
+) -> None:
+    """Where the library call won, no C++ candidate is generated at all."""
+    table = read(built[0])
+    library = Winner(Family.EXTERN, "aten::_mkl_linear")
+    path = tmp_path / "library.json"
+    write(path, replace(table, gemm={k: replace(r, winner=library) for k, r in table.gemm.items()}))
+    result = serve(path, [16, 64], on_miss="strict")
+    assert (result["generated"], len(result["hits"])) == ([], 4)
+
+
+@pytest.mark.parametrize("thread", ["bare", "pool"])
+def test_a_table_installed_in_the_main_thread_answers_in_others(
+    template_table: Path, serve: Run, thread: str
+) -> None:
+    """A compile in another thread gets the same answers, with the table's options applied."""
+    result = serve(template_table, [16], on_miss="strict", thread=thread)
+    assert (len(result["hits"]), result["misses"], result["benchmarks"]) == (2, {}, {})
+
+
+def test_an_unseen_bucket_falls_back_without_measuring(
+    built: tuple[Path, dict[str, Any]], serve: Run
+) -> None:
+    """fallback: two counted misses, the library call, no candidate, no benchmark, right output."""
+    result = serve(built[0], [32])
+    assert result["reasons"] == {"not_in_table": 2}
+    assert (result["benchmarks"], result["generated"]) == ({}, [])
+    assert max(result["errors"]) < 1e-5
+
+
+def test_strict_names_the_nearest_row_and_what_differs(
+    built: tuple[Path, dict[str, Any]], serve: Run
+) -> None:
+    """strict: the error names problem, epilogue, nearest row and the differing ingredient."""
+    error = serve(built[0], [48], on_miss="strict")["error"]
+    assert error.startswith("MissError: no row answers `packed_linear m=48 n=1024 k=256 f32")
+    assert "epilogue=gelu_tanh` (not_in_table)" in error
+    assert "differs in m: row 64, here 48" in error
+
+
+def test_after_close_inductor_measures_again(
+    built: tuple[Path, dict[str, Any]], serve: Run
+) -> None:
+    """After close() the same compile benchmarks as if warmup had never been there."""
+    result = serve(built[0], [16], after_close=True)
+    assert result["benchmarks"] == {}
+    assert result["benchmarks_after_close"]["select:packed_linear"] > 0
+    assert result["tag_after_close"] == ""
+
+
+def test_a_callers_contradicting_option_is_told(
+    built: tuple[Path, dict[str, Any]], serve: Run
+) -> None:
+    """A caller whose own options contradict the policy is warned, with both values."""
+    options = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN"}
+    result = serve(built[0], [16], options=options)
+    assert len(result["warnings"]) == 1
+    assert "max_autotune_gemm_backends is ATEN here, the table was built with ATEN,CPP" in (
+        result["warnings"][0]
+    )
+
+
+def test_the_json_log_and_the_text_log_tell_the_same_story(
+    built: tuple[Path, dict[str, Any]], tmp_path: Path, serve: Run
+) -> None:
+    """`audit` reads equal counts from the JSON lines, from the server's own log, and from both."""
+    lines, text = tmp_path / "audit.jsonl", tmp_path / "server.log"
+    result = serve(built[0], [16, 32], log=lines)
+    text.write_text("unrelated line\n" + result["stderr"], encoding="utf-8")
+    reports = [audit([lines]), audit([text]), audit([lines, text])]
+    assert {(sum(r.hits.values()), r.miss_count, len(r.unused or ())) for r in reports} == {(2, 2, 2)}
+    assert {r.damaged for r in reports} == {0}
+
+
+def test_without_max_autotune_the_process_is_silent(
+    built: tuple[Path, dict[str, Any]], serve: Run
+) -> None:
+    """A default-mode compile asks nothing, and the report says so."""
+    assert serve(built[0], [16], mode="default")["silent"] is True
+
+
+def _bmm_tables(folder: Path) -> tuple[Path, Path]:
+    """Two tables for one batched product: the library call, and the C++ template."""
+    program = str(PROGRAMS / "build_bmm.py")
+    run_python(folder, program, str(folder / "library.json"), str(folder / "template.json"))
+    return folder / "library.json", folder / "template.json"
+
+
+def test_a_cached_graph_never_answers_for_another_table(tmp_path: Path) -> None:
+    """With warm caches a second table is asked; the first one, again, is served from the cache."""
+    library, template = _bmm_tables(tmp_path)
+    results = []
+    for table in (library, template, library):
+        done = run_python(tmp_path, str(PROGRAMS / "serve_bmm.py"), str(table))
+        results.append(json.loads(done.stdout.split("RESULT ")[1]))
+    asked = [sum(result["hits"].values()) for result in results]
+    assert asked == [1, 1, 0]
+    assert [result["from_cache"] for result in results] == [0, 0, 1]
+    assert not any(result["silent"] or result["misses"] for result in results)

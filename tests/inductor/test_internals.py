@@ -1,0 +1,152 @@
+"""Every internal of torch that warmup names exists here, and leaving one out is noticed."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from warmup.errors import InductorChangedError, UnsupportedTorchError
+from warmup.events import Emitter
+from warmup.inductor import connect
+from warmup.inductor.internals import INTERNALS, check_internals
+from warmup.inductor.patches import Patches
+from warmup.inductor.versions import SUPPORTED, version_for
+from warmup.lookup import Lookup, OnMiss
+
+FOLDER = Path(__file__).resolve().parents[2] / "warmup" / "inductor"
+
+
+@pytest.mark.parametrize("name", INTERNALS)
+def test_each_internal_exists_with_the_parameters_relied_on(name: str) -> None:
+    """This torch has the internal, under this name, with this signature."""
+    check_internals((name,))
+
+
+def test_this_torchs_version_file_holds() -> None:
+    """The internals of the version file chosen for this torch exist."""
+    check_internals(version_for(torch.__version__).INTERNALS)
+
+
+def imported_internals() -> set[tuple[str, str]]:
+    """Every (module, name) that warmup/inductor imports from torch's private parts."""
+    found: set[tuple[str, str]] = set()
+    for path in FOLDER.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                private = node.module.startswith(("torch._", "torch.utils._"))
+                found |= {(node.module, alias.name) for alias in node.names if private}
+    return found
+
+
+@pytest.mark.parametrize(("module", "name"), sorted(imported_internals()))
+def test_each_imported_internal_is_listed(module: str, name: str) -> None:
+    """Whatever warmup imports from torch._inductor or torch._dynamo stands in the checked list."""
+    listed = {entry.partition("(")[0] for entry in INTERNALS}
+    as_module = any(entry.startswith(f"{module}.{name}:") for entry in listed)
+    as_name = any(entry == f"{module}:{name}" or entry.startswith(f"{module}:{name}.") for entry in listed)
+    assert as_module or as_name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch._inductor.choices:NoSuchChoices",
+        "torch._inductor.no_such_module:anything",
+        "torch._inductor.utils:fresh_cache(another_parameter)",
+    ],
+)
+def test_a_missing_internal_fails_with_its_name(name: str) -> None:
+    """A name, module or parameter that is gone raises InductorChangedError naming it."""
+    with pytest.raises(InductorChangedError) as failed:
+        check_internals((name,))
+    assert name.partition(":")[0] in str(failed.value)
+
+
+@pytest.mark.parametrize("version", ["2.10.1", "2.16.0", "3.0.0", "garbage"])
+def test_an_unsupported_torch_is_one_clear_error(version: str) -> None:
+    """A torch outside the range raises UnsupportedTorchError with found and supported versions."""
+    with pytest.raises(UnsupportedTorchError, match="supported: 2.11 to 2.15") as failed:
+        version_for(version)
+    assert version in str(failed.value)
+
+
+@pytest.mark.parametrize("minor", SUPPORTED)
+def test_each_supported_minor_has_its_file(minor: tuple[int, int]) -> None:
+    """versions/ holds one file for each supported minor, and no other."""
+    files = {path.name for path in (FOLDER / "versions").glob("v*.py")}
+    assert f"v{minor[0]}_{minor[1]}.py" in files
+    assert len(files) == len(SUPPORTED)
+
+
+def _snapshot() -> dict[str, object]:
+    from torch._dynamo import convert_frame
+    from torch._inductor import compile_fx, config, select_algorithm
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
+    from torch._inductor.runtime import benchmarking
+
+    owners = (
+        convert_frame,
+        compile_fx,
+        select_algorithm,
+        select_algorithm.AlgorithmSelectorCache,
+        InductorChoices,
+        CppGemmTemplate,
+        benchmarking.Benchmarker,
+        benchmarking.TritonBenchmarker,
+        benchmarking.InductorBenchmarker,
+    )
+    savers = list(select_algorithm.get_algorithm_selector_cache().feedback_saver_fns)  # made lazily
+    found: dict[str, object] = {
+        f"{owner.__name__}.{name}": value for owner in owners for name, value in vars(owner).items()
+    }
+    found["savers"] = savers
+    found["tag"] = torch.compiler.config.cache_key_tag
+    found["options"] = config.get_config_copy()
+    found["filters"] = list(logging.getLogger("torch._inductor.select_algorithm").filters)
+    return found
+
+
+def _attach(quiet: bool) -> None:
+    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]))
+    options = {"max_autotune_gemm_backends": "ATEN"}
+    connect().attach(lookup, options, "tag", quiet=quiet).detach()
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_detaching_leaves_no_trace(quiet: bool) -> None:
+    """Every attribute, option, cache tag, saver and log filter is what it was before attaching."""
+    before = _snapshot()
+    _attach(quiet)
+    assert _snapshot() == before
+
+
+def test_a_failed_attach_leaves_no_trace() -> None:
+    """An unknown option raises, and everything is as before."""
+    before = _snapshot()
+    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]))
+    with pytest.raises(InductorChangedError, match="no_such_option"):
+        connect().attach(lookup, {"no_such_option": 1}, "tag")
+    assert _snapshot() == before
+
+
+def test_a_wrapper_put_over_ours_stays() -> None:
+    """Restoring does not throw away what somebody else wrapped around the attribute meanwhile."""
+
+    class Owner:
+        def method(self) -> str:
+            return "original"
+
+    patches = Patches()
+    patches.wrap(Owner, "method", lambda original: lambda self: "ours+" + original(self))
+    ours = Owner.method
+    Owner.method = lambda self: "theirs+" + ours(self)  # type: ignore[method-assign]
+    patches.restore()
+    assert Owner().method().startswith("theirs+")

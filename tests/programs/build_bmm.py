@@ -1,0 +1,46 @@
+"""Record one batched product and write two tables that differ in its winner.
+
+    python build_bmm.py LIBRARY.json TEMPLATE.json
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from warmup.choice import Evidence, Family, Row, Tuned
+from warmup.events import Emitter
+from warmup.inductor import connect
+from warmup.inductor.live import empty_caches
+from warmup.lookup import Lookup, OnMiss
+from warmup.table import Policy, Provenance, Table
+from warmup.table.store import write
+
+OPTIONS = {"max_autotune_gemm_backends": "ATEN,CPP"}
+
+
+def main() -> None:
+    recorded: list[Tuned] = []
+    inductor = connect()
+    lookup = Lookup({}, OnMiss.TUNE, Emitter([]), on_tuned=recorded.append)
+    attachment = inductor.attach(lookup, OPTIONS, "test", quiet=True)
+    with empty_caches(), torch.no_grad():
+        compiled = torch.compile(lambda a, b: torch.relu(torch.bmm(a, b)), mode="max-autotune")
+        compiled(torch.randn(4, 64, 32), torch.randn(4, 32, 48))
+    attachment.detach()
+    (problem,) = recorded
+    provenance = Provenance(inductor.runtime("cpu"), "test", "2026-01-01T00:00:00Z")
+    policy = Policy(mode="max-autotune", options=OPTIONS, timing="test", seed=0, tolerance={})
+    evidence = Evidence(
+        time_us=1.0, library_us=1.0, runner_up=None, runner_up_us=None, tried=2, failed=0
+    )
+    for family, path in ((Family.EXTERN, sys.argv[1]), (Family.CPP, sys.argv[2])):
+        winner = next(t.winner for t in problem.timings if t.winner.family is family)
+        rows = {problem.key: Row(winner, evidence)}
+        write(Path(path), Table(provenance, policy, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Serve a small model from a table in this process and print, as JSON, everything that happened.
+
+    python serve_mlp.py '{"table": "t.json", "seqlens": [16], "on_miss": "strict"}'
+
+Keys: ``thread`` (bare, pool or main), ``mode`` (of torch.compile), ``options``, ``grad``, ``install``
+(false: no table), ``warm`` (compile and run before install and after close as well).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import logging
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor import select_algorithm
+from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+from mlp import MLP  # noqa: E402  the example beside this checkout
+
+import warmup  # noqa: E402
+from warmup.errors import warmup_error_in  # noqa: E402
+from warmup.inductor import connect  # noqa: E402
+
+
+def count_candidates() -> list[str]:
+    """Note each C++ candidate that code is generated for."""
+    generated: list[str] = []
+    original = CppGemmTemplate.generate
+
+    def generate(self: Any, **kwargs: Any) -> Any:
+        generated.append(self.name)
+        return original(self, **kwargs)
+
+    CppGemmTemplate.generate = generate
+    return generated
+
+
+def call_in(kind: str, work: Any) -> None:
+    """Run *work* in the main thread, a bare thread or a pool, and let its error out."""
+    if kind == "main":
+        work()
+        return
+    if kind == "pool":
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            pool.submit(work).result()
+        return
+    failed: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  handed to the caller below
+            failed.append(error)
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def serve(case: dict[str, Any], model: torch.nn.Module) -> list[float]:
+    """Compile *model* as a caller would and return the error of each bucket against eager."""
+    errors: list[float] = []
+    torch.compiler.reset()
+    settings: dict[str, Any] = {"options": case["options"]} if "options" in case else {}
+    settings = settings or {"mode": case.get("mode", "max-autotune")}
+
+    def work() -> None:
+        with torch.set_grad_enabled(bool(case.get("grad"))):
+            compiled = torch.compile(model, dynamic=False, **settings)
+            for seqlen in case["seqlens"]:
+                x = torch.randn(seqlen, 256)
+                expected = model(x)
+                distance = (compiled(x) - expected).norm() / expected.norm()
+                errors.append(distance.item())
+
+    call_in(case.get("thread", "main"), work)
+    return errors
+
+
+def main() -> None:
+    case: dict[str, Any] = json.loads(sys.argv[1])
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="server %(name)s: %(message)s")
+    select_algorithm.PRINT_AUTOTUNE = False
+    torch.manual_seed(0)
+    model = MLP().eval()
+    result: dict[str, Any] = {}
+    generated = count_candidates()
+    if "assign" in case:
+        for name, value in case["assign"].items():
+            setattr(torch._inductor.config, name, value)
+    with connect().count_benchmarks() as sites, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        if case.get("install", True):
+            handle = warmup.install(case["table"], on_miss=case.get("on_miss", "fallback"))
+        try:
+            result["errors"] = serve(case, model)
+        except Exception as error:  # noqa: BLE001  reported below
+            own = warmup_error_in(error)
+            result["error"] = f"{type(own or error).__name__}: {own or error}"
+        result["benchmarks"] = dict(sites)
+        result["generated"] = list(generated)
+        if case.get("install", True):
+            report = handle.report()
+            result |= {
+                "digest": report.digest,
+                "hits": dict(report.hits),
+                "misses": dict(report.misses),
+                "reasons": dict(report.miss_reasons),
+                "unused": list(report.unused),
+                "from_cache": report.from_cache,
+                "silent": report.is_silent,
+            }
+            handle.close()
+        if case.get("after_close"):
+            sites.clear()
+            torch._inductor.config.freezing = True
+            serve(case, model)
+            result["benchmarks_after_close"] = dict(sites)
+            result["tag_after_close"] = torch.compiler.config.cache_key_tag
+    result["warnings"] = [str(w.message) for w in warned if isinstance(w.message, warmup.WarmupWarning)]
+    sys.stdout.write("RESULT " + json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Tables of every shape, for property tests."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+
+from warmup.choice import MAX_INT, Evidence, Family, Row, Winner
+from warmup.runtime import Device, Runtime
+from warmup.table import Policy, Provenance, Table
+
+PRINTABLE = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), max_size=20)
+COUNTS = st.none() | st.integers(1, MAX_INT)
+VERSIONS = st.none() | PRINTABLE
+TIMES = st.floats(1e-6, 1e9)
+WORDS = st.from_regex(r"tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32}", fullmatch=True)
+KEYS = st.builds(
+    "{} m={} n={} k={} bf16 a=row b=col out=f32 | epilogue={}".format,
+    st.sampled_from(["mm", "addmm", "bmm"]),
+    st.sampled_from(["1", "16", "560", "1..", "2..8"]),
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.sampled_from(["none", "relu", "gelu_tanh,mul(bf16[1,2])"]),
+)
+WINNERS = st.builds(
+    Winner,
+    st.sampled_from(Family),
+    st.from_regex(r"[A-Za-z0-9_.:]{1,128}", fullmatch=True),
+    st.dictionaries(
+        st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,63}", fullmatch=True),
+        st.none() | st.booleans() | st.integers(-MAX_INT, MAX_INT) | WORDS,
+        max_size=5,
+    ).map(lambda kwargs: tuple(sorted(kwargs.items()))),
+    st.none() | st.from_regex(r"[0-9a-f]{8,64}", fullmatch=True),
+)
+ROWS = st.builds(
+    Row,
+    WINNERS,
+    st.builds(
+        Evidence,
+        time_us=TIMES,
+        library_us=st.none() | TIMES,
+        runner_up=st.none() | PRINTABLE,
+        runner_up_us=st.none() | TIMES,
+        tried=st.integers(1, 100_000),
+        failed=st.integers(0, 100_000),
+    ),
+)
+DEVICES = st.builds(
+    Device,
+    type=PRINTABLE,
+    vendor=PRINTABLE,
+    name=PRINTABLE,
+    arch=PRINTABLE,
+    sm_count=COUNTS,
+    memory_gib=COUNTS,
+    mig=VERSIONS,
+    threads=COUNTS,
+)
+POLICIES = st.builds(
+    Policy,
+    mode=PRINTABLE,
+    options=st.dictionaries(
+        st.from_regex(r"[a-z_][a-z0-9_]{0,9}(\.[a-z_][a-z0-9_]{0,9})?", fullmatch=True),
+        st.none()
+        | st.booleans()
+        | st.integers(-MAX_INT, MAX_INT)
+        | st.floats(-1e30, 1e30)
+        | PRINTABLE,
+        max_size=4,
+    ),
+    timing=PRINTABLE,
+    seed=st.integers(0, MAX_INT),
+    tolerance=st.dictionaries(st.sampled_from(["bf16", "f16", "f32"]), st.floats(0, 1)),
+)
+RUNTIMES = st.builds(
+    Runtime,
+    device=DEVICES,
+    torch=PRINTABLE,
+    triton=VERSIONS,
+    cuda=VERSIONS,
+    driver=VERSIONS,
+    cublas=VERSIONS,
+)
+
+
+@pytest.fixture(scope="session")
+def tables() -> st.SearchStrategy[Table]:
+    """Any table that can be written."""
+    return st.builds(
+        Table,
+        st.builds(Provenance, RUNTIMES, warmup=PRINTABLE, created=PRINTABLE),
+        POLICIES,
+        st.dictionaries(KEYS, ROWS, max_size=4),
+    )
+
+
+@pytest.fixture(scope="session")
+def row_sets() -> st.SearchStrategy[dict[str, Row]]:
+    """Any rows, with keys that often meet those of another draw."""
+    return st.dictionaries(KEYS, ROWS, max_size=6)

@@ -1,0 +1,154 @@
+"""The canonical text of a table, and its digest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmup.choice import Family, Row
+from warmup.table import Policy, Table
+from warmup.table.codec import decode, digest_of, encode
+
+OTHER = {
+    "str": "other",
+    "str | None": "other",
+    "int": 77,
+    "int | None": 77,
+    "float": 0.75,
+    "float | None": 0.75,
+    "Family": Family.CPP,
+    "tuple[tuple[str, KwargValue], ...]": (("BLOCK_M", 16),),
+    "Mapping[str, OptionValue]": {"freezing": True},
+    "Mapping[str, float]": {"bf16": 0.5},
+}
+
+
+def _changed(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield *value* with each of its fields changed in turn, at every depth."""
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        if dataclasses.is_dataclass(inner):
+            for name, changed in _changed(inner):
+                yield f"{field.name}.{name}", dataclasses.replace(value, **{field.name: changed})
+        elif field.name == "gemm":
+            (key, row), *_ = inner.items()
+            for name, changed in _changed(row):
+                rows = {**inner, key: changed}
+                yield f"gemm.{name}", dataclasses.replace(value, gemm=rows)
+        else:
+            other = OTHER[str(field.type)]
+            assert other != inner
+            yield field.name, dataclasses.replace(value, **{field.name: other})
+
+
+@given(data=st.data())
+def test_a_table_survives_the_round_trip(
+    data: st.DataObject, tables: st.SearchStrategy[Table]
+) -> None:
+    """Decoding what was encoded gives an equal table."""
+    table = data.draw(tables)
+    assert decode(encode(table), "t.json") == table
+
+
+@given(data=st.data())
+def test_the_text_is_canonical(data: st.DataObject, tables: st.SearchStrategy[Table]) -> None:
+    """Encoding what was decoded gives the same text, byte for byte."""
+    text = encode(data.draw(tables))
+    assert encode(decode(text, "t.json")) == text
+
+
+@given(data=st.data())
+def test_the_text_is_json_sorted_and_indented(
+    data: st.DataObject, tables: st.SearchStrategy[Table]
+) -> None:
+    """The text is sorted two-space JSON in ASCII with LF endings and a final newline."""
+    text = encode(data.draw(tables))
+    again = json.dumps(json.loads(text), indent=2, sort_keys=True, ensure_ascii=True)
+    assert text == again + "\n"
+
+
+def test_the_order_of_rows_does_not_matter(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """Tables with the same rows in another order have the same text."""
+    rows = {make_key(m): make_row(BLOCK_M=m) for m in (1024, 16, 560)}
+    assert encode(make_table(rows)) == encode(make_table(dict(reversed(rows.items()))))
+
+
+def test_the_document_has_the_designed_shape(make_table: Callable[..., Table]) -> None:
+    """The top of the document is schema, provenance, policy and rows by kind."""
+    document = json.loads(encode(make_table()))
+    assert {name: sorted(document[name]) for name in ("provenance", "policy", "rows")} == {
+        "provenance": ["created", "device", "digest", "runtime", "warmup"],
+        "policy": ["mode", "options", "seed", "timing", "tolerance"],
+        "rows": ["gemm"],
+    }
+
+
+def test_the_digest_in_the_text_is_the_digest_of_the_table(
+    make_table: Callable[..., Table],
+) -> None:
+    """The provenance carries what `digest_of` returns."""
+    table = make_table()
+    assert json.loads(encode(table))["provenance"]["digest"] == digest_of(table)
+
+
+def test_every_field_changes_the_digest(make_table: Callable[..., Table]) -> None:
+    """No two tables that differ in any one field, at any depth, share a digest."""
+    table = make_table()
+    digests = {name: digest_of(other) for name, other in _changed(table)}
+    digests["nothing"] = digest_of(table)
+    assert len(set(digests.values())) == len(digests)
+
+
+def test_a_removed_row_changes_the_digest(make_table: Callable[..., Table]) -> None:
+    """A table without one of its rows has another digest."""
+    table = make_table()
+    fewer = dataclasses.replace(table, gemm=dict(list(table.gemm.items())[1:]))
+    assert digest_of(fewer) != digest_of(table)
+
+
+@pytest.mark.parametrize("tolerance", [0, 1])
+def test_a_whole_tolerance_can_be_read_back(
+    make_table: Callable[..., Table], tolerance: float
+) -> None:
+    """A tolerance given as the integer 0 or 1 makes a table that decodes."""
+    policy = dataclasses.replace(make_table().policy, tolerance={"bf16": tolerance})
+    table = make_table(policy=policy)
+    assert decode(encode(table), "t.json").policy.tolerance == {"bf16": tolerance}
+
+
+def test_a_whole_time_can_be_read_back(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """A time given as an integer number of microseconds makes a table that decodes."""
+    table = make_table({make_key(): make_row(time_us=5)})
+    assert decode(encode(table), "t.json").gemm[make_key()].evidence.time_us == 5
+
+
+def test_rows_are_answered_as_written(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """A winner comes back with the types of its kwargs: integer, boolean, word and null."""
+    row = make_row(BLOCK_M=64, EVEN_K=True, ALLOW_TF32=False, ACC_TYPE="tl.float32", hint=None)
+    (found,) = decode(encode(make_table({make_key(): row})), "t.json").gemm.values()
+    assert [(name, type(value)) for name, value in found.winner.kwargs] == [
+        ("ACC_TYPE", str),
+        ("ALLOW_TF32", bool),
+        ("BLOCK_M", int),
+        ("EVEN_K", bool),
+        ("hint", type(None)),
+    ]
+
+
+def test_an_empty_table_is_a_table(make_table: Callable[..., Table]) -> None:
+    """A table without rows, options or tolerances survives the round trip."""
+    policy = Policy(mode="m", options={}, timing="t", seed=0, tolerance={})
+    table = make_table({}, policy=policy)
+    assert decode(encode(table), "t.json") == table

@@ -1,0 +1,368 @@
+"""Damaged, hostile and foreign files: always a TableError that names the file and the place."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmup.choice import Row
+from warmup.errors import TableError, TableFormatError, TableNotFoundError, TableSchemaError
+from warmup.table import SCHEMA_VERSION, Table
+from warmup.table.codec import decode, encode
+from warmup.table.decode import MAX_BYTES
+from warmup.table.store import read
+
+PATH = "tables/h200/mlp.json"
+LONG = '"' + "y" * 5000 + '"'
+WRONG = ["null", "true", "-1", "0", "1e400", '"x"', "[]", "{}", "0.5", "9" * 5000, LONG]
+KEY = "addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16 | epilogue=none"
+MARK = "@@here@@"
+
+
+@pytest.fixture(scope="module")
+def text(make_table: Callable[..., Table], make_row: Callable[..., Row]) -> str:
+    """The text of a table with one row."""
+    return encode(make_table({KEY: make_row()}))
+
+
+def _places(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield place
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _places(inner, (*place, name))
+
+
+def _pointer(place: tuple[str, ...]) -> str:
+    return "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in place)
+
+
+def _at(document: Any, place: tuple[str, ...]) -> Any:
+    for name in place:
+        document = document[name]
+    return document
+
+
+def _with(text: str, place: tuple[str, ...], raw: str) -> str:
+    """Return *text* with the JSON *raw* at *place*, however ill-formed that is as a value."""
+    if not place:
+        return raw
+    document = copy.deepcopy(json.loads(text))
+    _at(document, place[:-1])[place[-1]] = MARK
+    return json.dumps(document, indent=2, sort_keys=True).replace(json.dumps(MARK), raw) + "\n"
+
+
+def _complaint(text: str) -> TableFormatError:
+    with pytest.raises(TableFormatError) as caught:
+        decode(text, PATH)
+    assert caught.value.path == PATH
+    return caught.value
+
+
+def test_every_truncation_is_noticed(text: str) -> None:
+    """The text cut at any byte before its last newline is damage, and the file is named."""
+    found = set()
+    for end in range(len(text) - 1):
+        with pytest.raises(TableFormatError) as caught:
+            decode(text[:end], PATH)
+        found.add((caught.value.path, caught.value.pointer))
+    assert found == {(PATH, "")}
+
+
+def test_every_flipped_byte_is_noticed(text: str) -> None:
+    """The text with any one character replaced by a digit is a TableError, or equal in meaning."""
+    meant = json.loads(text)
+    accepted = []
+    for index in range(len(text)):
+        damaged = text[:index] + "7" + text[index + 1 :]
+        try:
+            decode(damaged, PATH)
+        except TableError:
+            continue
+        accepted.append(json.loads(damaged) == meant)
+    assert all(accepted)
+
+
+def test_every_wrong_value_is_noticed(text: str) -> None:
+    """Any other value at any place of the document is a TableError, never another exception."""
+    document = json.loads(text)
+    accepted = []
+    for place in _places(document):
+        for raw in WRONG:
+            if raw == json.dumps(_at(document, place)):
+                continue
+            with contextlib.suppress(TableError):
+                decode(_with(text, place, raw), PATH)
+                accepted.append((place, raw))
+    assert accepted == []
+
+
+def test_a_wrong_type_is_pointed_at(text: str) -> None:
+    """An array at any place of the document is reported with the JSON pointer of that place."""
+    wrong = {
+        _pointer(place): pointer
+        for place in _places(json.loads(text))
+        if (pointer := _complaint(_with(text, place, "[]")).pointer) != (_pointer(place) or "/")
+    }
+    assert wrong == {}
+
+
+def test_a_missing_field_is_pointed_at(text: str) -> None:
+    """A field taken away anywhere is reported at the object that lacks it, or by the digest."""
+    document = json.loads(text)
+    kwargs = ("rows", "gemm", KEY, "winner", "kwargs")
+    free = [("rows", "gemm"), ("policy", "options"), ("policy", "tolerance"), kwargs]
+    wrong = []
+    for place in _places(document):
+        if not place:
+            continue
+        damaged = copy.deepcopy(document)
+        del _at(damaged, place[:-1])[place[-1]]
+        expected = "/provenance/digest" if place[:-1] in free else _pointer(place[:-1]) or "/"
+        if (pointer := _complaint(json.dumps(damaged)).pointer) != expected:
+            wrong.append((place, pointer))
+    assert wrong == []
+
+
+def test_an_unknown_field_is_pointed_at(text: str) -> None:
+    """A field that no table has is reported by its own pointer, at every level that has fields."""
+    named = [
+        (),
+        ("provenance",),
+        ("provenance", "device"),
+        ("provenance", "runtime"),
+        ("policy",),
+        ("rows",),
+        ("rows", "gemm", KEY),
+        ("rows", "gemm", KEY, "winner"),
+        ("rows", "gemm", KEY, "evidence"),
+    ]
+    found = [_complaint(_with(text, (*place, "~a/b"), "1")) for place in named]
+    assert [error.pointer for error in found] == [f"{_pointer(place)}/~0a~1b" for place in named]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\u2028b", "\x1b[31mred", "\ud800"], ids=ascii)
+def test_a_complaint_is_one_printable_line(text: str, name: str) -> None:
+    """A hostile field name can neither break the message into lines nor colour a terminal."""
+    error = _complaint(_with(text, ("policy", name), "1"))
+    assert str(error).isprintable()
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "n" * 5000], ids=["empty", "lines", "long"])
+def test_a_tolerance_is_for_a_dtype(text: str, name: str) -> None:
+    """A tolerance whose name is no dtype is refused at its place, not only by the digest."""
+    error = _complaint(_with(text, ("policy", "tolerance", name), "0.5"))
+    assert error.pointer != "/provenance/digest"
+
+
+@pytest.mark.parametrize("raw", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("name", ["time_us", "library_us", "tried"])
+def test_numbers_that_json_lacks_are_refused(text: str, raw: str, name: str) -> None:
+    """NaN and the infinities are no numbers of a table."""
+    error = _complaint(_with(text, ("rows", "gemm", KEY, "evidence", name), raw))
+    assert error.reason == f"{raw} is not a JSON number"
+
+
+@pytest.mark.parametrize("digits", [19, 5000, 1_000_000])
+def test_huge_integers_are_refused_unread(text: str, digits: int) -> None:
+    """An integer of many digits is refused for its length."""
+    error = _complaint(_with(text, ("policy", "seed"), "9" * digits))
+    assert error.reason == f"an integer of {digits} digits is out of range"
+
+
+@pytest.mark.parametrize("raw", ["1e400", "-1e400", "9" * 400 + ".5"])
+def test_numbers_beyond_a_float_are_refused(text: str, raw: str) -> None:
+    """A number that overflows is out of range at its place."""
+    error = _complaint(_with(text, ("policy", "options", "freezing"), raw))
+    assert error.pointer == "/policy/options/freezing"
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"rows":'])
+def test_deep_nesting_is_refused(opening: str) -> None:
+    """A hundred thousand levels are a complaint, not a crash."""
+    assert _complaint(opening * 100_000).reason == "nested too deeply"
+
+
+@pytest.mark.parametrize(
+    "place", [("schema",), ("policy", "seed"), ("rows", "gemm", KEY), ("provenance", "digest")]
+)
+def test_a_repeated_name_is_refused(text: str, place: tuple[str, ...]) -> None:
+    """An object that has a name twice is refused, even when both values agree."""
+    value = json.dumps(_at(json.loads(text), place))
+    doubled = _with(text, place, f"{value}, {json.dumps(place[-1])}: {value}")
+    assert _complaint(doubled).reason == f"the name {place[-1]!r} appears twice in one object"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "__import__('os')",
+        "tl.float32);import os",
+        "tl.float32\nimport os",
+        "tl.float32\n",
+        "tl.float32.to",
+        "TL.float32",
+        "a b",
+        "a=1",
+        "0]",
+        "{{x}}",
+        "é",
+        "x" * 33,
+    ],
+)
+def test_code_is_no_template_parameter(text: str, word: str) -> None:
+    """A word that could become source code is refused at its place."""
+    place = ("rows", "gemm", KEY, "winner", "kwargs", "ACC_TYPE")
+    assert _complaint(_with(text, place, json.dumps(word))).pointer == _pointer(place)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "x)", "__import__('os')", "1a", "a.b", "a" * 65, "a\n"], ids=ascii
+)
+def test_code_is_no_parameter_name(text: str, name: str) -> None:
+    """The name of a template parameter is an identifier."""
+    place = ("rows", "gemm", KEY, "winner", "kwargs", name)
+    assert _complaint(_with(text, place, "1")).pointer == _pointer(place)
+
+
+@pytest.mark.parametrize("uid", ["", "a b", "os.system('x')", "../x", "a/b", "u" * 129, "a\n"])
+def test_a_path_or_code_is_no_uid(text: str, uid: str) -> None:
+    """The uid of a winner is a plain dotted name."""
+    place = ("rows", "gemm", KEY, "winner", "uid")
+    assert _complaint(_with(text, place, json.dumps(uid))).pointer == _pointer(place)
+
+
+@pytest.mark.parametrize("name", ["", "Freezing", "a.b.c", "__class__.x;y", "a b", "a\n"])
+def test_an_option_has_the_name_of_an_option(text: str, name: str) -> None:
+    """An inductor option is a lower-case name, or two with a dot between."""
+    place = ("policy", "options", name)
+    assert _complaint(_with(text, place, "true")).pointer == _pointer(place)
+
+
+@pytest.mark.parametrize("key", ["", "mm", KEY + "\n", KEY + " ", KEY.upper()])
+def test_a_row_has_the_name_of_a_problem(text: str, key: str) -> None:
+    """The name of a row is a GEMM key."""
+    place = ("rows", "gemm", key)
+    row = json.dumps(_at(json.loads(text), ("rows", "gemm", KEY)))
+    assert _complaint(_with(text, place, row)).pointer == _pointer(place)
+
+
+@pytest.mark.parametrize("value", ["a\nb", "\x1b[31m", "\u202e", "\ud800", "\x00"], ids=ascii)
+def test_text_in_a_table_is_printable(text: str, value: str) -> None:
+    """A device name that could play tricks on a terminal is refused."""
+    place = ("provenance", "device", "name")
+    assert _complaint(_with(text, place, json.dumps(value))).pointer == _pointer(place)
+
+
+def test_an_edit_by_hand_is_noticed(text: str) -> None:
+    """A value replaced by another valid one is told by the digest."""
+    place = ("rows", "gemm", KEY, "winner", "kwargs", "num_warps")
+    assert _complaint(_with(text, place, "8")).pointer == "/provenance/digest"
+
+
+@pytest.mark.parametrize("schema", [SCHEMA_VERSION + 1, 10**17])
+def test_a_newer_schema_is_its_own_error(text: str, schema: int) -> None:
+    """A table of a newer schema says found and known, whatever else it holds."""
+    newer = _with(_with(text, ("news",), "[]"), ("schema",), str(schema))
+    with pytest.raises(TableSchemaError) as caught:
+        decode(newer, PATH)
+    error = caught.value
+    assert (error.path, error.found, error.known) == (PATH, schema, SCHEMA_VERSION)
+
+
+@pytest.mark.parametrize("raw", ["0", "-1", "1.0", "2.0", "true", '"1"', '"2"', "null"])
+def test_other_schemas_are_damage(text: str, raw: str) -> None:
+    """A schema that is no positive integer is pointed at."""
+    assert _complaint(_with(text, ("schema",), raw)).pointer == "/schema"
+
+
+@pytest.mark.parametrize("raw", ["[]", "null", "1", '"table"', "true", "[{}]"])
+def test_other_json_is_no_table(raw: str) -> None:
+    """JSON that is no object is reported at the root."""
+    assert _complaint(raw).pointer == "/"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
+    ),
+)
+
+
+@given(st.text(max_size=200) | JSON.map(json.dumps))
+def test_any_text_is_a_table_error(text: str) -> None:
+    """No text and no JSON makes the decoder raise anything but a TableError."""
+    with pytest.raises(TableError):
+        decode(text, PATH)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "Expecting value (line 1, column 1)"),
+        (b"\xff\xfe{}", "not UTF-8 (byte 0)"),
+        (b'{"schema": "\xc3"}', "not UTF-8 (byte 12)"),
+        (b"\x00" * 100, "Expecting value (line 1, column 1)"),
+        (b"\x80\x04\x95.", "not UTF-8 (byte 0)"),
+    ],
+)
+def test_a_file_that_is_no_json_says_why(tmp_path: Path, content: bytes, reason: str) -> None:
+    """Empty, binary and non-UTF-8 files are TableFormatErrors with the path and the byte."""
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+    with pytest.raises(TableFormatError) as caught:
+        read(path)
+    error = caught.value
+    assert (error.path, error.pointer, error.reason) == (str(path), "", reason)
+
+
+def test_a_byte_order_mark_is_refused(tmp_path: Path, text: str) -> None:
+    """A table that an editor saved with a byte order mark is a TableFormatError."""
+    path = tmp_path / "t.json"
+    path.write_text(text, encoding="utf-8-sig")
+    with pytest.raises(TableFormatError):
+        read(path)
+
+
+def test_a_folder_is_no_table(tmp_path: Path) -> None:
+    """Reading a folder says that it cannot be read."""
+    with pytest.raises(TableFormatError, match="cannot be read: Is a directory"):
+        read(tmp_path)
+
+
+def test_an_absent_file_is_not_found(tmp_path: Path) -> None:
+    """Reading a file that is not there names it."""
+    with pytest.raises(TableNotFoundError, match=r"no table at .*absent\.json"):
+        read(tmp_path / "absent.json")
+
+
+def test_a_path_through_a_file_is_a_table_error(tmp_path: Path) -> None:
+    """Reading below something that is no folder is a TableError."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TableError):
+        read(tmp_path / "file" / "t.json")
+
+
+@pytest.mark.parametrize("name", ["nul\x00.json", "n" * 5000 + ".json"], ids=["nul", "long"])
+def test_a_path_that_no_file_can_have_is_a_table_error(tmp_path: Path, name: str) -> None:
+    """A name with a NUL or of thousands of characters is a TableError."""
+    with pytest.raises(TableError):
+        read(tmp_path / name)
+
+
+def test_an_oversized_file_is_refused_unread(tmp_path: Path) -> None:
+    """A file past the size limit is refused, a sparse one too."""
+    path = tmp_path / "t.json"
+    path.touch()
+    os.truncate(path, MAX_BYTES + 1)
+    with pytest.raises(TableFormatError, match=f"larger than {MAX_BYTES} bytes"):
+        read(path)

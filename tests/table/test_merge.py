@@ -1,0 +1,288 @@
+"""Union and difference: every conflict is told, none is settled unasked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmup.choice import Row
+from warmup.errors import TableMergeError
+from warmup.runtime import Runtime
+from warmup.table import Table
+from warmup.table.merge import combine, diff, merge
+
+Rows = dict[str, Row]
+KEY = "mm m=1 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none"
+
+
+@given(data=st.data())
+def test_merging_a_table_with_itself_changes_nothing(
+    data: st.DataObject, tables: st.SearchStrategy[Table]
+) -> None:
+    """The union of a table and itself is the table."""
+    table = data.draw(tables)
+    assert merge(table, table) == table
+
+
+@given(data=st.data())
+def test_without_conflicts_the_order_does_not_matter(
+    data: st.DataObject, row_sets: st.SearchStrategy[Rows], make_table: Callable[..., Table]
+) -> None:
+    """Tables that agree on their common keys have one union, whichever is named first."""
+    a, b = data.draw(row_sets), data.draw(row_sets)
+    b = {key: a.get(key, row) for key, row in b.items()}
+    one, other = make_table(a), make_table(b)
+    assert merge(one, other) == merge(other, one)
+
+
+@given(data=st.data())
+def test_the_union_has_every_row(
+    data: st.DataObject, row_sets: st.SearchStrategy[Rows], make_table: Callable[..., Table]
+) -> None:
+    """With a preference the union has exactly the keys of both tables."""
+    a, b = data.draw(row_sets), data.draw(row_sets)
+    prefer = data.draw(st.sampled_from(["a", "b", "faster"]))
+    assert merge(make_table(a), make_table(b), prefer).gemm.keys() == a.keys() | b.keys()
+
+
+@given(data=st.data())
+def test_every_conflict_is_named(
+    data: st.DataObject, row_sets: st.SearchStrategy[Rows], make_table: Callable[..., Table]
+) -> None:
+    """Without a preference the error names each key with two winners, and no other key."""
+    a, b = data.draw(row_sets), data.draw(row_sets)
+    disputed = {key for key in a.keys() & b.keys() if a[key].winner != b[key].winner}
+    try:
+        merge(make_table(a), make_table(b))
+    except TableMergeError as error:
+        said = {line.split(": ")[0] for line in error.conflicts}
+    else:
+        said = set()
+    assert said == disputed
+
+
+@pytest.mark.parametrize(
+    ("prefer", "times", "taken"),
+    [
+        ("a", (9.0, 1.0), "mm_a"),
+        ("b", (1.0, 9.0), "mm_b"),
+        ("faster", (1.0, 9.0), "mm_a"),
+        ("faster", (9.0, 1.0), "mm_b"),
+        ("faster", (5.0, 5.0), "mm_a"),
+    ],
+)
+def test_a_preference_settles_conflicts(
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    prefer: str,
+    times: tuple[float, float],
+    taken: str,
+) -> None:
+    """Prefer a or b takes that table's row, faster the lower time and a's row on a tie."""
+    a, b = (
+        make_table({KEY: make_row(uid, time)})
+        for uid, time in zip(("mm_a", "mm_b"), times, strict=True)
+    )
+    assert merge(a, b, prefer).gemm[KEY].winner.uid == taken
+
+
+@pytest.mark.parametrize("times", [(1.0, 9.0), (9.0, 1.0)])
+def test_equal_winners_keep_the_faster_evidence(
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+    times: tuple[float, float],
+) -> None:
+    """The same winner measured twice is no conflict, and the lower time stays."""
+    a, b = (make_table({make_key(): make_row("mm", time)}) for time in times)
+    assert merge(a, b).gemm[make_key()].evidence.time_us == 1.0
+
+
+def test_a_conflict_says_key_and_winners(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """The line of a conflict has the key and both winners with their parameters."""
+    a = make_table({make_key(): make_row("mm", BLOCK_M=1)})
+    b = make_table({make_key(): make_row("mm", BLOCK_M=2)})
+    with pytest.raises(TableMergeError) as caught:
+        merge(a, b)
+    assert caught.value.conflicts == (f"{make_key()}: mm(BLOCK_M=1) or mm(BLOCK_M=2)",)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sm_count": 78}, {"arch": "sm_100"}, {"torch": "2.14.0"}, {"triton": "3.8.0"}],
+    ids=str,
+)
+@pytest.mark.parametrize("prefer", [None, "a", "b", "faster"])
+def test_tables_of_another_runtime_are_refused(
+    make_table: Callable[..., Table],
+    make_runtime: Callable[..., Runtime],
+    changes: dict[str, object],
+    prefer: str | None,
+) -> None:
+    """No preference unites tables of two devices, torch minors or Triton minors."""
+    other = make_table({}, runtime=make_runtime(**changes))
+    with pytest.raises(TableMergeError, match="one device, runtime and policy"):
+        merge(make_table(), other, prefer)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mode": "max-autotune"},
+        {"timing": "other"},
+        {"seed": 1},
+        {"options": {}},
+        {"tolerance": {"bf16": 0.5}},
+    ],
+    ids=str,
+)
+def test_tables_of_another_policy_are_refused(
+    make_table: Callable[..., Table], changes: dict[str, object]
+) -> None:
+    """Tables that differ in any field of the policy are not united."""
+    policy = dataclasses.replace(make_table().policy, **changes)  # type: ignore[arg-type]
+    with pytest.raises(TableMergeError):
+        merge(make_table(), make_table({}, policy=policy))
+
+
+def test_a_newer_driver_is_no_obstacle(
+    make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
+) -> None:
+    """Soft differences do not keep tables apart."""
+    newer = make_table({}, runtime=make_runtime(driver="999", cublas="14"))
+    assert merge(make_table(), newer).gemm == make_table().gemm
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_the_union_is_as_old_as_its_first_row(
+    make_table: Callable[..., Table], is_swapped: bool
+) -> None:
+    """The union has the creation time of the older table, in either order."""
+    pair = (make_table(created="2026-01-01T00:00:00Z"), make_table(created="2026-02-01T00:00:00Z"))
+    union = merge(*(pair[::-1] if is_swapped else pair))
+    assert union.provenance.created == "2026-01-01T00:00:00Z"
+
+
+def test_merging_leaves_its_arguments_alone(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """Neither table has more rows after a merge than before."""
+    a, b = make_table({make_key(1): make_row()}), make_table({make_key(2): make_row()})
+    merge(a, b)
+    assert (list(a.gemm), list(b.gemm)) == ([make_key(1)], [make_key(2)])
+
+
+def test_several_conflicts_are_counted_and_three_shown(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """The message of many conflicts stays short and says how many there are."""
+    a = make_table({make_key(m): make_row("mm_a") for m in range(1, 9)})
+    b = make_table({make_key(m): make_row("mm_b") for m in range(1, 9)})
+    with pytest.raises(TableMergeError, match=r"^8 conflict\(s\): .* and 5 more; settle"):
+        merge(a, b)
+
+
+@given(data=st.data())
+def test_a_table_does_not_differ_from_itself(
+    data: st.DataObject, tables: st.SearchStrategy[Table]
+) -> None:
+    """The difference of a table and itself is empty."""
+    table = data.draw(tables)
+    assert diff(table, table).is_empty
+
+
+@given(data=st.data())
+def test_the_difference_the_other_way_round_is_its_mirror(
+    data: st.DataObject, row_sets: st.SearchStrategy[Rows], make_table: Callable[..., Table]
+) -> None:
+    """Swapping the tables swaps the sides and nothing else."""
+    a, b = make_table(data.draw(row_sets)), make_table(data.draw(row_sets))
+    there, back = diff(a, b), diff(b, a)
+    mirrored = tuple((key, new, old) for key, old, new in back.changed)
+    assert (there.only_a, there.only_b, there.changed) == (back.only_b, back.only_a, mirrored)
+
+
+def test_a_difference_says_what_is_where(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """Missing keys stand on their side, changed winners with both rows, in natural order."""
+    same, old, new = make_row("mm_same"), make_row("mm_old"), make_row("mm_new")
+    a = {make_key(128): same, make_key(16): same, make_key(1): old, make_key(2): same}
+    b = {make_key(1): new, make_key(2): same, make_key(9): same}
+    found = diff(make_table(a), make_table(b))
+    assert (found.only_a, found.only_b, found.changed) == (
+        (make_key(16), make_key(128)),
+        (make_key(9),),
+        ((make_key(1), old, new),),
+    )
+
+
+def test_another_measurement_is_no_difference(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """The same winner with another time does not make tables differ."""
+    a = make_table({make_key(): make_row("mm", 1.0)})
+    b = make_table({make_key(): make_row("mm", 2.0)})
+    assert diff(a, b).is_empty
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"driver": "999"}, "driver: 580.65 and 999"),
+        ({"sm_count": 78}, "device.sm_count: 132 and 78"),
+        ({"name": "H200 NVL"}, "device.name: NVIDIA H200 and H200 NVL"),
+    ],
+    ids=str,
+)
+def test_a_difference_names_the_runtime(
+    make_table: Callable[..., Table],
+    make_runtime: Callable[..., Runtime],
+    changes: dict[str, object],
+    said: str,
+) -> None:
+    """Hard and soft differences of the runtime are part of the difference."""
+    assert diff(make_table(), make_table(runtime=make_runtime(**changes))).context == (said,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"mode": "max-autotune"}, "policy mode: max-autotune-gemm and max-autotune"),
+        ({"options": {"dynamic_scale_rblock": False}}, "max_autotune_gemm_backends"),
+        ({"tolerance": {"bf16": 0.5, "f32": 0.0001}}, "tolerance"),
+    ],
+    ids=str,
+)
+def test_a_difference_names_the_policy(
+    make_table: Callable[..., Table], changes: dict[str, object], said: str
+) -> None:
+    """A differing field of the policy is one line of the difference."""
+    policy = dataclasses.replace(make_table().policy, **changes)  # type: ignore[arg-type]
+    context = diff(make_table(), make_table(policy=policy)).context
+    assert [said in line for line in context] == [True]
+
+
+def test_combining_takes_the_newest_and_tells_each_conflict(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """Three tables that answer one key three ways give the newest row and a line per change."""
+    rows = [make_row(f"mm_{n}", BLOCK_M=n) for n in (1, 2, 3)]
+    tables = [
+        make_table({make_key(): row}, created=f"2026-01-0{n}T00:00:00Z")
+        for n, row in zip((1, 2, 3), rows, strict=True)
+    ]
+    union, conflicts = combine([tables[2], tables[0], tables[1]])
+    assert (union.gemm, conflicts) == (
+        {make_key(): rows[2]},
+        (
+            f"{make_key()}: mm_1(BLOCK_M=1) or mm_2(BLOCK_M=2)",
+            f"{make_key()}: mm_2(BLOCK_M=2) or mm_3(BLOCK_M=3)",
+        ),
+    )

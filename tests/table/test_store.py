@@ -1,0 +1,601 @@
+"""Table files: found in the documented order, written whole or not at all, never by a reader."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import stat
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from warmup.choice import Row
+from warmup.errors import (
+    SettingsError,
+    TableError,
+    TableFormatError,
+    TableMismatchError,
+    TableNotFoundError,
+    TableWriteError,
+)
+from warmup.runtime import Runtime
+from warmup.table import Table
+from warmup.table import store as store_module
+from warmup.table.codec import decode, encode
+from warmup.table.store import (
+    add_rows,
+    check_writable,
+    discover,
+    find,
+    read,
+    remove_rows,
+    search_folders,
+    write,
+)
+
+KEY = "mm m=1 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none"
+WRITER = """
+import sys
+from pathlib import Path
+import filelock
+from warmup.table.store import add_rows, read
+table = read(Path(sys.argv[1]))
+# go
+for key, row in table.gemm.items():
+    add_rows(Path(sys.argv[2]), table.provenance, table.policy, {key: row})
+"""
+
+# Root may write anywhere, so the program becomes a user without a passwd entry first.
+AS_NOBODY = """
+import contextlib, os, sys
+from pathlib import Path
+import filelock, platformdirs, platformdirs.unix
+from warmup.errors import WarmupError
+from warmup.table import store
+os.environ.pop("HOME", None)
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid(54321, 54321, 54321)
+    os.setresuid(54321, 54321, 54321)
+folder = Path(sys.argv[1])
+path = folder / "nvidia-h200" / "mlp.json"
+"""
+
+
+@pytest.fixture
+def read_only(make_table: Callable[..., Table]) -> Iterator[Path]:
+    """A folder that every user can read and nobody write, with one table."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "tables"
+        write(folder / "nvidia-h200" / "mlp.json", make_table())
+        (folder / "nvidia-h200" / ".mlp.json.lock").unlink(missing_ok=True)
+        Path(name).chmod(0o755)
+        for path in (folder, folder / "nvidia-h200"):
+            path.chmod(0o555)
+        yield folder
+        for path in (folder, folder / "nvidia-h200"):
+            path.chmod(0o755)
+
+
+def _contents(folder: Path) -> dict[str, bytes | None]:
+    """Return every path below *folder*, with the bytes of the files."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def _finished(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+
+
+def test_what_was_written_is_read(tmp_path: Path, make_table: Callable[..., Table]) -> None:
+    """Reading a written file gives an equal table."""
+    write(tmp_path / "t.json", make_table())
+    assert read(tmp_path / "t.json") == make_table()
+
+
+def test_writing_makes_the_folders(tmp_path: Path, make_table: Callable[..., Table]) -> None:
+    """Folders on the way to the file are created."""
+    write(tmp_path / "a" / "b" / "t.json", make_table())
+    assert (tmp_path / "a" / "b" / "t.json").is_file()
+
+
+def test_the_file_is_the_canonical_text(tmp_path: Path, make_table: Callable[..., Table]) -> None:
+    """A written file holds what `encode` returns, byte for byte."""
+    write(tmp_path / "t.json", make_table())
+    assert (tmp_path / "t.json").read_bytes() == encode(make_table()).encode("ascii")
+
+
+def test_writing_leaves_nothing_but_the_table_and_its_lock(
+    tmp_path: Path, make_table: Callable[..., Table]
+) -> None:
+    """No temporary file stays beside the table."""
+    write(tmp_path / "t.json", make_table())
+    assert {path.name for path in tmp_path.iterdir()} - {".t.json.lock"} == {"t.json"}
+
+
+def test_a_written_table_can_be_read_by_all_and_written_by_its_owner(
+    tmp_path: Path, make_table: Callable[..., Table]
+) -> None:
+    """The mode of a table is 0644."""
+    write(tmp_path / "t.json", make_table())
+    assert stat.S_IMODE((tmp_path / "t.json").stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("time_us", [0.0, float("nan"), float("inf"), -1.0, 1e10])
+def test_no_file_is_written_that_cannot_be_read(
+    tmp_path: Path,
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+    time_us: float,
+) -> None:
+    """A row that no reader accepts is refused and the good file stays."""
+    path = tmp_path / "t.json"
+    write(path, make_table())
+    with pytest.raises(TableError):
+        write(path, make_table({make_key(): make_row(time_us=time_us)}))
+    assert read(path) == make_table()
+
+
+def test_a_failed_write_keeps_the_old_file(
+    tmp_path: Path, make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fills up before the rename leaves the old table and no temporary file."""
+    path = tmp_path / "t.json"
+    write(path, make_table())
+    before = _contents(tmp_path)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(TableWriteError, match="No space left on device"):
+        write(path, make_table({}))
+    assert _contents(tmp_path) == before
+
+
+def test_an_interrupted_write_keeps_the_old_file(
+    tmp_path: Path, make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C before the rename leaves the old table and no temporary file."""
+    path = tmp_path / "t.json"
+    write(path, make_table())
+    before = _contents(tmp_path)
+
+    def interrupted(descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(path, make_table({}))
+    assert _contents(tmp_path) == before
+
+
+def test_a_writer_that_waits_too_long_says_so(
+    tmp_path: Path, make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock that another writer keeps becomes a TableWriteError."""
+    from filelock import FileLock
+
+    monkeypatch.setattr(store_module, "LOCK_TIMEOUT_S", 0.1)
+    path = tmp_path / "t.json"
+    with (
+        FileLock(tmp_path / ".t.json.lock"),
+        pytest.raises(TableWriteError, match="another writer"),
+    ):
+        write(path, make_table())
+
+
+@pytest.mark.parametrize("below", ["file/t.json", "file/deep/t.json"])
+def test_a_folder_that_cannot_be_made_is_a_write_error(
+    tmp_path: Path, make_table: Callable[..., Table], below: str
+) -> None:
+    """Writing below a file is a TableWriteError that names the path, and the file stays."""
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(TableWriteError) as caught:
+        write(tmp_path / below, make_table())
+    assert (caught.value.path, _contents(tmp_path)) == (str(tmp_path / below), {"file": b"mine"})
+
+
+def test_a_kernel_folder_is_a_write_error(make_table: Callable[..., Table]) -> None:
+    """A folder in which not even root can make files is a TableWriteError."""
+    with pytest.raises(TableWriteError):
+        write(Path("/proc/warmup/t.json"), make_table())
+
+
+def test_writing_over_a_folder_is_a_write_error(
+    tmp_path: Path, make_table: Callable[..., Table]
+) -> None:
+    """A folder where the table should be is a TableWriteError and stays as it is."""
+    (tmp_path / "t.json").mkdir()
+    with pytest.raises(TableWriteError):
+        write(tmp_path / "t.json", make_table())
+    assert set(_contents(tmp_path)) - {".t.json.lock"} == {"t.json"}
+
+
+def test_a_read_only_folder_is_a_write_error_and_stays_as_it_is(
+    read_only: Path, run_python: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """A writer without permission gets a TableWriteError and changes nothing."""
+    before = _contents(read_only)
+    code = AS_NOBODY + (
+        "table = store.read(path)\n"
+        "try: store.write(path, table)\n"
+        "except WarmupError as error: print(type(error).__name__)\n"
+    )
+    done = run_python("-c", code, str(read_only))
+    assert (done.stdout, done.stderr, _contents(read_only)) == ("TableWriteError\n", "", before)
+
+
+def test_a_reader_needs_no_home_and_writes_nothing(
+    read_only: Path, run_python: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """A user without a passwd entry, HOME or permissions finds the table and leaves no file."""
+    before = _contents(read_only)
+    code = AS_NOBODY + (
+        "found = store.discover(store.read(path).provenance.runtime, (folder,))\n"
+        "print(len(found.table.gemm), len(store.search_folders()) > 1)\n"
+    )
+    done = run_python("-c", code, str(read_only))
+    assert (done.stdout, done.stderr, _contents(read_only)) == ("2 True\n", "", before)
+
+
+def test_reading_creates_no_file(
+    tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
+) -> None:
+    """Reading, finding and discovering leave the folder as it was."""
+    path = tmp_path / "nvidia-h200" / "t.json"
+    path.parent.mkdir()
+    path.write_text(encode(make_table()))
+    before = _contents(tmp_path)
+    read(path)
+    find(path, {})
+    discover(make_runtime(), (tmp_path / "absent", tmp_path))
+    assert _contents(tmp_path) == before
+
+
+def test_writers_at_once_lose_no_row(
+    tmp_path: Path,
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+    run_together: Callable[..., list[subprocess.Popen[str]]],
+) -> None:
+    """Eight processes adding different rows to one new file end in one table with all of them."""
+    path = tmp_path / "out" / "t.json"
+    rows = {make_key(m): make_row(BLOCK_M=m) for m in range(1, 41)}
+    words = []
+    for index in range(8):
+        mine = dict(list(rows.items())[index::8])
+        (tmp_path / f"{index}.json").write_text(encode(make_table(mine)))
+        words.append([str(tmp_path / f"{index}.json"), str(path)])
+    _finished(run_together(WRITER, words))
+    assert read(path) == make_table(rows)
+
+
+def test_a_reader_never_sees_a_damaged_file(
+    tmp_path: Path,
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+    run_together: Callable[..., list[subprocess.Popen[str]]],
+) -> None:
+    """While others write, every read gives a whole table that never shrinks."""
+    path, source = tmp_path / "t.json", tmp_path / "source.json"
+    write(path, make_table({}))
+    rows = {make_key(m): make_row(BLOCK_M=m) for m in range(1, 41)}
+    source.write_text(encode(make_table(rows)))
+    processes = run_together(WRITER, [[str(source), str(path)]] * 2)
+    seen = [0]
+    while any(process.poll() is None for process in processes):
+        seen.append(len(read(path).gemm))
+    _finished(processes)
+    assert (seen, len(read(path).gemm)) == (sorted(seen), 40)
+
+
+def test_threads_at_once_lose_no_row(
+    tmp_path: Path,
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+) -> None:
+    """Threads of one process that add different rows end in one table with all of them."""
+    path, table = tmp_path / "t.json", make_table()
+
+    def add(m: int) -> None:
+        add_rows(path, table.provenance, table.policy, {make_key(m): make_row(BLOCK_M=m)})
+
+    threads = [threading.Thread(target=add, args=(m,)) for m in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(read(path).gemm) == sorted(make_key(m) for m in range(1, 9))
+
+
+def test_a_row_that_exists_is_kept(
+    tmp_path: Path, make_table: Callable[..., Table], make_row: Callable[..., Row]
+) -> None:
+    """Adding a row for a known key changes nothing."""
+    table = make_table()
+    write(tmp_path / "t.json", table)
+    rows = dict.fromkeys(table.gemm, make_row(BLOCK_M=999))
+    assert add_rows(tmp_path / "t.json", table.provenance, table.policy, rows) == table
+
+
+def test_a_row_is_replaced_on_demand(
+    tmp_path: Path, make_table: Callable[..., Table], make_row: Callable[..., Row]
+) -> None:
+    """With redo the new row takes the old one's place."""
+    table = make_table()
+    write(tmp_path / "t.json", table)
+    rows = dict.fromkeys(table.gemm, make_row(BLOCK_M=999))
+    add_rows(tmp_path / "t.json", table.provenance, table.policy, rows, redo=True)
+    assert read(tmp_path / "t.json").gemm == rows
+
+
+def test_adding_returns_what_was_written(
+    tmp_path: Path, make_table: Callable[..., Table]
+) -> None:
+    """The table that add_rows returns is the one a reader finds."""
+    table = make_table()
+    added = add_rows(tmp_path / "t.json", table.provenance, table.policy, table.gemm)
+    assert read(tmp_path / "t.json") == added
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sm_count": 78}, "device.sm_count: table 132, here 78"),
+        ({"torch": "2.14.0"}, "torch minor: table 2.13, here 2.14"),
+        ({"triton": "3.8.0"}, "triton minor: table 3.7, here 3.8"),
+    ],
+    ids=str,
+)
+def test_rows_of_another_runtime_may_not_join(
+    tmp_path: Path,
+    make_table: Callable[..., Table],
+    make_runtime: Callable[..., Runtime],
+    changes: dict[str, object],
+    said: str,
+) -> None:
+    """Adding rows from another device or runtime names the field and leaves the file alone."""
+    path = tmp_path / "t.json"
+    write(path, make_table())
+    other = make_table({}, runtime=make_runtime(**changes))
+    with pytest.raises(TableMismatchError) as caught:
+        add_rows(path, other.provenance, other.policy, make_table().gemm)
+    assert (caught.value.mismatches, read(path)) == ((said,), make_table())
+
+
+def test_rows_of_a_newer_driver_may_join(
+    tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
+) -> None:
+    """A soft difference does not keep rows out."""
+    table = make_table()
+    write(tmp_path / "t.json", make_table({}))
+    newer = make_table(runtime=make_runtime(driver="999"))
+    assert add_rows(tmp_path / "t.json", newer.provenance, newer.policy, table.gemm) == table
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"mode": "max-autotune"}, "policy mode: table max-autotune-gemm, here max-autotune"),
+        ({"seed": 1}, "policy seed: table 0, here 1"),
+        ({"options": {}}, "policy option dynamic_scale_rblock: table False, here None"),
+        ({"tolerance": {"bf16": 0.5, "f32": 0.5}}, "tolerance"),
+    ],
+    ids=str,
+)
+def test_rows_of_another_policy_may_not_join(
+    tmp_path: Path, make_table: Callable[..., Table], changes: dict[str, object], said: str
+) -> None:
+    """Adding rows that were accepted under another policy names what differs."""
+    table = make_table()
+    write(tmp_path / "t.json", table)
+    policy = dataclasses.replace(table.policy, **changes)  # type: ignore[arg-type]
+    with pytest.raises(TableMismatchError, match=re.escape(said)):
+        add_rows(tmp_path / "t.json", table.provenance, policy, {})
+
+
+def test_a_damaged_file_is_not_overwritten_by_adding(
+    tmp_path: Path, make_table: Callable[..., Table]
+) -> None:
+    """Adding rows to a file that is no table says so and leaves it alone."""
+    path, table = tmp_path / "t.json", make_table()
+    path.write_text("{")
+    with pytest.raises(TableFormatError):
+        add_rows(path, table.provenance, table.policy, table.gemm)
+    assert path.read_text() == "{"
+
+
+def test_rows_are_removed(tmp_path: Path, make_table: Callable[..., Table]) -> None:
+    """Removed rows are gone, the others stay, and unknown keys do not matter."""
+    table = make_table()
+    write(tmp_path / "t.json", table)
+    first, second = table.gemm
+    remove_rows(tmp_path / "t.json", {first, "unknown"})
+    assert set(read(tmp_path / "t.json").gemm) == {second}
+
+
+@pytest.mark.parametrize("name", ["t.txt", "t", "folder.json"])
+def test_a_table_is_a_json_file(tmp_path: Path, name: str) -> None:
+    """`--out` on a folder or on another suffix is a SettingsError."""
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(SettingsError, match=r"is not a \.json file"):
+        check_writable(tmp_path / name)
+
+
+def test_checking_makes_the_folder_and_no_table(tmp_path: Path) -> None:
+    """A path that can be written passes, and no table appears at it."""
+    check_writable(tmp_path / "a" / "t.json")
+    assert set(_contents(tmp_path)) - {"a/.t.json.lock"} == {"a"}
+
+
+def test_the_argument_goes_before_the_environment(
+    tmp_path: Path, make_table: Callable[..., Table]
+) -> None:
+    """An explicit table is taken even when WARMUP_TABLE names another."""
+    write(tmp_path / "a.json", make_table())
+    found = find(tmp_path / "a.json", {"WARMUP_TABLE": str(tmp_path / "absent.json")})
+    assert found.paths == (tmp_path / "a.json",)
+
+
+def test_the_environment_names_a_table(tmp_path: Path, make_table: Callable[..., Table]) -> None:
+    """Without an argument the table is the one in WARMUP_TABLE."""
+    write(tmp_path / "a.json", make_table())
+    assert find(None, {"WARMUP_TABLE": str(tmp_path / "a.json")}).table == make_table()
+
+
+@pytest.mark.parametrize("environment", [{}, {"WARMUP_TABLE": ""}], ids=["unset", "empty"])
+def test_no_name_is_not_found(environment: dict[str, str]) -> None:
+    """Without argument and variable the error says that both were looked at."""
+    with pytest.raises(TableNotFoundError) as caught:
+        find(None, environment)
+    assert caught.value.searched == ("argument", "WARMUP_TABLE")
+
+
+def test_a_table_that_all_can_write_is_remarked(
+    tmp_path: Path, make_table: Callable[..., Table]
+) -> None:
+    """A world-writable file is used and remarked."""
+    write(tmp_path / "t.json", make_table())
+    (tmp_path / "t.json").chmod(0o666)
+    (remark,) = find(tmp_path / "t.json", {}).remarks
+    assert remark == f"{tmp_path / 't.json'} can be written by every user of this machine"
+
+
+def test_the_working_folder_is_searched_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`./tables`, the user data folder and the package's own are searched in that order."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    first, second, third = search_folders()
+    expected = (Path("tables"), tmp_path / "inductor-warmup" / "tables", "tables")
+    assert (first, second, third.name) == expected
+
+
+def test_the_first_folder_with_a_table_wins(
+    tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
+) -> None:
+    """A later folder is not looked into once one has a table for this machine."""
+    for name in ("b", "c"):
+        write(tmp_path / name / "nvidia-h200" / "t.json", make_table())
+    found = discover(make_runtime(), (tmp_path / "a", tmp_path / "b", tmp_path / "c"))
+    assert found.paths == (tmp_path / "b" / "nvidia-h200" / "t.json",)
+
+
+def test_a_folder_with_only_foreign_tables_is_passed_over(
+    tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
+) -> None:
+    """A table for another torch minor is remarked and the next folder is searched."""
+    old = make_table(runtime=make_runtime(torch="2.12.0"))
+    write(tmp_path / "a" / "nvidia-h200" / "old.json", old)
+    write(tmp_path / "b" / "nvidia-h200" / "t.json", make_table())
+    found = discover(make_runtime(), (tmp_path / "a", tmp_path / "b"))
+    left_out = f"{tmp_path}/a/nvidia-h200/old.json: left out: torch minor: table 2.12, here 2.13"
+    assert (found.table, found.remarks) == (make_table(), (left_out,))
+
+
+def test_several_tables_become_one(
+    tmp_path: Path,
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+    make_runtime: Callable[..., Runtime],
+) -> None:
+    """All tables for this machine in a folder are united, in the order of their names."""
+    folder = tmp_path / "nvidia-h200"
+    for m in (3, 1, 2):
+        write(folder / f"{m}.json", make_table({make_key(m): make_row()}))
+    found = discover(make_runtime(), (tmp_path,))
+    assert (found.paths, set(found.table.gemm), found.remarks) == (
+        tuple(folder / f"{m}.json" for m in (1, 2, 3)),
+        {make_key(m) for m in (1, 2, 3)},
+        (),
+    )
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")], ids=["old-first", "new-first"])
+def test_a_conflict_is_remarked_and_the_newer_row_taken(
+    tmp_path: Path,
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_runtime: Callable[..., Runtime],
+    names: tuple[str, str],
+) -> None:
+    """Where two files disagree the one created later wins, whatever its name, and it is said."""
+    rows = [make_row("mm_old", BLOCK_M=1), make_row("mm_new", BLOCK_M=2)]
+    for name, row, day in zip(names, rows, ("01", "02"), strict=True):
+        table = make_table({KEY: row}, created=f"2026-01-{day}T00:00:00Z")
+        write(tmp_path / "nvidia-h200" / f"{name}.json", table)
+    found = discover(make_runtime(), (tmp_path,))
+    said = f"conflict: {KEY}: mm_old(BLOCK_M=1) or mm_new(BLOCK_M=2)"
+    assert (found.table.gemm[KEY], found.remarks) == (rows[1], (said,))
+
+
+def test_a_damaged_table_is_remarked_and_left_out(
+    tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
+) -> None:
+    """One damaged file among others is named and the others serve."""
+    write(tmp_path / "nvidia-h200" / "good.json", make_table())
+    (tmp_path / "nvidia-h200" / "bad.json").write_text("{")
+    found = discover(make_runtime(), (tmp_path,))
+    (remark,) = found.remarks
+    assert (found.table, remark.split(":")[0]) == (
+        make_table(),
+        str(tmp_path / "nvidia-h200" / "bad.json"),
+    )
+
+
+def test_an_interrupted_writers_file_is_no_table(
+    tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
+) -> None:
+    """The temporary file of a killed writer is neither used nor remarked."""
+    write(tmp_path / "nvidia-h200" / "t.json", make_table())
+    (tmp_path / "nvidia-h200" / ".t.json.x1y2").write_text("{")
+    found = discover(make_runtime(), (tmp_path,))
+    assert (len(found.paths), found.remarks) == (1, ())
+
+
+def test_nothing_found_says_where_it_looked(
+    tmp_path: Path, make_runtime: Callable[..., Runtime]
+) -> None:
+    """The error names the device, its slug and every folder."""
+    with pytest.raises(TableNotFoundError) as caught:
+        discover(make_runtime(), (tmp_path / "a", tmp_path / "b"))
+    assert (caught.value.wanted, caught.value.searched) == (
+        "no table for NVIDIA H200 (nvidia-h200)",
+        (str(tmp_path / "a" / "nvidia-h200"), str(tmp_path / "b" / "nvidia-h200")),
+    )
+
+
+def test_a_digest_guards_the_file_itself(tmp_path: Path, make_table: Callable[..., Table]) -> None:
+    """A value edited in the file on disk is told as damage on the next read."""
+    path = tmp_path / "t.json"
+    write(path, make_table())
+    document = json.loads(path.read_text())
+    document["policy"]["seed"] = 5
+    path.write_text(json.dumps(document))
+    with pytest.raises(TableFormatError, match="digest"):
+        read(path)
+
+
+def test_a_table_moves_between_machines_as_text(
+    tmp_path: Path, make_table: Callable[..., Table]
+) -> None:
+    """A file that git checked out with CRLF endings is the same table."""
+    path = tmp_path / "t.json"
+    path.write_bytes(encode(make_table()).replace("\n", "\r\n").encode())
+    assert read(path) == decode(encode(make_table()), "t.json")

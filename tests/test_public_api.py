@@ -1,0 +1,75 @@
+"""What `import warmup` offers."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import warmup
+
+
+def test_all_is_sorted() -> None:
+    """`__all__` is in order and names nothing twice."""
+    assert warmup.__all__ == sorted(set(warmup.__all__))
+
+
+def test_all_is_what_the_package_offers() -> None:
+    """`dir(warmup)` and `__all__` are the same."""
+    assert dir(warmup) == warmup.__all__
+
+
+@pytest.mark.parametrize("name", warmup.__all__)
+def test_each_name_can_be_imported(name: str) -> None:
+    """Every name of `__all__` is there, without torch."""
+    assert getattr(warmup, name) is not None
+
+
+def test_type_checkers_see_the_same_names(root: Path) -> None:
+    """The imports under TYPE_CHECKING, which editors read, are the names of `__all__`."""
+    tree = ast.parse((root / "warmup" / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    names = [
+        alias.asname or alias.name
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
+    assert sorted([*names, "__version__"]) == warmup.__all__
+
+
+def test_type_checkers_see_the_same_objects(root: Path) -> None:
+    """What TYPE_CHECKING imports from where is what the package hands out at run time."""
+    source = (root / "warmup" / "__init__.py").read_text(encoding="utf-8")
+    block = re.search(r"^if TYPE_CHECKING:\n((?:    .*\n|\n)+)", source, re.MULTILINE)
+    assert block is not None
+    seen: dict[str, object] = {}
+    exec(inspect.cleandoc("\n" + block[1]), seen)  # noqa: S102  our own imports
+    differing = [n for n, v in seen.items() if n != "__builtins__" and getattr(warmup, n) is not v]
+    assert differing == []
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """A misspelled name fails as it does for any module."""
+    with pytest.raises(AttributeError, match="module 'warmup' has no attribute 'instal'"):
+        _ = warmup.instal
+
+
+def test_every_public_error_is_a_warmup_error() -> None:
+    """Whoever catches WarmupError catches every error that the package names."""
+    names = [name for name in warmup.__all__ if name.endswith("Error")]
+    kinds = [getattr(warmup, name) for name in names]
+    assert [issubclass(kind, warmup.WarmupError) for kind in kinds] == [True] * 8
+
+
+def test_every_public_object_says_what_it_is() -> None:
+    """Each public class and function has a docstring."""
+    objects = [getattr(warmup, name) for name in warmup.__all__ if name != "__version__"]
+    assert [value.__name__ for value in objects if not inspect.getdoc(value)] == []

@@ -1,0 +1,477 @@
+"""Audits: the same truth from JSON lines and from server logs, and never a crash."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmup.auditing import MAX_LINE, AuditReport, Miss, audit
+from warmup.errors import SettingsError, TableFormatError, TableNotFoundError
+from warmup.events import Emitter, Event, EventName, JsonLinesSink, Sink
+from warmup.table import Table
+from warmup.table.codec import digest_of
+from warmup.table.store import write
+
+FIELDS = (
+    "event schema run pid seq digest path table key reason differs nearest choice site option "
+    "from_cache"
+)
+MISS: dict[str, Any] = {
+    "kind": "gemm",
+    "key": "k2",
+    "reason": "not_in_table",
+    "nearest": "k1",
+    "differs": ["m: row 1, here 2"],
+    "choice": "bias_addmm",
+}
+INSTALLED: dict[str, Any] = {"path": "", "table": "d", "rows": 2, "on_miss": "fallback"}
+SUMMARY: dict[str, Any] = {"hits": 0, "misses": 0, "from_cache": 0, "silent": True}
+VALUES = st.sampled_from([float("inf"), float("nan"), 10**40, -1, "\x00", "\ud800"]) | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@contextmanager
+def run_to(*sinks: Sink, run: str = "r1") -> Iterator[Emitter]:
+    """Give an emitter of one run of the table with digest d."""
+    yield Emitter(list(sinks), {"digest": "d"}, run)
+    for sink in sinks:
+        if isinstance(sink, JsonLinesSink):
+            sink.close()
+
+
+def jsonl(path: Path) -> JsonLinesSink:
+    sink = JsonLinesSink(path)
+    sink.open()
+    return sink
+
+
+def text_log(path: Path) -> Sink:
+    """Return a sink that writes events among the other lines of a server's log."""
+
+    def write_line(event: Event) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write("2026-01-02 INFO uvicorn: GET /healthz 200\n")
+            file.write(f"2026-01-02 WARN [w 3] warmup-event {event.to_json()} trace={{7}}\n")
+            file.write("warmup: 1 hits, 1 misses\n")
+
+    return write_line
+
+
+def serve(emitter: Emitter) -> None:
+    """Emit what a server with one hit, two misses and one uncovered benchmark emits."""
+    emitter.emit(EventName.INSTALLED, **INSTALLED)
+    emitter.emit(EventName.HIT, kind="gemm", key="k1", winner="w")
+    emitter.emit(EventName.MISSED, **MISS)
+    emitter.emit(EventName.MISSED, **MISS)
+    emitter.emit(EventName.UNCOVERED, site="conv")
+    emitter.emit(EventName.CONTRADICTED, option="o", expected="1", found="2")
+    emitter.emit(EventName.SUMMARY, **SUMMARY)
+
+
+SERVED = AuditReport(
+    runs=1,
+    digests=("d",),
+    hits={"k1": 1},
+    misses=(Miss("k2", "not_in_table", 2, "k1", ("m: row 1, here 2",), "bias_addmm"),),
+    uncovered={"conv": 1},
+    tuned={},
+    contradictions=("o: table 1, here 2",),
+    from_cache=0,
+    silent=(),
+    unused=None,
+    damaged=0,
+)
+
+
+def raw(**changes: Any) -> str:
+    """Return the line of a hit with changed fields."""
+    record = {"event": "lookup.hit", "schema": 1, "run": "r", "pid": 1, "seq": 0, "time": 0.5}
+    return json.dumps({**record, "digest": "d", "key": "k1", "winner": "w", **changes})
+
+
+def test_json_lines_are_audited(tmp_path: Path) -> None:
+    """Everything that a run emitted is in the report of its JSON-lines file."""
+    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+        serve(emitter)
+    assert audit([tmp_path / "a.jsonl"]) == SERVED
+
+
+def test_a_text_log_says_the_same(tmp_path: Path) -> None:
+    """Events amid the other lines of a server's log, with text before and after, are found."""
+    with run_to(text_log(tmp_path / "server.log")) as emitter:
+        serve(emitter)
+    assert audit([tmp_path / "server.log"]) == SERVED
+
+
+def test_an_event_in_both_files_counts_once(tmp_path: Path) -> None:
+    """A run that wrote JSON lines and a text log is counted once from both."""
+    with run_to(jsonl(tmp_path / "a.jsonl"), text_log(tmp_path / "server.log")) as emitter:
+        serve(emitter)
+    assert audit([tmp_path / "server.log", tmp_path / "a.jsonl"]) == SERVED
+
+
+def test_a_log_named_twice_counts_once(tmp_path: Path) -> None:
+    """Naming a file twice changes nothing."""
+    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+        serve(emitter)
+    assert audit([tmp_path / "a.jsonl", str(tmp_path / "a.jsonl")]) == SERVED
+
+
+def test_what_python_logging_writes_is_audited(tmp_path: Path) -> None:
+    """The package's own log lines, through a formatter with fields around them, are found."""
+    from warmup.events import log_event
+
+    logger = logging.getLogger("warmup")
+    handler = logging.FileHandler(tmp_path / "server.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s|%(levelname)s|%(message)s|%(process)d"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        with run_to(log_event) as emitter:
+            serve(emitter)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()
+    assert audit([tmp_path / "server.log"]) == SERVED
+
+
+def test_runs_are_told_apart(tmp_path: Path) -> None:
+    """The same numbers in two runs, or in two processes of one run, are different events."""
+    lines = [raw(run="a"), raw(run="b"), raw(run="a", pid=2), raw(run="a")]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    report = audit([tmp_path / "a.jsonl"])
+    assert (report.runs, report.hits) == (3, {"k1": 3})
+
+
+def test_each_digest_is_named_once(tmp_path: Path) -> None:
+    """Runs under two tables give two digests, sorted."""
+    lines = [raw(run="a", digest="e"), raw(run="b", digest="d"), raw(run="c", digest="e")]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    assert audit([tmp_path / "a.jsonl"]).digests == ("d", "e")
+
+
+def test_reasons_of_one_key_are_counted_apart(tmp_path: Path) -> None:
+    """A key that missed for two reasons is two misses, in natural order of keys."""
+    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+        for key, reason in [("m=16", "x"), ("m=2", "x"), ("m=2", "y"), ("m=2", "y")]:
+            emitter.emit(EventName.MISSED, **{**MISS, "key": key, "reason": reason})
+    report = audit([tmp_path / "a.jsonl"])
+    found = [(miss.key, miss.reason, miss.count) for miss in report.misses]
+    assert found == [("m=2", "x", 1), ("m=2", "y", 2), ("m=16", "x", 1)]
+
+
+def test_misses_are_summed_by_reason(tmp_path: Path) -> None:
+    """The counts by reason add up to the count of misses."""
+    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+        for key, reason in [("a", "x"), ("b", "x"), ("b", "y")]:
+            emitter.emit(EventName.MISSED, **{**MISS, "key": key, "reason": reason})
+    report = audit([tmp_path / "a.jsonl"])
+    assert (report.reasons, report.miss_count) == ({"x": 2, "y": 1}, 3)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'warmup-event {"event":"lookup.hit"',
+        "warmup-event {",
+        'warmup-event {"event":"lookup.hit","schema":2}',
+        "warmup-event " + raw(schema=2),
+        "warmup-event " + raw(seq=None),
+        "warmup-event " + raw(pid="x"),
+        "warmup-event " + raw(pid=1e400),
+        "warmup-event " + raw(event="table.installed"),
+        "warmup-event " + raw(event="run.summary"),
+        "warmup-event " + raw(event="run.summary", from_cache=1e400),
+        "warmup-event " + raw(event="lookup.missed"),
+        "warmup-event {" + '"a":[' * 100_000,
+        "warmup-event " + raw(pid=1).replace('"pid": 1', '"pid": ' + "9" * 5000),
+        raw()[:60],
+        raw()[:-1],
+    ],
+    ids=lambda line: line[13:50],
+)
+def test_a_damaged_event_is_counted(tmp_path: Path, line: str) -> None:
+    """An event that cannot be read is counted and the events around it are not lost."""
+    log = f"{raw(seq=1)}\n{line}\n{raw(seq=2)}\n"
+    (tmp_path / "server.log").write_text(log.replace('{"event": ', '{"event":'))
+    report = audit([tmp_path / "server.log"])
+    assert (report.damaged, report.hits) == (1, {"k1": 2})
+
+
+def test_a_damaged_event_is_no_event(tmp_path: Path) -> None:
+    """A hit without key counts neither as a run nor as a lookup."""
+    line = raw().replace('"key": "k1", ', "")
+    (tmp_path / "server.log").write_text(f"warmup-event {line}\n")
+    report = audit([tmp_path / "server.log"])
+    assert (report.damaged, report.runs, report.hits) == (1, 0, {})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "warmup: 3 hits",
+        "warmup-event",
+        "the warmup-event marker in prose",
+        '{"event":"request.finished","status":200}',
+        '{"message":"hello"}',
+        "{",
+        "\x00" * 50,
+        "é" * 50,
+    ],
+)
+def test_other_lines_are_skipped(tmp_path: Path, line: str) -> None:
+    """Lines that are nobody's event, or another program's, are neither events nor damage."""
+    (tmp_path / "server.log").write_text(f"{line}\n", encoding="utf-8")
+    report = audit([tmp_path / "server.log"])
+    assert (report.damaged, report.runs) == (0, 0)
+
+
+def test_a_log_need_not_be_utf8(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 on other lines, or around an event, lose no event."""
+    line = f"\xe9t\xe9 warmup-event {raw()} fin\xe9e\n".encode("latin-1")
+    (tmp_path / "server.log").write_bytes(b"\xff\xfe\n" + line)
+    assert audit([tmp_path / "server.log"]).hits == {"k1": 1}
+
+
+def test_a_log_may_end_in_the_middle_of_an_event(tmp_path: Path) -> None:
+    """The last line of a killed process is damage, its other events count."""
+    (tmp_path / "a.jsonl").write_text((raw(seq=1) + "\n" + raw(seq=2)[:70]).replace('t": ', 't":'))
+    report = audit([tmp_path / "a.jsonl"])
+    assert (report.hits, report.damaged) == ({"k1": 1}, 1)
+
+
+def test_an_endless_line_is_read_in_pieces(tmp_path: Path) -> None:
+    """A line longer than the limit does not hide the event on the next one."""
+    (tmp_path / "server.log").write_text(f"{'x' * (3 * MAX_LINE)}\nwarmup-event {raw()}\n")
+    assert audit([tmp_path / "server.log"]).hits == {"k1": 1}
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["9" * 5000, "²", "m=²", "", "\n", "\ud800", "1a1"],
+    ids=["long", "superscript", "inside", "empty", "newline", "surrogate", "digits"],
+)
+def test_any_key_in_a_log_is_reported(tmp_path: Path, key: str) -> None:
+    """A missed key that no table could have is reported as it stands, among others."""
+    lines = [
+        raw(event="lookup.missed", key=missed, reason="x", seq=seq)
+        for seq, missed in enumerate(["mm m=5", key, "1"])
+    ]
+    (tmp_path / "a.log").write_text("".join(f"warmup-event {line}\n" for line in lines))
+    assert {miss.key for miss in audit([tmp_path / "a.log"]).misses} == {"mm m=5", key, "1"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["nul\x00.json", "n" * 5000, "/proc", "a.json, b.json"],
+    ids=["nul", "long", "folder", "two"],
+)
+def test_any_table_path_in_a_log_is_looked_for(tmp_path: Path, path: str) -> None:
+    """A path that no table has leaves the unused rows unknown."""
+    line = raw(event="table.installed", path=path, table="d")
+    (tmp_path / "a.log").write_text(f"warmup-event {line}\n")
+    assert audit([tmp_path / "a.log"]).unused is None
+
+
+@given(
+    event=st.sampled_from(EventName),
+    field=st.sampled_from(FIELDS.split()),
+    value=VALUES,
+)
+def test_no_value_in_a_log_breaks_the_audit(
+    tmp_path_factory: pytest.TempPathFactory, event: EventName, field: str, value: Any
+) -> None:
+    """An event with any JSON value in any field is counted or damage, one or the other."""
+    everything = {**MISS, **INSTALLED, **SUMMARY, "site": "s", "option": "o", "expected": "1"}
+    line = raw(**{**everything, "found": "2", "event": event, field: value})
+    path = tmp_path_factory.getbasetemp() / "fuzzed.log"
+    path.write_text(f"warmup-event {line}\n", encoding="utf-8")
+    report = audit([path])
+    assert (report.damaged, report.runs) in {(0, 1), (1, 0)}
+
+
+@pytest.mark.parametrize("name", ["absent.log", "."])
+def test_a_log_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    """A log that is not there, or a folder, is a SettingsError that names it."""
+    with pytest.raises(SettingsError, match="cannot be read"):
+        audit([tmp_path / name])
+
+
+def installed(path: Path, table: Table, *used: str, run: str = "r1", log: Path) -> None:
+    """Emit a run that installed *table* from *path* and hit the keys *used*."""
+    with run_to(jsonl(log), run=run) as emitter:
+        fields = {**INSTALLED, "path": str(path), "table": digest_of(table)}
+        emitter.emit(EventName.INSTALLED, **fields)
+        for key in used:
+            emitter.emit(EventName.HIT, key=key, winner="w")
+
+
+def test_rows_never_used_are_found_in_the_installed_file(
+    tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
+) -> None:
+    """The table that the log names is read and its unasked rows are listed."""
+    table = make_table()
+    write(tmp_path / "t.json", table)
+    installed(tmp_path / "t.json", table, make_key(560), log=tmp_path / "a.jsonl")
+    assert audit([tmp_path / "a.jsonl"]).unused == (make_key(1024),)
+
+
+def test_unused_are_the_rows_that_no_run_used(
+    tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
+) -> None:
+    """A row used by any of several runs is used."""
+    table = make_table()
+    write(tmp_path / "t.json", table)
+    installed(tmp_path / "t.json", table, make_key(560), run="a", log=tmp_path / "a.jsonl")
+    installed(tmp_path / "t.json", table, make_key(1024), run="b", log=tmp_path / "a.jsonl")
+    assert audit([tmp_path / "a.jsonl"]).unused == ()
+
+
+def test_a_row_that_was_asked_for_is_not_unused(
+    tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
+) -> None:
+    """A row whose choice was rejected was asked for, so that it is a miss and not unused too."""
+    table = make_table()
+    write(tmp_path / "t.json", table)
+    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+        fields = {**INSTALLED, "path": str(tmp_path / "t.json"), "table": digest_of(table)}
+        emitter.emit(EventName.INSTALLED, **fields)
+        missed = {**MISS, "key": make_key(560), "reason": "choice_rejected"}
+        emitter.emit(EventName.MISSED, **missed)
+    assert audit([tmp_path / "a.jsonl"]).unused == (make_key(1024),)
+
+
+def test_a_table_that_changed_since_leaves_unused_unknown(
+    tmp_path: Path, make_table: Callable[..., Table]
+) -> None:
+    """A file with another digest than the installed one says nothing about unused rows."""
+    write(tmp_path / "t.json", make_table({}))
+    installed(tmp_path / "t.json", make_table(), log=tmp_path / "a.jsonl")
+    assert audit([tmp_path / "a.jsonl"]).unused is None
+
+
+def test_a_named_table_is_taken_whatever_was_installed(
+    tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
+) -> None:
+    """With a table named, its unasked rows are listed in natural order."""
+    write(tmp_path / "t.json", make_table())
+    (tmp_path / "a.jsonl").write_text("")
+    report = audit([tmp_path / "a.jsonl"], table=tmp_path / "t.json")
+    assert report.unused == (make_key(560), make_key(1024))
+
+
+def test_a_named_table_must_be_there(tmp_path: Path) -> None:
+    """A named table that is absent is an error."""
+    (tmp_path / "a.jsonl").write_text("")
+    with pytest.raises(TableNotFoundError):
+        audit([tmp_path / "a.jsonl"], table=tmp_path / "absent.json")
+
+
+def test_a_named_table_must_be_whole(tmp_path: Path) -> None:
+    """A named table that is damaged is an error."""
+    (tmp_path / "a.jsonl").write_text("")
+    (tmp_path / "t.json").write_text("{")
+    with pytest.raises(TableFormatError):
+        audit([tmp_path / "a.jsonl"], table=tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("names", [("table.installed",), ("table.installed", "run.summary")])
+def test_a_run_without_lookups_is_silent(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """A run that installed a table and asked nothing is silent, ended or killed."""
+    with run_to(jsonl(tmp_path / "a.jsonl"), run="quiet") as emitter:
+        for name in names:
+            emitter.emit(EventName(name), **INSTALLED, **SUMMARY)
+    (silent,) = audit([tmp_path / "a.jsonl"]).silent
+    assert silent.startswith("quiet/")
+
+
+def test_a_run_served_from_cache_is_not_silent(tmp_path: Path) -> None:
+    """Graphs that came whole from inductor's cache are counted and break the silence."""
+    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+        emitter.emit(EventName.INSTALLED, **INSTALLED)
+        emitter.emit(EventName.SUMMARY, **{**SUMMARY, "from_cache": 3})
+    report = audit([tmp_path / "a.jsonl"])
+    assert (report.silent, report.from_cache) == ((), 3)
+
+
+@pytest.mark.parametrize("name", [EventName.HIT, EventName.TUNED, EventName.MISSED])
+def test_any_lookup_breaks_the_silence(tmp_path: Path, name: EventName) -> None:
+    """A run with one hit, one miss or one tuned problem is not silent."""
+    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+        emitter.emit(EventName.INSTALLED, **INSTALLED)
+        emitter.emit(name, **MISS)
+    assert audit([tmp_path / "a.jsonl"]).silent == ()
+
+
+def test_one_silent_run_among_others_is_named(tmp_path: Path) -> None:
+    """A loud run does not cover for a silent one."""
+    for run in ("loud", "quiet"):
+        with run_to(jsonl(tmp_path / f"{run}.jsonl"), run=run) as emitter:
+            emitter.emit(EventName.INSTALLED, **INSTALLED)
+            if run == "loud":
+                emitter.emit(EventName.HIT, key="k1", winner="w")
+    report = audit([tmp_path / "loud.jsonl", tmp_path / "quiet.jsonl"])
+    assert [name.split("/")[0] for name in report.silent] == ["quiet"]
+
+
+def test_tuned_problems_are_counted(tmp_path: Path) -> None:
+    """What was tuned at serving is counted by key."""
+    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+        emitter.emit(EventName.TUNED, key="k1", winner="w")
+    assert audit([tmp_path / "a.jsonl"]).tuned == {"k1": 1}
+
+
+def test_a_contradiction_of_many_runs_is_told_once(tmp_path: Path) -> None:
+    """The same contradicted option in each of several runs is one line."""
+    for run in ("a", "b"):
+        with run_to(jsonl(tmp_path / "a.jsonl"), run=run) as emitter:
+            emitter.emit(EventName.CONTRADICTED, option="o", expected="1", found="2")
+    assert audit([tmp_path / "a.jsonl"]).contradictions == ("o: table 1, here 2",)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "failed"),
+    [
+        ((), ()),
+        (("miss",), ("miss",)),
+        (("uncovered", "miss"), ("uncovered", "miss")),
+        (("silent",), ()),
+        (("silent", "miss"), ("miss",)),
+    ],
+)
+def test_an_audit_fails_on_what_it_found_and_was_asked_for(
+    tmp_path: Path, wanted: tuple[str, ...], failed: tuple[str, ...]
+) -> None:
+    """Only kinds that were asked for and found fail, in the order asked."""
+    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+        serve(emitter)
+    assert audit([tmp_path / "a.jsonl"]).failures(wanted) == failed
+
+
+def test_an_audit_without_any_run_fails_on_silence(tmp_path: Path) -> None:
+    """Logs in which nothing was installed are as bad as a silent run."""
+    (tmp_path / "server.log").write_text("GET / 200\n")
+    assert audit([tmp_path / "server.log"]).failures(("silent", "miss")) == ("silent",)
+
+
+def test_a_clean_audit_fails_on_nothing(tmp_path: Path) -> None:
+    """A run of hits alone fails on none of the three."""
+    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+        emitter.emit(EventName.HIT, key="k1", winner="w")
+    assert audit([tmp_path / "a.jsonl"]).failures(("miss", "uncovered", "silent")) == ()
