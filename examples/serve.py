@@ -27,7 +27,9 @@ class Server:
 
     def __init__(self, model: torch.nn.Module, buckets: list[int]) -> None:
         self.buckets = sorted(buckets)
-        self.requests: queue.Queue[tuple[torch.Tensor, queue.Queue[torch.Tensor]] | None] = queue.Queue()
+        self.requests: queue.Queue[tuple[torch.Tensor, queue.Queue[torch.Tensor]] | None] = (
+            queue.Queue()
+        )
         self.device = next(model.parameters()).device
         # One static artifact per bucket: without dynamic=False the second size would make a
         # dynamic one, which no static row answers.

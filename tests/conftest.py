@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if importlib.util.find_spec("hypothesis"):  # the tests for a GPU run without it
     from hypothesis import settings
 
-    settings.register_profile("fast", max_examples=60, deadline=None, database=None)
+    settings.register_profile("fast", max_examples=50, deadline=None, database=None)
     settings.load_profile("fast")
 
 _DEVICE = Device(

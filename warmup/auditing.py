@@ -13,6 +13,7 @@ from warmup.errors import SettingsError, TableError
 from warmup.events import EVENT_SCHEMA, LOG_MARKER, EventName
 from warmup.problem import natural_order
 from warmup.table.codec import digest_of
+from warmup.table.merge import combine
 from warmup.table.store import read
 
 MAX_LINE: Final = 1_000_000
@@ -36,7 +37,7 @@ class AuditReport:
     """Everything the logs say. A *run* is one installed table in one process.
 
     ``unused`` are the table's rows that no run asked for, None when no table could be read;
-    ``silent`` are the runs that asked nothing and took nothing from inductor's caches, and
+    ``silent`` are the runs without a decision, their own or that of a cached graph, and
     ``damaged`` counts lines that carry the marker but cannot be read.
     """
 
@@ -48,6 +49,7 @@ class AuditReport:
     tuned: Mapping[str, int]
     contradictions: tuple[str, ...]
     from_cache: int
+    cached_decisions: int
     silent: tuple[str, ...]
     unused: tuple[str, ...] | None
     damaged: int
@@ -81,10 +83,11 @@ class _Run:
 
     name: str
     digest: str = ""
-    table_path: str = ""
+    table_paths: tuple[str, ...] = ()
     table_digest: str = ""
     asked: int = 0
     from_cache: int = 0
+    cached_decisions: int = 0
 
 
 @dataclass
@@ -109,9 +112,11 @@ class _Ledger:
         run.digest = str(record.get("digest", run.digest))
         name = record["event"]
         if name == EventName.INSTALLED:
-            run.table_path, run.table_digest = str(record["path"]), str(record["table"])
-        elif name == EventName.SUMMARY:
-            run.from_cache = int(record["from_cache"])
+            run.table_paths = tuple(map(str, record["paths"]))
+            run.table_digest = str(record["table"])
+        elif name == EventName.CACHED:
+            run.from_cache += 1
+            run.cached_decisions += int(record["decisions"])
         elif name == EventName.UNCOVERED:
             self.uncovered[str(record["site"])] += 1
         elif name == EventName.CONTRADICTED:
@@ -158,8 +163,9 @@ def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> Aud
         tuned=dict(ledger.tuned),
         contradictions=tuple(ledger.contradictions),
         from_cache=sum(run.from_cache for run in ledger.runs.values()),
+        cached_decisions=sum(run.cached_decisions for run in ledger.runs.values()),
         silent=tuple(
-            run.name for run in ledger.runs.values() if not run.asked and not run.from_cache
+            run.name for run in ledger.runs.values() if not run.asked and not run.cached_decisions
         ),
         unused=_unused(ledger, table),
         damaged=ledger.damaged,
@@ -215,12 +221,13 @@ def _unused(ledger: _Ledger, named: str | Path | None) -> tuple[str, ...] | None
     rows: set[str] = set()
     for run in ledger.runs.values():
         try:
-            table = read(Path(run.table_path)) if run.table_path else None
+            tables = [read(Path(path)) for path in run.table_paths]
         except TableError:
-            table = None
-        if table is None or digest_of(table) != run.table_digest:
             return None
-        rows |= table.gemm.keys()
+        union = combine(tables)[0] if tables else None
+        if union is None or digest_of(union) != run.table_digest:
+            return None
+        rows |= union.gemm.keys()
     return _sorted_keys(rows - asked) if ledger.runs else None
 
 

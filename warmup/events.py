@@ -33,6 +33,7 @@ class EventName(StrEnum):
     HIT = "lookup.hit"
     MISSED = "lookup.missed"
     TUNED = "problem.tuned"
+    CACHED = "graph.cached"
     UNCOVERED = "benchmark.uncovered"
     CONTRADICTED = "policy.contradicted"
     SUMMARY = "run.summary"
@@ -156,6 +157,8 @@ class Tally:
     miss_reasons: Counter[str] = field(default_factory=Counter)
     uncovered: Counter[str] = field(default_factory=Counter)
     tuned: int = 0
+    cached_graphs: int = 0
+    cached_decisions: int = 0
     contradictions: int = 0
 
     def __call__(self, event: Event) -> None:
@@ -170,5 +173,8 @@ class Tally:
             self.uncovered[text["site"]] += 1
         elif event.name is EventName.TUNED:
             self.tuned += 1
+        elif event.name is EventName.CACHED:
+            self.cached_graphs += 1
+            self.cached_decisions += int(text["decisions"])
         elif event.name is EventName.CONTRADICTED:
             self.contradictions += 1

@@ -45,10 +45,11 @@ class Lookup:
         return self.on_miss is OnMiss.TUNE
 
     def find(self, key: str) -> Winner | MissReason:
+        rejection = self._rejection()
+        if rejection is not None:
+            return rejection
         row = self._fresh.get(key) or self.rows.get(key)
-        if row is None:
-            return _absence(key)
-        return self._rejection() or row.winner
+        return _absence(key) if row is None else row.winner
 
     def hit(self, key: str, winner: Winner) -> None:
         self.emitter.emit(EventName.HIT, kind="gemm", key=key, winner=str(winner))
@@ -76,7 +77,12 @@ class Lookup:
             self.on_tuned(result)
 
     def uncovered(self, site: str) -> None:
+        if self.tunes and site.startswith("select:"):
+            return  # asked for, and reported as tuned
         self.emitter.emit(EventName.UNCOVERED, site=site)
+
+    def cached(self, decisions: int) -> None:
+        self.emitter.emit(EventName.CACHED, decisions=decisions)
 
     def contradicted(self, option: str, expected: str, found: str) -> None:
         with self._lock:

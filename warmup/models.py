@@ -83,7 +83,7 @@ def load_model(target: str) -> LoadedModel:
     module = _instantiate(found, target)
     inputs = getattr(namespace, _INPUTS_FUNCTION, None)
     stem = Path(path_text).stem if path_text.endswith(".py") else path_text.rsplit(".", 1)[-1]
-    label = stem if not name or name == stem else f"{stem}.{name}"
+    label = stem if name.lower() in ("", stem.lower()) else f"{stem}.{name}"
     return LoadedModel(module.eval(), inputs if callable(inputs) else None, label)
 
 

@@ -19,11 +19,11 @@ NO_EPILOGUE = "none"
 _DIM = r"[0-9]+(?:\.\.[0-9]*)?"
 _LAYOUT = rf"(?:row|col|packed|any\([0-9.,]+\))(?:/{_DIM})?(?:@{_DIM})?"
 _NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
-_EPILOGUE = r"[a-zA-Z0-9_.,;()\[\]~+\-]+"
+_EPILOGUE = r"[a-zA-Z0-9_.,()\[\]~+\-]+"
 _KEY = re.compile(
-    rf"(?P<op>[a-z][a-z0-9_]*)(?: batch={_DIM})? m={_DIM} n={_DIM} k={_DIM} [a-z][a-z0-9]*"
-    rf"(?: dtype_b=[a-z0-9]+)? a={_LAYOUT} b={_LAYOUT}(?: a2={_LAYOUT})?(?: b2={_LAYOUT})?"
-    rf"(?: bias=[a-z0-9]+)?(?: alpha={_NUMBER})?(?: beta={_NUMBER})? out=[a-z][a-z0-9]*"
+    rf"(?P<op>[a-z][a-z0-9_]*)(?: batch={_DIM})? m={_DIM} n={_DIM} k={_DIM} [a-z][a-z0-9_]*"
+    rf"(?: dtype_b=[a-z0-9_]+)? a={_LAYOUT} b={_LAYOUT}(?: a2={_LAYOUT})?(?: b2={_LAYOUT})?"
+    rf"(?: bias=[a-z0-9]+)?(?: alpha={_NUMBER})?(?: beta={_NUMBER})? out=[a-z][a-z0-9_]*"
     rf"(?: fp32=[a-z0-9]+)?(?: reduction=full)? \| epilogue={_EPILOGUE}"
 )
 MAX_KEY_LENGTH = 2048

@@ -40,7 +40,8 @@ class Report:
 
     ``hits`` and ``misses`` count decisions by key, ``uncovered`` counts benchmarks by site;
     ``from_cache`` counts compiled graphs that inductor took whole from its caches under this
-    table's digest, consulting nobody; ``unused`` are rows never asked for.
+    table's digest, consulting nobody, and ``cached_decisions`` the decisions those were compiled
+    with; ``unused`` are rows that no hit used.
     """
 
     digest: str
@@ -50,12 +51,13 @@ class Report:
     uncovered: Mapping[str, int]
     tuned: int
     from_cache: int
+    cached_decisions: int
     unused: tuple[str, ...]
 
     @property
     def is_silent(self) -> bool:
-        """True when inductor neither asked anything nor took a graph from its caches."""
-        return not (self.hits or self.misses or self.tuned or self.from_cache)
+        """True when no decision was asked for, or had been for a graph taken from a cache."""
+        return not (self.hits or self.misses or self.tuned or self.cached_decisions)
 
     def __str__(self) -> str:
         misses = sum(self.misses.values())
@@ -65,7 +67,8 @@ class Report:
             f"warmup {self.digest[:12]}: {sum(self.hits.values())} hits, {misses} misses"
             f"{f' ({reasons})' if reasons else ''}, "
             f"{sum(self.uncovered.values())} uncovered benchmarks"
-            f"{f' ({sites})' if sites else ''}, {self.from_cache} graphs from cache, "
+            f"{f' ({sites})' if sites else ''}, "
+            f"{self.from_cache} graphs from cache ({self.cached_decisions} decisions), "
             f"{len(self.unused)} rows unused"
         )
         if self.tuned:
@@ -90,7 +93,6 @@ class Handle(AbstractContextManager["Handle"]):
     def report(self) -> Report:
         """Return the counts so far."""
         tally = self._tally
-        asked = {*tally.hits, *tally.misses}
         return Report(
             digest=self.digest,
             hits=dict(tally.hits),
@@ -98,8 +100,9 @@ class Handle(AbstractContextManager["Handle"]):
             miss_reasons=dict(tally.miss_reasons),
             uncovered=dict(tally.uncovered),
             tuned=tally.tuned,
-            from_cache=self._attachment.graphs_from_cache(),
-            unused=tuple(sorted(self.table.gemm.keys() - asked)),
+            from_cache=tally.cached_graphs,
+            cached_decisions=tally.cached_decisions,
+            unused=tuple(sorted(self.table.gemm.keys() - tally.hits.keys())),
         )
 
     def close(self) -> None:
@@ -115,6 +118,7 @@ class Handle(AbstractContextManager["Handle"]):
             uncovered=sum(report.uncovered.values()),
             tuned=report.tuned,
             from_cache=report.from_cache,
+            cached_decisions=report.cached_decisions,
             unused=len(report.unused),
             silent=report.is_silent,
         )
@@ -187,7 +191,7 @@ def install(
     lookup = Lookup(found.table.gemm, OnMiss(on_miss), emitter, mismatches)
     emitter.emit(
         EventName.INSTALLED,
-        path=found.origin,
+        paths=[str(path) for path in found.paths],
         table=digest,
         rows=len(found.table.gemm),
         on_miss=on_miss,

@@ -95,7 +95,11 @@ def main() -> None:
     answer_us = best_ms(answer, 5)
     milliseconds, loads_torch = import_ms()
     record = {
-        "machine": {"python": sys.version.split()[0], "cores": os.cpu_count(), "cpu": platform.processor()},
+        "machine": {
+            "python": sys.version.split()[0],
+            "cores": os.cpu_count(),
+            "cpu": platform.processor(),
+        },
         "import_ms": round(milliseconds, 1),
         "import_loads_torch": loads_torch,
         "load_10000_rows_ms": round(load_ms, 1),
@@ -104,7 +108,9 @@ def main() -> None:
         "find_and_event_us": round(answer_us, 2),
     }
     (HERE / "results").mkdir(exist_ok=True)
-    (HERE / "results" / "micro.json").write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+    (HERE / "results" / "micro.json").write_text(
+        json.dumps(record, indent=2, sort_keys=True) + "\n"
+    )
     sys.stdout.write(json.dumps(record, indent=2) + "\n")
 
 

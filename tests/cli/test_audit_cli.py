@@ -31,7 +31,7 @@ def warmup(
         sink = JsonLinesSink(tmp_path / f"{name}.jsonl")
         sink.open()
         emitter = Emitter([sink], {"digest": "d1"}, name)
-        emitter.emit(EventName.INSTALLED, path="t.json", table=digest_of(table))
+        emitter.emit(EventName.INSTALLED, paths=["t.json"], table=digest_of(table))
         if name != "quiet":
             emitter.emit(EventName.HIT, key=make_key(560), winner="w")
         if name == "bad":
@@ -59,7 +59,7 @@ def test_an_audit_is_printed(warmup: Command, make_key: Callable[..., str]) -> N
             "hits        1 (1 problems)",
             "misses      1 (not_in_table 1)",
             "uncovered   1 (conv 1)",
-            "from cache  0 graphs",
+            "from cache  0 graphs (0 decisions)",
             "unused rows 1",
             f"miss x1 {make_key(600)} (not_in_table)",
             "    compiled bias_addmm",

@@ -254,4 +254,5 @@ def test_a_cached_graph_never_answers_for_another_table(tmp_path: Path) -> None:
     asked = [sum(result["hits"].values()) for result in results]
     assert asked == [1, 1, 0]
     assert [result["from_cache"] for result in results] == [0, 0, 1]
+    assert [result["cached_decisions"] for result in results] == [0, 0, 1]
     assert not any(result["silent"] or result["misses"] for result in results)

@@ -1,6 +1,6 @@
 """Record one batched product and write two tables that differ in its winner.
 
-    python build_bmm.py LIBRARY.json TEMPLATE.json
+python build_bmm.py LIBRARY.json TEMPLATE.json
 """
 
 from __future__ import annotations

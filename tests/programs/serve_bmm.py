@@ -25,6 +25,7 @@ def main() -> None:
         "hits": dict(report.hits),
         "misses": dict(report.misses),
         "from_cache": report.from_cache,
+        "cached_decisions": report.cached_decisions,
         "silent": report.is_silent,
         "uncovered": dict(report.uncovered),
     }

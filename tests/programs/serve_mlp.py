@@ -1,6 +1,6 @@
 """Serve a small model from a table in this process and print, as JSON, everything that happened.
 
-    python serve_mlp.py '{"table": "t.json", "seqlens": [16], "on_miss": "strict"}'
+    python serve_mlp.py '{"table": "t.json", "seqlens": [16]}'
 
 Keys: ``thread`` (bare, pool or main), ``mode`` (of torch.compile), ``options``, ``grad``, ``install``
 (false: no table), ``warm`` (compile and run before install and after close as well).
@@ -23,11 +23,11 @@ from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
-from mlp import MLP  # noqa: E402  the example beside this checkout
+from mlp import MLP
 
-import warmup  # noqa: E402
-from warmup.errors import warmup_error_in  # noqa: E402
-from warmup.inductor import connect  # noqa: E402
+import warmup
+from warmup.errors import warmup_error_in
+from warmup.inductor import connect
 
 
 def count_candidates() -> list[str]:
@@ -89,7 +89,9 @@ def serve(case: dict[str, Any], model: torch.nn.Module) -> list[float]:
 
 def main() -> None:
     case: dict[str, Any] = json.loads(sys.argv[1])
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="server %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="server %(name)s: %(message)s"
+    )
     select_algorithm.PRINT_AUTOTUNE = False
     torch.manual_seed(0)
     model = MLP().eval()
@@ -127,7 +129,9 @@ def main() -> None:
             serve(case, model)
             result["benchmarks_after_close"] = dict(sites)
             result["tag_after_close"] = torch.compiler.config.cache_key_tag
-    result["warnings"] = [str(w.message) for w in warned if isinstance(w.message, warmup.WarmupWarning)]
+    result["warnings"] = [
+        str(w.message) for w in warned if isinstance(w.message, warmup.WarmupWarning)
+    ]
     sys.stdout.write("RESULT " + json.dumps(result) + "\n")
 
 

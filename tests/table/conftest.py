@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import strategies as st
 
@@ -96,6 +98,10 @@ def tables() -> st.SearchStrategy[Table]:
 
 
 @pytest.fixture(scope="session")
-def row_sets() -> st.SearchStrategy[dict[str, Row]]:
-    """Any rows, with keys that often meet those of another draw."""
-    return st.dictionaries(KEYS, ROWS, max_size=6)
+def row_sets(
+    make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> st.SearchStrategy[dict[str, Row]]:
+    """Rows whose keys, winners and times often meet those of another draw."""
+    keys = st.integers(1, 5).map(make_key)
+    rows = st.builds(make_row, st.sampled_from(["mm_1", "mm_2"]), st.sampled_from([1.0, 2.0, 3.0]))
+    return st.dictionaries(keys, rows)

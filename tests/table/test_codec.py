@@ -118,18 +118,28 @@ def test_a_removed_row_changes_the_digest(make_table: Callable[..., Table]) -> N
 def test_a_whole_tolerance_can_be_read_back(
     make_table: Callable[..., Table], tolerance: float
 ) -> None:
-    """A tolerance given as the integer 0 or 1 makes a table that decodes."""
+    """A tolerance given as the integer 0 or 1 makes a canonical text that decodes."""
     policy = dataclasses.replace(make_table().policy, tolerance={"bf16": tolerance})
-    table = make_table(policy=policy)
-    assert decode(encode(table), "t.json").policy.tolerance == {"bf16": tolerance}
+    text = encode(make_table(policy=policy))
+    assert encode(decode(text, "t.json")) == text
 
 
 def test_a_whole_time_can_be_read_back(
     make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
-    """A time given as an integer number of microseconds makes a table that decodes."""
-    table = make_table({make_key(): make_row(time_us=5)})
-    assert decode(encode(table), "t.json").gemm[make_key()].evidence.time_us == 5
+    """A time given as an integer number of microseconds makes a canonical text that decodes."""
+    text = encode(make_table({make_key(): make_row(time_us=5)}))
+    assert encode(decode(text, "t.json")) == text
+
+
+def test_equal_numbers_of_other_types_stay_apart(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """Winners that differ only in 1 and true come back as they were."""
+    rows = {make_key(1): make_row(EVEN_K=1), make_key(2): make_row(EVEN_K=True)}
+    found = decode(encode(make_table(rows)), "t.json").gemm
+    kinds = [type(found[make_key(m)].winner.kwargs[0][1]) for m in (1, 2)]
+    assert kinds == [int, bool]
 
 
 def test_rows_are_answered_as_written(

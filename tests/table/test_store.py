@@ -545,6 +545,21 @@ def test_a_conflict_is_remarked_and_the_newer_row_taken(
     assert (found.table.gemm[KEY], found.remarks) == (rows[1], (said,))
 
 
+def test_a_table_with_other_options_is_remarked_and_left_out(
+    tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
+) -> None:
+    """Tables that need other inductor options than the first cannot serve beside it."""
+    policy = dataclasses.replace(make_table().policy, options={"freezing": True})
+    write(tmp_path / "nvidia-h200" / "1.json", make_table())
+    write(tmp_path / "nvidia-h200" / "2.json", make_table({}, policy=policy))
+    found = discover(make_runtime(), (tmp_path,))
+    first, second = (tmp_path / "nvidia-h200" / name for name in ("1.json", "2.json"))
+    assert (found.paths, found.remarks) == (
+        (first,),
+        (f"{second}: left out: other inductor options than {first}",),
+    )
+
+
 def test_a_damaged_table_is_remarked_and_left_out(
     tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
 ) -> None:

@@ -18,11 +18,12 @@ from warmup.errors import SettingsError, TableFormatError, TableNotFoundError
 from warmup.events import Emitter, Event, EventName, JsonLinesSink, Sink
 from warmup.table import Table
 from warmup.table.codec import digest_of
+from warmup.table.merge import combine
 from warmup.table.store import write
 
 FIELDS = (
-    "event schema run pid seq digest path table key reason differs nearest choice site option "
-    "from_cache"
+    "event schema run pid seq digest paths table key reason differs nearest choice site option "
+    "decisions"
 )
 MISS: dict[str, Any] = {
     "kind": "gemm",
@@ -32,8 +33,9 @@ MISS: dict[str, Any] = {
     "differs": ["m: row 1, here 2"],
     "choice": "bias_addmm",
 }
-INSTALLED: dict[str, Any] = {"path": "", "table": "d", "rows": 2, "on_miss": "fallback"}
+INSTALLED: dict[str, Any] = {"paths": [], "table": "d", "rows": 2, "on_miss": "fallback"}
 SUMMARY: dict[str, Any] = {"hits": 0, "misses": 0, "from_cache": 0, "silent": True}
+CACHED: dict[str, Any] = {"decisions": 2}
 VALUES = st.sampled_from([float("inf"), float("nan"), 10**40, -1, "\x00", "\ud800"]) | st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: (
@@ -78,6 +80,7 @@ def serve(emitter: Emitter) -> None:
     emitter.emit(EventName.MISSED, **MISS)
     emitter.emit(EventName.UNCOVERED, site="conv")
     emitter.emit(EventName.CONTRADICTED, option="o", expected="1", found="2")
+    emitter.emit(EventName.CACHED, **CACHED)
     emitter.emit(EventName.SUMMARY, **SUMMARY)
 
 
@@ -89,7 +92,8 @@ SERVED = AuditReport(
     uncovered={"conv": 1},
     tuned={},
     contradictions=("o: table 1, here 2",),
-    from_cache=0,
+    from_cache=1,
+    cached_decisions=2,
     silent=(),
     unused=None,
     damaged=0,
@@ -195,8 +199,8 @@ def test_misses_are_summed_by_reason(tmp_path: Path) -> None:
         "warmup-event " + raw(pid="x"),
         "warmup-event " + raw(pid=1e400),
         "warmup-event " + raw(event="table.installed"),
-        "warmup-event " + raw(event="run.summary"),
-        "warmup-event " + raw(event="run.summary", from_cache=1e400),
+        "warmup-event " + raw(event="graph.cached"),
+        "warmup-event " + raw(event="graph.cached", decisions=1e400),
         "warmup-event " + raw(event="lookup.missed"),
         "warmup-event {" + '"a":[' * 100_000,
         "warmup-event " + raw(pid=1).replace('"pid": 1', '"pid": ' + "9" * 5000),
@@ -279,12 +283,12 @@ def test_any_key_in_a_log_is_reported(tmp_path: Path, key: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["nul\x00.json", "n" * 5000, "/proc", "a.json, b.json"],
-    ids=["nul", "long", "folder", "two"],
+    ["nul\x00.json", "n" * 5000, "/proc", ""],
+    ids=["nul", "long", "folder", "empty"],
 )
 def test_any_table_path_in_a_log_is_looked_for(tmp_path: Path, path: str) -> None:
     """A path that no table has leaves the unused rows unknown."""
-    line = raw(event="table.installed", path=path, table="d")
+    line = raw(event="table.installed", paths=[path], table="d")
     (tmp_path / "a.log").write_text(f"warmup-event {line}\n")
     assert audit([tmp_path / "a.log"]).unused is None
 
@@ -298,7 +302,7 @@ def test_no_value_in_a_log_breaks_the_audit(
     tmp_path_factory: pytest.TempPathFactory, event: EventName, field: str, value: Any
 ) -> None:
     """An event with any JSON value in any field is counted or damage, one or the other."""
-    everything = {**MISS, **INSTALLED, **SUMMARY, "site": "s", "option": "o", "expected": "1"}
+    everything = {**MISS, **INSTALLED, **CACHED, "site": "s", "option": "o", "expected": "1"}
     line = raw(**{**everything, "found": "2", "event": event, field: value})
     path = tmp_path_factory.getbasetemp() / "fuzzed.log"
     path.write_text(f"warmup-event {line}\n", encoding="utf-8")
@@ -316,7 +320,7 @@ def test_a_log_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
 def installed(path: Path, table: Table, *used: str, run: str = "r1", log: Path) -> None:
     """Emit a run that installed *table* from *path* and hit the keys *used*."""
     with run_to(jsonl(log), run=run) as emitter:
-        fields = {**INSTALLED, "path": str(path), "table": digest_of(table)}
+        fields = {**INSTALLED, "paths": [str(path)], "table": digest_of(table)}
         emitter.emit(EventName.INSTALLED, **fields)
         for key in used:
             emitter.emit(EventName.HIT, key=key, winner="w")
@@ -329,6 +333,22 @@ def test_rows_never_used_are_found_in_the_installed_file(
     table = make_table()
     write(tmp_path / "t.json", table)
     installed(tmp_path / "t.json", table, make_key(560), log=tmp_path / "a.jsonl")
+    assert audit([tmp_path / "a.jsonl"]).unused == (make_key(1024),)
+
+
+def test_rows_never_used_are_found_in_all_files_of_a_union(
+    tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
+) -> None:
+    """A table united from two files is united again to tell its unused rows."""
+    first, second = make_table().gemm.items()
+    tables = [make_table(dict([first])), make_table(dict([second]))]
+    paths = [tmp_path / "1.json", tmp_path / "2.json"]
+    for path, table in zip(paths, tables, strict=True):
+        write(path, table)
+    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+        digest = digest_of(combine(tables)[0])
+        emitter.emit(EventName.INSTALLED, paths=[str(path) for path in paths], table=digest)
+        emitter.emit(EventName.HIT, key=make_key(560), winner="w")
     assert audit([tmp_path / "a.jsonl"]).unused == (make_key(1024),)
 
 
@@ -350,7 +370,7 @@ def test_a_row_that_was_asked_for_is_not_unused(
     table = make_table()
     write(tmp_path / "t.json", table)
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
-        fields = {**INSTALLED, "path": str(tmp_path / "t.json"), "table": digest_of(table)}
+        fields = {**INSTALLED, "paths": [str(tmp_path / "t.json")], "table": digest_of(table)}
         emitter.emit(EventName.INSTALLED, **fields)
         missed = {**MISS, "key": make_key(560), "reason": "choice_rejected"}
         emitter.emit(EventName.MISSED, **missed)
@@ -391,23 +411,32 @@ def test_a_named_table_must_be_whole(tmp_path: Path) -> None:
         audit([tmp_path / "a.jsonl"], table=tmp_path / "t.json")
 
 
-@pytest.mark.parametrize("names", [("table.installed",), ("table.installed", "run.summary")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("table.installed",),
+        ("table.installed", "run.summary"),
+        ("table.installed", "graph.cached"),
+    ],
+    ids=["killed", "ended", "cached-without-decisions"],
+)
 def test_a_run_without_lookups_is_silent(tmp_path: Path, names: tuple[str, ...]) -> None:
-    """A run that installed a table and asked nothing is silent, ended or killed."""
+    """A run without a decision of its own or of a cached graph is silent, ended or killed."""
     with run_to(jsonl(tmp_path / "a.jsonl"), run="quiet") as emitter:
         for name in names:
-            emitter.emit(EventName(name), **INSTALLED, **SUMMARY)
+            emitter.emit(EventName(name), **INSTALLED, **SUMMARY, decisions=0)
     (silent,) = audit([tmp_path / "a.jsonl"]).silent
     assert silent.startswith("quiet/")
 
 
 def test_a_run_served_from_cache_is_not_silent(tmp_path: Path) -> None:
-    """Graphs that came whole from inductor's cache are counted and break the silence."""
+    """Graphs from inductor's cache are counted with their decisions, which break the silence."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         emitter.emit(EventName.INSTALLED, **INSTALLED)
-        emitter.emit(EventName.SUMMARY, **{**SUMMARY, "from_cache": 3})
+        emitter.emit(EventName.CACHED, decisions=3)
+        emitter.emit(EventName.CACHED, decisions=4)
     report = audit([tmp_path / "a.jsonl"])
-    assert (report.silent, report.from_cache) == ((), 3)
+    assert (report.silent, report.from_cache, report.cached_decisions) == ((), 2, 7)
 
 
 @pytest.mark.parametrize("name", [EventName.HIT, EventName.TUNED, EventName.MISSED])

@@ -287,6 +287,33 @@ def test_uncovered_work_is_one_event(make_lookup: Lookups) -> None:
     ]
 
 
+def test_a_selection_that_tunes_is_not_uncovered(make_lookup: Lookups) -> None:
+    """Under on_miss=tune a benchmarked GEMM choice is no uncovered work, anything else is."""
+    lookup, events = make_lookup(OnMiss.TUNE)
+    lookup.uncovered("select:mm")
+    lookup.uncovered("conv.py:tuned_conv")
+    assert [event.fields["site"] for event in events] == ["conv.py:tuned_conv"]
+
+
+@pytest.mark.parametrize("on_miss", [OnMiss.FALLBACK, OnMiss.STRICT])
+def test_a_selection_that_should_not_tune_is_uncovered(
+    make_lookup: Lookups, on_miss: OnMiss
+) -> None:
+    """Without on_miss=tune a benchmarked GEMM choice is uncovered work."""
+    lookup, events = make_lookup(on_miss)
+    lookup.uncovered("select:mm")
+    assert [event.fields["site"] for event in events] == ["select:mm"]
+
+
+def test_a_cached_graph_is_one_event(make_lookup: Lookups) -> None:
+    """A graph that came from inductor's cache is emitted with its number of decisions."""
+    lookup, events = make_lookup()
+    lookup.cached(3)
+    assert [(event.name, dict(event.fields)) for event in events] == [
+        (EventName.CACHED, {"decisions": 3})
+    ]
+
+
 def test_a_contradiction_is_warned_of(make_lookup: Lookups) -> None:
     """A contradicted option is a warning that names the option and both values."""
     lookup, _ = make_lookup()

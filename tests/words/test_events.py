@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -218,12 +219,16 @@ def test_a_tally_counts_each_kind_of_event() -> None:
     emitter.emit(EventName.MISSED, key="b", reason="dynamic_dim")
     emitter.emit(EventName.UNCOVERED, site="conv")
     emitter.emit(EventName.TUNED, key="c", winner="w")
+    emitter.emit(EventName.CACHED, decisions=3)
+    emitter.emit(EventName.CACHED, decisions=4)
     emitter.emit(EventName.CONTRADICTED, option="o", expected="1", found="2")
     assert tally == Tally(
-        hits=tally.hits.__class__({"a": 2}),
-        misses=tally.hits.__class__({"b": 1}),
-        miss_reasons=tally.hits.__class__({"dynamic_dim": 1}),
-        uncovered=tally.hits.__class__({"conv": 1}),
+        hits=Counter({"a": 2}),
+        misses=Counter({"b": 1}),
+        miss_reasons=Counter({"dynamic_dim": 1}),
+        uncovered=Counter({"conv": 1}),
         tuned=1,
+        cached_graphs=2,
+        cached_decisions=7,
         contradictions=1,
     )

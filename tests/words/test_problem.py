@@ -24,9 +24,9 @@ from warmup.problem import (
 )
 
 SIZES = st.integers(0, 2**31)
-DTYPES = st.sampled_from(["bf16", "f16", "f32", "f64", "f8e4m3fn", "i8"])
+DTYPES = st.sampled_from(["bf16", "f16", "f32", "f64", "f8_e4m3fn", "i8"])
 EPILOGUES = st.sampled_from(
-    ["none", "relu", "silu,mul(bf16[m,n])", "add(f32[560,1280]);f16", "scale(-1.5e-05)"]
+    ["none", "relu", "silu,mul(bf16[m,n])", "add(f32[560,1280]),relu", "scale(-1.5e-05)"]
 )
 NUMBERS = st.one_of(
     st.integers(-1000, 1000), st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -91,7 +91,7 @@ CHANGES = {
     "b": Layout("col", Dim.of(4096)),
     "out": "f32",
     "batch": Dim.of(1),
-    "dtype_b": "f8e4m3fn",
+    "dtype_b": "f8_e4m3fn",
     "a2": Layout("row"),
     "b2": Layout("row"),
     "bias": None,

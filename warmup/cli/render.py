@@ -21,6 +21,7 @@ from warmup.table.codec import digest_of, encode
 from warmup.table.merge import Difference
 
 _WIDE = 200
+_CONFIG_MAP_BYTES = 1024 * 1024
 
 
 def print_build(report: BuildReport) -> None:
@@ -33,6 +34,9 @@ def print_build(report: BuildReport) -> None:
             grid.add_row(str(result.bucket), shape, named["epilogue"], *_row_cells(row))
     console = _console()
     console.print(grid)
+    size = report.path.stat().st_size
+    if size > _CONFIG_MAP_BYTES:
+        sys.stderr.write(f"note: {report.path} has {size} bytes, more than a ConfigMap holds\n")
     failed = sum(tuned.row.evidence.failed for tuned in report.timings)
     console.print(
         f"{report.path}: {len(report.table.gemm)} rows, {len(report.timings)} tuned now"
@@ -147,7 +151,7 @@ def print_audit(report: AuditReport) -> None:
     out(f"hits        {sum(report.hits.values())} ({len(report.hits)} problems)\n")
     out(f"misses      {report.miss_count}{_in_brackets(report.reasons)}\n")
     out(f"uncovered   {sum(report.uncovered.values())}{_in_brackets(report.uncovered)}\n")
-    out(f"from cache  {report.from_cache} graphs\n")
+    out(f"from cache  {report.from_cache} graphs ({report.cached_decisions} decisions)\n")
     if report.tuned:
         out(f"tuned       {sum(report.tuned.values())} (on_miss=tune)\n")
     unused = "unknown: name the table with --table" if report.unused is None else len(report.unused)

@@ -16,20 +16,24 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
 from warmup.inductor.patches import Patches
 
-# The innermost frame that matches names the site: (end of the file name, function or "", site).
-_SITES: Final = (
+# (end of the file name, part of the function name, site). Anywhere on the stack, first rule first:
+_OUTER_SITES: Final = (
     ("fx_passes/pad_mm.py", "", "pad"),
-    ("runtime/triton_heuristics.py", "", "launch"),
-    ("codegen/multi_kernel.py", "", "multi_kernel"),
-    ("codegen/simd.py", "", "mix_order_split"),
-    ("codegen/triton.py", "", "fusion"),
-    ("_inductor/scheduler.py", "", "fusion"),
     ("fx_passes/b2b_gemm.py", "", "b2b_gemm"),
     ("fx_passes/node_runtime_estimation.py", "", "overlap_estimate"),
     ("_functorch/partitioners.py", "", "partitioner"),
     ("kernel/custom_op.py", "", "custom_op"),
+    ("codegen/multi_kernel.py", "", "multi_kernel"),
+    ("codegen/simd.py", "mix_order", "mix_order_split"),
+)
+# Else the innermost frame that matches:
+_INNER_SITES: Final = (
+    ("runtime/triton_heuristics.py", "", "launch"),
+    ("codegen/triton.py", "", "fusion"),
+    ("_inductor/scheduler.py", "", "fusion"),
     ("_inductor/select_algorithm.py", "", "select"),
 )
+_SELECTION_FRAMES: Final = ("__call__", "do_autotuning", "benchmark")
 
 
 class BenchmarkWatch:
@@ -80,22 +84,23 @@ def _benchmarkers() -> list[type]:
 
 
 def _site(frame: FrameType | None) -> str:
-    caller = ""
+    """Name the site that measures: *frame* is the caller of the benchmarker."""
+    stack: list[tuple[str, str]] = []
+    selection = "unknown"
     while frame is not None:
         file, function = frame.f_code.co_filename.replace("\\", "/"), frame.f_code.co_name
-        for ending, wanted, site in _SITES:
-            if file.endswith(ending) and wanted in ("", function):
-                return f"select:{_selection_name(frame)}" if site == "select" else site
-        if not caller and not file.endswith("runtime/benchmarking.py"):
-            caller = f"{file.rsplit('/', 1)[-1]}:{function}"
+        stack.append((file, function))
+        is_selector = file.endswith("_inductor/select_algorithm.py")
+        if is_selector and function in _SELECTION_FRAMES:
+            selection = str(frame.f_locals.get("name", selection))
         frame = frame.f_back
-    return caller or "unknown"
-
-
-def _selection_name(frame: FrameType | None) -> str:
-    """The name of the selection under way: the local of AlgorithmSelectorCache.__call__."""
-    while frame is not None:
-        if frame.f_code.co_name == "__call__" and "input_gen_fns" in frame.f_locals:
-            return str(frame.f_locals.get("name", "unknown"))
-        frame = frame.f_back
-    return "unknown"
+    for ending, part, site in _OUTER_SITES:
+        if any(file.endswith(ending) and part in function for file, function in stack):
+            return site
+    for file, function in stack:
+        for ending, part, site in _INNER_SITES:
+            if file.endswith(ending) and part in function:
+                return f"select:{selection}" if site == "select" else site
+    callers = (f for f in stack if not f[0].endswith("runtime/benchmarking.py"))
+    file, function = next(callers, ("unknown", "unknown"))
+    return f"{file.rsplit('/', 1)[-1]}:{function}"

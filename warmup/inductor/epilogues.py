@@ -20,6 +20,7 @@ from torch.fx import Node
 from warmup.problem import NO_EPILOGUE, spell_number
 
 MAX_NODES: Final = 32
+_MATRIX_DIMS: Final = 2
 MAX_STEPS: Final = 16
 MAX_SPELLING: Final = 160
 MAX_EPILOGUE: Final = 400
@@ -165,6 +166,9 @@ def _operand(value: torch.Tensor) -> str:
     sizes = [str(size) if isinstance(size, int) else "s" for size in value.shape]
     while len(sizes) > 1 and sizes[0] == "1":
         sizes = sizes[1:]
+    if len(sizes) > _MATRIX_DIMS and "s" not in sizes and "1" not in sizes:
+        # [batch, seqlen, width] beside a GEMM of batch * seqlen rows: the kernel sees two dims.
+        sizes = [str(math.prod(map(int, sizes[:-1]))), sizes[-1]]
     return f"{dtype_name(value.dtype)}[{','.join(sizes)}]"
 
 

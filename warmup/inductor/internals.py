@@ -15,7 +15,6 @@ from warmup.errors import InductorChangedError
 INTERNALS: Final = (
     "torch._dynamo:reset()",
     "torch._dynamo.convert_frame:_compile(code)",
-    "torch._dynamo.utils:counters",
     (
         "torch._inductor.choices:InductorChoices._finalize_template_configs"
         "(self, template_choices, kernel_inputs, templates, op_name, kwarg_overrides)"
@@ -41,6 +40,7 @@ INTERNALS: Final = (
         "torch._inductor.kernel_template_choice:KernelTemplateChoice"
         "(template, params, extra_kwargs, layout, inputs)"
     ),
+    "torch._inductor.output_code:CompiledFxGraph.post_compile(self, example_inputs, constants)",
     "torch._inductor.runtime.benchmarking:Benchmarker",
     "torch._inductor.runtime.benchmarking:benchmarker",
     (

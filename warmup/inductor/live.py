@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch._dynamo
-from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache
 
 from warmup.errors import SettingsError
@@ -84,6 +83,7 @@ class Inductor:
             SettingsError: something is attached already.
         """
         from warmup.inductor.benchmarks import BenchmarkWatch
+        from warmup.inductor.cached import CachedGraphs
         from warmup.inductor.gemm import GemmChoices
         from warmup.inductor.options import CompileOptions, tag_caches
         from warmup.inductor.quiet import silence
@@ -97,13 +97,14 @@ class Inductor:
                 every_option = {**options, **quiet_options}
                 CompileOptions(every_option, answers.contradicted).attach(patches)
                 tag_caches(cache_tag, patches, self.version)
-                GemmChoices(self.version, answers).attach(patches)
-                if not answers.tunes:
-                    BenchmarkWatch(answers.uncovered).attach(patches)
+                graphs = CachedGraphs(answers)
+                graphs.attach(patches)
+                GemmChoices(self.version, answers, graphs.decided).attach(patches)
+                BenchmarkWatch(answers.uncovered).attach(patches)
             except BaseException:
                 patches.restore()
                 raise
-            attachment = Attachment(patches, _cached_graphs())
+            attachment = Attachment(patches)
             _attached.append(attachment)
             return attachment
 
@@ -113,14 +114,6 @@ class Attachment:
     """Hooks in place. `detach` leaves inductor as it was found."""
 
     _patches: Patches
-    _cached_before: int
-
-    def graphs_from_cache(self) -> int:
-        """Return how many compiled graphs came whole from inductor's caches since attaching.
-
-        Those consulted nobody. The count is inductor's own and restarts when somebody clears it.
-        """
-        return max(_cached_graphs() - self._cached_before, 0)
 
     def detach(self) -> None:
         """Restore everything; detaching twice is fine."""
@@ -128,10 +121,6 @@ class Attachment:
             self._patches.restore()
             if self in _attached:
                 _attached.remove(self)
-
-
-def _cached_graphs() -> int:
-    return int(counters["inductor"]["fxgraph_cache_hit"])
 
 
 def compile_model(model: Callable[..., Any], mode: str) -> Callable[..., Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import re
 from pathlib import Path
@@ -126,8 +125,3 @@ def _driver() -> str | None:
     except OSError:
         return None
     return found[1] if found else None
-
-
-def launcher_rank() -> str | None:
-    """Return the rank that torchrun or a compatible launcher gave this process."""
-    return os.environ.get("RANK")

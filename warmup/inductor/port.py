@@ -33,5 +33,8 @@ class Answers(Protocol):
     def uncovered(self, site: str) -> None:
         """Something was benchmarked that no row kind covers."""
 
+    def cached(self, decisions: int) -> None:
+        """A graph came whole from inductor's cache; compiling it had taken *decisions* lookups."""
+
     def contradicted(self, option: str, expected: str, found: str) -> None:
         """An inductor option is not what the table's policy says."""

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from warmup.choice import MAX_INT, Evidence, Family, KwargValue, Row, Winner
 from warmup.errors import ProblemError, TableSchemaError
@@ -31,6 +31,18 @@ _MAX_US: Final = 1e9
 _DEVICE_TEXT: Final = ("type", "vendor", "name", "arch")
 _DEVICE_COUNT: Final = ("sm_count", "memory_gib", "threads")
 _VERSIONS: Final = ("triton", "cuda", "driver", "cublas")
+
+_TABLE: Final = frozenset({"schema", "provenance", "policy", "rows"})
+_KINDS: Final = frozenset({"gemm"})
+_PROVENANCE: Final = frozenset({"device", "runtime", "warmup", "created", "digest"})
+_DEVICE: Final = frozenset({*_DEVICE_TEXT, *_DEVICE_COUNT, "mig"})
+_RUNTIME: Final = frozenset({"torch", *_VERSIONS})
+_POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
+_ROW: Final = frozenset({"winner", "evidence"})
+_WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
+_EVIDENCE: Final = frozenset(
+    {"time_us", "library_us", "runner_up", "runner_up_us", "tried", "failed"}
+)
 
 
 def digest_of(table: Table) -> str:
@@ -59,21 +71,27 @@ def decode(text: str, path: str) -> Table:
         schema = document["schema"]
         if not isinstance(schema, bool) and schema > SCHEMA_VERSION:
             raise TableSchemaError(path, schema, SCHEMA_VERSION)
-    members = root.members(("schema", "provenance", "policy", "rows"))
+    members = root.members(_TABLE)
     members["schema"].integer(1, SCHEMA_VERSION)
     provenance, digest = _read_provenance(members["provenance"])
     policy = _read_policy(members["policy"])
-    kinds = members["rows"].members(("gemm",))
-    gemm = {key: _read_row(key, row) for key, row in kinds["gemm"].items()}
-    table = Table(provenance, policy, gemm)
-    if digest.value != _digest(_document(table)):
+    kinds = members["rows"].members(_KINDS)
+    winners: dict[object, Winner] = {}
+    gemm = {key: _read_row(key, row, winners) for key, row in kinds["gemm"].items()}
+    if digest.value != _digest(_without_digest(document)):
         digest.fail("the content does not match the digest (damaged or edited by hand)")
-    return table
+    return Table(provenance, policy, gemm)
 
 
 def _digest(document: Mapping[str, object]) -> str:
     compact = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(compact.encode()).hexdigest()
+
+
+def _without_digest(document: Any) -> dict[str, object]:
+    provenance = document["provenance"]
+    kept = {name: value for name, value in provenance.items() if name != "digest"}
+    return {**document, "provenance": kept}
 
 
 def _document(table: Table) -> dict[str, object]:
@@ -127,9 +145,9 @@ def _row(row: Row) -> dict[str, object]:
 
 
 def _read_provenance(node: Node) -> tuple[Provenance, Node]:
-    members = node.members(("device", "runtime", "warmup", "created", "digest"))
-    device = members["device"].members((*_DEVICE_TEXT, *_DEVICE_COUNT, "mig"))
-    versions = members["runtime"].members(("torch", *_VERSIONS))
+    members = node.members(_PROVENANCE)
+    device = members["device"].members(_DEVICE)
+    versions = members["runtime"].members(_RUNTIME)
     runtime = Runtime(
         device=Device(
             type=device["type"].string(32),
@@ -153,7 +171,7 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
 
 
 def _read_policy(node: Node) -> Policy:
-    members = node.members(("mode", "options", "timing", "seed", "tolerance"))
+    members = node.members(_POLICY)
     options: dict[str, OptionValue] = {}
     for name, value in members["options"].items():
         if _OPTION.fullmatch(name) is None:
@@ -176,17 +194,42 @@ def _read_scalar(node: Node) -> OptionValue:
     return node.integer(-MAX_INT, MAX_INT) if type(node.value) is int else node.number(-1e30, 1e30)
 
 
-def _read_row(key: str, node: Node) -> Row:
+def _read_row(key: str, node: Node, winners: dict[object, Winner]) -> Row:
     try:
         check_key(key)
     except ProblemError:
         node.fail("the name of this row is not a GEMM key")
-    members = node.members(("winner", "evidence"))
-    return Row(_read_winner(members["winner"]), _read_evidence(members["evidence"]))
+    members = node.members(_ROW)
+    return Row(_known_winner(members["winner"], winners), _read_evidence(members["evidence"]))
+
+
+def _known_winner(node: Node, winners: dict[object, Winner]) -> Winner:
+    """Return the winner in *node*; equal winners, of which a table has many, are checked once."""
+    try:
+        value: Any = node.value
+        kwargs = value["kwargs"]
+        names, values = tuple(kwargs), tuple(kwargs.values())
+        # 1, 1.0 and True are equal and hash alike, so their types are part of the identity.
+        kinds = tuple(map(type, values))
+        identity = (
+            len(value),
+            value["family"],
+            value["uid"],
+            value["source_hash"],
+            names,
+            values,
+            kinds,
+        )
+        known = winners.get(identity)
+    except (AttributeError, KeyError, TypeError):
+        return _read_winner(node)  # which says what is wrong
+    if known is None:
+        known = winners[identity] = _read_winner(node)
+    return known
 
 
 def _read_winner(node: Node) -> Winner:
-    members = node.members(("family", "uid", "kwargs", "source_hash"))
+    members = node.members(_WINNER)
     family = members["family"]
     if family.value not in _FAMILIES:
         family.fail(f"expected one of {', '.join(_FAMILIES)}")
@@ -219,9 +262,7 @@ def _read_kwarg(name: str, node: Node) -> KwargValue:
 
 
 def _read_evidence(node: Node) -> Evidence:
-    members = node.members(
-        ("time_us", "library_us", "runner_up", "runner_up_us", "tried", "failed")
-    )
+    members = node.members(_EVIDENCE)
     return Evidence(
         time_us=_time(members["time_us"]),
         library_us=members["library_us"].optional(_time),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, NoReturn, TypeVar
 
 from warmup.errors import TableFormatError
@@ -58,36 +57,50 @@ def _bounded_int(digits: str) -> int:
     return int(digits)
 
 
-@dataclass(frozen=True, slots=True)
 class Node:
-    """One JSON value with the file and pointer it came from."""
+    """One JSON value and where it stands; the pointer is only spelled when something is wrong.
 
-    value: object
-    path: str
-    pointer: str = ""
+    A large table has hundreds of thousands of these, hence a plain class with slots.
+    """
+
+    __slots__ = ("_name", "_parent", "path", "value")
+
+    def __init__(
+        self, value: object, path: str, parent: Node | None = None, name: str = ""
+    ) -> None:
+        self.value = value
+        self.path = path
+        self._parent = parent
+        self._name = name
+
+    @property
+    def pointer(self) -> str:
+        """The JSON pointer (RFC 6901) of this value; empty for the document."""
+        if self._parent is None:
+            return ""
+        escaped = self._name.replace("~", "~0").replace("/", "~1")
+        return f"{self._parent.pointer}/{escaped}"
 
     def fail(self, reason: str) -> NoReturn:
         """Raise a `TableFormatError` that points here."""
         raise TableFormatError(self.path, self.pointer or "/", reason)
 
     def items(self) -> Iterable[tuple[str, Node]]:
-        """Yield the members of this object."""
+        """Return the members of this object."""
         if type(self.value) is not dict:
             self.fail(f"expected an object, found {_name_of(self.value)}")
-        for name, value in self.value.items():
-            escaped = name.replace("~", "~0").replace("/", "~1")
-            yield name, Node(value, self.path, f"{self.pointer}/{escaped}")
+        path = self.path
+        return [(name, Node(value, path, self, name)) for name, value in self.value.items()]
 
-    def members(self, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Node]:
-        """Return the members of this object, which are exactly those named."""
+    def members(self, names: frozenset[str]) -> dict[str, Node]:
+        """Return the members of this object, which are exactly *names*."""
         found = dict(self.items())
-        allowed = {*required, *optional}
-        for name, node in found.items():
-            if name not in allowed:
-                node.fail("unknown field")
-        for name in required:
-            if name not in found:
-                self.fail(f"the field {name!r} is missing")
+        if found.keys() != names:
+            for name, node in found.items():
+                if name not in names:
+                    node.fail("unknown field")
+            missing = ", ".join(sorted(names - found.keys()))
+            self.fail(f"missing: {missing}")
         return found
 
     def string(self, limit: int = MAX_STRING) -> str:

@@ -49,13 +49,14 @@ class Found:
         return ", ".join(str(path) for path in self.paths)
 
 
-def read(path: Path) -> Table:
-    """Return the table in *path*.
+def read(path: str | os.PathLike[str]) -> Table:
+    """Return the table in the file *path*.
 
     Raises:
         TableNotFoundError: there is no such file.
         TableFormatError, TableSchemaError: it is not a table this warmup reads.
     """
+    path = Path(path)
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -135,6 +136,8 @@ def check_same_origin(path: Path, table: Table, runtime: Runtime, policy: Policy
         mine, theirs = getattr(policy, name), getattr(table.policy, name)
         if mine != theirs:
             differs.append(f"policy {name}: table {theirs}, here {mine}")
+    if policy.tolerance != table.policy.tolerance:
+        differs.append("policy tolerance")
     for name in sorted({*policy.options, *table.policy.options}):
         expected, found = table.policy.options.get(name), policy.options.get(name)
         if expected != found:
@@ -182,7 +185,8 @@ def discover(here: Runtime, folders: tuple[Path, ...] | None = None) -> Found:
 
     Folders are searched in the order of `search_folders`, each under the device's slug. Where two
     files answer the same key differently the newer file's row is taken and the conflict remarked;
-    files for another runtime, or damaged ones, are remarked and left out.
+    files for another runtime, with other inductor options than the first, or damaged, are remarked
+    and left out.
 
     Raises:
         TableNotFoundError: no folder has a table for this machine.
@@ -200,6 +204,8 @@ def discover(here: Runtime, folders: tuple[Path, ...] | None = None) -> Found:
             hard = [m for m in compare_runtimes(table.provenance.runtime, here) if m.is_hard]
             if hard:
                 remarks.append(f"{path}: left out: {'; '.join(map(str, hard))}")
+            elif matching and table.policy.options != matching[0][1].policy.options:
+                remarks.append(f"{path}: left out: other inductor options than {matching[0][0]}")
             else:
                 matching.append((path, table))
                 remarks.extend(_permission_remarks(path))
