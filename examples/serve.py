@@ -9,7 +9,6 @@ and exits with its audit: 0 when every decision was a hit and nothing was measur
 
 import argparse
 import queue
-import random
 import sys
 import threading
 import time
@@ -69,7 +68,7 @@ def main() -> int:
         worker = threading.Thread(target=server.run)
         worker.start()
         for _ in range(arguments.requests):
-            rows = torch.randn(random.randint(1, buckets[-1]), HIDDEN)
+            rows = torch.randn(int(torch.randint(1, buckets[-1], ())), HIDDEN)
             reply: queue.Queue[torch.Tensor] = queue.Queue()
             server.requests.put((rows, reply))
             while worker.is_alive():

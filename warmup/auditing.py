@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -90,6 +91,34 @@ class _Run:
     cached_decisions: int = 0
 
 
+# What is read of each event, beside run, pid and seq.
+_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
+    EventName.INSTALLED: {"paths": lambda paths: tuple(map(str, paths)), "table": str},
+    EventName.HIT: {"key": str},
+    EventName.TUNED: {"key": str},
+    EventName.MISSED: {"key": str, "reason": str},
+    EventName.CACHED: {"decisions": int},
+    EventName.UNCOVERED: {"site": str},
+    EventName.CONTRADICTED: {"option": str, "expected": str, "found": str},
+    EventName.SUMMARY: {},
+}
+
+
+def _facts(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event's typed fields.
+
+    Raises:
+        KeyError, OverflowError, TypeError, ValueError: it is damaged.
+    """
+    wanted: dict[str, Callable[[Any], Any]] = {
+        "run": str,
+        "pid": int,
+        "seq": int,
+        **_FIELDS[record["event"]],
+    }
+    return {name: read_field(record[name]) for name, read_field in wanted.items()}
+
+
 @dataclass
 class _Ledger:
     runs: dict[tuple[str, int], _Run] = field(default_factory=dict)
@@ -104,7 +133,8 @@ class _Ledger:
 
     def add(self, record: dict[str, Any]) -> None:
         """Count one event; the same event from a second file counts once."""
-        identity = (str(record["run"]), int(record["pid"]), int(record["seq"]))
+        facts = _facts(record)  # complains before anything is counted
+        identity = (facts["run"], facts["pid"], facts["seq"])
         if identity in self.seen:
             return
         self.seen.add(identity)
@@ -112,22 +142,21 @@ class _Ledger:
         run.digest = str(record.get("digest", run.digest))
         name = record["event"]
         if name == EventName.INSTALLED:
-            run.table_paths = tuple(map(str, record["paths"]))
-            run.table_digest = str(record["table"])
+            run.table_paths, run.table_digest = facts["paths"], facts["table"]
         elif name == EventName.CACHED:
             run.from_cache += 1
-            run.cached_decisions += int(record["decisions"])
+            run.cached_decisions += facts["decisions"]
         elif name == EventName.UNCOVERED:
-            self.uncovered[str(record["site"])] += 1
+            self.uncovered[facts["site"]] += 1
         elif name == EventName.CONTRADICTED:
-            said = f"{record['option']}: table {record['expected']}, here {record['found']}"
+            said = "{option}: table {expected}, here {found}".format_map(facts)
             self.contradictions[said] = None
         elif name in (EventName.HIT, EventName.TUNED):
             run.asked += 1
-            (self.hits if name == EventName.HIT else self.tuned)[str(record["key"])] += 1
+            (self.hits if name == EventName.HIT else self.tuned)[facts["key"]] += 1
         elif name == EventName.MISSED:
             run.asked += 1
-            fact = (str(record["key"]), str(record["reason"]))
+            fact = (facts["key"], facts["reason"])
             self.misses[fact] += 1
             self.miss_facts.setdefault(fact, record)
 
@@ -147,7 +176,7 @@ def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> Aud
         for record in _records(Path(log), ledger):
             try:
                 ledger.add(record)
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, OverflowError, TypeError, ValueError):
                 ledger.damaged += 1
     return AuditReport(
         runs=len(ledger.runs),
@@ -195,8 +224,12 @@ def _records(path: Path, ledger: _Ledger) -> Iterator[dict[str, Any]]:
         ) from error
 
 
+# Other programs write {"event": ...} too; only warmup's own names are taken for its events.
+_JSON_LINE: Final = re.compile(rf'\{{"event": ?"(?:{"|".join(map(re.escape, EventName))})"')
+
+
 def _event_text(line: str) -> str | None:
-    if line.startswith('{"event":'):
+    if _JSON_LINE.match(line):
         return line
     _, marker, rest = line.partition(f"{LOG_MARKER} ")
     return rest if marker and rest.startswith("{") else None
@@ -215,7 +248,7 @@ def _miss(key: str, reason: str, count: int, record: Mapping[str, Any]) -> Miss:
 
 
 def _unused(ledger: _Ledger, named: str | Path | None) -> tuple[str, ...] | None:
-    asked = {*ledger.hits, *ledger.tuned}
+    asked = {*ledger.hits, *ledger.tuned, *(key for key, _ in ledger.misses)}
     if named is not None:
         return _sorted_keys(read(Path(named)).gemm.keys() - asked)
     rows: set[str] = set()

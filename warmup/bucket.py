@@ -11,6 +11,7 @@ from warmup.errors import SettingsError
 
 MAX_BUCKETS = 4096
 _MAX_SIZE = 2**31 - 1
+_MAX_DIGITS = 10
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _INPUT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=\[(?P<dims>[^\]]*)\](?::(?P<dtype>\w+))?")
 
@@ -63,16 +64,13 @@ def parse_sizes(text: str, source: str) -> tuple[int, ...]:
     """
     sizes: list[int] = []
     for word in text.split(","):
-        stripped = word.strip()
-        if (
-            not (stripped.isascii() and stripped.isdigit())
-            or not 0 < int(stripped[:12]) <= _MAX_SIZE
-        ):
+        size = _size(word.strip())
+        if size is None:
             raise SettingsError(
                 f"{source}: {word.strip()!r} is not a positive integer",
                 f"give sizes separated by commas, such as {source} 560,1024,2048",
             )
-        sizes.append(int(stripped))
+        sizes.append(size)
     repeated = sorted({size for size in sizes if sizes.count(size) > 1})
     if repeated:
         raise SettingsError(
@@ -130,9 +128,7 @@ def parse_inputs(texts: Sequence[str]) -> tuple[InputSpec, ...]:
         match = _INPUT.fullmatch(text.strip())
         dims = [dim.strip() for dim in match["dims"].split(",")] if match else []
         if match is None or not all(
-            _NAME.fullmatch(dim) or (dim.isascii() and dim.isdigit() and int(dim[:12]) > 0)
-            for dim in dims
-            if dim or len(dims) > 1
+            _NAME.fullmatch(dim) or _size(dim) is not None for dim in dims if dim or len(dims) > 1
         ):
             raise SettingsError(
                 f"--input: {text!r} is not NAME=[DIM,...]:DTYPE",
@@ -142,6 +138,13 @@ def parse_inputs(texts: Sequence[str]) -> tuple[InputSpec, ...]:
             raise SettingsError(
                 f"--input: {match['name']!r} is given twice", "name each input once"
             )
-        shape = tuple(int(dim) if dim.isdigit() else dim for dim in dims if dim)
+        shape = tuple(_size(dim) or dim for dim in dims if dim)
         specs.append(InputSpec(match["name"], shape, match["dtype"]))
     return tuple(specs)
+
+
+def _size(word: str) -> int | None:
+    """Return the size that *word* spells, None when it spells none from 1 to 2**31 - 1."""
+    if not (word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS):
+        return None
+    return int(word) if 0 < int(word) <= _MAX_SIZE else None

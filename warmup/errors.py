@@ -80,9 +80,8 @@ class TableFormatError(TableError):
 
     def __str__(self) -> str:
         at = f" at {self.pointer}" if self.pointer else ""
-        return (
-            f"{self.path}: not a valid table{at}: {self.reason}; restore the file or build it again"
-        )
+        said = f"{self.path}: not a valid table{at}: {self.reason}"
+        return f"{printable(said)}; restore the file or build it again"
 
 
 class TableSchemaError(TableError):
@@ -235,6 +234,14 @@ def warmup_error_in(error: BaseException) -> WarmupError | None:
         seen.add(id(current))
         current = current.__cause__ or current.__context__
     return None
+
+
+def printable(text: str) -> str:
+    """Return *text* with everything escaped that could move a cursor or break a line."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
+    )
 
 
 def _sentence(*parts: object) -> str:

@@ -45,10 +45,13 @@ class Lookup:
         return self.on_miss is OnMiss.TUNE
 
     def find(self, key: str) -> Winner | MissReason:
+        fresh = self._fresh.get(key)
+        if fresh is not None:
+            return fresh.winner
         rejection = self._rejection()
         if rejection is not None:
             return rejection
-        row = self._fresh.get(key) or self.rows.get(key)
+        row = self.rows.get(key)
         return _absence(key) if row is None else row.winner
 
     def hit(self, key: str, winner: Winner) -> None:

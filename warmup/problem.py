@@ -194,9 +194,10 @@ def nearest(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, ...]]
     return (None, ()) if best is None else (best[1], best[2])
 
 
-def natural_order(key: str) -> tuple[str | int, ...]:
-    """Return a sort key that puts ``m=16`` before ``m=128``."""
-    return tuple(int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", key))
+def natural_order(key: str) -> tuple[str | tuple[int, str], ...]:
+    """Return a sort key that puts ``m=16`` before ``m=128``, for any text."""
+    parts = re.split(r"0*([0-9]+)", key)  # text and digits in turn
+    return tuple((len(part), part) if i % 2 else part for i, part in enumerate(parts))
 
 
 def _low(dim: str) -> int:

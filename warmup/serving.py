@@ -41,7 +41,7 @@ class Report:
     ``hits`` and ``misses`` count decisions by key, ``uncovered`` counts benchmarks by site;
     ``from_cache`` counts compiled graphs that inductor took whole from its caches under this
     table's digest, consulting nobody, and ``cached_decisions`` the decisions those were compiled
-    with; ``unused`` are rows that no hit used.
+    with; ``unused`` are rows never asked for.
     """
 
     digest: str
@@ -102,7 +102,7 @@ class Handle(AbstractContextManager["Handle"]):
             tuned=tally.tuned,
             from_cache=tally.cached_graphs,
             cached_decisions=tally.cached_decisions,
-            unused=tuple(sorted(self.table.gemm.keys() - tally.hits.keys())),
+            unused=tuple(sorted(self.table.gemm.keys() - tally.hits.keys() - tally.misses.keys())),
         )
 
     def close(self) -> None:

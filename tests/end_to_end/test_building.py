@@ -1,4 +1,4 @@
-"""Builds that go on, stop, fail, or are asked for the impossible. Real compiles, real command line."""
+"""Builds that go on, stop, fail, or are asked for the impossible: real compiles, real command."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def test_a_second_build_tunes_only_what_is_missing(tmp_path: Path) -> None:
     first = build_net(tmp_path, "8")
     second = build_net(tmp_path, "8,24")
     forced = build_net(tmp_path, "8,24", "--force")
-    tuned = [[bucket["tuned"] for bucket in report["buckets"]] for report in (first, second, forced)]
+    tuned = [
+        [bucket["tuned"] for bucket in report["buckets"]] for report in (first, second, forced)
+    ]
     assert tuned == [[1], [0, 1], [1, 1]]
 
 
@@ -148,7 +150,11 @@ BAD = {
     "bad input": (_net("--input", "x(8)", "--seqlens", "8"), 3, "is not NAME=[DIM,...]:DTYPE"),
     "bad dtype": (_net(*INPUT, "--seqlens", "8", "--dtype", "f12"), 3, "'f12' is not a dtype"),
     "bad device": (_net(*INPUT, "--seqlens", "8", "--device", "tpu"), 3, "is not a device"),
-    "absent device": (_net(*INPUT, "--seqlens", "8", "--device", "cuda:99"), 3, "CUDA devices here"),
+    "absent device": (
+        _net(*INPUT, "--seqlens", "8", "--device", "cuda:99"),
+        3,
+        "CUDA devices here",
+    ),
     "bad mode": (_net(*INPUT, "--seqlens", "8", "--mode", "fast"), 3, "'fast' is not a mode"),
     "bad backend": (_net(*INPUT, "--seqlens", "8", "--backends", "CUTLASS"), 3, "cannot be used"),
     "model fails": (_net("--input", "x=[seqlen,31]", "--seqlens", "8"), 3, "failed in eager mode"),

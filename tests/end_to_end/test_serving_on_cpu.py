@@ -70,7 +70,9 @@ def template_table(
     table = read(path)
     rows: dict[str, Row] = {}
     for problem in report["problems"]:
-        spelled = next(c["choice"] for c in problem["candidates"] if c["choice"].startswith("cpp::"))
+        spelled = next(
+            c["choice"] for c in problem["candidates"] if c["choice"].startswith("cpp::")
+        )
         uid, _, kwargs = spelled.rstrip(")").partition("(")
         pairs = tuple((n, int(v)) for n, v in (word.split("=") for word in kwargs.split(",")))
         row = table.gemm[problem["key"]]
@@ -99,15 +101,14 @@ def serve(tmp_path: Path) -> Run:
 def test_a_build_writes_one_row_for_each_problem_of_each_bucket(
     built: tuple[Path, dict[str, Any]],
 ) -> None:
-    """The table has two problems for each of two buckets, with op, bucket and epilogue in the key."""
+    """Two problems for each of two buckets, with op, bucket and epilogue in the key."""
     keys = sorted(read(built[0]).gemm)
+    layout = "f32 a=row b=packed out=f32 fp32=ieee | epilogue"
     assert keys == [
-        "packed_linear m=16 n=1024 k=256 f32 a=row b=packed out=f32 fp32=ieee | epilogue=gelu_tanh",
-        "packed_linear m=16 n=256 k=1024 f32 a=row b=packed out=f32 fp32=ieee"
-        " | epilogue=add(f32[16,256])",
-        "packed_linear m=64 n=1024 k=256 f32 a=row b=packed out=f32 fp32=ieee | epilogue=gelu_tanh",
-        "packed_linear m=64 n=256 k=1024 f32 a=row b=packed out=f32 fp32=ieee"
-        " | epilogue=add(f32[64,256])",
+        f"packed_linear m=16 n=1024 k=256 {layout}=gelu_tanh",
+        f"packed_linear m=16 n=256 k=1024 {layout}=add(f32[16,256])",
+        f"packed_linear m=64 n=1024 k=256 {layout}=gelu_tanh",
+        f"packed_linear m=64 n=256 k=1024 {layout}=add(f32[64,256])",
     ]
 
 
@@ -131,9 +132,7 @@ def test_a_served_model_measures_nothing_and_hits_every_row(
     assert (result["misses"], result["unused"], result["benchmarks"]) == ({}, [], {})
 
 
-def test_a_served_model_agrees_with_eager(
-    template_table: Path, serve: Run
-) -> None:
+def test_a_served_model_agrees_with_eager(template_table: Path, serve: Run) -> None:
     """Outputs served from C++ template rows are within tolerance of eager in every bucket."""
     assert max(serve(template_table, [16, 64], on_miss="strict")["errors"]) < 1e-5
 
@@ -213,8 +212,9 @@ def test_a_callers_contradicting_option_is_told(
     options = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN"}
     result = serve(built[0], [16], options=options)
     assert len(result["warnings"]) == 1
-    assert "max_autotune_gemm_backends is ATEN here, the table was built with ATEN,CPP" in (
-        result["warnings"][0]
+    assert (
+        "max_autotune_gemm_backends is ATEN here, the table was built with ATEN,CPP"
+        in (result["warnings"][0])
     )
 
 
@@ -226,7 +226,9 @@ def test_the_json_log_and_the_text_log_tell_the_same_story(
     result = serve(built[0], [16, 32], log=lines)
     text.write_text("unrelated line\n" + result["stderr"], encoding="utf-8")
     reports = [audit([lines]), audit([text]), audit([lines, text])]
-    assert {(sum(r.hits.values()), r.miss_count, len(r.unused or ())) for r in reports} == {(2, 2, 2)}
+    assert {(sum(r.hits.values()), r.miss_count, len(r.unused or ())) for r in reports} == {
+        (2, 2, 2)
+    }
     assert {r.damaged for r in reports} == {0}
 
 

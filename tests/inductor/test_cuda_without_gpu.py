@@ -97,7 +97,10 @@ def test_the_same_gemm_with_another_epilogue_is_another_key(tmp_path: Path) -> N
     keys = []
     for epilogue in (True, False):
         keys += lower(tmp_path, op="mm", winner="extern", m=512, epilogue=epilogue)["rows"]
-    assert [key.split(" | ")[1] for key in keys] == ["epilogue=relu,mul(bf16[768])", "epilogue=none"]
+    assert [key.split(" | ")[1] for key in keys] == [
+        "epilogue=relu,mul(bf16[768])",
+        "epilogue=none",
+    ]
     assert keys[0].split(" | ")[0] == keys[1].split(" | ")[0]
 
 

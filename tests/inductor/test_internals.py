@@ -50,7 +50,9 @@ def test_each_imported_internal_is_listed(module: str, name: str) -> None:
     """Whatever warmup imports from torch._inductor or torch._dynamo stands in the checked list."""
     listed = {entry.partition("(")[0] for entry in INTERNALS}
     as_module = any(entry.startswith(f"{module}.{name}:") for entry in listed)
-    as_name = any(entry == f"{module}:{name}" or entry.startswith(f"{module}:{name}.") for entry in listed)
+    as_name = any(
+        entry == f"{module}:{name}" or entry.startswith(f"{module}:{name}.") for entry in listed
+    )
     assert as_module or as_name
 
 
@@ -72,7 +74,7 @@ def test_a_missing_internal_fails_with_its_name(name: str) -> None:
 @pytest.mark.parametrize("version", ["2.10.1", "2.16.0", "3.0.0", "garbage"])
 def test_an_unsupported_torch_is_one_clear_error(version: str) -> None:
     """A torch outside the range raises UnsupportedTorchError with found and supported versions."""
-    with pytest.raises(UnsupportedTorchError, match="supported: 2.11 to 2.15") as failed:
+    with pytest.raises(UnsupportedTorchError, match=r"supported: 2\.11 to 2\.15") as failed:
         version_for(version)
     assert version in str(failed.value)
 

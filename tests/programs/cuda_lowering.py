@@ -2,9 +2,9 @@
 
     python cuda_lowering.py '{"op": "addmm", "winner": "triton", "m": [2, 1024]}'
 
-Cases: ``winner`` triton, tma, decompose_k, extern or none (an empty table); ``m`` a size or a range;
-``mode`` fallback or strict. The row is made by listing this torch's own candidates for the problem
-and taking the one asked for, so that its kwargs are complete.
+Cases: ``winner`` triton, tma, decompose_k, extern or none (an empty table); ``m`` a size or a
+range; ``mode`` fallback or strict. The row is made by listing this torch's own candidates for the
+problem and taking the one asked for, so that its kwargs are complete.
 """
 
 from __future__ import annotations

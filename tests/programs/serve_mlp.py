@@ -2,8 +2,8 @@
 
     python serve_mlp.py '{"table": "t.json", "seqlens": [16]}'
 
-Keys: ``thread`` (bare, pool or main), ``mode`` (of torch.compile), ``options``, ``grad``, ``install``
-(false: no table), ``warm`` (compile and run before install and after close as well).
+Keys: ``thread`` (bare, pool or main), ``mode`` (of torch.compile), ``options``, ``grad``,
+``install`` (false: no table), ``warm`` (compile and run before install and after close as well).
 """
 
 from __future__ import annotations

@@ -344,9 +344,7 @@ def test_a_row_is_replaced_on_demand(
     assert read(tmp_path / "t.json").gemm == rows
 
 
-def test_adding_returns_what_was_written(
-    tmp_path: Path, make_table: Callable[..., Table]
-) -> None:
+def test_adding_returns_what_was_written(tmp_path: Path, make_table: Callable[..., Table]) -> None:
     """The table that add_rows returns is the one a reader finds."""
     table = make_table()
     added = add_rows(tmp_path / "t.json", table.provenance, table.policy, table.gemm)

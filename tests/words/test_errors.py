@@ -35,8 +35,7 @@ TEXTS = {
         "no table at x (searched: a, b); build one with `warmup build` or name it explicitly"
     ),
     errors.TableFormatError: (
-        "x.json: not a valid table at /rows/gemm: unknown field; "
-        "restore the file or build it again"
+        "x.json: not a valid table at /rows/gemm: unknown field; restore the file or build it again"
     ),
     errors.TableSchemaError: (
         "x.json: schema 2 is newer than this warmup reads (1); "

@@ -6,9 +6,10 @@ stdout is data, stderr is talk. Exit codes: 0 fine; 1 an audit or diff found som
 
 from __future__ import annotations
 
+import io
 import sys
 
-from warmup.errors import WarmupError
+from warmup.errors import WarmupError, printable
 
 EXIT_FOUND = 1
 EXIT_USAGE = 2
@@ -20,10 +21,13 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; every `WarmupError` becomes one line on stderr."""
     from warmup.cli.app import app
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8
     try:
         app(arguments)
     except WarmupError as error:
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"error: {printable(' '.join(str(error).split()))}\n")
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()

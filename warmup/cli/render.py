@@ -14,13 +14,13 @@ from rich.table import Table as Grid
 from warmup.auditing import AuditReport
 from warmup.building import BuildReport
 from warmup.choice import Row, Tuned
-from warmup.errors import SettingsError
+from warmup.errors import SettingsError, printable
 from warmup.problem import ingredients_of, natural_order
 from warmup.table import Table
 from warmup.table.codec import digest_of, encode
 from warmup.table.merge import Difference
 
-_WIDE = 200
+_WIDE = 10_000
 _CONFIG_MAP_BYTES = 1024 * 1024
 
 
@@ -114,16 +114,16 @@ def print_table_json(table: Table, op: str | None, bucket: str | None) -> None:
 
 def print_difference(difference: Difference) -> None:
     """Print what differs, one line each, in the manner of diff."""
-    out = sys.stdout.write
     for line in difference.context:
-        out(f"! {line}\n")
+        _say(f"! {line}")
     for key in difference.only_a:
-        out(f"- {key}\n")
+        _say(f"- {key}")
     for key in difference.only_b:
-        out(f"+ {key}\n")
+        _say(f"+ {key}")
     for key, a, b in difference.changed:
-        out(f"~ {key}\n    a {a.winner} {a.evidence.time_us:.1f} us\n")
-        out(f"    b {b.winner} {b.evidence.time_us:.1f} us\n")
+        _say(f"~ {key}")
+        _say(f"    a {a.winner} {a.evidence.time_us:.1f} us")
+        _say(f"    b {b.winner} {b.evidence.time_us:.1f} us")
     if difference.is_empty:
         sys.stderr.write("no difference\n")
 
@@ -145,31 +145,31 @@ def print_difference_json(difference: Difference) -> None:
 
 def print_audit(report: AuditReport) -> None:
     """Print hits, misses by reason, uncovered work by site and rows never used."""
-    out = sys.stdout.write
     digests = ", ".join(report.digests) or "none"
-    out(f"runs        {report.runs} (table digest {digests})\n")
-    out(f"hits        {sum(report.hits.values())} ({len(report.hits)} problems)\n")
-    out(f"misses      {report.miss_count}{_in_brackets(report.reasons)}\n")
-    out(f"uncovered   {sum(report.uncovered.values())}{_in_brackets(report.uncovered)}\n")
-    out(f"from cache  {report.from_cache} graphs ({report.cached_decisions} decisions)\n")
+    _say(f"runs        {report.runs} (table digest {digests})")
+    _say(f"hits        {sum(report.hits.values())} ({len(report.hits)} problems)")
+    _say(f"misses      {report.miss_count}{_in_brackets(report.reasons)}")
+    _say(f"uncovered   {sum(report.uncovered.values())}{_in_brackets(report.uncovered)}")
+    _say(f"from cache  {report.from_cache} graphs ({report.cached_decisions} decisions)")
     if report.tuned:
-        out(f"tuned       {sum(report.tuned.values())} (on_miss=tune)\n")
+        _say(f"tuned       {sum(report.tuned.values())} (on_miss=tune)")
     unused = "unknown: name the table with --table" if report.unused is None else len(report.unused)
-    out(f"unused rows {unused}\n")
+    _say(f"unused rows {unused}")
     for line in report.contradictions:
-        out(f"contradicted option {line}\n")
+        _say(f"contradicted option {line}")
     if report.silent:
-        out(f"silent runs {', '.join(report.silent)}\n")
+        _say(f"silent runs {', '.join(report.silent)}")
     if report.damaged:
-        out(f"unreadable  {report.damaged} event lines\n")
+        _say(f"unreadable  {report.damaged} event lines")
     for miss in report.misses:
-        out(f"miss x{miss.count} {miss.key} ({miss.reason})\n")
+        _say(f"miss x{miss.count} {miss.key} ({miss.reason})")
         if miss.choice:
-            out(f"    compiled {miss.choice}\n")
+            _say(f"    compiled {miss.choice}")
         if miss.nearest:
-            out(f"    nearest {miss.nearest}\n    differs in {', '.join(miss.differs)}\n")
+            _say(f"    nearest {miss.nearest}")
+            _say(f"    differs in {', '.join(miss.differs)}")
     for key in report.unused or ():
-        out(f"unused {key}\n")
+        _say(f"unused {key}")
 
 
 def print_audit_json(report: AuditReport) -> None:
@@ -179,12 +179,21 @@ def print_audit_json(report: AuditReport) -> None:
     )
 
 
+def _say(line: str) -> None:
+    """Print one line; logs and tables are untrusted, so nothing in it can drive a terminal."""
+    sys.stdout.write(printable(line) + "\n")
+
+
 def _grid(*columns: str) -> Grid:
     grid = Grid(box=None, pad_edge=False)
+    whole = not sys.stdout.isatty()
     for column in columns:
         numeric = column in ("us", "library us", "speed-up")
         grid.add_column(
-            column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold"
+            column,
+            justify="right" if numeric else "left",
+            no_wrap=numeric or whole,
+            overflow="fold",
         )
     return grid
 

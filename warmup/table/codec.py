@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -25,8 +26,12 @@ _KWARG = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 # Template kwargs are pasted into kernel source by inductor, so words are limited to Triton dtypes.
 _WORD = re.compile(r"tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32}")
 _OPTION = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
+_DTYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _HASH = re.compile(r"[0-9a-f]{8,64}")
+_MIN_US: Final = 1e-6
 _MAX_US: Final = 1e9
+_MAX_CHOICE: Final = 512
+_MAX_CANDIDATES: Final = 100_000
 
 _DEVICE_TEXT: Final = ("type", "vendor", "name", "arch")
 _DEVICE_COUNT: Final = ("sm_count", "memory_gib", "threads")
@@ -42,6 +47,10 @@ _ROW: Final = frozenset({"winner", "evidence"})
 _WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
 _EVIDENCE: Final = frozenset(
     {"time_us", "library_us", "runner_up", "runner_up_us", "tried", "failed"}
+)
+
+_EVIDENCE_VALUES: Final = operator.itemgetter(
+    "time_us", "library_us", "runner_up_us", "runner_up", "tried", "failed"
 )
 
 
@@ -78,13 +87,15 @@ def decode(text: str, path: str) -> Table:
     kinds = members["rows"].members(_KINDS)
     winners: dict[object, Winner] = {}
     gemm = {key: _read_row(key, row, winners) for key, row in kinds["gemm"].items()}
-    if digest.value != _digest(_without_digest(document)):
+    content = _without_digest(document)
+    # A file as written is in order already; sorting again is only for one that was re-indented.
+    if digest.value != _digest(content, in_order=True) and digest.value != _digest(content):
         digest.fail("the content does not match the digest (damaged or edited by hand)")
     return Table(provenance, policy, gemm)
 
 
-def _digest(document: Mapping[str, object]) -> str:
-    compact = json.dumps(document, sort_keys=True, separators=(",", ":"))
+def _digest(document: Mapping[str, object], *, in_order: bool = False) -> str:
+    compact = json.dumps(document, sort_keys=not in_order, separators=(",", ":"))
     return hashlib.sha256(compact.encode()).hexdigest()
 
 
@@ -104,7 +115,7 @@ def _document(table: Table) -> dict[str, object]:
             "options": dict(policy.options),
             "timing": policy.timing,
             "seed": policy.seed,
-            "tolerance": dict(policy.tolerance),
+            "tolerance": {name: float(limit) for name, limit in policy.tolerance.items()},
         },
         "rows": {"gemm": {key: _row(row) for key, row in table.gemm.items()}},
     }
@@ -134,14 +145,18 @@ def _row(row: Row) -> dict[str, object]:
             "source_hash": row.winner.source_hash,
         },
         "evidence": {
-            "time_us": evidence.time_us,
-            "library_us": evidence.library_us,
+            "time_us": float(evidence.time_us),
+            "library_us": _float(evidence.library_us),
             "runner_up": evidence.runner_up,
-            "runner_up_us": evidence.runner_up_us,
+            "runner_up_us": _float(evidence.runner_up_us),
             "tried": evidence.tried,
             "failed": evidence.failed,
         },
     }
+
+
+def _float(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _read_provenance(node: Node) -> tuple[Provenance, Node]:
@@ -182,8 +197,14 @@ def _read_policy(node: Node) -> Policy:
         options=options,
         timing=members["timing"].string(256),
         seed=members["seed"].integer(0, MAX_INT),
-        tolerance={name: value.number(0, 1) for name, value in members["tolerance"].items()},
+        tolerance=dict(_read_limit(*member) for member in members["tolerance"].items()),
     )
+
+
+def _read_limit(name: str, node: Node) -> tuple[str, float]:
+    if _DTYPE.fullmatch(name) is None:
+        node.fail("not the name of a dtype")
+    return name, node.number(0, 1)
 
 
 def _read_scalar(node: Node) -> OptionValue:
@@ -195,37 +216,42 @@ def _read_scalar(node: Node) -> OptionValue:
 
 
 def _read_row(key: str, node: Node, winners: dict[object, Winner]) -> Row:
+    """Return the row in *node*: the common form at once, any other with every check spelled.
+
+    A large table has many equal winners: each is checked once, then known by its *winners* entry.
+    """
     try:
         check_key(key)
     except ProblemError:
         node.fail("the name of this row is not a GEMM key")
-    members = node.members(_ROW)
-    return Row(_known_winner(members["winner"], winners), _read_evidence(members["evidence"]))
-
-
-def _known_winner(node: Node, winners: dict[object, Winner]) -> Winner:
-    """Return the winner in *node*; equal winners, of which a table has many, are checked once."""
+    value: Any = node.value
     try:
-        value: Any = node.value
-        kwargs = value["kwargs"]
-        names, values = tuple(kwargs), tuple(kwargs.values())
-        # 1, 1.0 and True are equal and hash alike, so their types are part of the identity.
-        kinds = tuple(map(type, values))
-        identity = (
-            len(value),
-            value["family"],
-            value["uid"],
-            value["source_hash"],
-            names,
-            values,
-            kinds,
-        )
-        known = winners.get(identity)
+        identity = _identity(value["winner"])
+        winner, evidence = winners.get(identity), _plain_evidence(value["evidence"])
     except (AttributeError, KeyError, TypeError):
-        return _read_winner(node)  # which says what is wrong
-    if known is None:
-        known = winners[identity] = _read_winner(node)
-    return known
+        identity = winner = evidence = None
+    if winner is not None and evidence is not None and len(value) == len(_ROW):
+        return Row(winner, evidence)
+    members = node.members(_ROW)
+    row = Row(_read_winner(members["winner"]), _read_evidence(members["evidence"]))
+    winners[identity] = row.winner
+    return row
+
+
+def _identity(winner: Any) -> object:
+    """Return what tells two spelled winners apart; 1, 1.0 and True are equal, so types count."""
+    kwargs = winner["kwargs"]
+    values = tuple(kwargs.values())
+    kinds = tuple(map(type, values))
+    return (
+        len(winner),
+        winner["family"],
+        winner["uid"],
+        winner["source_hash"],
+        *kwargs,
+        values,
+        kinds,
+    )
 
 
 def _read_winner(node: Node) -> Winner:
@@ -262,19 +288,55 @@ def _read_kwarg(name: str, node: Node) -> KwargValue:
 
 
 def _read_evidence(node: Node) -> Evidence:
+    """Return the evidence in *node*: the common form at once, others with every check spelled."""
+    return _plain_evidence(node.value) or _checked_evidence(node)
+
+
+def _plain_evidence(value: Any) -> Evidence | None:
+    """Return evidence whose four texts and times are all present and plain, else None."""
+    try:
+        time_us, library_us, runner_up_us, runner_up, tried, failed = _EVIDENCE_VALUES(value)
+    except (KeyError, TypeError):
+        return None
+    is_plain = (
+        len(value) == len(_EVIDENCE)
+        and type(time_us) is type(library_us) is type(runner_up_us) is float
+        and _MIN_US <= time_us <= _MAX_US
+        and _MIN_US <= library_us <= _MAX_US
+        and _MIN_US <= runner_up_us <= _MAX_US
+        and type(runner_up) is str
+        and len(runner_up) <= _MAX_CHOICE
+        and runner_up.isprintable()
+        and type(tried) is type(failed) is int
+        and 1 <= tried <= _MAX_CANDIDATES
+        and 0 <= failed <= _MAX_CANDIDATES
+    )
+    if not is_plain:
+        return None
+    return Evidence(
+        time_us=time_us,
+        library_us=library_us,
+        runner_up=runner_up,
+        runner_up_us=runner_up_us,
+        tried=tried,
+        failed=failed,
+    )
+
+
+def _checked_evidence(node: Node) -> Evidence:
     members = node.members(_EVIDENCE)
     return Evidence(
         time_us=_time(members["time_us"]),
         library_us=members["library_us"].optional(_time),
-        runner_up=members["runner_up"].optional(lambda n: n.string(512)),
+        runner_up=members["runner_up"].optional(lambda n: n.string(_MAX_CHOICE)),
         runner_up_us=members["runner_up_us"].optional(_time),
-        tried=members["tried"].integer(1, 100_000),
-        failed=members["failed"].integer(0, 100_000),
+        tried=members["tried"].integer(1, _MAX_CANDIDATES),
+        failed=members["failed"].integer(0, _MAX_CANDIDATES),
     )
 
 
 def _time(node: Node) -> float:
-    return node.number(1e-6, _MAX_US)
+    return node.number(_MIN_US, _MAX_US)
 
 
 def _count(node: Node) -> int:

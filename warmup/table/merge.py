@@ -99,6 +99,8 @@ def _context_differences(a: Table, b: Table, *, hard_only: bool) -> tuple[str, .
         for name in ("mode", "timing", "seed")
         if getattr(a.policy, name) != getattr(b.policy, name)
     ]
+    if a.policy.tolerance != b.policy.tolerance:
+        found.append("policy tolerance")
     for name in sorted({*a.policy.options, *b.policy.options}):
         mine, theirs = a.policy.options.get(name), b.policy.options.get(name)
         if mine != theirs:

@@ -64,6 +64,8 @@ def read(path: str | os.PathLike[str]) -> Table:
         raise TableNotFoundError(f"no table at {path}") from None
     except OSError as error:
         raise TableFormatError(str(path), "", f"cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a name that no file can have
+        raise TableFormatError(str(path), "", f"cannot be read: {error}") from None
     if len(raw) > MAX_BYTES:
         raise TableFormatError(str(path), "", f"larger than {MAX_BYTES} bytes")
     try:
@@ -192,7 +194,7 @@ def discover(here: Runtime, folders: tuple[Path, ...] | None = None) -> Found:
         TableNotFoundError: no folder has a table for this machine.
     """
     remarks: list[str] = []
-    searched = folders or search_folders()
+    searched = search_folders() if folders is None else folders
     for folder in searched:
         matching: list[tuple[Path, Table]] = []
         for path in sorted((folder / here.device.slug).glob("*.json")):
@@ -266,6 +268,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _replace(path: Path, table: Table) -> None:
     text = encode(table)
+    decode(text, str(path))  # what cannot be read back must not replace what can
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii", newline="\n") as file:
