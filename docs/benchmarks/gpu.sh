@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything measured on a GPU machine: tests, tables, starts, audits. Results go to the folder $1.
-#   docs/benchmarks/gpu.sh OUT llama|small
+#   docs/benchmarks/gpu.sh OUT llama|cold|small
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$1
@@ -19,6 +19,11 @@ llama)
     --starts default,table,table-max-autotune,max-autotune --once max-autotune,table-max-autotune \
     --table "$out/llama-table.json" --results "$out"
   audit llama
+  ;;
+cold) # the starts that a table replaces; apart, because they take minutes
+  python3 docs/benchmarks/run.py --name llama-cold-h200 --no-build --repeats 1 --steady \
+    --model examples/llama_block.py:LlamaBlocks --seqlens 16,256,560,1024,2048 \
+    --starts max-autotune --results "$out"
   ;;
 small)
   python3 -m pytest -q tests/gpu 2>&1 | tail -5

@@ -91,6 +91,7 @@ def main() -> None:
     parser.add_argument("--starts", default="default,max-autotune-gemm,table")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--once", default="", help="starts that run in the first repeat only")
+    parser.add_argument("--no-build", action="store_true", help="use the table that is there")
     parser.add_argument("--steady", action="store_true")
     parser.add_argument("--table", type=Path, help="where the table goes; kept")
     parser.add_argument("--results", type=Path, default=HERE / "results")
@@ -108,7 +109,7 @@ def main() -> None:
         "dtype": arguments.dtype or "own",
         "seqlens": [int(size) for size in arguments.seqlens.split(",")],
         "machine": {**asdict(runtime), "cores": os.cpu_count(), "python": sys.version.split()[0]},
-        "build": build(arguments, table),
+        "build": None if arguments.no_build else build(arguments, table),
         "starts": [],
     }
     case = {

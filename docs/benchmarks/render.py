@@ -1,0 +1,134 @@
+"""Write docs/benchmarks/README.md from the JSON results beside it.
+
+python docs/benchmarks/render.py [--check]
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+HEAD = """# Benchmarks
+
+Made by `docs/benchmarks/render.py` from the JSON files in `results/`; each holds the machine, the
+versions, the buckets and every single start. The commands are `docs/benchmarks/run.py` (build a
+table, then measure starts, each in a fresh process with empty caches, kinds interleaved),
+`docs/benchmarks/gpu.sh` (the GPU set) and `docs/benchmarks/micro.py`.
+
+How to read it: *compile all* is the time from before `install` or `torch.compile` until the first
+outputs of all buckets, without importing torch and loading the model; the median where a start ran
+more than once. *Benchmarks* are measurements that inductor ran meanwhile, *of GEMMs* those of GEMM
+selection and of fusing into GEMMs. *Steady* is the median time of one call afterwards, per bucket:
+on a GPU the replay of a CUDA graph, on CPU the wall clock.
+
+`default`, `max-autotune` (`max-autotune-no-cudagraphs`) and `max-autotune-gemm`
+(`options={"max_autotune_gemm": True}`) are torch alone; on CPU those with autotuning, and
+`default-freezing`, run with freezing. `table` compiles like `max-autotune-gemm` under an installed
+table, `table-max-autotune` like `max-autotune`.
+"""
+
+
+def load(name: str) -> Any:
+    """Return one result file, or None when it does not exist."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def gemm_benchmarks(start: dict[str, Any]) -> int:
+    """Return how many of a start's measurements were about GEMMs."""
+    sites = start["benchmarks_by_site"]
+    return sum(n for site, n in sites.items() if site.startswith("select") or site == "fusion")
+
+
+def table_of(record: dict[str, Any], also: Any = None) -> str:
+    """Return the starts of one record as a Markdown table; *also* adds starts of another run."""
+    starts = [*record["starts"], *(also["starts"] if also else [])]
+    kinds = list(dict.fromkeys(start["start"] for start in starts))
+    lines = [
+        "| start | runs | compile all, s | benchmarks | of GEMMs | hits / misses | steady, us |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for kind in kinds:
+        group = [start for start in starts if start["start"] == kind]
+        seconds = statistics.median(start["seconds"] for start in group)
+        first = group[0]
+        lookups = f"{first['hits']} / {first['misses']}" if "hits" in first else ""
+        columns = zip(*(start["steady_us"] for start in group), strict=True)
+        steady = ", ".join(f"{statistics.median(c):.0f}" for c in columns)
+        cells = [kind, len(group), f"{seconds:.1f}", first["benchmarks"], gemm_benchmarks(first)]
+        lines.append("| " + " | ".join(map(str, [*cells, lookups, steady])) + " |")
+    return "\n".join(lines)
+
+
+def section(name: str, title: str, note: str, also: str | None = None) -> str:
+    """Return one result as a section of the page; empty when it was never measured."""
+    record = load(name)
+    if record is None:
+        return ""
+    machine, build = record["machine"], record["build"]
+    device = machine["device"]
+    facts = (
+        f"{device['name']} ({device['arch']}), {machine['cores']} cores, torch {machine['torch']}, "
+        f"triton {machine['triton'] or 'none'}, Python {machine['python']}; "
+        f"buckets {', '.join(map(str, record['seqlens']))}; `{record['model']}`, "
+        f"dtype {record.get('dtype', 'own')}."
+    )
+    built = (
+        f"Build: {build['seconds']:.0f} s, {build['rows']} rows, {build['candidates']} candidates "
+        f"measured, {build['failed']} of them failed; largest relative L2 error against eager "
+        f"{build['largest_error']:.1e}; digest `{build['digest'][:16]}`."
+    )
+    return "\n\n".join(
+        [f"## {title}", facts, built, table_of(record, load(also) if also else None), note]
+    )
+
+
+def micro() -> str:
+    """Return the small numbers of warmup itself."""
+    record = load("micro")
+    if record is None:
+        return ""
+    rows = [
+        ("`import warmup` (`-X importtime`), without torch", f"{record['import_ms']} ms", "60 ms"),
+        ("loading a table of 10,000 rows", f"{record['load_10000_rows_ms']} ms", "150 ms"),
+        ("one lookup", f"{record['find_us']} us", "50 us"),
+        ("one lookup with its event", f"{record['find_and_event_us']} us", "50 us"),
+    ]
+    lines = ["| what | measured | target |", "| --- | --- | --- |"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    machine = record["machine"]
+    facts = f"Best of five, Python {machine['python']}, {machine['cores']} cores."
+    return "\n\n".join(["## warmup itself", facts, "\n".join(lines), NOTES["micro"]])
+
+
+NOTES = json.loads((HERE / "notes.json").read_text(encoding="utf-8"))
+
+
+def page() -> str:
+    """Return the whole page."""
+    sections = [
+        section(
+            "llama-h200", "H200: two Llama-8B-shaped layers", NOTES["llama"], "llama-cold-h200"
+        ),
+        section("mlp-h200", "H200: the example MLP", NOTES["mlp-h200"]),
+        section("vision-linear-h200", "H200: Linear(3420 -> 1280)", NOTES["vision"]),
+        section("mlp-cpu", "CPU: the example MLP", NOTES["mlp-cpu"]),
+        micro(),
+    ]
+    return "\n\n".join([HEAD.rstrip(), *filter(None, sections)]) + "\n"
+
+
+def main() -> None:
+    target = HERE / "README.md"
+    if "--check" in sys.argv:
+        sys.exit(0 if target.read_text(encoding="utf-8") == page() else 1)
+    target.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

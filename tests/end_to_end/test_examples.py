@@ -1,0 +1,52 @@
+"""Every example runs as its docstring says, on CPU, in a fresh process with empty caches."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def run(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **caches, **extra},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return done
+
+
+def test_the_server_serves_mixed_sizes_and_exits_with_its_audit(tmp_path: Path) -> None:
+    """Build, serve 20 random sizes, audit: every decision a hit, nothing measured, exit 0."""
+    build = ("-m", "warmup", "build", "--device", "cpu", "--model", f"{EXAMPLES / 'mlp.py'}:MLP")
+    run(tmp_path, *build, "--seqlens", "16,64", "--out", "mlp.json")
+    serve = (str(EXAMPLES / "serve.py"), "--table", "mlp.json", "--requests", "20")
+    done = run(tmp_path, *serve, WARMUP_AUDIT_LOG="audit.jsonl")
+    assert "4 hits, 0 misses, 0 uncovered benchmarks" in done.stdout
+    audit = ("-m", "warmup", "audit", "audit.jsonl", "--fail-on", "miss,uncovered,silent")
+    assert "unused rows 0" in run(tmp_path, *audit).stdout
+
+
+def test_the_original_layer_builds(tmp_path: Path) -> None:
+    """Linear(3420 -> 1280) in bf16, its inputs spelled on the command line."""
+    inputs = ("--input", "hidden_states=[seqlen,3420]:bf16", "--seqlens", "16")
+    model = ("--model", f"{EXAMPLES / 'mlp.py'}:VisionLinear", "--device", "cpu")
+    done = run(tmp_path, "-m", "warmup", "build", *model, *inputs, "--out", "layer.json")
+    assert "linear_unary 1280x3420" in done.stdout
+
+
+def test_the_llama_shaped_layers_build_at_a_small_width(tmp_path: Path) -> None:
+    """Both layers share their rows: six GEMM problems for fourteen GEMMs."""
+    model = ("--model", f"{EXAMPLES / 'llama_block.py'}:small", "--device", "cpu")
+    inputs = ("--input", "hidden_states=[1,seqlen,128]:bf16", "--seqlens", "32")
+    done = run(tmp_path, "-m", "warmup", "build", *model, *inputs, "--out", "llama.json")
+    assert "llama.json: 6 rows" in done.stdout

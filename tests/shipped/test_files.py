@@ -1,0 +1,71 @@
+"""What ships beside the code: tables, the benchmark page, the README's commands."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from warmup.table.codec import encode
+from warmup.table.store import read
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = sorted((ROOT / "tables").rglob("*.json"))
+
+
+def test_there_is_a_table_for_the_h200() -> None:
+    """The H200 table of the Llama-shaped layers ships."""
+    assert ROOT / "tables/nvidia-h200/llama-blocks.bf16.json" in TABLES
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_a_shipped_table_is_canonical(path: Path) -> None:
+    """It decodes, its digest holds, and it is byte for byte what would be written today."""
+    assert encode(read(path)) == path.read_text(encoding="ascii")
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_a_shipped_table_lies_under_its_devices_name(path: Path) -> None:
+    """tables/<device-slug>/<name>.json, in letters that every shell and volume takes."""
+    assert path.parent.name == read(path).provenance.runtime.device.slug
+    assert re.fullmatch(r"[a-z0-9.-]+\.json", path.name)
+
+
+def test_the_benchmark_page_says_what_the_results_say() -> None:
+    """docs/benchmarks/README.md is what render.py makes of the JSON results."""
+    command = [sys.executable, str(ROOT / "docs/benchmarks/render.py"), "--check"]
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_every_result_names_machine_and_versions() -> None:
+    """Each start result holds device, torch, buckets and at least one baseline."""
+    for path in (ROOT / "docs/benchmarks/results").glob("*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if "starts" in record:
+            assert record["machine"]["torch"]
+            assert record["seqlens"]
+            assert any("table" not in start["start"] for start in record["starts"])
+
+
+def test_ci_runs_the_readmes_test_command() -> None:
+    """The README has exactly one command that installs the test extra, which .ci/run reads."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"\[test,lint\]", readme)) == 1
+
+
+def test_every_relative_link_in_the_pages_leads_somewhere() -> None:
+    """Links between README and docs point at files that exist."""
+    broken = []
+    for page in [
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "tables").rglob("*.md"),
+    ]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if not (page.parent / target).exists():
+                broken.append(f"{page.name}: {target}")
+    assert broken == []
