@@ -1,6 +1,7 @@
 """Two Llama-8B-shaped layers: hidden 4096, 32 heads, 8 KV heads, FFN 14336, bf16.
 
-warmup build --model examples/llama_block.py:LlamaBlocks --seqlens 16,256,560,1024,2048
+warmup build --model examples/llama_block.py:LlamaBlocks \\
+    --seqlens 16,256,560,1024,2048 --out tables/nvidia-h200/llama-blocks.bf16.json
 """
 
 import torch

@@ -173,7 +173,9 @@ class MissError(WarmupError):
 
     def __str__(self) -> str:
         text = f"no row answers `{self.key}` ({self.reason})"
-        if self.nearest is None:
+        if self.nearest is None and self.differs:
+            text += f"; table and machine differ in {', '.join(self.differs)}"
+        elif self.nearest is None:
             text += "; the table has no row for this op"
         else:
             text += f"; nearest row `{self.nearest}` differs in {', '.join(self.differs)}"
@@ -214,7 +216,7 @@ class WarmupWarning(UserWarning):
 
 
 class StaleTableWarning(WarmupWarning):
-    """The table's provenance differs softly (driver, cuBLAS patch) from what runs now."""
+    """The table's provenance differs from what runs now; the text says whether rows still hold."""
 
 
 class ContradictionWarning(WarmupWarning):

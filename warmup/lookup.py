@@ -11,7 +11,7 @@ from enum import StrEnum
 from warmup.choice import MissReason, Row, Tuned, Winner
 from warmup.errors import ContradictionWarning, MissError, ProblemError
 from warmup.events import Emitter, EventName
-from warmup.problem import ingredients_of, nearest
+from warmup.problem import COVERED, ingredients_of, nearest
 from warmup.runtime import Mismatch
 
 
@@ -80,7 +80,7 @@ class Lookup:
             self.on_tuned(result)
 
     def uncovered(self, site: str) -> None:
-        if self.tunes and site.startswith("select:"):
+        if self.tunes and site.removeprefix("select:") in COVERED:
             return  # asked for, and reported as tuned
         self.emitter.emit(EventName.UNCOVERED, site=site)
 
@@ -109,7 +109,8 @@ class Lookup:
 
     def _nearest(self, key: str, reason: MissReason) -> tuple[str | None, tuple[str, ...]]:
         if reason in (MissReason.WRONG_DEVICE, MissReason.WRONG_RUNTIME):
-            return key, tuple(str(mismatch) for mismatch in self.mismatches if mismatch.is_hard)
+            hard = tuple(str(mismatch) for mismatch in self.mismatches if mismatch.is_hard)
+            return key if key in self.rows else None, hard
         if reason is MissReason.NOT_DESCRIBED:
             return None, ()
         if key in self.rows:
@@ -118,7 +119,7 @@ class Lookup:
 
 
 def _absence(key: str) -> MissReason:
-    """Tell a dynamic dim, which no static bucket answers, from a problem that was never built."""
+    """Tell a dynamic dim whose range was not built from a static problem that was not."""
     try:
         asked = ingredients_of(key)
     except ProblemError:

@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from warmup.errors import ProblemError
 
 NO_EPILOGUE = "none"
+# Names that torch/_inductor/kernel and mkldnn_lowerings.py give to autotune_select_algorithm.
+VIA_CHOICES = frozenset({"mm", "addmm", "bmm", "baddbmm", "mm_plus_mm"})
+CPU_LINEAR = frozenset({"linear_unary", "linear_binary", "packed_linear"})
+COVERED = VIA_CHOICES | CPU_LINEAR
 
 _DIM = r"[0-9]+(?:\.\.[0-9]*)?"
 _LAYOUT = rf"(?:row|col|packed|any\([0-9.,]+\))(?:/{_DIM})?(?:@{_DIM})?"

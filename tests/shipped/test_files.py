@@ -59,13 +59,12 @@ def test_ci_runs_the_readmes_test_command() -> None:
 
 def test_every_relative_link_in_the_pages_leads_somewhere() -> None:
     """Links between README and docs point at files that exist."""
-    broken = []
-    for page in [
-        ROOT / "README.md",
-        *(ROOT / "docs").rglob("*.md"),
-        *(ROOT / "tables").rglob("*.md"),
-    ]:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            if not (page.parent / target).exists():
-                broken.append(f"{page.name}: {target}")
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "tables").rglob("*.md")]
+    link = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+    broken = [
+        f"{page.name}: {target}"
+        for page in pages
+        for target in link.findall(page.read_text(encoding="utf-8"))
+        if not (page.parent / target).exists()
+    ]
     assert broken == []

@@ -18,13 +18,9 @@ from torch.utils._sympy.value_ranges import bound_sympy
 
 from warmup.errors import ProblemError
 from warmup.inductor.epilogues import dtype_name, epilogue_of
-from warmup.problem import NO_EPILOGUE, Dim, GemmProblem, Layout, spell_number
+from warmup.problem import CPU_LINEAR, NO_EPILOGUE, Dim, GemmProblem, Layout, spell_number
 
 _aten = torch.ops.aten
-# Names that torch/_inductor/kernel and mkldnn_lowerings.py give to autotune_select_algorithm.
-VIA_CHOICES: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "mm_plus_mm"})
-CPU_LINEAR: Final = frozenset({"linear_unary", "linear_binary", "packed_linear"})
-COVERED: Final = VIA_CHOICES | CPU_LINEAR
 _UNBOUNDED: Final = 2**62
 _MATRIX_DIMS: Final = 2
 

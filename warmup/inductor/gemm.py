@@ -28,12 +28,13 @@ from torch._inductor.select_algorithm import (
 from warmup.choice import Evidence, Family, MissReason, Row, Timing, Tuned, Winner
 from warmup.errors import ProblemError
 from warmup.inductor.choices import force, identify, is_library, post_op_of
-from warmup.inductor.describe import COVERED, CPU_LINEAR, VIA_CHOICES, current_node, describe
+from warmup.inductor.describe import current_node, describe
 from warmup.inductor.options import option_value, tuning_is_on
 from warmup.inductor.patches import Patches
 from warmup.inductor.port import Answers
 from warmup.inductor.tma import tma_candidates
 from warmup.inductor.versions import Version
+from warmup.problem import COVERED, CPU_LINEAR, VIA_CHOICES
 
 _US_PER_MS = 1000.0
 

@@ -124,7 +124,7 @@ class Attachment:
 
 
 def compile_model(model: Callable[..., Any], mode: str) -> Callable[..., Any]:
-    """Return *model* compiled for static shapes under *mode*, one of `MODES`."""
+    """Return *model* compiled under *mode*, one of `MODES`; only marked dims are dynamic."""
     return torch.compile(model, dynamic=False, **_MODES[mode])
 
 
