@@ -14,7 +14,7 @@ import pytest
 
 WORDS = {"errors", "problem", "bucket", "runtime", "choice", "events"}
 PARTS = {"table", "inductor"}
-VERBS = {"lookup", "models", "building", "serving", "auditing"}
+VERBS = {"lookup", "models", "policies", "agreement", "building", "serving", "auditing"}
 EDGES = {"", "__main__", "cli"}
 FLOORS = {name: floor for floor, names in enumerate((WORDS, PARTS, VERBS, EDGES)) for name in names}
 # What may be imported from outside the standard library, by the first part of a module's name.

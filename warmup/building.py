@@ -25,6 +25,7 @@ from warmup.errors import (
 )
 from warmup.events import Emitter, Event, EventName
 from warmup.lookup import Lookup, OnMiss
+from warmup.policies import choose_policy
 from warmup.runtime import Runtime
 from warmup.table import Policy, Provenance, Table
 from warmup.table.codec import digest_of
@@ -37,13 +38,6 @@ if TYPE_CHECKING:
     from warmup.models import Inputs, LoadedModel
 
 DEFAULT_MODE: Final = "max-autotune-gemm"
-BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "cpu": ("ATEN", "CPP"),
-    "cuda": ("ATEN", "TRITON"),
-}
-TOLERANCE: Final[Mapping[str, float]] = {"f64": 1e-7, "f32": 1e-3, "f16": 5e-3, "bf16": 2e-2}
-_TIMING: Final = "inductor benchmarker, eager launches, random inputs"
-_SEED: Final = 0
 
 
 class Observer(Protocol):
@@ -146,7 +140,7 @@ def build(
     check_compiler(torch_device)
     runtime = inductor.runtime(str(torch_device))
     cast = parse_dtype(dtype, "--dtype") if dtype is not None else None
-    policy = _policy(mode, _backends(backends, torch_device.type), torch_device.type, tolerance)
+    policy = choose_policy(mode, backends, torch_device.type, tolerance)
     loaded = load_model(model)
     path = _out_path(out, runtime, loaded, cast)
     check_writable(path)
@@ -204,19 +198,20 @@ class _Build:
         """Tune one bucket, then serve it from the table and compare with eager."""
         import torch
 
+        from warmup.agreement import worst_error
         from warmup.models import make_inputs
 
         self.observer.bucket_started(bucket, index, total)
         started = time.monotonic()
         before = len(self.tuned)
-        torch.manual_seed(_SEED)
+        torch.manual_seed(self.table.policy.seed)
         inputs = make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
         with torch.no_grad():
             expected = self._eager(inputs, bucket)
             keys, found = self._compiled(inputs, bucket, OnMiss.TUNE)
             if len(self.tuned) > before:  # else that run was served from rows alone already
                 keys, found = self._compiled(inputs, bucket, OnMiss.STRICT)
-            error, limit = _compare(expected, found, self.table.policy.tolerance)
+            error, limit = worst_error(expected, found, self.table.policy.tolerance)
         if not error <= limit:
             fresh = {tuned.key for tuned in self.tuned[before:]}
             self.table = remove_rows(self.path, fresh) if fresh else self.table
@@ -297,35 +292,6 @@ class _Build:
         self.observer.problem_finished(tuned)
 
 
-def _policy(mode: str, backends: str, device_type: str, tolerance: float | None) -> Policy:
-    options: dict[str, bool | int | float | str | None] = {
-        "max_autotune_gemm_backends": backends,
-        "max_autotune_gemm_search_space": "DEFAULT",
-    }
-    if device_type == "cpu":
-        # Only constant weights let the C++ GEMM template compete (utils.py, use_cpp_gemm_template).
-        options["freezing"] = True
-    else:
-        # It re-benchmarks reductions in every process up to torch 2.13.
-        options["dynamic_scale_rblock"] = False
-    limits = dict(TOLERANCE) if tolerance is None else dict.fromkeys(TOLERANCE, tolerance)
-    return Policy(mode=mode, options=options, timing=_TIMING, seed=_SEED, tolerance=limits)
-
-
-def _backends(text: str | None, device_type: str) -> str:
-    known = BACKENDS[device_type]
-    if text is None:
-        return ",".join(known)
-    chosen = [word.strip().upper() for word in text.split(",")]
-    unknown = [word for word in chosen if word not in known]
-    if unknown or len(set(chosen)) != len(chosen):
-        raise SettingsError(
-            f"--backends {text!r} cannot be used on {device_type}",
-            f"choose among {', '.join(known)}; only these can be fed back at serving",
-        )
-    return ",".join(word for word in known if word in chosen)
-
-
 def _provenance(runtime: Runtime) -> Provenance:
     now = dt.datetime.now(dt.UTC).replace(microsecond=0)
     return Provenance(runtime, warmup.__version__, now.isoformat().replace("+00:00", "Z"))
@@ -353,29 +319,3 @@ def _differs(path: Path, table: Table, runtime: Runtime, policy: Policy) -> bool
     except TableMismatchError:
         return True
     return False
-
-
-def _compare(expected: Any, found: Any, tolerance: Mapping[str, float]) -> tuple[float, float]:
-    """Return the largest relative L2 error over all output tensors, and its limit."""
-    import torch
-
-    from warmup.inductor.epilogues import dtype_name
-
-    leaves = torch.utils._pytree.tree_leaves  # noqa: SLF001  torch's own tree walk has no public name
-    pairs = [
-        (e, f)
-        for e, f in zip(leaves(expected), leaves(found), strict=True)
-        if isinstance(e, torch.Tensor)
-    ]
-    worst = (0.0, 1.0)
-    for e, f in pairs:
-        limit = tolerance.get(dtype_name(e.dtype), 0.0)
-        reference = e.double()
-        norm = reference.norm().item()
-        distance = (f.double() - reference).norm().item()
-        error = distance / norm if norm else distance
-        if not error <= limit:
-            return error, limit
-        if error / (limit or 1) >= worst[0] / worst[1]:
-            worst = (error, limit)
-    return worst

@@ -9,7 +9,7 @@ from warmup.choice import Row
 from warmup.errors import TableMergeError
 from warmup.problem import natural_order
 from warmup.runtime import compare_runtimes
-from warmup.table.schema import Table
+from warmup.table.schema import Table, compare_policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +95,9 @@ def _context_differences(a: Table, b: Table, *, hard_only: bool) -> tuple[str, .
         if m.is_hard or not hard_only
     ]
     found += [
-        f"policy {name}: {getattr(a.policy, name)} and {getattr(b.policy, name)}"
-        for name in ("mode", "timing", "seed")
-        if getattr(a.policy, name) != getattr(b.policy, name)
+        f"{field}: {mine} and {theirs}"
+        for field, mine, theirs in compare_policies(a.policy, b.policy)
     ]
-    if a.policy.tolerance != b.policy.tolerance:
-        found.append("policy tolerance")
-    for name in sorted({*a.policy.options, *b.policy.options}):
-        mine, theirs = a.policy.options.get(name), b.policy.options.get(name)
-        if mine != theirs:
-            found.append(f"policy option {name}: {mine} and {theirs}")
     return tuple(found)
 
 

@@ -41,6 +41,22 @@ class Policy:
     tolerance: Mapping[str, float]
 
 
+def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], ...]:
+    """Return each field in which two policies differ, with both values."""
+    fields: list[tuple[str, object, object]] = [
+        (f"policy {name}", getattr(a, name), getattr(b, name))
+        for name in ("mode", "timing", "seed")
+    ]
+    for what in ("options", "tolerance"):
+        mine, theirs = getattr(a, what), getattr(b, what)
+        word = what.removesuffix("s")
+        fields += [
+            (f"policy {word} {name}", mine.get(name), theirs.get(name))
+            for name in sorted({*mine, *theirs})
+        ]
+    return tuple(field for field in fields if field[1] != field[2])
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """All rows for one device and runtime. ``gemm`` maps keys to rows."""

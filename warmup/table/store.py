@@ -28,7 +28,7 @@ from warmup.runtime import Runtime, compare_runtimes
 from warmup.table.codec import decode, encode
 from warmup.table.decode import MAX_BYTES
 from warmup.table.merge import combine
-from warmup.table.schema import Policy, Provenance, Table
+from warmup.table.schema import Policy, Provenance, Table, compare_policies
 
 LOCK_TIMEOUT_S: Final = 60
 _SHIPPED: Final = Path(__file__).resolve().parent.parent / "tables"
@@ -134,16 +134,10 @@ def check_same_origin(path: Path, table: Table, runtime: Runtime, policy: Policy
         TableMismatchError: they may not; it names each differing field.
     """
     differs = [str(m) for m in compare_runtimes(table.provenance.runtime, runtime) if m.is_hard]
-    for name in ("mode", "timing", "seed"):
-        mine, theirs = getattr(policy, name), getattr(table.policy, name)
-        if mine != theirs:
-            differs.append(f"policy {name}: table {theirs}, here {mine}")
-    if policy.tolerance != table.policy.tolerance:
-        differs.append("policy tolerance")
-    for name in sorted({*policy.options, *table.policy.options}):
-        expected, found = table.policy.options.get(name), policy.options.get(name)
-        if expected != found:
-            differs.append(f"policy option {name}: table {expected}, here {found}")
+    differs += [
+        f"{field}: table {expected}, here {found}"
+        for field, expected, found in compare_policies(table.policy, policy)
+    ]
     if differs:
         raise TableMismatchError(
             str(path),
