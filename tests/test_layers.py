@@ -21,6 +21,7 @@ FLOORS = {name: floor for floor, names in enumerate((WORDS, PARTS, VERBS, EDGES)
 THIRD_PARTY = {
     "table": {"filelock", "platformdirs"},
     "inductor": {"torch", "sympy"},
+    "agreement": {"torch"},
     "models": {"torch"},
     "building": {"torch"},
     "cli": {"typer", "rich"},
