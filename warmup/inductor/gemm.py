@@ -69,7 +69,12 @@ class GemmChoices:
         patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select)
         savers = get_algorithm_selector_cache().feedback_saver_fns
         savers.append(self._save_feedback)
-        patches.on_restore(lambda: savers.remove(self._save_feedback))
+
+        def forget() -> None:
+            if self._save_feedback in savers:  # somebody may have cleared the list meanwhile
+                savers.remove(self._save_feedback)
+
+        patches.on_restore(forget)
 
     def _deactivate(self) -> None:
         self._active = False
