@@ -29,7 +29,15 @@ from warmup.policies import choose_policy
 from warmup.runtime import Runtime
 from warmup.table import Policy, Provenance, Table
 from warmup.table.codec import digest_of
-from warmup.table.store import add_rows, check_same_origin, check_writable, read, remove_rows, write
+from warmup.table.store import (
+    add_rows,
+    check_same_origin,
+    check_writable,
+    origin_differences,
+    read,
+    remove_rows,
+    write,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -147,7 +155,7 @@ def build(
     table, replaces = Table(_provenance(runtime), policy), False
     if path.exists():
         existing = read(path)
-        replaces = force and _differs(path, existing, runtime, policy)
+        replaces = force and bool(origin_differences(existing, runtime, policy))
         if not replaces:
             check_same_origin(path, existing, runtime, policy)
             table = existing
@@ -309,13 +317,3 @@ def _out_path(
     words = [model.name, dtype_name(cast)] if cast is not None else [model.name]
     slug = re.sub(r"[^a-z0-9.]+", "-", ".".join(words).lower()).strip("-.")
     return Path("tables") / runtime.device.slug / f"{slug}.json"
-
-
-def _differs(path: Path, table: Table, runtime: Runtime, policy: Policy) -> bool:
-    from warmup.errors import TableMismatchError
-
-    try:
-        check_same_origin(path, table, runtime, policy)
-    except TableMismatchError:
-        return True
-    return False

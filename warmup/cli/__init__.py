@@ -12,7 +12,6 @@ import sys
 from warmup.errors import WarmupError, printable
 
 EXIT_FOUND = 1
-EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 

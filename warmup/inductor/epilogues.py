@@ -12,6 +12,7 @@ import functools
 import hashlib
 import math
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -220,21 +221,26 @@ def _arguments(text: str, name: str) -> list[str] | None:
     return _split(text[len(name) + 1 : -1]) if text.startswith(f"{name}(") else None
 
 
+def _operands(text: str, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the two operands of the binary operation *name* in both orders; none for other text."""
+    parts = _arguments(text, name)
+    if parts and len(parts) == 2:  # noqa: PLR2004  binary
+        yield parts[0], parts[1]
+        yield parts[1], parts[0]
+
+
 def _silu(text: str) -> str | None:
     """Match x * sigmoid(x) and x / (1 + exp(-x))."""
     for name, template in (("mul", "sigmoid({0})"), ("div", "add(exp(neg({0})),1)")):
-        parts = _arguments(text, name)
-        if parts and len(parts) == 2:  # noqa: PLR2004
-            for inner, other in (parts, parts[::-1]):
-                if other == template.format(inner):
-                    return inner
+        for inner, other in _operands(text, name):
+            if other == template.format(inner):
+                return inner
     return None
 
 
 def _gelu(text: str) -> str | None:
     """Match (0.5 x) (1 + erf(x / sqrt 2))."""
-    parts = _arguments(text, "mul")
-    for half, rest in (parts, parts[::-1]) if parts and len(parts) == 2 else ():  # noqa: PLR2004
+    for half, rest in _operands(text, "mul"):
         scaled = _arguments(half, "mul")
         if scaled and scaled[1:] == ["0.5"] and rest == f"add(erf(mul({scaled[0]},0.707107)),1)":
             return scaled[0]
@@ -243,15 +249,13 @@ def _gelu(text: str) -> str | None:
 
 def _gelu_tanh(text: str) -> str | None:
     """Match (0.5 x) (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
-    parts = _arguments(text, "mul")
-    for half, rest in (parts, parts[::-1]) if parts and len(parts) == 2 else ():  # noqa: PLR2004
+    for half, rest in _operands(text, "mul"):
         scaled = _arguments(half, "mul")
         tanh = _arguments(rest, "add")
         if not scaled or scaled[1:] != ["0.5"] or not tanh or tanh[1:] != ["1"]:
             continue
-        x = scaled[0]
         if tanh[0].startswith("tanh(") and "0.044715" in tanh[0] and "0.797885" in tanh[0]:
-            return x
+            return scaled[0]
     return None
 
 

@@ -133,17 +133,20 @@ def check_same_origin(path: Path, table: Table, runtime: Runtime, policy: Policy
     Raises:
         TableMismatchError: they may not; it names each differing field.
     """
-    differs = [str(m) for m in compare_runtimes(table.provenance.runtime, runtime) if m.is_hard]
-    differs += [
+    differs = origin_differences(table, runtime, policy)
+    if differs:
+        advice = "write to another file with --out, or replace it with --force"
+        raise TableMismatchError(str(path), differs, advice)
+
+
+def origin_differences(table: Table, runtime: Runtime, policy: Policy) -> tuple[str, ...]:
+    """Return what keeps rows tuned on *runtime* under *policy* out of *table*, a line a field."""
+    hard = [str(m) for m in compare_runtimes(table.provenance.runtime, runtime) if m.is_hard]
+    others = [
         f"{field}: table {expected}, here {found}"
         for field, expected, found in compare_policies(table.policy, policy)
     ]
-    if differs:
-        raise TableMismatchError(
-            str(path),
-            tuple(differs),
-            "write to another file with --out, or replace it with --force",
-        )
+    return (*hard, *others)
 
 
 def shipped_folder() -> Path:
