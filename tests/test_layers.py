@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
-WORDS = {"errors", "problem", "bucket", "runtime", "choice", "events"}
+WORDS = {
+    *{"errors", "events", "bucket", "runtime", "choice"},
+    *{"kind", "kinds", "problem", "padding", "kernel"},
+}
 PARTS = {"table", "inductor"}
 VERBS = {"lookup", "models", "policies", "agreement", "building", "serving", "auditing"}
 EDGES = {"", "__main__", "cli"}

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from warmup.errors import SettingsError, TableError
 from warmup.events import EVENT_SCHEMA, LOG_MARKER, EventName
-from warmup.problem import natural_order
+from warmup.kinds import natural_order
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine
 from warmup.table.store import read
@@ -250,7 +250,7 @@ def _miss(key: str, reason: str, count: int, record: Mapping[str, Any]) -> Miss:
 def _unused(ledger: _Ledger, named: str | Path | None) -> tuple[str, ...] | None:
     asked = {*ledger.hits, *ledger.tuned, *(key for key, _ in ledger.misses)}
     if named is not None:
-        return _sorted_keys(read(Path(named)).gemm.keys() - asked)
+        return _sorted_keys(read(Path(named)).rows.keys() - asked)
     rows: set[str] = set()
     for run in ledger.runs.values():
         try:
@@ -260,7 +260,7 @@ def _unused(ledger: _Ledger, named: str | Path | None) -> tuple[str, ...] | None
         union = combine(tables)[0] if tables else None
         if union is None or digest_of(union) != run.table_digest:
             return None
-        rows |= union.gemm.keys()
+        rows |= union.rows.keys()
     return _sorted_keys(rows - asked) if ledger.runs else None
 
 

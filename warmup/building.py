@@ -260,7 +260,7 @@ class _Build:
                 asked[str(event.fields["key"])] = None
 
         done = {tuned.key for tuned in self.tuned}
-        rows = self.table.gemm
+        rows = self.table.rows
         if self.force and on_miss is OnMiss.TUNE:
             rows = {key: row for key, row in rows.items() if key in done}
         lookup = Lookup(rows, on_miss, Emitter([note]), on_tuned=self._save)
@@ -292,7 +292,7 @@ class _Build:
         if (
             self.replaces
         ):  # --force over another device's table: it goes when its successor has a row
-            self.table, self.replaces = replace(table, gemm=rows), False
+            self.table, self.replaces = replace(table, rows=rows), False
             write(self.path, self.table)
         else:
             self.table = add_rows(self.path, table.provenance, table.policy, rows, redo=self.force)

@@ -1,4 +1,4 @@
-"""Choices, winners and rows: what a table records about one GEMM problem. Floor 0: stdlib only."""
+"""Choices, winners and rows: what a table records about one problem. Floor 0: stdlib only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ class Family(StrEnum):
     EXTERN = "extern"
     SUBGRAPH = "subgraph"
     CPP = "cpp"
+    LAUNCH = "launch"
+    PAD = "pad"
 
 
 KwargValue = bool | int | str | None
 MAX_INT = 2**31 - 1
+_TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "block_m", "block_n", "block_k")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class Winner:
         named = dict(self.kwargs)
         block = "x".join(
             str(named[name])
-            for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "block_m", "block_n", "block_k")
+            for name in (*_TILE, *(name for name in named if name.endswith("BLOCK")))
             if name in named
         )
         extra = "".join(

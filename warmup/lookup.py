@@ -11,7 +11,8 @@ from enum import StrEnum
 from warmup.choice import MissReason, Row, Tuned, Winner
 from warmup.errors import ContradictionWarning, MissError, ProblemError
 from warmup.events import Emitter, EventName
-from warmup.problem import COVERED, ingredients_of, nearest
+from warmup.kinds import ingredients_of, kind_of, nearest
+from warmup.problem import COVERED
 from warmup.runtime import Mismatch
 
 
@@ -55,13 +56,13 @@ class Lookup:
         return _absence(key) if row is None else row.winner
 
     def hit(self, key: str, winner: Winner) -> None:
-        self.emitter.emit(EventName.HIT, kind="gemm", key=key, winner=str(winner))
+        self.emitter.emit(EventName.HIT, kind=kind_of(key).name, key=key, winner=str(winner))
 
     def miss(self, key: str, reason: MissReason, fallback: str) -> None:
         closest, differs = self._nearest(key, reason)
         self.emitter.emit(
             EventName.MISSED,
-            kind="gemm",
+            kind=kind_of(key).name,
             key=key,
             reason=reason.value,
             nearest=closest,
@@ -75,7 +76,8 @@ class Lookup:
         with self._lock:
             self._fresh[result.key] = result.row
         winner = str(result.row.winner)
-        self.emitter.emit(EventName.TUNED, kind="gemm", key=result.key, winner=winner)
+        kind = kind_of(result.key).name
+        self.emitter.emit(EventName.TUNED, kind=kind, key=result.key, winner=winner)
         if self.on_tuned is not None:
             self.on_tuned(result)
 
@@ -124,5 +126,5 @@ def _absence(key: str) -> MissReason:
         asked = ingredients_of(key)
     except ProblemError:
         return MissReason.NOT_DESCRIBED
-    dynamic = any(".." in asked[name] for name in ("m", "n", "k"))
+    dynamic = any(".." in asked.get(name, "") for name in ("m", "n", "k"))
     return MissReason.DYNAMIC_DIM if dynamic else MissReason.NOT_IN_TABLE

@@ -1,4 +1,4 @@
-"""GEMM problems in words: what inductor asks about, spelled for people. Floor 0: stdlib only.
+"""Row kind ``gemm``: GEMM problems, spelled for people. Floor 0: stdlib only.
 
 A key names every ingredient that may change the winner and nothing else (no paths, hosts, device
 ordinals, buffer or layer names):
@@ -9,10 +9,11 @@ ordinals, buffer or layer names):
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from warmup.errors import ProblemError
+from warmup.choice import Family
+from warmup.kind import Kind
 
 NO_EPILOGUE = "none"
 # Names that torch/_inductor/kernel and mkldnn_lowerings.py give to autotune_select_algorithm.
@@ -20,17 +21,22 @@ VIA_CHOICES = frozenset({"mm", "addmm", "bmm", "baddbmm", "mm_plus_mm"})
 CPU_LINEAR = frozenset({"linear_unary", "linear_binary", "packed_linear"})
 COVERED = VIA_CHOICES | CPU_LINEAR
 
-_DIM = r"[0-9]+(?:\.\.[0-9]*)?"
-_LAYOUT = rf"(?:row|col|packed|any\([0-9.,]+\))(?:/{_DIM})?(?:@{_DIM})?"
+DIM: Final = r"[0-9]+(?:\.\.[0-9]*)?"
+LAYOUT: Final = rf"(?:row|col|packed|any\([0-9.,]+\))(?:/{DIM})?(?:@{DIM})?"
 _NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
 _EPILOGUE = r"[a-zA-Z0-9_.,()\[\]~+\-]+"
-_KEY = re.compile(
-    rf"(?P<op>[a-z][a-z0-9_]*)(?: batch={_DIM})? m={_DIM} n={_DIM} k={_DIM} [a-z][a-z0-9_]*"
-    rf"(?: dtype_b=[a-z0-9_]+)? a={_LAYOUT} b={_LAYOUT}(?: a2={_LAYOUT})?(?: b2={_LAYOUT})?"
-    rf"(?: bias=[a-z0-9]+)?(?: alpha={_NUMBER})?(?: beta={_NUMBER})? out=[a-z][a-z0-9_]*"
-    rf"(?: fp32=[a-z0-9]+)?(?: reduction=full)? \| epilogue={_EPILOGUE}"
+GEMM: Final = Kind(
+    name="gemm",
+    pattern=re.compile(
+        rf"(?P<op>[a-z][a-z0-9_]*)(?: batch={DIM})? m={DIM} n={DIM} k={DIM} [a-z][a-z0-9_]*"
+        rf"(?: dtype_b=[a-z0-9_]+)? a={LAYOUT} b={LAYOUT}(?: a2={LAYOUT})?(?: b2={LAYOUT})?"
+        rf"(?: bias=[a-z0-9]+)?(?: alpha={_NUMBER})?(?: beta={_NUMBER})? out=[a-z][a-z0-9_]*"
+        rf"(?: fp32=[a-z0-9]+)?(?: reduction=full)? \| epilogue={_EPILOGUE}"
+    ),
+    words=("op", "dtype"),
+    fixed=1,
+    families=frozenset({Family.TEMPLATE, Family.EXTERN, Family.SUBGRAPH, Family.CPP}),
 )
-MAX_KEY_LENGTH = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,7 @@ class GemmProblem:
         words += [f"fp32={self.fp32}"] if self.fp32 is not None else []
         words += ["reduction=full"] if self.full_reduction else []
         key = f"{' '.join(words)} | epilogue={self.epilogue}"
-        check_key(key)
+        GEMM.check(key)
         return key
 
 
@@ -136,73 +142,3 @@ def spell_number(value: float) -> str:
     if isinstance(value, bool):
         return str(int(value))
     return str(int(value)) if float(value).is_integer() else f"{value:.6g}"
-
-
-def check_key(key: str) -> None:
-    """Return when *key* is a GEMM key as `GemmProblem.key` spells it.
-
-    Raises:
-        ProblemError: it is not.
-    """
-    if len(key) > MAX_KEY_LENGTH or _KEY.fullmatch(key) is None:
-        raise ProblemError(f"not a GEMM key: {key[:120]!r}")
-
-
-def ingredients_of(key: str) -> dict[str, str]:
-    """Return the named ingredients of a GEMM key, in key order.
-
-    Raises:
-        ProblemError: *key* is not a GEMM key.
-    """
-    check_key(key)
-    problem, epilogue = key.split(" | epilogue=")
-    words = problem.split(" ")
-    named = {"op": words[0]}
-    for word in words[1:]:
-        name, equals, value = word.partition("=")
-        if equals:
-            named[name] = value
-        else:
-            named["dtype"] = name
-    named["epilogue"] = epilogue
-    return named
-
-
-def differing(row: dict[str, str], asked: dict[str, str]) -> tuple[str, ...]:
-    """Return ``name: row X, here Y`` for each ingredient in which two problems differ."""
-    names = [*asked, *(name for name in row if name not in asked)]
-    return tuple(
-        f"{name}: row {row.get(name, 'absent')}, here {asked.get(name, 'absent')}"
-        for name in names
-        if row.get(name) != asked.get(name)
-    )
-
-
-def nearest(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, ...]]:
-    """Return the row of the same op with the fewest differing ingredients, and what differs.
-
-    Ties go to the numerically closest m, then to key order, so that the answer is the same in
-    every process. Returns ``(None, ())`` when no row has the op of *key*.
-    """
-    asked = ingredients_of(key)
-    op = asked["op"] + " "
-    best: tuple[tuple[int, int, str], str, tuple[str, ...]] | None = None
-    for row in rows:
-        if not row.startswith(op):
-            continue
-        found = ingredients_of(row)
-        differs = differing(found, asked)
-        rank = (len(differs), abs(_low(found["m"]) - _low(asked["m"])), row)
-        if best is None or rank < best[0]:
-            best = (rank, row, differs)
-    return (None, ()) if best is None else (best[1], best[2])
-
-
-def natural_order(key: str) -> tuple[str | tuple[int, str], ...]:
-    """Return a sort key that puts ``m=16`` before ``m=128``, for any text."""
-    parts = re.split(r"0*([0-9]+)", key)  # text and digits in turn
-    return tuple((len(part), part) if i % 2 else part for i, part in enumerate(parts))
-
-
-def _low(dim: str) -> int:
-    return int(dim.partition("..")[0])

@@ -102,7 +102,7 @@ class Handle(AbstractContextManager["Handle"]):
             tuned=tally.tuned,
             from_cache=tally.cached_graphs,
             cached_decisions=tally.cached_decisions,
-            unused=tuple(sorted(self.table.gemm.keys() - tally.hits.keys() - tally.misses.keys())),
+            unused=tuple(sorted(self.table.rows.keys() - tally.hits.keys() - tally.misses.keys())),
         )
 
     def close(self) -> None:
@@ -188,12 +188,12 @@ def install(
     if rank is not None:
         common["rank"] = rank
     emitter = Emitter(sinks, common)
-    lookup = Lookup(found.table.gemm, OnMiss(on_miss), emitter, mismatches)
+    lookup = Lookup(found.table.rows, OnMiss(on_miss), emitter, mismatches)
     emitter.emit(
         EventName.INSTALLED,
         paths=[str(path) for path in found.paths],
         table=digest,
-        rows=len(found.table.gemm),
+        rows=len(found.table.rows),
         on_miss=on_miss,
         device=here.device.name,
         torch=here.torch,

@@ -82,10 +82,10 @@ def main() -> None:
         write(path, table)
         load_ms = best_ms(lambda: read(path), 5)
         size = path.stat().st_size
-    lookup = Lookup(table.gemm, OnMiss.FALLBACK, Emitter([]))
-    key = next(iter(table.gemm))
+    lookup = Lookup(table.rows, OnMiss.FALLBACK, Emitter([]))
+    key = next(iter(table.rows))
     find_us = best_ms(lambda: [lookup.find(key) for _ in range(1000)], 5)
-    winner = table.gemm[key].winner
+    winner = table.rows[key].winner
 
     def answer() -> None:
         for _ in range(1000):

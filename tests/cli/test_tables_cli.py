@@ -200,7 +200,7 @@ def test_diff_json_is_json(warmup: Command, other: str, code: int) -> None:
 def test_merge_writes_the_union(warmup: Command, folder: Path) -> None:
     """The union is written, said on stderr, and stdout stays empty."""
     done = warmup("merge", "a.json", "c.json", "--out", "new/out.json")
-    assert (done.returncode, done.stdout, done.stderr, len(read(folder / "new/out.json").gemm)) == (
+    assert (done.returncode, done.stdout, done.stderr, len(read(folder / "new/out.json").rows)) == (
         0,
         "",
         "new/out.json: 4 rows\n",
@@ -222,13 +222,13 @@ def test_merge_settles_with_a_preference(
 ) -> None:
     """--prefer decides whose winner is written."""
     warmup("merge", "a.json", "b.json", "-o", "out.json", "--prefer", prefer)
-    assert read(folder / "out.json").gemm[make_key(560)].winner.uid == uid
+    assert read(folder / "out.json").rows[make_key(560)].winner.uid == uid
 
 
 def test_merge_may_write_over_its_input(warmup: Command, folder: Path) -> None:
     """The output may be one of the inputs."""
     done = warmup("merge", "a.json", "c.json", "-o", "a.json")
-    assert (done.returncode, len(read(folder / "a.json").gemm)) == (0, 4)
+    assert (done.returncode, len(read(folder / "a.json").rows)) == (0, 4)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_an_interrupted_build_leaves_a_valid_table(
         process.send_signal(number)
         _, stderr = process.communicate(timeout=120)
     assert process.returncode == code, stderr[-2000:]
-    assert 1 <= len(read(out).gemm) < 8
+    assert 1 <= len(read(out).rows) < 8
     assert "run the same command again" in stderr
 
 
@@ -85,7 +85,7 @@ def test_an_output_that_disagrees_with_eager_fails_the_build(tmp_path: Path) -> 
     done = build(tmp_path, *model, "--seqlens", "8", "--out", "noisy.json")
     assert done.returncode == 3
     assert "error: bucket seqlen=8: the compiled output is" in done.stderr
-    assert read(tmp_path / "noisy.json").gemm == {}
+    assert read(tmp_path / "noisy.json").rows == {}
 
 
 def test_a_table_of_another_policy_is_not_touched(tmp_path: Path) -> None:

@@ -75,10 +75,10 @@ def template_table(
         )
         uid, _, kwargs = spelled.rstrip(")").partition("(")
         pairs = tuple((n, int(v)) for n, v in (word.split("=") for word in kwargs.split(",")))
-        row = table.gemm[problem["key"]]
+        row = table.rows[problem["key"]]
         rows[problem["key"]] = replace(row, winner=Winner(Family.CPP, uid, pairs))
     target = tmp_path_factory.mktemp("template") / "template.json"
-    write(target, replace(table, gemm=rows))
+    write(target, replace(table, rows=rows))
     return target
 
 
@@ -102,7 +102,7 @@ def test_a_build_writes_one_row_for_each_problem_of_each_bucket(
     built: tuple[Path, dict[str, Any]],
 ) -> None:
     """Two problems for each of two buckets, with op, bucket and epilogue in the key."""
-    keys = sorted(read(built[0]).gemm)
+    keys = sorted(read(built[0]).rows)
     layout = "f32 a=row b=packed out=f32 fp32=ieee | epilogue"
     assert keys == [
         f"packed_linear m=16 n=1024 k=256 {layout}=gelu_tanh",
@@ -128,7 +128,7 @@ def test_a_served_model_measures_nothing_and_hits_every_row(
     """With the table, a fresh process asks four times, hits four times and benchmarks nothing."""
     result = serve(built[0], [16, 64], on_miss="strict")
     table = read(built[0])
-    assert result["hits"] == dict.fromkeys(table.gemm, 1)
+    assert result["hits"] == dict.fromkeys(table.rows, 1)
     assert (result["misses"], result["unused"], result["benchmarks"]) == ({}, [], {})
 
 
@@ -150,7 +150,7 @@ def test_template_rows_generate_exactly_the_recorded_candidate(
 ) -> None:
     """Code is generated for one C++ candidate per decision, and it is the recorded micro-kernel."""
     result = serve(template_table, [16, 64], on_miss="strict")
-    winners = [row.winner.uid for row in read(template_table).gemm.values()]
+    winners = [row.winner.uid for row in read(template_table).rows.values()]
     assert [f"cpp::{name}" for name in result["generated"]] == winners
 
 
@@ -161,7 +161,7 @@ def test_library_rows_generate_no_candidate(
     table = read(built[0])
     library = Winner(Family.EXTERN, "aten::_mkl_linear")
     path = tmp_path / "library.json"
-    write(path, replace(table, gemm={k: replace(r, winner=library) for k, r in table.gemm.items()}))
+    write(path, replace(table, rows={k: replace(r, winner=library) for k, r in table.rows.items()}))
     result = serve(path, [16, 64], on_miss="strict")
     assert (result["generated"], len(result["hits"])) == ([], 4)
 

@@ -7,7 +7,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import strategies as st
 
-from warmup.choice import MAX_INT, Evidence, Family, Row, Winner
+from warmup.choice import MAX_INT, Evidence, Row, Winner
+from warmup.kernel import LAUNCH
+from warmup.kind import Kind
+from warmup.padding import PAD
+from warmup.problem import GEMM
 from warmup.runtime import Device, Runtime
 from warmup.table import Policy, Provenance, Table
 
@@ -16,29 +20,38 @@ COUNTS = st.none() | st.integers(1, MAX_INT)
 VERSIONS = st.none() | PRINTABLE
 TIMES = st.floats(1e-6, 1e9)
 WORDS = st.from_regex(r"tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32}", fullmatch=True)
+SIZES = st.sampled_from(["1", "16", "560", "1..", "2..8"])
 KEYS = st.builds(
     "{} m={} n={} k={} bf16 a=row b=col out=f32 | epilogue={}".format,
     st.sampled_from(["mm", "addmm", "bmm"]),
-    st.sampled_from(["1", "16", "560", "1..", "2..8"]),
+    SIZES,
     st.integers(1, 5),
     st.integers(1, 5),
     st.sampled_from(["none", "relu", "gelu_tanh,mul(bf16[1,2])"]),
 )
-WINNERS = st.builds(
-    Winner,
-    st.sampled_from(Family),
-    st.from_regex(r"[A-Za-z0-9_.:]{1,128}", fullmatch=True),
-    st.dictionaries(
-        st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,63}", fullmatch=True),
-        st.none() | st.booleans() | st.integers(-MAX_INT, MAX_INT) | WORDS,
-        max_size=5,
-    ).map(lambda kwargs: tuple(sorted(kwargs.items()))),
-    st.none() | st.from_regex(r"[0-9a-f]{8,64}", fullmatch=True),
+PAD_KEYS = st.builds(
+    "pad mm m={} n={} k=5 f16 a=row b=col free=ab".format, SIZES, st.integers(1, 5)
 )
-ROWS = st.builds(
-    Row,
-    WINNERS,
-    st.builds(
+LAUNCH_KEYS = st.builds(
+    "launch triton_poi_fused_{} x={} args=*bf16,i32 source=0123456789abcdef".format,
+    st.sampled_from(["mul", "add_silu"]),
+    st.integers(1, 5),
+)
+
+
+def _rows(kind: Kind, keys: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, Row]]:
+    winners = st.builds(
+        Winner,
+        st.sampled_from(sorted(kind.families)),
+        st.from_regex(r"[A-Za-z0-9_.:]{1,128}", fullmatch=True),
+        st.dictionaries(
+            st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,63}", fullmatch=True),
+            st.none() | st.booleans() | st.integers(-MAX_INT, MAX_INT) | WORDS,
+            max_size=5,
+        ).map(lambda kwargs: tuple(sorted(kwargs.items()))),
+        st.none() | st.from_regex(r"[0-9a-f]{8,64}", fullmatch=True),
+    )
+    evidence = st.builds(
         Evidence,
         time_us=TIMES,
         library_us=st.none() | TIMES,
@@ -46,7 +59,12 @@ ROWS = st.builds(
         runner_up_us=st.none() | TIMES,
         tried=st.integers(1, 100_000),
         failed=st.integers(0, 100_000),
-    ),
+    )
+    return st.dictionaries(keys, st.builds(Row, winners, evidence), max_size=4)
+
+
+ROWS = st.tuples(_rows(GEMM, KEYS), _rows(LAUNCH, LAUNCH_KEYS), _rows(PAD, PAD_KEYS)).map(
+    lambda kinds: kinds[0] | kinds[1] | kinds[2]
 )
 DEVICES = st.builds(
     Device,
@@ -93,7 +111,7 @@ def tables() -> st.SearchStrategy[Table]:
         Table,
         st.builds(Provenance, RUNTIMES, warmup=PRINTABLE, created=PRINTABLE),
         POLICIES,
-        st.dictionaries(KEYS, ROWS, max_size=4),
+        ROWS,
     )
 
 

@@ -36,11 +36,11 @@ def _changed(value: Any) -> Iterator[tuple[str, Any]]:
         if dataclasses.is_dataclass(inner):
             for name, changed in _changed(inner):
                 yield f"{field.name}.{name}", dataclasses.replace(value, **{field.name: changed})
-        elif field.name == "gemm":
+        elif field.name == "rows":
             (key, row), *_ = inner.items()
             for name, changed in _changed(row):
                 rows = {**inner, key: changed}
-                yield f"gemm.{name}", dataclasses.replace(value, gemm=rows)
+                yield f"rows.{name}", dataclasses.replace(value, rows=rows)
         else:
             other = OTHER[str(field.type)]
             assert other != inner
@@ -110,7 +110,7 @@ def test_every_field_changes_the_digest(make_table: Callable[..., Table]) -> Non
 def test_a_removed_row_changes_the_digest(make_table: Callable[..., Table]) -> None:
     """A table without one of its rows has another digest."""
     table = make_table()
-    fewer = dataclasses.replace(table, gemm=dict(list(table.gemm.items())[1:]))
+    fewer = dataclasses.replace(table, rows=dict(list(table.rows.items())[1:]))
     assert digest_of(fewer) != digest_of(table)
 
 
@@ -137,7 +137,7 @@ def test_equal_numbers_of_other_types_stay_apart(
 ) -> None:
     """Winners that differ only in 1 and true come back as they were."""
     rows = {make_key(1): make_row(EVEN_K=1), make_key(2): make_row(EVEN_K=True)}
-    found = decode(encode(make_table(rows)), "t.json").gemm
+    found = decode(encode(make_table(rows)), "t.json").rows
     kinds = [type(found[make_key(m)].winner.kwargs[0][1]) for m in (1, 2)]
     assert kinds == [int, bool]
 
@@ -147,7 +147,7 @@ def test_rows_are_answered_as_written(
 ) -> None:
     """A winner comes back with the types of its kwargs: integer, boolean, word and null."""
     row = make_row(BLOCK_M=64, EVEN_K=True, ALLOW_TF32=False, ACC_TYPE="tl.float32", hint=None)
-    (found,) = decode(encode(make_table({make_key(): row})), "t.json").gemm.values()
+    (found,) = decode(encode(make_table({make_key(): row})), "t.json").rows.values()
     assert [(name, type(value)) for name, value in found.winner.kwargs] == [
         ("ACC_TYPE", str),
         ("ALLOW_TF32", bool),

@@ -119,7 +119,7 @@ def test_a_missing_field_is_pointed_at(text: str) -> None:
     """A field taken away anywhere is reported at the object that lacks it, or by the digest."""
     document = json.loads(text)
     kwargs = ("rows", "gemm", KEY, "winner", "kwargs")
-    free = [("rows", "gemm"), ("policy", "options"), ("policy", "tolerance"), kwargs]
+    free = [("rows",), ("rows", "gemm"), ("policy", "options"), ("policy", "tolerance"), kwargs]
     wrong = []
     for place in _places(document):
         if not place:

@@ -46,7 +46,7 @@ def test_the_union_has_every_row(
     """With a preference the union has exactly the keys of both tables."""
     a, b = data.draw(row_sets), data.draw(row_sets)
     prefer = data.draw(st.sampled_from(["a", "b", "faster"]))
-    assert merge(make_table(a), make_table(b), prefer).gemm.keys() == a.keys() | b.keys()
+    assert merge(make_table(a), make_table(b), prefer).rows.keys() == a.keys() | b.keys()
 
 
 @given(data=st.data())
@@ -87,7 +87,7 @@ def test_a_preference_settles_conflicts(
         make_table({KEY: make_row(uid, time)})
         for uid, time in zip(("mm_a", "mm_b"), times, strict=True)
     )
-    assert merge(a, b, prefer).gemm[KEY].winner.uid == taken
+    assert merge(a, b, prefer).rows[KEY].winner.uid == taken
 
 
 @pytest.mark.parametrize("times", [(1.0, 9.0), (9.0, 1.0)])
@@ -99,7 +99,7 @@ def test_equal_winners_keep_the_faster_evidence(
 ) -> None:
     """The same winner measured twice is no conflict, and the lower time stays."""
     a, b = (make_table({make_key(): make_row("mm", time)}) for time in times)
-    assert merge(a, b).gemm[make_key()].evidence.time_us == 1.0
+    assert merge(a, b).rows[make_key()].evidence.time_us == 1.0
 
 
 def test_a_conflict_says_key_and_winners(
@@ -156,7 +156,7 @@ def test_a_newer_driver_is_no_obstacle(
 ) -> None:
     """Soft differences do not keep tables apart."""
     newer = make_table({}, runtime=make_runtime(driver="999", cublas="14"))
-    assert merge(make_table(), newer).gemm == make_table().gemm
+    assert merge(make_table(), newer).rows == make_table().rows
 
 
 @pytest.mark.parametrize("is_swapped", [False, True])
@@ -175,7 +175,7 @@ def test_merging_leaves_its_arguments_alone(
     """Neither table has more rows after a merge than before."""
     a, b = make_table({make_key(1): make_row()}), make_table({make_key(2): make_row()})
     merge(a, b)
-    assert (list(a.gemm), list(b.gemm)) == ([make_key(1)], [make_key(2)])
+    assert (list(a.rows), list(b.rows)) == ([make_key(1)], [make_key(2)])
 
 
 def test_several_conflicts_are_counted_and_three_shown(
@@ -279,7 +279,7 @@ def test_combining_takes_the_newest_and_tells_each_conflict(
         for n, row in zip((1, 2, 3), rows, strict=True)
     ]
     union, conflicts = combine([tables[2], tables[0], tables[1]])
-    assert (union.gemm, conflicts) == (
+    assert (union.rows, conflicts) == (
         {make_key(): rows[2]},
         (
             f"{make_key()}: mm_1(BLOCK_M=1) or mm_2(BLOCK_M=2)",

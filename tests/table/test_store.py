@@ -47,7 +47,7 @@ import filelock
 from warmup.table.store import add_rows, read
 table = read(Path(sys.argv[1]))
 # go
-for key, row in table.gemm.items():
+for key, row in table.rows.items():
     add_rows(Path(sys.argv[2]), table.provenance, table.policy, {key: row})
 """
 
@@ -244,7 +244,7 @@ def test_a_reader_needs_no_home_and_writes_nothing(
     before = _contents(read_only)
     code = AS_NOBODY + (
         "found = store.discover(store.read(path).provenance.runtime, (folder,))\n"
-        "print(len(found.table.gemm), len(store.search_folders()) > 1)\n"
+        "print(len(found.table.rows), len(store.search_folders()) > 1)\n"
     )
     done = run_python("-c", code, str(read_only))
     assert (done.stdout, done.stderr, _contents(read_only)) == ("2 True\n", "", before)
@@ -298,9 +298,9 @@ def test_a_reader_never_sees_a_damaged_file(
     processes = run_together(WRITER, [[str(source), str(path)]] * 2)
     seen = [0]
     while any(process.poll() is None for process in processes):
-        seen.append(len(read(path).gemm))
+        seen.append(len(read(path).rows))
     _finished(processes)
-    assert (seen, len(read(path).gemm)) == (sorted(seen), 40)
+    assert (seen, len(read(path).rows)) == (sorted(seen), 40)
 
 
 def test_threads_at_once_lose_no_row(
@@ -320,7 +320,7 @@ def test_threads_at_once_lose_no_row(
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(read(path).gemm) == sorted(make_key(m) for m in range(1, 9))
+    assert sorted(read(path).rows) == sorted(make_key(m) for m in range(1, 9))
 
 
 def test_a_row_that_exists_is_kept(
@@ -329,7 +329,7 @@ def test_a_row_that_exists_is_kept(
     """Adding a row for a known key changes nothing."""
     table = make_table()
     write(tmp_path / "t.json", table)
-    rows = dict.fromkeys(table.gemm, make_row(BLOCK_M=999))
+    rows = dict.fromkeys(table.rows, make_row(BLOCK_M=999))
     assert add_rows(tmp_path / "t.json", table.provenance, table.policy, rows) == table
 
 
@@ -339,15 +339,15 @@ def test_a_row_is_replaced_on_demand(
     """With redo the new row takes the old one's place."""
     table = make_table()
     write(tmp_path / "t.json", table)
-    rows = dict.fromkeys(table.gemm, make_row(BLOCK_M=999))
+    rows = dict.fromkeys(table.rows, make_row(BLOCK_M=999))
     add_rows(tmp_path / "t.json", table.provenance, table.policy, rows, redo=True)
-    assert read(tmp_path / "t.json").gemm == rows
+    assert read(tmp_path / "t.json").rows == rows
 
 
 def test_adding_returns_what_was_written(tmp_path: Path, make_table: Callable[..., Table]) -> None:
     """The table that add_rows returns is the one a reader finds."""
     table = make_table()
-    added = add_rows(tmp_path / "t.json", table.provenance, table.policy, table.gemm)
+    added = add_rows(tmp_path / "t.json", table.provenance, table.policy, table.rows)
     assert read(tmp_path / "t.json") == added
 
 
@@ -372,7 +372,7 @@ def test_rows_of_another_runtime_may_not_join(
     write(path, make_table())
     other = make_table({}, runtime=make_runtime(**changes))
     with pytest.raises(TableMismatchError) as caught:
-        add_rows(path, other.provenance, other.policy, make_table().gemm)
+        add_rows(path, other.provenance, other.policy, make_table().rows)
     assert (caught.value.mismatches, read(path)) == ((said,), make_table())
 
 
@@ -383,7 +383,7 @@ def test_rows_of_a_newer_driver_may_join(
     table = make_table()
     write(tmp_path / "t.json", make_table({}))
     newer = make_table(runtime=make_runtime(driver="999"))
-    assert add_rows(tmp_path / "t.json", newer.provenance, newer.policy, table.gemm) == table
+    assert add_rows(tmp_path / "t.json", newer.provenance, newer.policy, table.rows) == table
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,7 @@ def test_a_damaged_file_is_not_overwritten_by_adding(
     path, table = tmp_path / "t.json", make_table()
     path.write_text("{")
     with pytest.raises(TableFormatError):
-        add_rows(path, table.provenance, table.policy, table.gemm)
+        add_rows(path, table.provenance, table.policy, table.rows)
     assert path.read_text() == "{"
 
 
@@ -422,9 +422,9 @@ def test_rows_are_removed(tmp_path: Path, make_table: Callable[..., Table]) -> N
     """Removed rows are gone, the others stay, and unknown keys do not matter."""
     table = make_table()
     write(tmp_path / "t.json", table)
-    first, second = table.gemm
+    first, second = table.rows
     remove_rows(tmp_path / "t.json", {first, "unknown"})
-    assert set(read(tmp_path / "t.json").gemm) == {second}
+    assert set(read(tmp_path / "t.json").rows) == {second}
 
 
 @pytest.mark.parametrize("name", ["t.txt", "t", "folder.json"])
@@ -518,7 +518,7 @@ def test_several_tables_become_one(
     for m in (3, 1, 2):
         write(folder / f"{m}.json", make_table({make_key(m): make_row()}))
     found = discover(make_runtime(), (tmp_path,))
-    assert (found.paths, set(found.table.gemm), found.remarks) == (
+    assert (found.paths, set(found.table.rows), found.remarks) == (
         tuple(folder / f"{m}.json" for m in (1, 2, 3)),
         {make_key(m) for m in (1, 2, 3)},
         (),
@@ -540,7 +540,7 @@ def test_a_conflict_is_remarked_and_the_newer_row_taken(
         write(tmp_path / "nvidia-h200" / f"{name}.json", table)
     found = discover(make_runtime(), (tmp_path,))
     said = f"conflict: {KEY}: mm_old(BLOCK_M=1) or mm_new(BLOCK_M=2)"
-    assert (found.table.gemm[KEY], found.remarks) == (rows[1], (said,))
+    assert (found.table.rows[KEY], found.remarks) == (rows[1], (said,))
 
 
 def test_a_table_with_other_options_is_remarked_and_left_out(

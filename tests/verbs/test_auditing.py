@@ -340,7 +340,7 @@ def test_rows_never_used_are_found_in_all_files_of_a_union(
     tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
 ) -> None:
     """A table united from two files is united again to tell its unused rows."""
-    first, second = make_table().gemm.items()
+    first, second = make_table().rows.items()
     tables = [make_table(dict([first])), make_table(dict([second]))]
     paths = [tmp_path / "1.json", tmp_path / "2.json"]
     for path, table in zip(paths, tables, strict=True):

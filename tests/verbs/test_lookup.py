@@ -33,7 +33,7 @@ def make_lookup(make_table: Callable[..., Table]) -> Lookups:
     ) -> tuple[Lookup, list[Event]]:
         events: list[Event] = []
         emitter = Emitter([events.append])
-        return Lookup(make_table().gemm, on_miss, emitter, mismatches, on_tuned), events
+        return Lookup(make_table().rows, on_miss, emitter, mismatches, on_tuned), events
 
     return make
 
@@ -43,7 +43,7 @@ def test_a_known_key_is_answered_with_its_winner(
 ) -> None:
     """A key of the table gives the winner of its row."""
     lookup, _ = make_lookup()
-    assert lookup.find(make_key(560)) == make_table().gemm[make_key(560)].winner
+    assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
 
 
 def test_finding_emits_nothing(make_lookup: Lookups, make_key: Callable[..., str]) -> None:
@@ -118,7 +118,7 @@ def test_a_soft_mismatch_changes_no_answer(
 ) -> None:
     """Another driver keeps the rows."""
     lookup, _ = make_lookup(OnMiss.FALLBACK, SOFT)
-    assert lookup.find(make_key(560)) == make_table().gemm[make_key(560)].winner
+    assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_hit_is_one_event(
 ) -> None:
     """A hit emits its key and winner, once."""
     lookup, events = make_lookup()
-    winner = make_table().gemm[make_key(560)].winner
+    winner = make_table().rows[make_key(560)].winner
     lookup.hit(make_key(560), winner)
     assert [(event.name, dict(event.fields)) for event in events] == [
         (EventName.HIT, {"kind": "gemm", "key": make_key(560), "winner": str(winner)})

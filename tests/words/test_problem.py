@@ -10,18 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmup.errors import ProblemError
-from warmup.problem import (
-    MAX_KEY_LENGTH,
-    Dim,
-    GemmProblem,
-    Layout,
-    check_key,
-    differing,
-    ingredients_of,
-    natural_order,
-    nearest,
-    spell_number,
-)
+from warmup.kind import MAX_KEY_LENGTH
+from warmup.kinds import check_key, differing, ingredients_of, natural_order, nearest
+from warmup.problem import Dim, GemmProblem, Layout, spell_number
 
 SIZES = st.integers(0, 2**31)
 DTYPES = st.sampled_from(["bf16", "f16", "f32", "f64", "f8_e4m3fn", "i8"])

@@ -177,7 +177,7 @@ def merge(
 
     union = run(read(a), read(b), prefer.value if prefer else None)
     write(out, union)
-    sys.stderr.write(f"{out}: {len(union.gemm)} rows\n")
+    sys.stderr.write(f"{out}: {len(union.rows)} rows\n")
 
 
 @app.command()

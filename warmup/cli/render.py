@@ -15,7 +15,7 @@ from warmup.auditing import AuditReport
 from warmup.building import BuildReport
 from warmup.choice import Row, Tuned
 from warmup.errors import SettingsError, printable
-from warmup.problem import ingredients_of, natural_order
+from warmup.kinds import ingredients_of, natural_order
 from warmup.table import Table
 from warmup.table.codec import digest_of, encode
 from warmup.table.merge import Difference
@@ -29,7 +29,7 @@ def print_build(report: BuildReport) -> None:
     grid = _grid("bucket", "op", "epilogue", "winner", "us", "library us", "speed-up")
     for result in report.buckets:
         for key in result.keys:
-            named, row = ingredients_of(key), report.table.gemm[key]
+            named, row = ingredients_of(key), report.table.rows[key]
             shape = f"{named['op']} {named['n']}x{named['k']}"
             grid.add_row(str(result.bucket), shape, named["epilogue"], *_row_cells(row))
     console = _console()
@@ -39,7 +39,7 @@ def print_build(report: BuildReport) -> None:
         sys.stderr.write(f"note: {report.path} has {size} bytes, more than a ConfigMap holds\n")
     failed = sum(tuned.row.evidence.failed for tuned in report.timings)
     console.print(
-        f"{report.path}: {len(report.table.gemm)} rows, {len(report.timings)} tuned now"
+        f"{report.path}: {len(report.table.rows)} rows, {len(report.timings)} tuned now"
         f"{f' ({failed} candidates failed)' if failed else ''}, {report.seconds:.1f} s, "
         f"digest {report.digest[:16]}",
         soft_wrap=True,
@@ -52,7 +52,7 @@ def print_build_json(report: BuildReport) -> None:
         {
             "path": str(report.path),
             "digest": report.digest,
-            "rows": len(report.table.gemm),
+            "rows": len(report.table.rows),
             "seconds": round(report.seconds, 3),
             "buckets": [
                 {
@@ -98,9 +98,9 @@ def print_table(table: Table, op: str | None, bucket: str | None) -> None:
     keys = _filtered(table, op, bucket)
     for key in keys:
         problem, epilogue = key.split(" | epilogue=")
-        grid.add_row(problem, epilogue, *_row_cells(table.gemm[key]))
+        grid.add_row(problem, epilogue, *_row_cells(table.rows[key]))
     console.print(grid)
-    console.print(f"{len(keys)} of {len(table.gemm)} rows")
+    console.print(f"{len(keys)} of {len(table.rows)} rows")
 
 
 def print_table_json(table: Table, op: str | None, bucket: str | None) -> None:
@@ -220,7 +220,7 @@ def _filtered(table: Table, op: str | None, bucket: str | None) -> list[str]:
         named = ingredients_of(key)
         return op in (None, named["op"]) and bucket in (None, named["m"])
 
-    return sorted((key for key in table.gemm if matches(key)), key=natural_order)
+    return sorted((key for key in table.rows if matches(key)), key=natural_order)
 
 
 def _timings(tuned: Tuned) -> dict[str, Any]:

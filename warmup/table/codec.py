@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from warmup.choice import MAX_INT, Evidence, Family, KwargValue, Row, Winner
 from warmup.errors import ProblemError, TableSchemaError
-from warmup.problem import check_key
+from warmup.kind import Kind
+from warmup.kinds import KINDS, kind_of
 from warmup.runtime import Device, Runtime
 from warmup.table.decode import Node, load_json
 from warmup.table.schema import SCHEMA_VERSION, OptionValue, Policy, Provenance, Table
@@ -38,7 +39,6 @@ _DEVICE_COUNT: Final = ("sm_count", "memory_gib", "threads")
 _VERSIONS: Final = ("triton", "cuda", "driver", "cublas")
 
 _TABLE: Final = frozenset({"schema", "provenance", "policy", "rows"})
-_KINDS: Final = frozenset({"gemm"})
 _PROVENANCE: Final = frozenset({"device", "runtime", "warmup", "created", "digest"})
 _DEVICE: Final = frozenset({*_DEVICE_TEXT, *_DEVICE_COUNT, "mig"})
 _RUNTIME: Final = frozenset({"torch", *_VERSIONS})
@@ -84,14 +84,12 @@ def decode(text: str, path: str) -> Table:
     members["schema"].integer(1, SCHEMA_VERSION)
     provenance, digest = _read_provenance(members["provenance"])
     policy = _read_policy(members["policy"])
-    kinds = members["rows"].members(_KINDS)
-    winners: dict[object, Winner] = {}
-    gemm = {key: _read_row(key, row, winners) for key, row in kinds["gemm"].items()}
+    rows = _read_rows(members["rows"])
     content = _without_digest(document)
     # A file as written is in order already; sorting again is only for one that was re-indented.
     if digest.value != _digest(content, in_order=True) and digest.value != _digest(content):
         digest.fail("the content does not match the digest (damaged or edited by hand)")
-    return Table(provenance, policy, gemm)
+    return Table(provenance, policy, rows)
 
 
 def _digest(document: Mapping[str, object], *, in_order: bool = False) -> str:
@@ -117,7 +115,7 @@ def _document(table: Table) -> dict[str, object]:
             "seed": policy.seed,
             "tolerance": {name: float(limit) for name, limit in policy.tolerance.items()},
         },
-        "rows": {"gemm": {key: _row(row) for key, row in table.gemm.items()}},
+        "rows": _rows(table.rows),
     }
 
 
@@ -133,6 +131,14 @@ def _provenance(provenance: Provenance) -> dict[str, object]:
         "warmup": provenance.warmup,
         "created": provenance.created,
     }
+
+
+def _rows(rows: Mapping[str, Row]) -> dict[str, dict[str, object]]:
+    """Return *rows* by kind; a kind without rows is left out."""
+    kinds: dict[str, dict[str, object]] = {}
+    for key, row in rows.items():
+        kinds.setdefault(kind_of(key).name, {})[key] = _row(row)
+    return kinds
 
 
 def _row(row: Row) -> dict[str, object]:
@@ -215,15 +221,26 @@ def _read_scalar(node: Node) -> OptionValue:
     return node.integer(-MAX_INT, MAX_INT) if type(node.value) is int else node.number(-1e30, 1e30)
 
 
-def _read_row(key: str, node: Node, winners: dict[object, Winner]) -> Row:
+def _read_rows(node: Node) -> dict[str, Row]:
+    rows: dict[str, Row] = {}
+    for name, section in node.items():
+        kind = KINDS.get(name)
+        if kind is None:
+            section.fail(f"not a row kind; expected any of {', '.join(KINDS)}")
+        winners: dict[object, Winner] = {}
+        rows |= {key: _read_row(kind, key, row, winners) for key, row in section.items()}
+    return rows
+
+
+def _read_row(kind: Kind, key: str, node: Node, winners: dict[object, Winner]) -> Row:
     """Return the row in *node*: the common form at once, any other with every check spelled.
 
     A large table has many equal winners: each is checked once, then known by its *winners* entry.
     """
     try:
-        check_key(key)
+        kind.check(key)
     except ProblemError:
-        node.fail("the name of this row is not a GEMM key")
+        node.fail(f"the name of this row is not a {kind.name} key")
     value: Any = node.value
     try:
         identity = _identity(value["winner"])
@@ -233,7 +250,7 @@ def _read_row(key: str, node: Node, winners: dict[object, Winner]) -> Row:
     if winner is not None and evidence is not None and len(value) == len(_ROW):
         return Row(winner, evidence)
     members = node.members(_ROW)
-    row = Row(_read_winner(members["winner"]), _read_evidence(members["evidence"]))
+    row = Row(_read_winner(kind, members["winner"]), _read_evidence(members["evidence"]))
     winners[identity] = row.winner
     return row
 
@@ -254,11 +271,11 @@ def _identity(winner: Any) -> object:
     )
 
 
-def _read_winner(node: Node) -> Winner:
+def _read_winner(kind: Kind, node: Node) -> Winner:
     members = node.members(_WINNER)
     family = members["family"]
-    if family.value not in _FAMILIES:
-        family.fail(f"expected one of {', '.join(_FAMILIES)}")
+    if not isinstance(family.value, str) or family.value not in kind.families:
+        family.fail(f"expected one of {', '.join(sorted(kind.families))}")
     uid = members["uid"].string(128)
     if _UID.fullmatch(uid) is None:
         members["uid"].fail("not the uid of a template or kernel")
@@ -269,9 +286,6 @@ def _read_winner(node: Node) -> Winner:
     return Winner(
         Family(family.string(16)), uid, tuple(kwargs), source_hash.optional(lambda n: n.string(64))
     )
-
-
-_FAMILIES: Final = tuple(family.value for family in Family)
 
 
 def _read_kwarg(name: str, node: Node) -> KwargValue:

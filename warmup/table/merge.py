@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from warmup.choice import Row
 from warmup.errors import TableMergeError
-from warmup.problem import natural_order
+from warmup.kinds import natural_order
 from warmup.runtime import compare_runtimes
 from warmup.table.schema import Table, compare_policies
 
@@ -36,11 +36,11 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
     rows: dict[str, Row] = {}
     conflicts: list[str] = []
     for table in ordered:
-        for key, row in table.gemm.items():
+        for key, row in table.rows.items():
             if key in rows and rows[key].winner != row.winner:
                 conflicts.append(f"{key}: {rows[key].winner} or {row.winner}")
             rows[key] = row
-    return replace(ordered[-1], gemm=rows), tuple(conflicts)
+    return replace(ordered[-1], rows=rows), tuple(conflicts)
 
 
 def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
@@ -57,9 +57,9 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
         raise TableMergeError(
             context, "only tables of one device, runtime and policy can be merged"
         )
-    rows = dict(a.gemm)
+    rows = dict(a.rows)
     conflicts: list[str] = []
-    for key, theirs in b.gemm.items():
+    for key, theirs in b.rows.items():
         mine = rows.get(key)
         if mine is None or mine.winner == theirs.winner:
             rows[key] = theirs if mine is None else _faster(mine, theirs)
@@ -70,20 +70,20 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     if conflicts:
         raise TableMergeError(tuple(conflicts), "settle them with --prefer a, b or faster")
     older = min(a, b, key=lambda table: table.provenance.created)
-    return replace(older, gemm=rows)
+    return replace(older, rows=rows)
 
 
 def diff(a: Table, b: Table) -> Difference:
     """Return what differs between *a* and *b*: context fields, missing keys, changed winners."""
-    shared = sorted(a.gemm.keys() & b.gemm.keys(), key=natural_order)
+    shared = sorted(a.rows.keys() & b.rows.keys(), key=natural_order)
     return Difference(
         context=_context_differences(a, b, hard_only=False),
-        only_a=tuple(sorted(a.gemm.keys() - b.gemm.keys(), key=natural_order)),
-        only_b=tuple(sorted(b.gemm.keys() - a.gemm.keys(), key=natural_order)),
+        only_a=tuple(sorted(a.rows.keys() - b.rows.keys(), key=natural_order)),
+        only_b=tuple(sorted(b.rows.keys() - a.rows.keys(), key=natural_order)),
         changed=tuple(
-            (key, a.gemm[key], b.gemm[key])
+            (key, a.rows[key], b.rows[key])
             for key in shared
-            if a.gemm[key].winner != b.gemm[key].winner
+            if a.rows[key].winner != b.rows[key].winner
         ),
     )
 

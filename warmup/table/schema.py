@@ -59,8 +59,8 @@ def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All rows for one device and runtime. ``gemm`` maps keys to rows."""
+    """All rows for one device and runtime, of every kind, by key; a key says its kind."""
 
     provenance: Provenance
     policy: Policy
-    gemm: Mapping[str, Row] = field(default_factory=dict)
+    rows: Mapping[str, Row] = field(default_factory=dict)

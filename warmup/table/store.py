@@ -108,8 +108,8 @@ def add_rows(
             check_same_origin(path, table, provenance.runtime, policy)
         else:
             table = Table(provenance, policy)
-        kept = {**table.gemm, **rows} if redo else {**rows, **table.gemm}
-        table = replace(table, gemm=kept)
+        kept = {**table.rows, **rows} if redo else {**rows, **table.rows}
+        table = replace(table, rows=kept)
         _replace(path, table)
         return table
 
@@ -122,7 +122,7 @@ def remove_rows(path: Path, keys: Collection[str]) -> Table:
     """
     with _writing(path):
         table = read(path)
-        table = replace(table, gemm={k: row for k, row in table.gemm.items() if k not in keys})
+        table = replace(table, rows={k: row for k, row in table.rows.items() if k not in keys})
         _replace(path, table)
         return table
 
