@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         SettingsError,
         StaleTableWarning,
         TableError,
+        UncoveredError,
         WarmupError,
         WarmupWarning,
     )
@@ -45,6 +46,7 @@ _HOMES = {
     "SettingsError": "errors",
     "StaleTableWarning": "errors",
     "TableError": "errors",
+    "UncoveredError": "errors",
     "WarmupError": "errors",
     "WarmupWarning": "errors",
     "audit": "auditing",
@@ -66,6 +68,7 @@ __all__ = [
     "SettingsError",
     "StaleTableWarning",
     "TableError",
+    "UncoveredError",
     "WarmupError",
     "WarmupWarning",
     "__version__",

@@ -20,12 +20,11 @@ from warmup.errors import (
     ModelError,
     NothingRecordedError,
     OutputMismatchError,
-    SettingsError,
     warmup_error_in,
 )
 from warmup.events import Emitter, Event, EventName
 from warmup.lookup import Lookup, OnMiss
-from warmup.policies import choose_policy
+from warmup.policies import MODES, choose_policy
 from warmup.runtime import Runtime
 from warmup.table import Policy, Provenance, Table
 from warmup.table.codec import digest_of
@@ -137,18 +136,15 @@ def build(
     buckets = parse_buckets(sizes, dims)
     specs = parse_inputs(inputs)
     from warmup.inductor import connect
-    from warmup.inductor.live import MODES
     from warmup.inductor.machine import check_compiler, resolve_device
     from warmup.models import load_model, parse_dtype
 
-    if mode not in MODES:
-        raise SettingsError(f"--mode {mode!r} is not a mode", f"use one of {', '.join(MODES)}")
     inductor = connect()
     torch_device = resolve_device(device)
     check_compiler(torch_device)
     runtime = inductor.runtime(str(torch_device))
     cast = parse_dtype(dtype, "--dtype") if dtype is not None else None
-    policy = choose_policy(mode, backends, torch_device.type, tolerance)
+    policy = choose_policy(mode, backends, torch_device.type, tolerance, inductor.quiet_switches())
     loaded = load_model(model)
     path = _out_path(out, runtime, loaded, cast)
     check_writable(path)
@@ -267,7 +263,7 @@ class _Build:
         policy = self.table.policy
         with self._attached(lookup, policy, on_miss), empty_caches():
             try:
-                compiled = compile_model(self.model.module, policy.mode)
+                compiled = compile_model(self.model.module)
                 output = compiled(*inputs.args, **inputs.kwargs)
             except Exception as error:
                 own = warmup_error_in(error)
@@ -280,7 +276,8 @@ class _Build:
     @contextlib.contextmanager
     def _attached(self, lookup: Lookup, policy: Policy, on_miss: OnMiss) -> Iterator[None]:
         tag = f"warmup-build-{on_miss}"
-        attachment = self.inductor.attach(lookup, policy.options, tag, quiet=True)
+        tuning = MODES[policy.mode] if on_miss is OnMiss.TUNE else {}
+        attachment = self.inductor.attach(lookup, {**policy.options, **tuning}, tag, quiet=True)
         try:
             yield
         finally:

@@ -15,6 +15,7 @@
     |  |- NothingRecordedError              the model asked inductor for no GEMM choice
     |  |- OutputMismatchError               compiled and eager outputs disagree
     |- MissError                            strict serving: inductor asked, no row answered
+    |- UncoveredError                       uncovered="forbid": something was about to be measured
     |- AdapterError
        |- UnsupportedTorchError             this torch is outside the supported range
        |- InductorChangedError              an internal that warmup names is gone or was changed
@@ -180,6 +181,20 @@ class MissError(WarmupError):
         else:
             text += f"; nearest row `{self.nearest}` differs in {', '.join(self.differs)}"
         return text + '; build this bucket, or serve with on_miss="fallback"'
+
+
+class UncoveredError(WarmupError):
+    """Something that no row covers was about to be measured and was refused. Argument: the site."""
+
+    def __init__(self, site: str) -> None:
+        super().__init__(site)
+        self.site = site
+
+    def __str__(self) -> str:
+        return (
+            f"a measurement on the device was refused: site {self.site} is covered by no row; "
+            'build the table with this model, switch it off, or install with uncovered="count"'
+        )
 
 
 class AdapterError(WarmupError):

@@ -36,6 +36,7 @@ class EventName(StrEnum):
     CACHED = "graph.cached"
     UNCOVERED = "benchmark.uncovered"
     CONTRADICTED = "policy.contradicted"
+    OVERRULED = "policy.overruled"
     SUMMARY = "run.summary"
 
 

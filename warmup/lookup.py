@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from warmup.choice import MissReason, Row, Tuned, Winner
-from warmup.errors import ContradictionWarning, MissError, ProblemError
+from warmup.errors import ContradictionWarning, MissError, ProblemError, UncoveredError
 from warmup.events import Emitter, EventName
 from warmup.kinds import ingredients_of, kind_of, nearest
 from warmup.problem import COVERED
@@ -24,6 +25,16 @@ class OnMiss(StrEnum):
     TUNE = "tune"
 
 
+class Uncovered(StrEnum):
+    """What happens when something is about to be measured that no row covers."""
+
+    COUNT = "count"
+    FORBID = "forbid"
+
+
+_TUNED_SITES: Final = frozenset({"launch", "pad"})
+
+
 @dataclass
 class Lookup:
     """The rows of one table with a policy for misses. Implements `warmup.inductor.port.Answers`.
@@ -36,6 +47,7 @@ class Lookup:
     on_miss: OnMiss
     emitter: Emitter
     mismatches: tuple[Mismatch, ...] = ()
+    on_uncovered: Uncovered = Uncovered.COUNT
     on_tuned: Callable[[Tuned], None] | None = None
     _fresh: dict[str, Row] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
@@ -82,9 +94,12 @@ class Lookup:
             self.on_tuned(result)
 
     def uncovered(self, site: str) -> None:
-        if self.tunes and site.removeprefix("select:") in COVERED:
+        if self.tunes and (site in _TUNED_SITES or site.removeprefix("select:") in COVERED):
             return  # asked for, and reported as tuned
-        self.emitter.emit(EventName.UNCOVERED, site=site)
+        refused = self.on_uncovered is Uncovered.FORBID
+        self.emitter.emit(EventName.UNCOVERED, site=site, refused=refused)
+        if refused:
+            raise UncoveredError(site)
 
     def cached(self, decisions: int) -> None:
         self.emitter.emit(EventName.CACHED, decisions=decisions)
@@ -101,6 +116,13 @@ class Lookup:
             ContradictionWarning,
             stacklevel=2,
         )
+
+    def overruled(self, option: str, wanted: str, found: str) -> None:
+        with self._lock:
+            if option in self._told:
+                return
+            self._told.add(option)
+        self.emitter.emit(EventName.OVERRULED, option=option, table=wanted, found=found)
 
     def _rejection(self) -> MissReason | None:
         hard = [mismatch for mismatch in self.mismatches if mismatch.is_hard]

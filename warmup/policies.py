@@ -12,20 +12,39 @@ BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "cpu": ("ATEN", "CPP"),
     "cuda": ("ATEN", "TRITON"),
 }
+# Mode of a build -> what is switched on beside GEMM choice while it tunes. Serving needs none of
+# it: the rows hold what was found.
+MODES: Final[Mapping[str, Mapping[str, bool]]] = {
+    "max-autotune-gemm": {},
+    "max-autotune": {"max_autotune_pointwise": True, "coordinate_descent_tuning": True},
+    "max-autotune-no-cudagraphs": {
+        "max_autotune_pointwise": True,
+        "coordinate_descent_tuning": True,
+    },
+}
 TOLERANCE: Final[Mapping[str, float]] = {"f64": 1e-7, "f32": 1e-3, "f16": 5e-3, "bf16": 2e-2}
 _TIMING: Final = "inductor benchmarker, eager launches, random inputs"
 _SEED: Final = 0
 
 
 def choose_policy(
-    mode: str, backends: str | None, device_type: str, tolerance: float | None
+    mode: str,
+    backends: str | None,
+    device_type: str,
+    tolerance: float | None,
+    switches: Mapping[str, bool | int | str],
 ) -> Policy:
     """Return the policy of a build on a *device_type* for the command line's words.
 
+    *switches* are the inductor options that decide what is measured, with their quiet values.
+
     Raises:
-        SettingsError: a backend cannot be used there.
+        SettingsError: the mode is unknown, or a backend cannot be used there.
     """
+    if mode not in MODES:
+        raise SettingsError(f"--mode {mode!r} is not a mode", f"use one of {', '.join(MODES)}")
     options: dict[str, bool | int | float | str | None] = {
+        **switches,
         "max_autotune_gemm_backends": _backends(backends, device_type),
         "max_autotune_gemm_search_space": "DEFAULT",
     }
@@ -33,8 +52,11 @@ def choose_policy(
         # Only constant weights let the C++ GEMM template compete (utils.py, use_cpp_gemm_template).
         options["freezing"] = True
     else:
-        # It re-benchmarks reductions in every process up to torch 2.13.
-        options["dynamic_scale_rblock"] = False
+        # A convolution has one choice then; no row kind covers Triton's own.
+        options["max_autotune_conv_backends"] = "ATEN"
+    if MODES[mode]:
+        # Under these its split size would be measured while compiling, and written nowhere.
+        options["triton.mix_order_reduction"] = False
     limits = dict(TOLERANCE) if tolerance is None else dict.fromkeys(TOLERANCE, tolerance)
     return Policy(mode=mode, options=options, timing=_TIMING, seed=_SEED, tolerance=limits)
 

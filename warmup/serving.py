@@ -24,7 +24,7 @@ from warmup.events import (
     log_event,
     logger,
 )
-from warmup.lookup import Lookup, OnMiss
+from warmup.lookup import Lookup, OnMiss, Uncovered
 from warmup.runtime import compare_runtimes
 from warmup.table import Table
 from warmup.table.codec import digest_of
@@ -142,18 +142,23 @@ def install(
     table: str | os.PathLike[str] | Table | None = None,
     *,
     on_miss: str = "fallback",
+    uncovered: str = "count",
     audit_log: str | os.PathLike[str] | None = None,
     device: str = "auto",
 ) -> Handle:
-    """Answer inductor's GEMM choices from *table*, in every thread, until the handle is closed.
+    """Answer what inductor would measure from *table*, in every thread, until the handle is closed.
 
     *table* is a path, a loaded table, or None: then ``WARMUP_TABLE``, or all tables for this device
     in ``./tables``, the user data folder and the package, first folder that has any. *on_miss* is
     ``fallback`` (the library kernel, counted), ``strict`` (a `MissError`, inside the error torch
-    raises) or ``tune`` (benchmark; for development). *audit_log*, or ``WARMUP_AUDIT_LOG``, appends
-    every event to a file as JSON lines. Every compile meanwhile runs under the table's inductor
-    options; a setting of the caller's own that contradicts them stands, and is told as a warning
-    and an event.
+    raises) or ``tune`` (benchmark; for development). *uncovered* says what happens when something
+    that no row covers is about to be measured: ``count`` it and let it run, or ``forbid`` it with
+    an `UncoveredError` before anything is timed. *audit_log*, or ``WARMUP_AUDIT_LOG``, appends
+    every event to a file as JSON lines.
+
+    Every compile meanwhile runs under the table's inductor options. Those that decide what is
+    measured replace the caller's own, a mode's included; any other setting of the caller's that
+    contradicts them stands, and is told as a warning and an event.
 
     Raises:
         SettingsError: a table is installed already, or an argument cannot be used.
@@ -164,6 +169,8 @@ def install(
 
     if on_miss not in set(OnMiss):
         raise SettingsError(f"on_miss={on_miss!r}", f"use one of {', '.join(OnMiss)}")
+    if uncovered not in set(Uncovered):
+        raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
     inductor = connect()
     here = inductor.runtime(device)
     if isinstance(table, Table):
@@ -188,17 +195,7 @@ def install(
     if rank is not None:
         common["rank"] = rank
     emitter = Emitter(sinks, common)
-    lookup = Lookup(found.table.rows, OnMiss(on_miss), emitter, mismatches)
-    emitter.emit(
-        EventName.INSTALLED,
-        paths=[str(path) for path in found.paths],
-        table=digest,
-        rows=len(found.table.rows),
-        on_miss=on_miss,
-        device=here.device.name,
-        torch=here.torch,
-        mismatches=[str(mismatch) for mismatch in mismatches],
-    )
+    lookup = Lookup(found.table.rows, OnMiss(on_miss), emitter, mismatches, Uncovered(uncovered))
     try:
         tag = f"warmup-{digest[:32]}-{on_miss}"
         attachment = inductor.attach(lookup, found.table.policy.options, tag)
@@ -206,6 +203,17 @@ def install(
         if file is not None:
             file.close()
         raise
+    emitter.emit(
+        EventName.INSTALLED,
+        paths=[str(path) for path in found.paths],
+        table=digest,
+        rows=len(found.table.rows),
+        on_miss=on_miss,
+        uncovered=uncovered,
+        device=here.device.name,
+        torch=here.torch,
+        mismatches=[str(mismatch) for mismatch in mismatches],
+    )
     handle = Handle(found.table, digest, lookup, tally, attachment, file)
     atexit.register(handle.close)
     return handle

@@ -23,13 +23,6 @@ from warmup.runtime import Runtime
 _attach_lock = threading.Lock()
 _attached: list[Attachment] = []
 
-_MODES: Mapping[str, Mapping[str, Any]] = {
-    "max-autotune-gemm": {"options": {"max_autotune_gemm": True}},
-    "max-autotune": {"mode": "max-autotune"},
-    "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
-}
-MODES = tuple(_MODES)
-
 
 @dataclass(frozen=True, slots=True)
 class Inductor:
@@ -49,6 +42,12 @@ class Inductor:
         from warmup.inductor.machine import describe_runtime, resolve_device
 
         return describe_runtime(resolve_device(device))
+
+    def quiet_switches(self) -> dict[str, bool | int | str]:
+        """Return the options under which this torch measures nothing but what rows answer."""
+        from warmup.inductor.switches import quiet_switches
+
+        return quiet_switches()
 
     @contextlib.contextmanager
     def count_benchmarks(self) -> Iterator[Counter[str]]:
@@ -80,14 +79,16 @@ class Inductor:
         *quiet* drops inductor's own reports about candidates.
 
         Raises:
-            SettingsError: something is attached already.
+            SettingsError: something is attached already, or an option is not one that tables set.
         """
         from warmup.inductor.benchmarks import BenchmarkWatch
         from warmup.inductor.cached import CachedGraphs
         from warmup.inductor.gemm import GemmChoices
         from warmup.inductor.options import CompileOptions, tag_caches
         from warmup.inductor.quiet import silence
+        from warmup.inductor.switches import check_options
 
+        check_options(options)
         with _attach_lock:
             if _attached:
                 raise SettingsError("a table is installed already", "close() its handle first")
@@ -95,7 +96,7 @@ class Inductor:
             try:
                 quiet_options = silence(patches) if quiet else {}
                 every_option = {**options, **quiet_options}
-                CompileOptions(every_option, answers.contradicted).attach(patches)
+                CompileOptions(every_option, answers).attach(patches)
                 tag_caches(cache_tag, patches, self.version)
                 graphs = CachedGraphs(answers)
                 graphs.attach(patches)
@@ -123,9 +124,9 @@ class Attachment:
                 _attached.remove(self)
 
 
-def compile_model(model: Callable[..., Any], mode: str) -> Callable[..., Any]:
-    """Return *model* compiled under *mode*, one of `MODES`; only marked dims are dynamic."""
-    return torch.compile(model, dynamic=False, **_MODES[mode])
+def compile_model(model: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *model* compiled; only marked dims are dynamic. The attached options decide how."""
+    return torch.compile(model, dynamic=False)
 
 
 @contextlib.contextmanager

@@ -21,22 +21,21 @@ from torch._inductor import config as inductor_config
 
 from warmup.errors import InductorChangedError
 from warmup.inductor.patches import Patches
+from warmup.inductor.port import Answers
+from warmup.inductor.switches import OptionValue, is_switch
 from warmup.inductor.versions import Version
-
-OptionValue = bool | int | float | str | None
 
 
 class CompileOptions:
-    """Runs every compile under *options*, except those the caller has set to something else.
+    """Runs every compile under *options*, and tells of the caller's own that differ.
 
-    A caller's own setting stands; *contradicted* is told its name, the wanted value and the found.
+    A switch (switches.py) of the caller's is replaced, also one that comes with a compile's mode;
+    any other option of the caller's stands.
     """
 
-    def __init__(
-        self, options: Mapping[str, OptionValue], contradicted: Callable[[str, str, str], None]
-    ) -> None:
+    def __init__(self, options: Mapping[str, OptionValue], answers: Answers) -> None:
         self._options = dict(options)
-        self._contradicted = contradicted
+        self._answers = answers
         self._active = True
         self._inside = threading.local()
         for name in options:
@@ -56,9 +55,8 @@ class CompileOptions:
         def compile_under_options(*args: Any, **kwargs: Any) -> Any:
             if not self._active:
                 return original(*args, **kwargs)
-            own = kwargs.get("config_patches") or {}  # torch.compile(options=...) of this call
-            for name in self._options.keys() & own.keys():
-                self._compare(name, own[name])
+            if kwargs.get("config_patches"):  # the mode or options of this torch.compile
+                kwargs["config_patches"] = self._without_switches(kwargs["config_patches"])
             if getattr(self._inside, "value", False):
                 return original(*args, **kwargs)
             self._inside.value = True
@@ -71,19 +69,32 @@ class CompileOptions:
         return compile_under_options
 
     def _unset(self) -> dict[str, Any]:
-        """Return the options that the caller left alone, telling of those it set otherwise."""
+        """Return the options to set: all switches, and what the caller left alone."""
         wanted: dict[str, Any] = {}
         for name, value in self._options.items():
             found = option_value(name)
-            if found == _default(inductor_config, name):
+            is_default = found == _default(inductor_config, name)
+            if is_default or is_switch(name):
                 wanted[name] = value
-            else:
+            if not is_default:
                 self._compare(name, found)
         return wanted
 
+    def _without_switches(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a compile's *own* options without those that the table decides."""
+        kept: dict[str, Any] = {}
+        for name, value in own.items():
+            plain = name.replace("-", "_")  # torch.compile takes both spellings
+            if plain in self._options:
+                self._compare(plain, value)
+            if plain not in self._options or not is_switch(plain):
+                kept[name] = value
+        return kept
+
     def _compare(self, name: str, found: Any) -> None:
         if found != self._options[name]:
-            self._contradicted(name, str(self._options[name]), str(found))
+            tell = self._answers.overruled if is_switch(name) else self._answers.contradicted
+            tell(name, str(self._options[name]), str(found))
 
 
 def tag_caches(tag: str, patches: Patches, version: Version) -> None:

@@ -31,10 +31,17 @@ class Answers(Protocol):
         """A question was benchmarked (only when `tunes`)."""
 
     def uncovered(self, site: str) -> None:
-        """Something was benchmarked that no row kind covers."""
+        """Something that no row covers is about to be measured on the device.
+
+        Raises:
+            UncoveredError: no such measurement may run.
+        """
 
     def cached(self, decisions: int) -> None:
         """A graph came whole from inductor's cache; compiling it had taken *decisions* lookups."""
 
     def contradicted(self, option: str, expected: str, found: str) -> None:
-        """An inductor option is not what the table's policy says."""
+        """An inductor option of the caller's stands, and is not what the table's policy says."""
+
+    def overruled(self, option: str, wanted: str, found: str) -> None:
+        """An inductor option of the caller's that measures was replaced by the table's."""

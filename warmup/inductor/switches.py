@@ -1,0 +1,90 @@
+"""Inductor options that decide what is measured, and those that a table may set at all.
+
+While a table is installed the switches stand as the table says, whatever the caller set: a mode
+such as ``max-autotune`` then measures nothing. Every other option of a table yields to the caller's
+own (options.py). No table can set an option that is not listed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from torch._inductor import config as inductor_config
+
+from warmup.errors import InductorChangedError, SettingsError
+
+OptionValue = bool | int | float | str | None
+
+# Option -> the value under which nothing is measured but what rows answer. The names are those of
+# torch/_inductor/config.py; where a torch lacks one it lacks the measurement too.
+_QUIET: Final[Mapping[str, bool | int | str]] = {
+    "max_autotune_gemm": True,  # GEMM choices are asked for, and rows answer
+    "max_autotune": False,
+    "max_autotune_pointwise": False,
+    "coordinate_descent_tuning": False,
+    "dynamic_scale_rblock": False,  # re-measures reductions in every process up to torch 2.13
+    "benchmark_fusion": False,
+    "benchmark_epilogue_fusion": False,
+    "benchmark_template_fusion": False,  # its name from torch 2.15 on
+    "benchmark_combo_kernel": False,
+    "combo_kernels": False,
+    "b2b_gemm_pass": False,
+    "distributed_max_autotune_gemm": False,
+    "pipeline_max_autotune_gemm": False,
+    "runtime_estimations_mms_benchmark": False,
+    "triton.multi_kernel": 0,
+    "triton.mix_order_reduction_autotune_split_size": False,
+}
+_MUST_EXIST: Final = ("max_autotune_gemm", "max_autotune", "coordinate_descent_tuning")
+_YIELDING: Final = frozenset(
+    {
+        "max_autotune_gemm_backends",
+        "max_autotune_gemm_search_space",
+        "max_autotune_conv_backends",
+        "freezing",
+        "triton.mix_order_reduction",
+    }
+)
+
+
+def quiet_switches() -> dict[str, bool | int | str]:
+    """Return each switch that this torch has, with its quiet value.
+
+    Raises:
+        InductorChangedError: one that every supported torch has is gone.
+    """
+    known: Mapping[str, Any] = vars(inductor_config)["_config"]
+    for name in _MUST_EXIST:
+        if name not in known:
+            raise InductorChangedError(f"there is no option {inductor_config.__name__}.{name}")
+    return {
+        name: value
+        for name, value in _QUIET.items()
+        if name in known and getattr(known[name], "alias", None) is None
+    }
+
+
+def is_switch(name: str) -> bool:
+    """Return whether the option *name* decides what is measured."""
+    return name in _QUIET
+
+
+def check_options(options: Mapping[str, OptionValue]) -> None:
+    """Return when a table may set *options*.
+
+    Raises:
+        SettingsError: an option is not one that tables set, or has a value of another type.
+    """
+    for name, value in options.items():
+        if name not in _YIELDING and name not in _QUIET:
+            raise SettingsError(
+                f"the table's policy sets the inductor option {name}, which no build writes",
+                "build the table again",
+            )
+        expected = type(_QUIET[name]) if name in _QUIET else (str, bool)
+        if not isinstance(value, expected):
+            raise SettingsError(
+                f"the table's policy sets the inductor option {name} to {value!r}",
+                "build the table again",
+            )
