@@ -7,6 +7,7 @@ the FX node, because inductor hands one addmm to its candidates with the bias ex
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -79,7 +80,7 @@ def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None)
         bias=_bias(name, inputs, node, size),
         alpha=_scalar(node, "alpha"),
         beta=_scalar(node, "beta"),
-        fp32=_fp32_precision(first.get_device().type) if dtype is torch.float32 else None,
+        fp32=fp32_precision(first.get_device().type) if dtype is torch.float32 else None,
         full_reduction=_reduces_in_full(dtype, first.get_device().type),
         epilogue=_epilogue(name, node, inputs, post_op),
     )
@@ -98,30 +99,47 @@ def _dim(size: Any) -> Dim:
         return Dim.of(size)
     if isinstance(size, torch.SymInt):
         size = size.node.expr
+    return dim_of(size, V.graph.sizevars.shape_env)
+
+
+def dim_of(size: Any, shapes: Any) -> Dim:
+    """Return the constant or the range of the expression *size* under the ShapeEnv *shapes*."""
     expression = sympy.sympify(size)
     if not expression.free_symbols:
         return Dim.of(int(expression))
-    bounds = bound_sympy(expression, V.graph.sizevars.shape_env.var_to_range)
+    bounds = bound_sympy(expression, shapes.var_to_range)
     low = int(bounds.lower) if isinstance(bounds.lower, sympy.Integer) else 0
     high = int(bounds.upper) if isinstance(bounds.upper, sympy.Integer) else _UNBOUNDED
     return Dim(max(low, 0), None if high >= _UNBOUNDED else high)
 
 
 def _layout(operand: Any) -> Layout:
-    """Return the layout of a matrix or batch of matrices; strides of size-one dims do not count."""
-    sizes, strides = list(operand.get_size()), list(operand.get_stride())
+    return layout_of(list(operand.get_size()), list(operand.get_stride()), _is, _dim)
+
+
+def layout_of(
+    sizes: list[Any],
+    strides: list[Any],
+    is_equal: Callable[[Any, Any], bool],
+    spell: Callable[[Any], Dim],
+) -> Layout:
+    """Return the layout of a matrix or batch of matrices; strides of size-one dims do not count.
+
+    *is_equal* tells whether two sizes are known to be equal and must not add a guard.
+    """
     rows, cols = sizes[-2:]
     row_stride, col_stride = strides[-2:]
-    if _is(col_stride, 1) or _is(cols, 1):
-        natural = _is(rows, 1) or _is(row_stride, cols) or (_is(cols, 1) and _is(row_stride, 1))
-        order, leading = "row", None if natural else _dim(row_stride)
-    elif _is(row_stride, 1) or _is(rows, 1):
-        order, leading = "col", None if _is(col_stride, rows) else _dim(col_stride)
+    if is_equal(col_stride, 1) or is_equal(cols, 1):
+        is_column = is_equal(cols, 1) and is_equal(row_stride, 1)
+        natural = is_equal(rows, 1) or is_equal(row_stride, cols) or is_column
+        order, leading = "row", None if natural else spell(row_stride)
+    elif is_equal(row_stride, 1) or is_equal(rows, 1):
+        order, leading = "col", None if is_equal(col_stride, rows) else spell(col_stride)
     else:
-        order, leading = f"any({_dim(row_stride)},{_dim(col_stride)})", None
+        order, leading = f"any({spell(row_stride)},{spell(col_stride)})", None
     batch = None
-    if len(sizes) > _MATRIX_DIMS and not _is(sizes[0], 1) and not _is(strides[0], rows * cols):
-        batch = _dim(strides[0])
+    if len(sizes) > _MATRIX_DIMS and not is_equal(sizes[0], 1):
+        batch = None if is_equal(strides[0], rows * cols) else spell(strides[0])
     return Layout(order, leading, batch)
 
 
@@ -172,7 +190,7 @@ def _scalar(node: Node | None, name: str) -> float:
     return value
 
 
-def _fp32_precision(device_type: str) -> str:
+def fp32_precision(device_type: str) -> str:
     """How float32 products are computed on this device: ``ieee``, ``tf32`` or ``bf16``."""
     backend = torch.backends.mkldnn if device_type == "cpu" else torch.backends.cuda
     precision = str(backend.matmul.fp32_precision)

@@ -84,7 +84,9 @@ class Inductor:
         from warmup.inductor.benchmarks import BenchmarkWatch
         from warmup.inductor.cached import CachedGraphs
         from warmup.inductor.gemm import GemmChoices
+        from warmup.inductor.launch import LaunchConfigs
         from warmup.inductor.options import CompileOptions, tag_caches
+        from warmup.inductor.pad import PadDecisions
         from warmup.inductor.quiet import silence
         from warmup.inductor.switches import check_options
 
@@ -101,6 +103,8 @@ class Inductor:
                 graphs = CachedGraphs(answers)
                 graphs.attach(patches)
                 GemmChoices(self.version, answers, graphs.decided).attach(patches)
+                PadDecisions(answers).attach(patches)
+                LaunchConfigs(answers).attach(patches)
                 BenchmarkWatch(answers.uncovered).attach(patches)
             except BaseException:
                 patches.restore()

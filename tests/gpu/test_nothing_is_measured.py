@@ -1,0 +1,103 @@
+"""A block with RMSNorm, attention, SwiGLU and an unaligned layer, served from a table on a GPU.
+
+Measurements are counted apart from warmup's own watch: at inductor's benchmarker and at
+``CachingAutotuner.bench``. Skipped where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "tests/programs/serve_block.py"
+
+
+def run(folder: Path, *command: str) -> str:
+    """Run Python with the caches in *folder*; return what it printed."""
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, **caches, "PYTHONPATH": path},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stdout
+
+
+def serve(folder: Path, **case: Any) -> dict[str, Any]:
+    """Serve one case in a fresh process; return what it reports."""
+    out = run(folder, str(PROGRAM), json.dumps(case))
+    result: dict[str, Any] = json.loads(out.split("RESULT ")[1])
+    return result
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of the block for two buckets, built by the command line."""
+    path = tmp_path_factory.mktemp("table") / "block.json"
+    run(
+        tmp_path_factory.mktemp("caches"),
+        *("-m", "warmup", "build", "--model", "examples/vision_block.py:VisionBlock"),
+        *("--seqlens", "64,560", "--out", str(path)),
+    )
+    return path
+
+
+def test_the_table_has_rows_of_every_kind(table: Path) -> None:
+    """The build wrote GEMM, launch and pad rows."""
+    rows = json.loads(table.read_text())["rows"]
+    assert sorted(rows) == ["gemm", "launch", "pad"]
+
+
+@pytest.mark.parametrize(
+    "mode", ["default", "max-autotune", "max-autotune-no-cudagraphs", "max-autotune-gemm"]
+)
+def test_with_empty_caches_nothing_is_measured(table: Path, tmp_path: Path, mode: str) -> None:
+    """Whatever mode the caller keeps: all hits, and no benchmark at either place."""
+    result = serve(tmp_path, table=str(table), seqlens=[64, 560], mode=mode, uncovered="forbid")
+    assert (result["benchmarker"], result["autotuner"]) == (0, 0)
+    assert (result["misses"], result["uncovered"]) == ({}, {})
+    assert result["unused"] == []
+    assert max(result["errors"]) < 2e-2
+
+
+def test_warm_caches_answer_under_the_same_table(table: Path, tmp_path: Path) -> None:
+    """A second process with the first one's caches measures nothing and is not silent."""
+    case = {"table": str(table), "seqlens": [64], "mode": "default", "uncovered": "forbid"}
+    serve(tmp_path, **case)
+    result = serve(tmp_path, **case)
+    assert (result["benchmarker"], result["autotuner"], result["silent"]) == (0, 0, False)
+    assert result["from_cache"] > 0
+
+
+def test_an_unseen_bucket_is_counted_and_not_measured(table: Path, tmp_path: Path) -> None:
+    """A size that was not built falls back in every kind, without a benchmark, and is right."""
+    result = serve(tmp_path, table=str(table), seqlens=[96], mode="default", on_miss="fallback")
+    assert (result["benchmarker"], result["autotuner"]) == (0, 0)
+    assert {key.split(" ")[0] for key in result["misses"]} >= {"addmm", "launch"}
+    assert max(result["errors"]) < 2e-2
+
+
+def test_without_a_table_the_same_start_measures(table: Path, tmp_path: Path) -> None:
+    """The counters of this file do count: default mode without a table measures at both places."""
+    del table
+    result = serve(tmp_path, table=None, seqlens=[560], mode="default")
+    assert result["benchmarker"] > 0
+    assert result["autotuner"] > 0

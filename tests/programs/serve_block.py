@@ -1,0 +1,90 @@
+"""Serve the vision block on a GPU and print, as JSON, what was measured and what was answered.
+
+python serve_block.py '{"table": "t.json", "seqlens": [64], "mode": "default"}'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor.runtime import benchmarking
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+import warmup
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+from vision_block import VisionBlock, example_inputs
+
+MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "max-autotune": {"mode": "max-autotune"},
+    "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
+    "max-autotune-gemm": {"options": {"max_autotune_gemm": True}},
+}
+
+
+def count(owner: Any, name: str, counts: Counter[str], where: str) -> None:
+    """Count calls of a method, below whatever warmup wraps around it."""
+    original: Callable[..., Any] = getattr(owner, name)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        counts[where] += 1
+        return original(*args, **kwargs)
+
+    setattr(owner, name, counted)
+
+
+def main() -> None:
+    case = json.loads(sys.argv[1])
+    counts: Counter[str] = Counter()
+    owners = [benchmarking.Benchmarker, *benchmarking.Benchmarker.__subclasses__()]
+    for owner in {*owners, type(benchmarking.benchmarker)}:
+        for name in [name for name in vars(owner) if name.startswith("benchmark")]:
+            if callable(vars(owner)[name]):
+                count(owner, name, counts, "benchmarker")
+    count(CachingAutotuner, "bench", counts, "autotuner")
+    torch.manual_seed(0)
+    model = VisionBlock().eval().cuda()
+    handle = None
+    if case["table"] is not None:
+        handle = warmup.install(
+            case["table"],
+            on_miss=case.get("on_miss", "strict"),
+            uncovered=case.get("uncovered", "count"),
+        )
+    served = torch.compile(model, dynamic=False, **MODES[case["mode"]])
+    errors = []
+    with torch.no_grad():
+        for seqlen in case["seqlens"]:
+            x = example_inputs(seqlen).cuda()
+            expected = model(x).float()
+            for _ in range(3):  # the second and third call record and replay CUDA graphs
+                found = served(x).float()
+            errors.append(((found - expected).norm() / expected.norm()).item())
+    result: dict[str, Any] = {
+        "errors": errors,
+        "benchmarker": counts["benchmarker"],
+        "autotuner": counts["autotuner"],
+    }
+    if handle is not None:
+        report = handle.report()
+        handle.close()
+        result |= {
+            "hits": dict(report.hits),
+            "misses": dict(report.misses),
+            "uncovered": dict(report.uncovered),
+            "unused": list(report.unused),
+            "from_cache": report.from_cache,
+            "silent": report.is_silent,
+        }
+    sys.stdout.write("RESULT " + json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Triton launch configs <-> `Winner`: telling, checking and building them.
+
+Inductor drops the bounds checks of a kernel whose sizes are multiples of the largest block it
+would use (codegen/triton.py, TRITON_MAX_BLOCK), so a larger block or one that is no power of two
+would read and write out of bounds: such a config is refused, wherever it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from torch._inductor.runtime.hints import TRITON_MAX_BLOCK
+from torch._inductor.runtime.runtime_utils import triton_config_to_hashable
+from torch._inductor.runtime.triton_heuristics import config_from_dict
+
+from warmup.choice import Evidence, Family, KwargValue, MissReason, Row, Timing, Tuned, Winner
+from warmup.inductor.choices import portable_kwargs
+
+_US_PER_MS: Final = 1000.0
+_SUFFIX: Final = "BLOCK"
+_MAX_WARPS: Final = 32
+_MAX_STAGES: Final = 16
+
+
+def is_block(name: str) -> bool:
+    """Return whether the config argument *name* is a block size with a known bound."""
+    return name.endswith(_SUFFIX) and name.removesuffix(_SUFFIX) in TRITON_MAX_BLOCK
+
+
+def winner_of(kernel: Any, config: Any) -> Winner | None:
+    """Return *config* of *kernel* in portable terms, None when it cannot be written to a table."""
+    return _winner(kernel, triton_config_to_hashable(config))
+
+
+def same_config(left: Any, right: Any) -> bool:
+    """Return whether two configs launch the same kernel in the same way."""
+    return bool(triton_config_to_hashable(left) == triton_config_to_hashable(right))
+
+
+def judge(winner: Winner, offered: Sequence[Any] | None) -> MissReason | None:
+    """Return None when *winner* can be forced, else why not.
+
+    A config among the *offered* ones always can. Any other must have the arguments of the offered
+    ones, which the kernel's heuristics made, and stay within inductor's own bounds.
+    """
+    wanted = dict(winner.kwargs)
+    if offered is not None:
+        spelled = [_spell(config) for config in offered]
+        if wanted in spelled:
+            return None
+        if wanted.keys() != spelled[0].keys():
+            return MissReason.TEMPLATE_CHANGED
+    is_allowed = all(_is_allowed(*item) for item in wanted.items())
+    return None if is_allowed else MissReason.CHOICE_REJECTED
+
+
+def _is_allowed(name: str, value: KwargValue) -> bool:
+    if type(value) is not int or value < 1:
+        return False
+    if name == "num_stages":
+        return value <= _MAX_STAGES
+    is_power_of_two = value & (value - 1) == 0
+    if name == "num_warps":
+        return is_power_of_two and value <= _MAX_WARPS
+    if not is_block(name):
+        return False
+    return is_power_of_two and value <= TRITON_MAX_BLOCK[name.removesuffix(_SUFFIX)]
+
+
+def make_config(winner: Winner, offered: Sequence[Any]) -> Any:
+    """Return the config that *winner* stands for: the offered one that is equal, else a new one."""
+    wanted = dict(winner.kwargs)
+    for config in offered:
+        if _spell(config) == wanted:
+            return config
+    return config_from_dict(wanted)
+
+
+def describe_configs(
+    kernel: Any, key: str, chosen: Any, timings: Mapping[Any, float]
+) -> Tuned | None:
+    """Return the row for *key* from what was timed; None when it cannot be written to a table.
+
+    *timings* are milliseconds by spelled config, the first one being what inductor would launch
+    without timing; inf for configs that failed.
+    """
+    winner = winner_of(kernel, chosen)
+    measured = [
+        Timing(candidate, round(time * _US_PER_MS, 3) if math.isfinite(time) else None)
+        for spelled, time in timings.items()
+        if (candidate := _winner(kernel, spelled)) is not None
+    ]
+    times = {timing.winner: timing.time_us for timing in measured}
+    if winner is None or not times.get(winner):
+        return None
+    others = sorted((time, str(other)) for other, time in times.items() if time and other != winner)
+    runner_up = others[0] if others else None
+    evidence = Evidence(
+        time_us=times[winner] or math.inf,
+        library_us=measured[0].time_us,
+        runner_up=runner_up[1] if runner_up else None,
+        runner_up_us=runner_up[0] if runner_up else None,
+        tried=len(timings),
+        failed=sum(time is None for time in times.values()),
+    )
+    return Tuned(key, Row(winner, evidence), tuple(measured))
+
+
+def _spell(config: Any) -> dict[str, Any]:
+    spelled: Any = triton_config_to_hashable(config)
+    return dict(spelled)
+
+
+def _winner(kernel: Any, spelled: Any) -> Winner | None:
+    kwargs = portable_kwargs(dict(spelled))
+    name = kernel.heuristic_type.name.lower()
+    return None if kwargs is None else Winner(Family.LAUNCH, name, kwargs)

@@ -1,0 +1,258 @@
+"""Row kind ``launch``: answering the launch configs of generated Triton kernels.
+
+Inductor compiles every config that its heuristics offer for a pointwise or reduction kernel, and
+times them all at the kernel's first call, in every mode (runtime/triton_heuristics.py). Hooks:
+
+- ``AsyncCompile.triton`` sends a kernel's source to a compile worker: here the row's config goes
+  along (``config.autotune_lookup_table``), so that the worker compiles one config and not all.
+- ``CachingAutotuner.precompile`` makes the kernel ready in this process: here all configs but one
+  are dropped, and one event is emitted. This alone decides; the worker only saves time.
+- ``CachingAutotuner.autotune_to_one_config`` and ``coordinate_descent_tuning`` measure: a build
+  records what they find; while serving they choose without measuring.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from torch._inductor import config as inductor_config
+from torch._inductor.async_compile import AsyncCompile, size_hints_regex
+from torch._inductor.runtime.triton_heuristics import (
+    CachingAutotuner,
+    NoTritonConfigsError,
+    generate_lookup_hash_from_source_code,
+)
+
+from warmup.choice import MissReason, Winner
+from warmup.errors import ProblemError
+from warmup.inductor.configs import (
+    describe_configs,
+    is_block,
+    judge,
+    make_config,
+    same_config,
+    winner_of,
+)
+from warmup.inductor.patches import Patches
+from warmup.inductor.port import Answers
+from warmup.kernel import LaunchProblem
+
+_OFFERED: Final = "_warmup_offered"
+_SIGNATURE = re.compile(r"'signature': (\{.*?\})")
+_BLOCK_ARGUMENT = re.compile(r"(\w+)\s*:\s*tl\.constexpr")
+
+
+class LaunchConfigs:
+    """Answers launch configs from *answers* while its patches are in place."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._active = True
+
+    def attach(self, patches: Patches) -> None:
+        """Put the hooks in place until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        patches.wrap(AsyncCompile, "triton", self._wrap_submit)
+        patches.wrap(CachingAutotuner, "precompile", self._wrap_precompile)
+        patches.wrap(CachingAutotuner, "autotune_to_one_config", self._wrap_autotune)
+        patches.wrap(CachingAutotuner, "coordinate_descent_tuning", self._wrap_descent)
+
+    def _deactivate(self) -> None:
+        self._active = False
+
+    # -- in compile workers --------------------------------------------------------------------
+
+    def _wrap_submit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def submit(compiler: Any, kernel_name: str, source_code: str, *args: Any, **kw: Any) -> Any:
+            seed = self._seed(kernel_name, source_code) if self._active else {}
+            if not seed:
+                return original(compiler, kernel_name, source_code, *args, **kw)
+            table = {**inductor_config.autotune_lookup_table, **seed}
+            with inductor_config.patch({"autotune_lookup_table": table}):
+                return original(compiler, kernel_name, source_code, *args, **kw)
+
+        return submit
+
+    def _seed(self, kernel_name: str, source_code: str) -> dict[str, dict[str, Any]]:
+        """Return the entry of inductor's lookup table for this kernel; empty without a row.
+
+        Before torch 2.15 that table forgets everything but block sizes, so a row with more is left
+        to `precompile`.
+        """
+        sizes, signature = size_hints_regex.search(source_code), _SIGNATURE.search(source_code)
+        _, marker, code = source_code.partition("@triton.jit\n")
+        if sizes is None or signature is None or not marker:
+            return {}
+        try:
+            problem = _problem(
+                kernel_name,
+                ast.literal_eval(sizes[1]),
+                ast.literal_eval(signature[1]),
+                code,
+            )
+            answer = self._answers.find(problem.key)
+        except (ProblemError, SyntaxError, ValueError):
+            return {}
+        if not isinstance(answer, Winner):
+            return {}
+        kwargs = dict(answer.kwargs)
+        blocks = {name for name in kwargs if is_block(name)}
+        taken = set(_BLOCK_ARGUMENT.findall(code.partition("):")[0]))
+        if blocks | {"num_warps", "num_stages"} != kwargs.keys() or not blocks <= taken:
+            return {}
+        if judge(answer, None) is not None:
+            return {}
+        return {generate_lookup_hash_from_source_code(sizes[1], code): kwargs}
+
+    # -- in this process -----------------------------------------------------------------------
+
+    def _wrap_precompile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def precompile(kernel: Any, *args: Any, **kw: Any) -> Any:
+            def proceed() -> Any:
+                return original(kernel, *args, **kw)
+
+            warms_only = args[0] if args else kw.get("warm_cache_only", False)
+            if not self._active or warms_only:
+                return proceed()
+            offered = _offered(kernel)
+            key = _key(kernel)
+            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+            if isinstance(answer, Winner):
+                reload_kernel = kw.get("reload_kernel", args[1] if len(args) > 1 else None)
+                refused = judge(answer, offered)
+                if refused is None:
+                    _keep(kernel, make_config(answer, offered), reload_kernel)
+                    try:
+                        result = proceed()
+                    except NoTritonConfigsError:
+                        refused = MissReason.CHOICE_REJECTED
+                    else:
+                        self._answers.hit(str(key), answer)
+                        return result
+                answer = refused
+            if len(offered) == 1 and not _was_cached(kernel):
+                return proceed()  # nothing to choose from is no decision
+            if self._answers.tunes:
+                return proceed()
+            self._answers.miss(_named(key, kernel), answer, str(winner_of(kernel, offered[0])))
+            return self._compile_first(kernel, offered, proceed)
+
+        return precompile
+
+    def _compile_first(
+        self, kernel: Any, offered: Sequence[Any], proceed: Callable[[], Any]
+    ) -> Any:
+        """Make the first config that compiles the only one: deterministic, and not measured."""
+        for config in offered[:-1]:
+            _keep(kernel, config, None)
+            try:
+                return proceed()
+            except NoTritonConfigsError:
+                continue
+        _keep(kernel, offered[-1], None)
+        return proceed()
+
+    def _wrap_autotune(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def autotune_to_one_config(kernel: Any, *args: Any, **kw: Any) -> Any:
+            if not self._active:
+                return original(kernel, *args, **kw)
+            key = _key(kernel)
+            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+            if isinstance(answer, Winner):  # tuned meanwhile for a twin, or compiled before
+                wanted = make_config(answer, _offered(kernel))
+                ready = [one for one in kernel.launchers if same_config(one.config, wanted)]
+                if ready:
+                    kernel.launchers = ready[:1]
+                    self._answers.hit(str(key), answer)
+                    return None
+                answer = MissReason.CHOICE_REJECTED
+            if self._answers.tunes:
+                result = original(kernel, *args, **kw)
+                if not _descends(kernel):
+                    self._record(kernel, key, kernel.launchers[0].config)
+                return result
+            first = kernel.launchers[0]
+            self._answers.miss(_named(key, kernel), answer, str(winner_of(kernel, first.config)))
+            kernel.launchers = [first]
+            return None
+
+        return autotune_to_one_config
+
+    def _wrap_descent(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def coordinate_descent_tuning(kernel: Any, launcher: Any, *args: Any, **kw: Any) -> Any:
+            if not self._active:
+                return original(kernel, launcher, *args, **kw)
+            if not self._answers.tunes:  # compiled before the table was installed, under that mode
+                self._answers.overruled("coordinate_descent_tuning", "False", "True")
+                launcher.config.found_by_coordesc = True
+                return launcher
+            found = original(kernel, launcher, *args, **kw)
+            self._record(kernel, _key(kernel), found.config)
+            return found
+
+        return coordinate_descent_tuning
+
+    def _record(self, kernel: Any, key: str | None, config: Any) -> None:
+        timings = kernel.coordesc_tuner.cached_benchmark_results
+        tuned = None if key is None else describe_configs(kernel, key, config, timings)
+        if tuned is not None:
+            self._answers.tuned(tuned)
+
+
+def _problem(name: str, sizes: Any, signature: Any, code: str) -> LaunchProblem:
+    arguments = [
+        str(kind).replace(" ", "") for kind in signature.values() if str(kind) != "constexpr"
+    ]
+    return LaunchProblem.of(name, sizes if isinstance(sizes, dict) else None, arguments, code)
+
+
+def _key(kernel: Any) -> str | None:
+    """Return the key of *kernel*, None when it cannot be spelled."""
+    try:
+        signature = kernel.triton_meta.get("signature", {})
+        return _problem(kernel.fn.__name__, kernel.size_hints, signature, kernel.fn.src).key
+    except (AttributeError, ProblemError):
+        return None
+
+
+def _named(key: str | None, kernel: Any) -> str:
+    return key or f"launch ({kernel.fn.__name__})"
+
+
+def _offered(kernel: Any) -> tuple[Any, ...]:
+    """Return the configs that inductor offered for *kernel* when it was first seen."""
+    known: tuple[Any, ...] | None = getattr(kernel, _OFFERED, None)
+    if known is None:
+        known = tuple(kernel.configs or [result.config for result in kernel.compile_results])
+        setattr(kernel, _OFFERED, known)
+    return known
+
+
+def _was_cached(kernel: Any) -> bool:
+    """Whether inductor's own cache of tuned configs reduced the configs of *kernel* to one."""
+    return (kernel.autotune_cache_info or {}).get("autotune_cache_state") == "hit"
+
+
+def _descends(kernel: Any) -> bool:
+    """Whether `run` goes on to coordinate descent after choosing among the configs."""
+    return bool(kernel.inductor_meta.get("coordinate_descent_tuning", False))
+
+
+def _keep(kernel: Any, config: Any, reload_kernel: Callable[[], Any] | None) -> None:
+    """Leave *config* as the only one that *kernel* will have, compiled already or not."""
+    if [same_config(one.config, config) for one in kernel.launchers] == [True]:
+        return
+    kernel.launchers = []
+    if getattr(kernel, "_cached_launcher", None) is not None:
+        kernel._cached_launcher = None
+    ready = [one for one in kernel.compile_results if same_config(one.config, config)]
+    kernel.compile_results = ready[:1]
+    if ready:
+        return
+    kernel.configs = [config]
+    if kernel.fn.fn is None:  # compiled in a worker: its function was dropped on the way here
+        source = reload_kernel or kernel._reload_kernel
+        kernel.fn = source().fn
