@@ -43,19 +43,23 @@ def run(folder: Path, *command: str) -> str:
 
 def serve(folder: Path, **case: Any) -> dict[str, Any]:
     """Serve one case in a fresh process; return what it reports."""
-    out = run(folder, str(PROGRAM), json.dumps(case))
+    out = run(folder, str(PROGRAM), json.dumps({"small": True, **case}))
     result: dict[str, Any] = json.loads(out.split("RESULT ")[1])
     return result
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of the block for two buckets, built by the command line."""
-    path = tmp_path_factory.mktemp("table") / "block.json"
+    """A table of the small block for two buckets, built by the command line."""
+    kept = os.environ.get("WARMUP_TEST_TABLE")  # keeps the table of one run for the next
+    path = Path(kept) if kept else tmp_path_factory.mktemp("table") / "block.json"
+    if path.exists():
+        return path
     run(
         tmp_path_factory.mktemp("caches"),
-        *("-m", "warmup", "build", "--model", "examples/vision_block.py:VisionBlock"),
-        *("--seqlens", "64,560", "--out", str(path)),
+        *("-m", "warmup", "build", "--model", "examples/vision_block.py:small"),
+        *("--input", "hidden_states=[seqlen,128]:bf16"),
+        *("--seqlens", "64,256", "--out", str(path)),
     )
     return path
 
@@ -71,7 +75,7 @@ def test_the_table_has_rows_of_every_kind(table: Path) -> None:
 )
 def test_with_empty_caches_nothing_is_measured(table: Path, tmp_path: Path, mode: str) -> None:
     """Whatever mode the caller keeps: all hits, and no benchmark at either place."""
-    result = serve(tmp_path, table=str(table), seqlens=[64, 560], mode=mode, uncovered="forbid")
+    result = serve(tmp_path, table=str(table), seqlens=[64, 256], mode=mode, uncovered="forbid")
     assert (result["benchmarker"], result["autotuner"]) == (0, 0)
     assert (result["misses"], result["uncovered"]) == ({}, {})
     assert result["unused"] == []
@@ -98,6 +102,6 @@ def test_an_unseen_bucket_is_counted_and_not_measured(table: Path, tmp_path: Pat
 def test_without_a_table_the_same_start_measures(table: Path, tmp_path: Path) -> None:
     """The counters of this file do count: default mode without a table measures at both places."""
     del table
-    result = serve(tmp_path, table=None, seqlens=[560], mode="default")
+    result = serve(tmp_path, table=None, seqlens=[256], mode="default")
     assert result["benchmarker"] > 0
     assert result["autotuner"] > 0

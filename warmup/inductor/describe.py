@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import sympy
 import torch
+from torch._inductor.ir import FlexibleLayout
 from torch._inductor.virtualized import V
 from torch.fx import Node
 from torch.utils._sympy.value_ranges import bound_sympy
@@ -114,7 +115,19 @@ def dim_of(size: Any, shapes: Any) -> Dim:
 
 
 def _layout(operand: Any) -> Layout:
-    return layout_of(list(operand.get_size()), list(operand.get_stride()), _is, _dim)
+    return layout_of(list(operand.get_size()), _strides(operand), _is, _dim)
+
+
+def _strides(operand: Any) -> list[Any]:
+    """Return the strides that *operand* has, or will have when its layout is settled.
+
+    A layout that is still open gets padded strides when it is settled (ir.py, _pad_strides), which
+    happens before or after this question, depending on what else is generated.
+    """
+    layout = operand.get_layout()
+    if isinstance(layout, FlexibleLayout):
+        return list(layout.get_fixed_layout_without_freezing().stride)
+    return list(operand.get_stride())
 
 
 def layout_of(

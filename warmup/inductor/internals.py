@@ -32,7 +32,14 @@ INTERNALS: Final = (
     "torch._inductor.config:_config",
     "torch._inductor.cpp_builder:get_cpp_compiler()",
     "torch._inductor.exc:InvalidCxxCompiler",
-    "torch._inductor.ir:ChoiceCaller",
+    "torch._inductor.async_compile:AsyncCompile.triton(self, kernel_name, source_code)",
+    "torch._inductor.async_compile:size_hints_regex",
+    "torch._inductor.config:autotune_lookup_table",
+    "torch._inductor.fx_passes.pad_mm:_should_pad(match, mat1, mat2, op, input)",
+    "torch._inductor.fx_passes.pad_mm:get_cached_should_pad(key)",
+    "torch._inductor.fx_passes.pad_mm:is_padded_faster(key, ori_time, pad_time)",
+    "torch._inductor.fx_passes.pad_mm:should_exclude_padding_time(match, arg_name)",
+    "torch._inductor.ir:FlexibleLayout.get_fixed_layout_without_freezing(self)",
     "torch._inductor.kernel_inputs:MMKernelInputs.mnk_symbolic",
     "torch._inductor.kernel.mm:mm_template.uid",
     "torch._inductor.kernel.mm:persistent_tma_mm_template.uid",
@@ -42,7 +49,28 @@ INTERNALS: Final = (
     ),
     "torch._inductor.output_code:CompiledFxGraph.post_compile(self, example_inputs, constants)",
     "torch._inductor.runtime.benchmarking:Benchmarker",
-    "torch._inductor.runtime.benchmarking:benchmarker",
+    "torch._inductor.runtime.hints:TRITON_MAX_BLOCK",
+    "torch._inductor.runtime.runtime_utils:triton_config_to_hashable(cfg)",
+    (
+        "torch._inductor.runtime.triton_heuristics:CachingAutotuner.precompile"
+        "(self, warm_cache_only, reload_kernel, static_triton_bundle_key)"
+    ),
+    "torch._inductor.runtime.triton_heuristics:CachingAutotuner.autotune_to_one_config(self, args)",
+    (
+        "torch._inductor.runtime.triton_heuristics:CachingAutotuner.coordinate_descent_tuning"
+        "(self, launcher)"
+    ),
+    "torch._inductor.runtime.triton_heuristics:CachingAutotuner.bench(self, launcher)",
+    "torch._inductor.runtime.triton_heuristics:NoTritonConfigsError",
+    "torch._inductor.runtime.triton_heuristics:config_from_dict(config)",
+    (
+        "torch._inductor.runtime.triton_heuristics:generate_lookup_hash_from_source_code"
+        "(size_hints_str, source_code)"
+    ),
+    (
+        "torch._inductor.runtime.coordinate_descent_tuner:CoordescTuner.cache_benchmark_result"
+        "(self, config, timing)"
+    ),
     (
         "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__"
         "(self, name, choices, input_nodes, layout)"
