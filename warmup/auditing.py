@@ -1,24 +1,21 @@
-"""`audit`: what happened at serving, from JSON lines or ordinary server logs. Floor 2; no torch."""
+"""`audit`: what happened at serving, and whether every process did the same. Floor 2; no torch."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from warmup.errors import SettingsError, TableError
-from warmup.events import EVENT_SCHEMA, LOG_MARKER, EventName
+from warmup.errors import TableError
 from warmup.kinds import natural_order
+from warmup.ledger import Ledger, Run, read_logs
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine
 from warmup.table.store import read
 
-MAX_LINE: Final = 1_000_000
-FAILURES: Final = ("miss", "uncovered", "silent")
+FAILURES: Final = ("miss", "uncovered", "silent", "diverged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +30,41 @@ class Miss:
     choice: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Runs that should agree and do not, on the choice for *key* or, without key, on the table.
+
+    ``choices`` names the runs behind each choice that was compiled, or behind each table digest.
+    """
+
+    key: str | None
+    digest: str | None
+    choices: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What the runs of one table did: decisions, misses by reason, measurements by site."""
+
+    runs: int
+    silent: int
+    hits: int
+    tuned: int
+    misses: Mapping[str, int]
+    uncovered: Mapping[str, int]
+    from_cache: int
+    cached_decisions: int
+    cached_misses: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """Everything the logs say. A *run* is one installed table in one process.
 
     ``unused`` are the table's rows that no run asked for, None when no table could be read;
-    ``silent`` are the runs without a decision, their own or that of a cached graph, and
+    ``silent`` are the runs without a decision, their own or that of a cached graph;
+    ``cached_misses`` are those decisions of cached graphs that no row had answered; ``diverged`` is
+    where runs of one table, or ranks, disagree; ``by_digest`` counts for each table; and
     ``damaged`` counts lines that carry the marker but cannot be read.
     """
 
@@ -51,8 +77,11 @@ class AuditReport:
     contradictions: tuple[str, ...]
     from_cache: int
     cached_decisions: int
+    cached_misses: int
     silent: tuple[str, ...]
+    diverged: tuple[Divergence, ...]
     unused: tuple[str, ...] | None
+    by_digest: Mapping[str, Counts]
     damaged: int
 
     @property
@@ -69,96 +98,14 @@ class AuditReport:
         return dict(counts)
 
     def failures(self, wanted: Iterable[str]) -> tuple[str, ...]:
-        """Return which of *wanted* (``miss``, ``uncovered``, ``silent``) this audit found."""
+        """Return which of *wanted*, words of `FAILURES`, this audit found."""
         found = {
-            "miss": bool(self.misses),
+            "miss": bool(self.misses) or self.cached_misses > 0,
             "uncovered": bool(self.uncovered),
             "silent": bool(self.silent) or self.runs == 0,
+            "diverged": bool(self.diverged),
         }
         return tuple(name for name in wanted if found[name])
-
-
-@dataclass
-class _Run:
-    """The events of one run, whichever file they came from."""
-
-    name: str
-    digest: str = ""
-    table_paths: tuple[str, ...] = ()
-    table_digest: str = ""
-    asked: int = 0
-    from_cache: int = 0
-    cached_decisions: int = 0
-
-
-# What is read of each event, beside run, pid and seq.
-_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
-    EventName.INSTALLED: {"paths": lambda paths: tuple(map(str, paths)), "table": str},
-    EventName.HIT: {"key": str},
-    EventName.TUNED: {"key": str},
-    EventName.MISSED: {"key": str, "reason": str},
-    EventName.CACHED: {"decisions": int},
-    EventName.UNCOVERED: {"site": str},
-    EventName.CONTRADICTED: {"option": str, "expected": str, "found": str},
-    EventName.SUMMARY: {},
-}
-
-
-def _facts(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an event's typed fields.
-
-    Raises:
-        KeyError, OverflowError, TypeError, ValueError: it is damaged.
-    """
-    wanted: dict[str, Callable[[Any], Any]] = {
-        "run": str,
-        "pid": int,
-        "seq": int,
-        **_FIELDS[record["event"]],
-    }
-    return {name: read_field(record[name]) for name, read_field in wanted.items()}
-
-
-@dataclass
-class _Ledger:
-    runs: dict[tuple[str, int], _Run] = field(default_factory=dict)
-    seen: set[tuple[str, int, int]] = field(default_factory=set)
-    hits: Counter[str] = field(default_factory=Counter)
-    tuned: Counter[str] = field(default_factory=Counter)
-    misses: Counter[tuple[str, str]] = field(default_factory=Counter)
-    miss_facts: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-    uncovered: Counter[str] = field(default_factory=Counter)
-    contradictions: dict[str, None] = field(default_factory=dict)
-    damaged: int = 0
-
-    def add(self, record: dict[str, Any]) -> None:
-        """Count one event; the same event from a second file counts once."""
-        facts = _facts(record)  # complains before anything is counted
-        identity = (facts["run"], facts["pid"], facts["seq"])
-        if identity in self.seen:
-            return
-        self.seen.add(identity)
-        run = self.runs.setdefault(identity[:2], _Run(f"{identity[0]}/{identity[1]}"))
-        run.digest = str(record.get("digest", run.digest))
-        name = record["event"]
-        if name == EventName.INSTALLED:
-            run.table_paths, run.table_digest = facts["paths"], facts["table"]
-        elif name == EventName.CACHED:
-            run.from_cache += 1
-            run.cached_decisions += facts["decisions"]
-        elif name == EventName.UNCOVERED:
-            self.uncovered[facts["site"]] += 1
-        elif name == EventName.CONTRADICTED:
-            said = "{option}: table {expected}, here {found}".format_map(facts)
-            self.contradictions[said] = None
-        elif name in (EventName.HIT, EventName.TUNED):
-            run.asked += 1
-            (self.hits if name == EventName.HIT else self.tuned)[facts["key"]] += 1
-        elif name == EventName.MISSED:
-            run.asked += 1
-            fact = (facts["key"], facts["reason"])
-            self.misses[fact] += 1
-            self.miss_facts.setdefault(fact, record)
 
 
 def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> AuditReport:
@@ -171,68 +118,90 @@ def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> Aud
         SettingsError: a log cannot be read.
         TableError: *table* was named and cannot be read.
     """
-    ledger = _Ledger()
-    for log in logs:
-        for record in _records(Path(log), ledger):
-            try:
-                ledger.add(record)
-            except (KeyError, OverflowError, TypeError, ValueError):
-                ledger.damaged += 1
+    ledger = read_logs(logs)
+    runs = tuple(ledger.runs.values())
+    digests = sorted({run.digest for run in runs})
+    misses = _sum(run.misses for run in runs)
     return AuditReport(
-        runs=len(ledger.runs),
-        digests=tuple(sorted({run.digest for run in ledger.runs.values() if run.digest})),
-        hits=dict(ledger.hits),
+        runs=len(runs),
+        digests=tuple(filter(None, digests)),
+        hits=dict(_sum(run.hits for run in runs)),
         misses=tuple(
-            _miss(key, reason, count, ledger.miss_facts[key, reason])
+            _miss(key, reason, count, ledger.first_misses[key, reason])
             for (key, reason), count in sorted(
-                ledger.misses.items(), key=lambda m: natural_order(m[0][0])
+                misses.items(), key=lambda item: natural_order(item[0][0])
             )
         ),
-        uncovered=dict(ledger.uncovered),
-        tuned=dict(ledger.tuned),
+        uncovered=dict(_sum(run.uncovered for run in runs)),
+        tuned=dict(_sum(run.tuned for run in runs)),
         contradictions=tuple(ledger.contradictions),
-        from_cache=sum(run.from_cache for run in ledger.runs.values()),
-        cached_decisions=sum(run.cached_decisions for run in ledger.runs.values()),
-        silent=tuple(
-            run.name for run in ledger.runs.values() if not run.asked and not run.cached_decisions
-        ),
+        from_cache=sum(run.from_cache for run in runs),
+        cached_decisions=sum(run.cached_decisions for run in runs),
+        cached_misses=sum(run.cached_misses for run in runs),
+        silent=tuple(run.name for run in runs if run.is_silent),
+        diverged=(*_ranks_apart(runs), *_choices_apart(runs)),
         unused=_unused(ledger, table),
+        by_digest={
+            digest: _counts([run for run in runs if run.digest == digest]) for digest in digests
+        },
         damaged=ledger.damaged,
     )
 
 
-def _records(path: Path, ledger: _Ledger) -> Iterator[dict[str, Any]]:
-    """Yield the events in *path*; other lines are skipped, unreadable events are counted."""
-    try:
-        with path.open("r", encoding="utf-8", errors="replace") as file:
-            while line := file.readline(MAX_LINE):
-                text = _event_text(line)
-                if text is None:
-                    continue
-                try:
-                    record, _ = json.JSONDecoder().raw_decode(text)
-                    known = isinstance(record, dict) and record.get("schema") == EVENT_SCHEMA
-                except (ValueError, RecursionError):
-                    known = False
-                if known:
-                    yield record
-                else:
-                    ledger.damaged += 1
-    except OSError as error:
-        raise SettingsError(
-            f"the log {path} cannot be read: {error.strerror}", "name the files to audit"
-        ) from error
+def _sum(counters: Iterable[Counter[Any]]) -> Counter[Any]:
+    total: Counter[Any] = Counter()
+    for counter in counters:
+        total.update(counter)
+    return total
 
 
-# Other programs write {"event": ...} too; only warmup's own names are taken for its events.
-_JSON_LINE: Final = re.compile(rf'\{{"event": ?"(?:{"|".join(map(re.escape, EventName))})"')
+def _counts(runs: Sequence[Run]) -> Counts:
+    reasons: Counter[str] = Counter()
+    for run in runs:
+        for (_, reason), count in run.misses.items():
+            reasons[reason] += count
+    return Counts(
+        runs=len(runs),
+        silent=sum(run.is_silent for run in runs),
+        hits=sum(run.hits.total() for run in runs),
+        tuned=sum(run.tuned.total() for run in runs),
+        misses=dict(reasons),
+        uncovered=dict(_sum(run.uncovered for run in runs)),
+        from_cache=sum(run.from_cache for run in runs),
+        cached_decisions=sum(run.cached_decisions for run in runs),
+        cached_misses=sum(run.cached_misses for run in runs),
+    )
 
 
-def _event_text(line: str) -> str | None:
-    if _JSON_LINE.match(line):
-        return line
-    _, marker, rest = line.partition(f"{LOG_MARKER} ")
-    return rest if marker and rest.startswith("{") else None
+def _ranks_apart(runs: Sequence[Run]) -> list[Divergence]:
+    """Return the divergence of ranks that did not install the same tables; empty without one."""
+    ranked = [run for run in runs if run.rank and run.digest]
+    tables: dict[str, set[str]] = {}
+    holders: dict[str, list[str]] = {}
+    for run in ranked:
+        tables.setdefault(run.rank, set()).add(run.digest)
+        holders.setdefault(run.digest, []).append(run.label)
+    if len({frozenset(digests) for digests in tables.values()}) <= 1:
+        return []
+    return [Divergence(None, None, {digest: tuple(holders[digest]) for digest in sorted(holders)})]
+
+
+def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
+    """Return each key for which runs of one table compiled different choices."""
+    askers: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        for key in run.choices:
+            askers.setdefault((run.digest, key), []).append(run)
+    found: list[Divergence] = []
+    for (digest, key), asked in askers.items():
+        if len({frozenset(run.choices[key]) for run in asked}) > 1:
+            choices = sorted({choice for run in asked for choice in run.choices[key]})
+            by_choice = {
+                choice: tuple(run.label for run in asked if choice in run.choices[key])
+                for choice in choices
+            }
+            found.append(Divergence(key, digest, by_choice))
+    return sorted(found, key=lambda one: (natural_order(one.key or ""), one.digest or ""))
 
 
 def _miss(key: str, reason: str, count: int, record: Mapping[str, Any]) -> Miss:
@@ -247,12 +216,13 @@ def _miss(key: str, reason: str, count: int, record: Mapping[str, Any]) -> Miss:
     )
 
 
-def _unused(ledger: _Ledger, named: str | Path | None) -> tuple[str, ...] | None:
-    asked = {*ledger.hits, *ledger.tuned, *(key for key, _ in ledger.misses)}
+def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
+    runs = ledger.runs.values()
+    asked = {key for run in runs for key in (*run.hits, *run.tuned, *(k for k, _ in run.misses))}
     if named is not None:
         return _sorted_keys(read(Path(named)).rows.keys() - asked)
     rows: set[str] = set()
-    for run in ledger.runs.values():
+    for run in runs:
         try:
             tables = [read(Path(path)) for path in run.table_paths]
         except TableError:
@@ -261,7 +231,7 @@ def _unused(ledger: _Ledger, named: str | Path | None) -> tuple[str, ...] | None
         if union is None or digest_of(union) != run.table_digest:
             return None
         rows |= union.rows.keys()
-    return _sorted_keys(rows - asked) if ledger.runs else None
+    return _sorted_keys(rows - asked) if runs else None
 
 
 def _sorted_keys(keys: Iterable[str]) -> tuple[str, ...]:

@@ -76,7 +76,11 @@ class BucketResult:
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """A finished build. ``timings`` holds every candidate of the problems tuned now."""
+    """A finished build. ``timings`` holds every candidate of the problems tuned now.
+
+    A build from a list of problems has ``known``, the keys that the table had already, and
+    ``not_rebuilt``, those that it could not tune and why.
+    """
 
     path: Path
     table: Table
@@ -84,6 +88,8 @@ class BuildReport:
     buckets: tuple[BucketResult, ...]
     timings: tuple[Tuned, ...]
     seconds: float
+    known: tuple[str, ...] = ()
+    not_rebuilt: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -96,6 +102,9 @@ class _Silent:
 
     def bucket_finished(self, result: BucketResult) -> None:
         pass
+
+
+SILENT: Final[Observer] = _Silent()
 
 
 def build(
@@ -148,14 +157,8 @@ def build(
     loaded = load_model(model)
     path = _out_path(out, runtime, loaded, cast)
     check_writable(path)
-    table, replaces = Table(_provenance(runtime), policy), False
-    if path.exists():
-        existing = read(path)
-        replaces = force and bool(origin_differences(existing, runtime, policy))
-        if not replaces:
-            check_same_origin(path, existing, runtime, policy)
-            table = existing
-    work = _Build(
+    table, replaces = open_table(path, runtime, policy, force=force)
+    work = Build(
         inductor,
         loaded,
         specs,
@@ -165,7 +168,7 @@ def build(
         table,
         force,
         replaces,
-        observer or _Silent(),
+        observer or SILENT,
     )
     results = tuple(work.run_bucket(bucket, i, len(buckets)) for i, bucket in enumerate(buckets))
     if not any(result.keys for result in results):
@@ -179,8 +182,24 @@ def build(
     )
 
 
+def open_table(path: Path, runtime: Runtime, policy: Policy, *, force: bool) -> tuple[Table, bool]:
+    """Return the table at *path*, or an empty one, and whether it is to replace what is there.
+
+    Raises:
+        TableError: the table at *path* is damaged, or of another origin and *force* is not set.
+    """
+    empty = Table(_provenance(runtime), policy)
+    if not path.exists():
+        return empty, False
+    existing = read(path)
+    if force and origin_differences(existing, runtime, policy):
+        return empty, True
+    check_same_origin(path, existing, runtime, policy)
+    return existing, False
+
+
 @dataclass
-class _Build:
+class Build:
     """One build under way."""
 
     inductor: Inductor
@@ -215,7 +234,7 @@ class _Build:
             keys, found = self._compiled(inputs, bucket, OnMiss.TUNE)
             if len(self.tuned) > before:  # else that run was served from rows alone already
                 keys, found = self._compiled(inputs, bucket, OnMiss.STRICT)
-            error, limit = worst_error(expected, found, self.table.policy.tolerance)
+            error, limit = worst_error(expected, found, self.tolerance)
         if not error <= limit:
             fresh = {tuned.key for tuned in self.tuned[before:]}
             self.table = remove_rows(self.path, fresh) if fresh else self.table
@@ -233,6 +252,15 @@ class _Build:
         )
         self.observer.bucket_finished(result)
         return result
+
+    @property
+    def tolerance(self) -> Mapping[str, float]:
+        """The largest error against eager that is accepted, by dtype of the output."""
+        return self.table.policy.tolerance
+
+    def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
+        """Return what answers inductor while a bucket is compiled."""
+        return Lookup(rows, on_miss, emitter, on_tuned=self.save)
 
     def _eager(self, inputs: Inputs, bucket: Bucket) -> Any:
         try:
@@ -259,7 +287,7 @@ class _Build:
         rows = self.table.rows
         if self.force and on_miss is OnMiss.TUNE:
             rows = {key: row for key, row in rows.items() if key in done}
-        lookup = Lookup(rows, on_miss, Emitter([note]), on_tuned=self._save)
+        lookup = self.lookup(rows, on_miss, Emitter([note]))
         policy = self.table.policy
         with self._attached(lookup, policy, on_miss), empty_caches():
             try:
@@ -283,7 +311,8 @@ class _Build:
         finally:
             attachment.detach()
 
-    def _save(self, tuned: Tuned) -> None:
+    def save(self, tuned: Tuned) -> None:
+        """Put a finished problem on disk."""
         table = self.table
         rows: Mapping[str, Row] = {tuned.key: tuned.row}
         if (

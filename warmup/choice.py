@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Family(StrEnum):
@@ -57,6 +59,19 @@ class Winner:
         return f"{self.uid}{' ' + block if block else ''}{extra}"
 
 
+def portable_kwargs(kwargs: Mapping[str, Any]) -> tuple[tuple[str, KwargValue], ...] | None:
+    """Return *kwargs* sorted by name, or None when one of them cannot be written to a table."""
+    portable: dict[str, KwargValue] = {}
+    for name, value in kwargs.items():
+        if value is None or isinstance(value, (bool, str)):
+            portable[name] = value
+        elif hasattr(value, "__index__") and -MAX_INT <= int(value) <= MAX_INT:
+            portable[name] = int(value)
+        else:
+            return None
+    return tuple(sorted(portable.items()))
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """One candidate's measured time in microseconds, or None when it failed."""
@@ -108,3 +123,4 @@ class MissReason(StrEnum):
     TEMPLATE_CHANGED = "template_changed"
     CHOICE_REJECTED = "choice_rejected"
     NOT_DESCRIBED = "not_described"
+    CACHED_MISS = "cached_miss"

@@ -173,6 +173,11 @@ class MissError(WarmupError):
         self.differs = differs
 
     def __str__(self) -> str:
+        if self.reason == "cached_miss":
+            return (
+                f"{self.key} were compiled without a row ({self.reason}); build the bucket, or "
+                'empty the cache folder and serve with on_miss="fallback"'
+            )
         text = f"no row answers `{self.key}` ({self.reason})"
         if self.nearest is None and self.differs:
             text += f"; table and machine differ in {', '.join(self.differs)}"

@@ -160,6 +160,7 @@ class Tally:
     tuned: int = 0
     cached_graphs: int = 0
     cached_decisions: int = 0
+    cached_misses: int = 0
     contradictions: int = 0
 
     def __call__(self, event: Event) -> None:
@@ -177,5 +178,6 @@ class Tally:
         elif event.name is EventName.CACHED:
             self.cached_graphs += 1
             self.cached_decisions += int(text["decisions"])
+            self.cached_misses += int(text["misses"])
         elif event.name is EventName.CONTRADICTED:
             self.contradictions += 1

@@ -101,8 +101,11 @@ class Lookup:
         if refused:
             raise UncoveredError(site)
 
-    def cached(self, decisions: int) -> None:
-        self.emitter.emit(EventName.CACHED, decisions=decisions)
+    def cached(self, decisions: int, misses: int) -> None:
+        self.emitter.emit(EventName.CACHED, decisions=decisions, misses=misses)
+        if misses and self.on_miss is OnMiss.STRICT:
+            said = f"{misses} decisions of a graph that came from inductor's cache"
+            raise MissError(said, MissReason.CACHED_MISS.value)
 
     def contradicted(self, option: str, expected: str, found: str) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from warmup.errors import SettingsError, StaleTableWarning
+from warmup.errors import SettingsError, StaleTableWarning, TableError
 from warmup.events import (
     Emitter,
     EventName,
@@ -25,7 +25,7 @@ from warmup.events import (
     logger,
 )
 from warmup.lookup import Lookup, OnMiss, Uncovered
-from warmup.runtime import compare_runtimes
+from warmup.runtime import Runtime, compare_runtimes
 from warmup.table import Table
 from warmup.table.codec import digest_of
 from warmup.table.store import Found, discover, find
@@ -40,8 +40,9 @@ class Report:
 
     ``hits`` and ``misses`` count decisions by key, ``uncovered`` counts benchmarks by site;
     ``from_cache`` counts compiled graphs that inductor took whole from its caches under this
-    table's digest, consulting nobody, and ``cached_decisions`` the decisions those were compiled
-    with; ``unused`` are rows never asked for.
+    table's digest, consulting nobody, ``cached_decisions`` the decisions those were compiled with
+    and ``cached_misses`` those of them that no row had answered; ``unused`` are rows never asked
+    for.
     """
 
     digest: str
@@ -52,6 +53,7 @@ class Report:
     tuned: int
     from_cache: int
     cached_decisions: int
+    cached_misses: int
     unused: tuple[str, ...]
 
     @property
@@ -68,13 +70,14 @@ class Report:
             f"{f' ({reasons})' if reasons else ''}, "
             f"{sum(self.uncovered.values())} uncovered benchmarks"
             f"{f' ({sites})' if sites else ''}, "
-            f"{self.from_cache} graphs from cache ({self.cached_decisions} decisions), "
+            f"{self.from_cache} graphs from cache ({self.cached_decisions} decisions"
+            f"{f', {self.cached_misses} without a row' if self.cached_misses else ''}), "
             f"{len(self.unused)} rows unused"
         )
         if self.tuned:
             text += f", {self.tuned} tuned here"
         if self.is_silent:
-            text += " [SILENT: no lookup; compile with max-autotune, and under no_grad on CPU]"
+            text += " [SILENT: nothing was asked; compile after install, and under no_grad on CPU]"
         return text
 
 
@@ -89,6 +92,7 @@ class Handle(AbstractContextManager["Handle"]):
     _attachment: Attachment
     _file: JsonLinesSink | None = None
     _is_closed: bool = field(default=False)
+    _owner: int = field(default_factory=os.getpid)
 
     def report(self) -> Report:
         """Return the counts so far."""
@@ -102,6 +106,7 @@ class Handle(AbstractContextManager["Handle"]):
             tuned=tally.tuned,
             from_cache=tally.cached_graphs,
             cached_decisions=tally.cached_decisions,
+            cached_misses=tally.cached_misses,
             unused=tuple(sorted(self.table.rows.keys() - tally.hits.keys() - tally.misses.keys())),
         )
 
@@ -110,6 +115,14 @@ class Handle(AbstractContextManager["Handle"]):
         if self._is_closed:
             return
         self._is_closed = True
+        if os.getpid() == self._owner:  # a forked child has a copy of its parent's counts
+            self._sum_up()
+        self._attachment.detach()
+        if self._file is not None:
+            self._file.close()
+        atexit.unregister(self.close)
+
+    def _sum_up(self) -> None:
         report = self.report()
         self._lookup.emitter.emit(
             EventName.SUMMARY,
@@ -119,15 +132,12 @@ class Handle(AbstractContextManager["Handle"]):
             tuned=report.tuned,
             from_cache=report.from_cache,
             cached_decisions=report.cached_decisions,
+            cached_misses=report.cached_misses,
             unused=len(report.unused),
             silent=report.is_silent,
         )
-        troubled = report.misses or report.uncovered or report.is_silent
+        troubled = report.misses or report.cached_misses or report.uncovered or report.is_silent
         logger.log(logging.WARNING if troubled else logging.INFO, "%s", report)
-        self._attachment.detach()
-        if self._file is not None:
-            self._file.close()
-        atexit.unregister(self.close)
 
     def __exit__(
         self,
@@ -173,12 +183,7 @@ def install(
         raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
     inductor = connect()
     here = inductor.runtime(device)
-    if isinstance(table, Table):
-        found = Found(table, ())
-    elif table is not None or os.environ.get("WARMUP_TABLE"):
-        found = find(table, os.environ)
-    else:
-        found = discover(here)
+    found = _find(table, here)
     for remark in found.remarks:
         logger.warning("%s", remark)
     mismatches = compare_runtimes(found.table.provenance.runtime, here)
@@ -197,7 +202,8 @@ def install(
     emitter = Emitter(sinks, common)
     lookup = Lookup(found.table.rows, OnMiss(on_miss), emitter, mismatches, Uncovered(uncovered))
     try:
-        tag = f"warmup-{digest[:32]}-{on_miss}"
+        # One tag for strict and fallback: a graph carries its misses, and strict refuses them.
+        tag = f"warmup-{digest[:32]}{'-tune' if lookup.tunes else ''}"
         attachment = inductor.attach(lookup, found.table.policy.options, tag)
     except BaseException:
         if file is not None:
@@ -217,6 +223,19 @@ def install(
     handle = Handle(found.table, digest, lookup, tally, attachment, file)
     atexit.register(handle.close)
     return handle
+
+
+def _find(table: str | os.PathLike[str] | Table | None, here: Runtime) -> Found:
+    try:
+        if isinstance(table, Table):
+            return Found(table, ())
+        if table is not None or os.environ.get("WARMUP_TABLE"):
+            return find(table, os.environ)
+        return discover(here)
+    except TableError as error:
+        if (rank := os.environ.get("RANK")) is not None:  # the ranks' output is one log
+            error.add_note(f"this happened on rank {rank}")
+        raise
 
 
 def _open_audit_log(named: str | os.PathLike[str] | None) -> JsonLinesSink | None:

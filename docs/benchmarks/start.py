@@ -5,15 +5,21 @@
 Prints one JSON object: seconds until the first outputs of all buckets, benchmarks by site, lookups,
 and (with "steady": true) the median microseconds of a call per bucket afterwards. The caches are
 whatever TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR name: the driver gives each start empty ones.
+Benchmarks are counted twice: by site, as warmup's own watch sees them, and at
+``CachingAutotuner.bench``, below that watch. "mega" names the file of torch's own cache artifacts:
+a max-autotune start writes it, a mega-cache start loads it.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +28,7 @@ import warmup
 from warmup.bucket import Bucket, parse_inputs
 from warmup.inductor import connect
 from warmup.inductor.machine import resolve_device
-from warmup.models import load_model, make_inputs, parse_dtype
+from warmup.models import Inputs, load_model, make_inputs, parse_dtype
 
 # How each kind of start compiles. CPU needs freezing for its C++ GEMM template to be a candidate.
 STARTS: dict[str, dict[str, Any]] = {
@@ -30,7 +36,9 @@ STARTS: dict[str, dict[str, Any]] = {
     "default-freezing": {},
     "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
     "max-autotune-gemm": {"options": {"max_autotune_gemm": True}},
-    "table": {"options": {"max_autotune_gemm": True}},
+    "mega-cache": {"mode": "max-autotune-no-cudagraphs"},
+    "table": {},
+    "table-warm": {},
     "table-max-autotune": {"mode": "max-autotune-no-cudagraphs"},
 }
 _REPLAYS = 200
@@ -64,13 +72,56 @@ def steady_us(call: Callable[[], Any], device: torch.device) -> float:
     return statistics.median(begin.elapsed_time(end) * 1e3 for begin, end in pairs)
 
 
-def main() -> None:
-    case = json.loads(sys.argv[1])
-    device = resolve_device(case.get("device", "auto"))
+def count_autotuner() -> Counter[str]:
+    """Count every config that inductor's CachingAutotuner times, below any other wrapper."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    counts: Counter[str] = Counter()
+    original = CachingAutotuner.bench
+
+    @functools.wraps(original)
+    def bench(*args: Any, **kwargs: Any) -> Any:
+        counts["bench"] += 1
+        return original(*args, **kwargs)
+
+    CachingAutotuner.bench = bench
+    return counts
+
+
+def compile_all(
+    compiled: Callable[..., Any], inputs: list[Inputs], device: torch.device
+) -> list[float]:
+    """Call *compiled* once per bucket, which compiles it; return the seconds of each."""
+    seconds = []
+    for made in inputs:
+        before = time.perf_counter()
+        compiled(*made.args, **made.kwargs)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(round(time.perf_counter() - before, 3))
+    return seconds
+
+
+def lookups(handle: warmup.Handle) -> dict[str, Any]:
+    """Close *handle* and return what it counted."""
+    report = handle.report()
+    handle.close()
+    return {
+        "hits": sum(report.hits.values()),
+        "misses": sum(report.misses.values()),
+        "uncovered": dict(report.uncovered),
+        "from_cache": report.from_cache,
+        "digest": report.digest,
+    }
+
+
+def start(case: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Start one server and return what was measured."""
+    mega = Path(case.get("mega", "mega.bin"))
+    blob = mega.read_bytes() if case["start"] == "mega-cache" else None
     settings = dict(STARTS[case["start"]])
     if device.type == "cpu" and ("autotune" in case["start"] or "freezing" in case["start"]):
         torch._inductor.config.freezing = True
-    torch.manual_seed(0)
     model = load_model(case["model"])
     dtype = parse_dtype(case["dtype"], "dtype") if case.get("dtype") else None
     model.module.to(device=device, dtype=dtype)
@@ -78,24 +129,21 @@ def main() -> None:
     specs = parse_inputs(case.get("inputs", []))
     inputs = [make_inputs(model, specs, bucket, device, dtype) for bucket in buckets]
     result: dict[str, Any] = {"start": case["start"]}
-    inductor = connect()
-    handle = None
+    inductor, handle, timed = connect(), None, count_autotuner()
     if device.type == "cuda":
         torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
     with torch.no_grad(), inductor.count_benchmarks() as benchmarks:
         begin = time.perf_counter()
+        if blob is not None:
+            torch.compiler.load_cache_artifacts(blob)
         if case["start"].startswith("table"):
             handle = warmup.install(case["table"], on_miss=case.get("on_miss", "fallback"))
         compiled = torch.compile(model.module, dynamic=False, **settings)
-        seconds = []
-        for made in inputs:
-            before = time.perf_counter()
-            compiled(*made.args, **made.kwargs)
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            seconds.append(round(time.perf_counter() - before, 3))
+        result["seconds_by_bucket"] = compile_all(compiled, inputs, device)
         result["seconds"] = round(time.perf_counter() - begin, 3)
-        result["seconds_by_bucket"] = seconds
+        if device.type == "cuda":
+            result["peak_bytes"] = torch.cuda.max_memory_allocated()
         if case.get("steady"):
             result["steady_us"] = [
                 round(steady_us(lambda made=made: compiled(*made.args, **made.kwargs), device), 1)
@@ -103,12 +151,18 @@ def main() -> None:
             ]
     result["benchmarks"] = sum(benchmarks.values())
     result["benchmarks_by_site"] = dict(benchmarks)
-    if handle is not None:
-        report = handle.report()
-        result["hits"] = sum(report.hits.values())
-        result["misses"] = sum(report.misses.values())
-        result["digest"] = report.digest
-        handle.close()
+    result["configs_timed"] = timed["bench"]
+    if case["start"] == "max-autotune" and device.type == "cuda":
+        artifacts = torch.compiler.save_cache_artifacts()
+        mega.write_bytes(artifacts[0] if artifacts else b"")
+        result["mega_bytes"] = mega.stat().st_size
+    return result | (lookups(handle) if handle is not None else {})
+
+
+def main() -> None:
+    case = json.loads(sys.argv[1])
+    torch.manual_seed(0)
+    result = start(case, resolve_device(case.get("device", "auto")))
     sys.stdout.write("RESULT " + json.dumps(result) + "\n")
 
 

@@ -71,8 +71,9 @@ def test_an_audit_is_printed(warmup: Command, make_key: Callable[..., str]) -> N
 
 
 def test_an_audit_is_json_on_request(warmup: Command, make_key: Callable[..., str]) -> None:
-    """With --json stdout is one document with the same facts."""
-    document = json.loads(warmup("audit", "bad.jsonl", "good.jsonl", "--json").stdout)
+    """With --json or --format json stdout is one document with the same facts."""
+    document = json.loads(warmup("audit", "bad.jsonl", "good.jsonl", "--format", "json").stdout)
+    assert json.loads(warmup("audit", "bad.jsonl", "good.jsonl", "--json").stdout) == document
     names = ("runs", "miss_count", "reasons", "uncovered", "unused", "damaged")
     assert {name: document[name] for name in names} == {
         "runs": 2,
@@ -87,7 +88,7 @@ def test_an_audit_is_json_on_request(warmup: Command, make_key: Callable[..., st
 @pytest.mark.parametrize(
     ("log", "fail_on", "failed"),
     [
-        ("good", "miss,uncovered,silent", ""),
+        ("good", "miss,uncovered,silent,diverged", ""),
         ("bad", "silent", ""),
         ("bad", "miss", "miss"),
         ("bad", "uncovered, miss", "uncovered, miss"),
@@ -120,3 +121,87 @@ def test_a_hostile_log_cannot_draw_on_the_terminal(warmup: Command, tmp_path: Pa
     (tmp_path / "log").write_text(f"warmup-event {line}\n")
     shown = warmup("audit", "log").stdout.replace("\n", "")
     assert shown.isprintable()
+
+
+def test_two_formats_at_once_are_refused(warmup: Command) -> None:
+    """--json beside another --format is an error that names both."""
+    done = warmup("audit", "bad.jsonl", "--json", "--format", "prometheus")
+    assert (done.returncode, done.stdout) == (3, "")
+
+
+def test_metrics_are_printed_on_request(warmup: Command) -> None:
+    """--format prometheus prints metrics, labelled with the digest of the table."""
+    lines = warmup("audit", "bad.jsonl", "--format", "prometheus").stdout.splitlines()
+    assert 'warmup_misses_total{digest="d1",reason="not_in_table"} 1' in lines
+
+
+def test_an_audit_is_written_to_a_file_whole(warmup: Command, tmp_path: Path) -> None:
+    """With --out the file is replaced at once, is readable for others, and stdout stays empty."""
+    printed = warmup("audit", "bad.jsonl", "--format", "prometheus").stdout
+    (tmp_path / "m.prom").write_text("old")
+    before = {path.name for path in tmp_path.iterdir()}
+    done = warmup("audit", "bad.jsonl", "--format", "prometheus", "--out", "m.prom")
+    assert (done.stdout, (tmp_path / "m.prom").read_text()) == ("", printed)
+    assert (tmp_path / "m.prom").stat().st_mode & 0o777 == 0o644
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("option", ["--out", "--misses-out"])
+@pytest.mark.parametrize("place", ["absent/m.prom", "."])
+def test_a_file_that_cannot_be_written_is_named(
+    warmup: Command, tmp_path: Path, option: str, place: str
+) -> None:
+    """One line says which option names the unwritable file, and nothing is left behind."""
+    before = sorted(tmp_path.iterdir())
+    done = warmup("audit", "bad.jsonl", option, place)
+    assert (done.returncode, done.stderr.startswith(f"error: {option} ")) == (3, True)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_misses_are_written_for_the_next_build(
+    warmup: Command, tmp_path: Path, make_key: Callable[..., str]
+) -> None:
+    """--misses-out writes what no row answered, also when the audit fails because of it."""
+    done = warmup("audit", "bad.jsonl", "--misses-out", "m.json", "--fail-on", "miss")
+    assert done.returncode == 1
+    assert json.loads((tmp_path / "m.json").read_text()) == {
+        "schema": 1,
+        "digests": ["d1"],
+        "problems": [{"key": make_key(600), "kind": "gemm", "reason": "not_in_table", "count": 1}],
+    }
+
+
+def test_ranks_that_disagree_are_named_and_fail_on_demand(
+    warmup: Command, tmp_path: Path, make_key: Callable[..., str]
+) -> None:
+    """Two ranks with two winners for one key are shown with their choices, and exit 1."""
+    for rank, winner in (("0", "w1"), ("1", "w2")):
+        sink = JsonLinesSink(tmp_path / "ranks.jsonl")
+        sink.open()
+        emitter = Emitter([sink], {"digest": "d1", "rank": rank}, f"r{rank}")
+        pid = emitter.emit(EventName.HIT, key=make_key(560), winner=winner).pid
+        sink.close()
+    done = warmup("audit", "ranks.jsonl", "--fail-on", "diverged")
+    assert (done.returncode, done.stderr) == (1, "audit failed on: diverged\n")
+    assert done.stdout.splitlines()[-3:] == [
+        f"diverged {make_key(560)}",
+        f"    w1: rank 0 (r0/{pid})",
+        f"    w2: rank 1 (r1/{pid})",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "--model"),
+        (("--model", "m.py", "--problems", "m.json"), "--problems"),
+        (("--problems", "m.json"), "--out"),
+        (("--problems", "m.json", "--out", "t.json", "--seqlens", "16"), "--seqlens"),
+    ],
+)
+def test_a_build_is_of_a_model_or_of_problems(
+    warmup: Command, words: tuple[str, ...], said: str
+) -> None:
+    """Neither, both, or an option of the other is a usage error that names it."""
+    done = warmup("build", *words)
+    assert (done.returncode, said in done.stderr) == (2, True)

@@ -232,11 +232,27 @@ def test_the_json_log_and_the_text_log_tell_the_same_story(
     assert {r.damaged for r in reports} == {0}
 
 
-def test_without_max_autotune_the_process_is_silent(
+def test_a_default_mode_compile_is_answered_too(
     built: tuple[Path, dict[str, Any]], serve: Run
 ) -> None:
-    """A default-mode compile asks nothing, and the report says so."""
-    assert serve(built[0], [16], mode="default")["silent"] is True
+    """The table's own switches stand, so that a server need not change its torch.compile call."""
+    result = serve(built[0], [16], mode="default", on_miss="strict")
+    assert (sum(result["hits"].values()), result["misses"], result["silent"]) == (2, {}, False)
+
+
+def test_a_graph_with_misses_is_not_taken_over_by_a_strict_server(tmp_path: Path) -> None:
+    """What fallback compiled without a row stays refused when it comes from a warm cache."""
+    library, _ = _bmm_tables(tmp_path)
+    empty = tmp_path / "empty.json"
+    write(empty, replace(read(library), rows={}))
+    results = []
+    for on_miss in ("fallback", "fallback", "strict"):
+        done = run_python(tmp_path, str(PROGRAMS / "serve_bmm.py"), str(empty), on_miss)
+        results.append(json.loads(done.stdout.split("RESULT ")[1]))
+    first, again, strict = results
+    assert sum(first["misses"].values()) == 1
+    assert (again["from_cache"], again["cached_misses"], again["misses"]) == (1, 1, {})
+    assert "cached_miss" in strict["error"]
 
 
 def _bmm_tables(folder: Path) -> tuple[Path, Path]:

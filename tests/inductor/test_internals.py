@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,11 @@ pytest.importorskip("torch")
 
 import torch
 
-from warmup.errors import InductorChangedError, UnsupportedTorchError
+from warmup.errors import InductorChangedError, SettingsError, UnsupportedTorchError
 from warmup.events import Emitter
 from warmup.inductor import connect
 from warmup.inductor.internals import INTERNALS, check_internals
+from warmup.inductor.launch import LaunchConfigs
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import SUPPORTED, version_for
 from warmup.lookup import Lookup, OnMiss
@@ -130,13 +132,25 @@ def test_detaching_leaves_no_trace(quiet: bool) -> None:
     assert _snapshot() == before
 
 
-def test_a_failed_attach_leaves_no_trace() -> None:
-    """An unknown option raises, and everything is as before."""
+def test_a_failed_attach_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook that cannot be put in place raises, and everything is as before."""
     before = _snapshot()
     lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]))
-    with pytest.raises(InductorChangedError, match="no_such_option"):
-        connect().attach(lookup, {"no_such_option": 1}, "tag")
+    monkeypatch.setattr(LaunchConfigs, "attach", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        connect().attach(lookup, {}, "tag")
     assert _snapshot() == before
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"cpp.cxx": "evil"}, {"max_autotune": "yes"}, {"freezing": 3}, {"no_such_option": 1}],
+)
+def test_a_table_sets_no_option_that_a_build_does_not_write(option: dict[str, Any]) -> None:
+    """Options are an allow-list: a hand-made table cannot reach the rest of inductor's config."""
+    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]))
+    with pytest.raises(SettingsError, match=next(iter(option))):
+        connect().attach(lookup, option, "tag")
 
 
 def test_a_wrapper_put_over_ours_stays() -> None:

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.auditing import MAX_LINE, AuditReport, Miss, audit
+from warmup.auditing import FAILURES, AuditReport, Counts, Divergence, Miss, audit
 from warmup.errors import SettingsError, TableFormatError, TableNotFoundError
 from warmup.events import Emitter, Event, EventName, JsonLinesSink, Sink
+from warmup.ledger import MAX_LINE
 from warmup.table import Table
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine
@@ -23,7 +24,7 @@ from warmup.table.store import write
 
 FIELDS = (
     "event schema run pid seq digest paths table key reason differs nearest choice site option "
-    "decisions"
+    "decisions rank winner misses"
 )
 MISS: dict[str, Any] = {
     "kind": "gemm",
@@ -94,8 +95,23 @@ SERVED = AuditReport(
     contradictions=("o: table 1, here 2",),
     from_cache=1,
     cached_decisions=2,
+    cached_misses=0,
     silent=(),
+    diverged=(),
     unused=None,
+    by_digest={
+        "d": Counts(
+            runs=1,
+            silent=0,
+            hits=1,
+            tuned=0,
+            misses={"not_in_table": 2},
+            uncovered={"conv": 1},
+            from_cache=1,
+            cached_decisions=2,
+            cached_misses=0,
+        )
+    },
     damaged=0,
 )
 
@@ -500,7 +516,108 @@ def test_an_audit_without_any_run_fails_on_silence(tmp_path: Path) -> None:
 
 
 def test_a_clean_audit_fails_on_nothing(tmp_path: Path) -> None:
-    """A run of hits alone fails on none of the three."""
+    """A run of hits alone fails on nothing that an audit can fail on."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         emitter.emit(EventName.HIT, key="k1", winner="w")
-    assert audit([tmp_path / "a.jsonl"]).failures(("miss", "uncovered", "silent")) == ()
+    assert audit([tmp_path / "a.jsonl"]).failures(FAILURES) == ()
+
+
+def test_a_cached_graph_with_misses_is_no_clean_audit(tmp_path: Path) -> None:
+    """Decisions that no row answered when a cached graph was compiled fail it as misses do."""
+    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+        emitter.emit(EventName.CACHED, decisions=3, misses=2)
+    report = audit([tmp_path / "a.jsonl"])
+    assert (report.cached_misses, report.failures(("miss",))) == (2, ("miss",))
+
+
+def test_each_table_has_its_own_counts(tmp_path: Path) -> None:
+    """Runs are counted under the digest of the table that they installed."""
+    lines = [
+        raw(run="a", digest="d"),
+        raw(run="b", digest="e", seq=1),
+        raw(run="b", digest="e", seq=2, event="lookup.missed", reason="x"),
+        raw(run="c", digest="e", event="graph.cached", decisions=0),
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines).replace('{"event": ', '{"event":'))
+    counts = audit([tmp_path / "a.jsonl"]).by_digest
+    found = {digest: (c.runs, c.silent, c.hits, c.misses) for digest, c in counts.items()}
+    assert found == {"d": (1, 0, 1, {}), "e": (2, 1, 1, {"x": 1})}
+
+
+def decided(path: Path, *events: tuple[str, EventName, str, str | None], **common: str) -> Path:
+    """Write the log of (run, event, key, choice) under the digest d."""
+    for number, (run, name, key, choice) in enumerate(events):
+        word = "choice" if name is EventName.MISSED else "winner"
+        fields = {"key": key, word: choice, "reason": "x", "pid": 1, "seq": number, "run": run}
+        with path.open("a") as file:
+            file.write(f"warmup-event {raw(event=name, **{**fields, **common})}\n")
+    return path
+
+
+def test_processes_that_chose_differently_diverged(tmp_path: Path) -> None:
+    """The same key under the same table with two winners names each choice and its runs."""
+    log = decided(
+        tmp_path / "a.log",
+        ("a", EventName.HIT, "k", "w1"),
+        ("b", EventName.HIT, "k", "w2"),
+        ("c", EventName.HIT, "k", "w1"),
+        ("c", EventName.HIT, "other", "w3"),
+    )
+    assert audit([log]).diverged == (Divergence("k", "d", {"w1": ("a/1", "c/1"), "w2": ("b/1",)}),)
+
+
+@pytest.mark.parametrize("name", [EventName.MISSED, EventName.TUNED])
+def test_what_was_compiled_counts_whoever_chose_it(tmp_path: Path, name: EventName) -> None:
+    """A fallback or a choice tuned at serving is compared with the winner of another process."""
+    log = decided(tmp_path / "a.log", ("a", EventName.HIT, "k", "w1"), ("b", name, "k", "w2"))
+    (found,) = audit([log]).diverged
+    assert set(found.choices) == {"w1", "w2"}
+
+
+def test_a_miss_that_compiled_the_winner_is_no_divergence(tmp_path: Path) -> None:
+    """A hit here and a fallback there to the same library call run the same kernel."""
+    log = decided(
+        tmp_path / "a.log",
+        ("a", EventName.HIT, "k", "aten::mm"),
+        ("b", EventName.MISSED, "k", "aten::mm"),
+        ("c", EventName.MISSED, "k", None),
+    )
+    assert audit([log]).diverged == ()
+
+
+def test_processes_that_changed_their_choice_alike_agree(tmp_path: Path) -> None:
+    """Two runs that both compiled a key both ways did the same."""
+    both = [(run, EventName.HIT, "k", winner) for run in "ab" for winner in ("w1", "w2")]
+    assert audit([decided(tmp_path / "a.log", *both)]).diverged == ()
+
+
+def test_other_tables_may_choose_otherwise(tmp_path: Path) -> None:
+    """Winners under different digests are not compared."""
+    log = decided(tmp_path / "a.log", ("a", EventName.HIT, "k", "w1"))
+    decided(log, ("b", EventName.HIT, "k", "w2"), digest="e")
+    assert audit([log]).diverged == ()
+
+
+def test_ranks_with_different_tables_diverged(tmp_path: Path) -> None:
+    """Two ranks that installed two tables are named under each digest."""
+    log = decided(tmp_path / "a.log", ("a", EventName.HIT, "k", "w1"), rank="0")
+    decided(log, ("b", EventName.HIT, "k", "w1"), rank="1", digest="e")
+    expected = Divergence(None, None, {"d": ("rank 0 (a/1)",), "e": ("rank 1 (b/1)",)})
+    assert audit([log]).diverged == (expected,)
+
+
+def test_ranks_that_were_all_restarted_with_another_table_agree(tmp_path: Path) -> None:
+    """Every rank served one table and then another: they agree."""
+    log = tmp_path / "a.log"
+    for rank in "01":
+        for digest in "de":
+            run = f"{rank}{digest}"
+            decided(log, (run, EventName.HIT, "k", "w1"), rank=rank, digest=digest)
+    assert audit([log]).diverged == ()
+
+
+def test_replicas_without_a_rank_may_have_different_tables(tmp_path: Path) -> None:
+    """Two digests in processes that are no ranks are two deployments."""
+    log = decided(tmp_path / "a.log", ("a", EventName.HIT, "k", "w1"))
+    decided(log, ("b", EventName.HIT, "k", "w1"), digest="e")
+    assert audit([log]).failures(("diverged",)) == ()

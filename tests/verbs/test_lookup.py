@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from warmup.choice import MissReason, Row, Tuned
-from warmup.errors import ContradictionWarning, MissError
+from warmup.errors import ContradictionWarning, MissError, UncoveredError
 from warmup.events import Emitter, Event, EventName
-from warmup.lookup import Lookup, OnMiss
+from warmup.lookup import Lookup, OnMiss, Uncovered
 from warmup.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.table import Table
 
@@ -29,11 +29,13 @@ def make_lookup(make_table: Callable[..., Table]) -> Lookups:
     def make(
         on_miss: OnMiss = OnMiss.FALLBACK,
         *mismatches: Mismatch,
+        on_uncovered: Uncovered = Uncovered.COUNT,
         on_tuned: Callable[[Tuned], None] | None = None,
     ) -> tuple[Lookup, list[Event]]:
         events: list[Event] = []
         emitter = Emitter([events.append])
-        return Lookup(make_table().rows, on_miss, emitter, mismatches, on_tuned), events
+        rows = make_table().rows
+        return Lookup(rows, on_miss, emitter, mismatches, on_uncovered, on_tuned), events
 
     return make
 
@@ -283,14 +285,24 @@ def test_uncovered_work_is_one_event(make_lookup: Lookups) -> None:
     lookup, events = make_lookup()
     lookup.uncovered("conv.py:tuned_conv")
     assert [(event.name, dict(event.fields)) for event in events] == [
-        (EventName.UNCOVERED, {"site": "conv.py:tuned_conv"})
+        (EventName.UNCOVERED, {"site": "conv.py:tuned_conv", "refused": False})
     ]
 
 
+@pytest.mark.parametrize("on_miss", [OnMiss.FALLBACK, OnMiss.STRICT])
+def test_forbidden_work_is_one_event_and_an_error(make_lookup: Lookups, on_miss: OnMiss) -> None:
+    """What is forbidden is refused by an error that names the site, and is emitted as refused."""
+    lookup, events = make_lookup(on_miss, on_uncovered=Uncovered.FORBID)
+    with pytest.raises(UncoveredError, match=r"site conv\.py:tuned_conv"):
+        lookup.uncovered("conv.py:tuned_conv")
+    assert dict(events[0].fields) == {"site": "conv.py:tuned_conv", "refused": True}
+
+
 def test_a_selection_that_tunes_is_not_uncovered(make_lookup: Lookups) -> None:
-    """Under on_miss=tune a benchmarked GEMM choice is no uncovered work, anything else is."""
+    """Under on_miss=tune what becomes a row is no uncovered work, anything else is."""
     lookup, events = make_lookup(OnMiss.TUNE)
-    lookup.uncovered("select:mm")
+    for site in ("select:mm", "launch", "pad"):
+        lookup.uncovered(site)
     lookup.uncovered("conv.py:tuned_conv")
     assert [event.fields["site"] for event in events] == ["conv.py:tuned_conv"]
 
@@ -308,9 +320,33 @@ def test_a_selection_that_should_not_tune_is_uncovered(
 def test_a_cached_graph_is_one_event(make_lookup: Lookups) -> None:
     """A graph that came from inductor's cache is emitted with its number of decisions."""
     lookup, events = make_lookup()
-    lookup.cached(3)
+    lookup.cached(3, 1)
     assert [(event.name, dict(event.fields)) for event in events] == [
-        (EventName.CACHED, {"decisions": 3})
+        (EventName.CACHED, {"decisions": 3, "misses": 1})
+    ]
+
+
+def test_a_cached_graph_with_misses_is_refused_when_strict(make_lookup: Lookups) -> None:
+    """A strict server does not take over what a fallback server compiled without a row."""
+    lookup, events = make_lookup(OnMiss.STRICT)
+    lookup.cached(3, 0)
+    with pytest.raises(MissError, match=r"1 decisions of a graph .* \(cached_miss\)"):
+        lookup.cached(3, 1)
+    assert [event.name for event in events] == [EventName.CACHED] * 2
+
+
+def test_an_overruled_option_is_told_once(make_lookup: Lookups) -> None:
+    """A switch of the caller's that the table replaces is one event, without a warning."""
+    lookup, events = make_lookup()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            lookup.overruled("coordinate_descent_tuning", "False", "True")
+    assert [(event.name, dict(event.fields)) for event in events] == [
+        (
+            EventName.OVERRULED,
+            {"option": "coordinate_descent_tuning", "table": "False", "found": "True"},
+        )
     ]
 
 

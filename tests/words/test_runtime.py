@@ -53,10 +53,54 @@ def test_each_field_is_hard_or_soft_on_a_gpu(
 def test_every_field_is_compared(make_runtime: Callable[..., Runtime]) -> None:
     """No field of a device or runtime can differ unnoticed on a GPU."""
     here = make_runtime()
-    names = [field.name for cls in (Device, Runtime) for field in fields(cls)]
-    changed = [name for name in names if name != "device"]
-    unnoticed = [n for n in changed if not compare_runtimes(here, make_runtime(**{n: "9.9"}))]
+    kinds = {field.name: str(field.type) for cls in (Device, Runtime) for field in fields(cls)}
+    changes = {name: 9 if "int" in kind else "9.9" for name, kind in kinds.items()}
+    del changes["device"]
+    unnoticed = [n for n in changes if not compare_runtimes(here, make_runtime(**{n: changes[n]}))]
     assert unnoticed == []
+
+
+@pytest.mark.parametrize(("memory_gib", "is_same"), [(139, True), (141, True), (138, False)])
+def test_memory_is_compared_by_class(
+    make_runtime: Callable[..., Runtime], memory_gib: int, is_same: bool
+) -> None:
+    """What one card reports under two drivers is within 1 GiB; more apart is another card."""
+    found = compare_runtimes(make_runtime(memory_gib=140), make_runtime(memory_gib=memory_gib))
+    assert (found == ()) == is_same
+
+
+def test_a_card_without_a_memory_size_is_another(make_runtime: Callable[..., Runtime]) -> None:
+    """An unknown memory size equals no known one."""
+    (found,) = compare_runtimes(make_runtime(), make_runtime(memory_gib=None))
+    assert (found.field, found.expected, found.found) == ("device.memory_gib", "140", "none")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"name": "AMD Radeon Graphics"}, {"name": ""}, {"name": "AMD Instinct MI355X OAM"}],
+    ids=str,
+)
+def test_an_alias_differs_in_its_name_only(
+    make_runtime: Callable[..., Runtime], changes: dict[str, object]
+) -> None:
+    """One card under several names is one device, with the names told."""
+    identity = {"vendor": "amd", "arch": "gfx950", "sm_count": 256, "memory_gib": 288}
+    table = make_runtime(name="AMD Instinct MI355X", **identity)
+    (found,) = compare_runtimes(table, make_runtime(**identity, **changes))
+    assert (found.field, found.is_hard, found.found) == (
+        "device.name",
+        False,
+        changes["name"] or "empty",
+    )
+
+
+def test_a_slice_differs_from_its_card_in_three_fields(
+    make_runtime: Callable[..., Runtime],
+) -> None:
+    """A MIG slice has other SMs, memory and profile than the card it is cut from."""
+    slice_of = make_runtime(sm_count=16, memory_gib=16, mig="1g.18gb")
+    found = [mismatch.field for mismatch in compare_runtimes(make_runtime(), slice_of)]
+    assert found == ["device.sm_count", "device.memory_gib", "device.mig"]
 
 
 @pytest.mark.parametrize("changes", [{"triton": "3.8.0"}, {"cuda": "13.0"}, {"driver": "580"}])

@@ -6,19 +6,24 @@ import signal
 import sys
 import warnings
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 import warmup
 from warmup.cli import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_TERMINATED
+from warmup.cli.check import check
+from warmup.cli.doctor import doctor
+from warmup.cli.run import CONTEXT_SETTINGS
+from warmup.cli.run import run as run_command
 from warmup.errors import SettingsError
 
 app = typer.Typer(
     name="warmup",
-    help="Max-autotune ahead of time: build a table, serve from it, audit it.",
+    help="Max-autotune ahead of time: build a table, check it, serve from it, audit it.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -36,6 +41,14 @@ class Prefer(StrEnum):
     FASTER = "faster"
 
 
+class AuditFormat(StrEnum):
+    """How an audit is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    PROMETHEUS = "prometheus"
+
+
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer passes a flag's value
     if wanted:
         sys.stdout.write(f"warmup {warmup.__version__}\n")
@@ -51,7 +64,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Max-autotune ahead of time: build a table, serve from it, audit it."""
+    """Max-autotune ahead of time: build a table, check it, serve from it, audit it."""
     del version
 
 
@@ -65,7 +78,13 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 
 @app.command()
 def build(
-    model: Annotated[str, typer.Option(help="FILE.py, FILE.py:NAME or package.module:NAME.")],
+    model: Annotated[
+        str | None, typer.Option(help="FILE.py, FILE.py:NAME or package.module:NAME.")
+    ] = None,
+    problems: Annotated[
+        Path | None,
+        typer.Option(help="Instead of a model: what `warmup audit --misses-out` wrote."),
+    ] = None,
     seqlens: Annotated[str | None, typer.Option(help="Sizes of the dim seqlen: 560,1024.")] = None,
     dims: Annotated[
         str | None, typer.Option(help='Sizes of named dims: "batch=1,8;seqlen=560,1024".')
@@ -99,29 +118,36 @@ def build(
     ] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Tune every bucket ahead of time and write the winners to a table."""
-    from warmup.building import build as run
+    """Tune every bucket, or what serving missed, and write the winners to a table."""
+    from warmup.building import build as build_model
     from warmup.cli.progress import BuildProgress
     from warmup.cli.render import print_build, print_build_json, write_timings
+    from warmup.rebuilding import build_problems
 
+    of_model = {"--seqlens": seqlens, "--dims": dims, "--input": inputs, "--dtype": dtype}
+    shared: dict[str, Any] = {
+        "device": device,
+        "mode": mode,
+        "backends": backends,
+        "tolerance": tolerance,
+        "force": force,
+    }
+    if problems is not None and model is None:
+        if given := [name for name, value in of_model.items() if value]:
+            raise typer.BadParameter(f"--problems does without {', '.join(given)}")
+        if out is None:
+            raise typer.BadParameter("--problems needs --out, the table to complete")
+        run = partial(build_problems, problems, out=out, **shared)
+    elif model is not None and problems is None:
+        shared |= {"seqlens": seqlens, "dims": dims, "inputs": tuple(inputs or ()), "dtype": dtype}
+        run = partial(build_model, model, out=out, **shared)
+    else:
+        raise typer.BadParameter("give one of --model and --problems")
     before = signal.signal(signal.SIGTERM, _terminate)
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     with BuildProgress() as progress:
         try:
-            report = run(
-                model,
-                seqlens=seqlens,
-                dims=dims,
-                inputs=tuple(inputs or ()),
-                device=device,
-                dtype=dtype,
-                mode=mode,
-                backends=backends,
-                out=out,
-                tolerance=tolerance,
-                force=force,
-                observer=progress,
-            )
+            report = run(observer=progress)
         except KeyboardInterrupt as interrupt:
             progress.interrupted()
             terminated = isinstance(interrupt, _Terminated)
@@ -131,6 +157,13 @@ def build(
     if timings is not None:
         write_timings(report, timings)
     (print_build_json if as_json else print_build)(report)
+    if report.not_rebuilt:
+        raise typer.Exit(EXIT_FOUND)
+
+
+app.command()(doctor)
+app.command()(check)
+app.command("run", context_settings=CONTEXT_SETTINGS)(run_command)
 
 
 @app.command()
@@ -185,14 +218,24 @@ def audit(
     logs: Annotated[list[Path], typer.Argument(help="JSON-lines audit logs or server text logs.")],
     table: Annotated[Path | None, typer.Option(help="The table whose unused rows to list.")] = None,
     fail_on: Annotated[
-        str | None, typer.Option(help="Exit 1 on any of: miss,uncovered,silent.")
+        str | None, typer.Option(help="Exit 1 on any of: miss,uncovered,silent,diverged.")
     ] = None,
-    as_json: Annotated[bool, _JSON] = False,
+    form: Annotated[
+        AuditFormat | None, typer.Option("--format", help="How to print it; text without this.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write there, whole or not at all, and not to stdout.")
+    ] = None,
+    misses_out: Annotated[
+        Path | None, typer.Option(help="Write what `warmup build --problems` tunes.")
+    ] = None,
 ) -> None:
     """Read what happened at serving: hits, misses by reason, uncovered work, rows never used."""
     from warmup.auditing import FAILURES
     from warmup.auditing import audit as run
-    from warmup.cli.render import print_audit, print_audit_json
+    from warmup.cli.audits import put, spell_audit
+    from warmup.misses import encode_misses
 
     wanted = [word.strip() for word in fail_on.split(",")] if fail_on else []
     if unknown := [word for word in wanted if word not in FAILURES]:
@@ -200,8 +243,16 @@ def audit(
             f"--fail-on: {', '.join(unknown)} is not something to fail on",
             f"use any of {','.join(FAILURES)}",
         )
+    if as_json and form not in (None, AuditFormat.JSON):
+        raise SettingsError(f"--json and --format {form} are two formats", "give one of them")
     report = run(logs, table=table)
-    (print_audit_json if as_json else print_audit)(report)
+    if misses_out is not None:
+        put(misses_out, encode_misses(report), "--misses-out")
+    text = spell_audit(report, AuditFormat.JSON if as_json else form or AuditFormat.TEXT)
+    if out is not None:
+        put(out, text, "--out")
+    else:
+        sys.stdout.write(text)
     if failed := report.failures(wanted):
         sys.stderr.write(f"audit failed on: {', '.join(failed)}\n")
         raise typer.Exit(EXIT_FOUND)

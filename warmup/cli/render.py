@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table as Grid
 
-from warmup.auditing import AuditReport
 from warmup.building import BuildReport
 from warmup.choice import Row, Tuned
 from warmup.errors import SettingsError, printable
-from warmup.kinds import ingredients_of, natural_order
+from warmup.kernel import LAUNCH
+from warmup.kind import Kind
+from warmup.kinds import KINDS, ingredients_of, kind_of, natural_order
+from warmup.problem import GEMM
 from warmup.table import Table
 from warmup.table.codec import digest_of, encode
 from warmup.table.merge import Difference
 
 _WIDE = 10_000
+_QUESTIONS = {"gemm": ("epilogue",), "pad": (), "launch": ()}
 _CONFIG_MAP_BYTES = 1024 * 1024
 
 
@@ -30,20 +33,30 @@ def print_build(report: BuildReport) -> None:
     for result in report.buckets:
         for key in result.keys:
             named, row = ingredients_of(key), report.table.rows[key]
+            if kind_of(key) is LAUNCH:
+                continue
             shape = f"{named['op']} {named['n']}x{named['k']}"
-            grid.add_row(str(result.bucket), shape, named["epilogue"], *_row_cells(row))
+            question = named.get("epilogue", named.get("kind"))
+            grid.add_row(str(result.bucket), shape, question, *_row_cells(row))
     console = _console()
     console.print(grid)
+    launches = {key for result in report.buckets for key in result.keys if kind_of(key) is LAUNCH}
+    if launches:
+        gain = _mean_gain([report.table.rows[key] for key in launches])
+        console.print(f"{len(launches)} launch configs{gain}", soft_wrap=True)
     size = report.path.stat().st_size
     if size > _CONFIG_MAP_BYTES:
         sys.stderr.write(f"note: {report.path} has {size} bytes, more than a ConfigMap holds\n")
     failed = sum(tuned.row.evidence.failed for tuned in report.timings)
     console.print(
         f"{report.path}: {len(report.table.rows)} rows, {len(report.timings)} tuned now"
-        f"{f' ({failed} candidates failed)' if failed else ''}, {report.seconds:.1f} s, "
+        f"{f' ({failed} candidates failed)' if failed else ''}, "
+        f"{f'{len(report.known)} known, ' if report.known else ''}{report.seconds:.1f} s, "
         f"digest {report.digest[:16]}",
         soft_wrap=True,
     )
+    for key, reason in report.not_rebuilt.items():
+        _say(f"not rebuilt: {key}: {reason}")
 
 
 def print_build_json(report: BuildReport) -> None:
@@ -65,6 +78,8 @@ def print_build_json(report: BuildReport) -> None:
                 for result in report.buckets
             ],
             "problems": [_timings(tuned) for tuned in report.timings],
+            "known": list(report.known),
+            "not_rebuilt": dict(report.not_rebuilt),
         }
     )
 
@@ -94,12 +109,15 @@ def print_table(table: Table, op: str | None, bucket: str | None) -> None:
         f"{table.provenance.warmup}, mode {table.policy.mode}, digest {digest_of(table)[:16]}",
         soft_wrap=True,
     )
-    grid = _grid("problem", "epilogue", "winner", "us", "library us", "speed-up")
     keys = _filtered(table, op, bucket)
-    for key in keys:
-        problem, epilogue = key.split(" | epilogue=")
-        grid.add_row(problem, epilogue, *_row_cells(table.rows[key]))
-    console.print(grid)
+    for kind in KINDS.values():
+        own = [key for key in keys if kind_of(key) is kind]
+        if not own:
+            continue
+        grid = _grid(kind.name, *_QUESTIONS[kind.name], "winner", "us", "library us", "speed-up")
+        for key in own:
+            grid.add_row(*_spelled(kind, key), *_row_cells(table.rows[key]))
+        console.print(grid)
     console.print(f"{len(keys)} of {len(table.rows)} rows")
 
 
@@ -107,8 +125,10 @@ def print_table_json(table: Table, op: str | None, bucket: str | None) -> None:
     """Print the document of *table* with only the filtered rows."""
     document = json.loads(encode(table))
     kept = set(_filtered(table, op, bucket))
-    rows = document["rows"]["gemm"]
-    document["rows"]["gemm"] = {key: row for key, row in rows.items() if key in kept}
+    document["rows"] = {
+        kind: {key: row for key, row in rows.items() if key in kept}
+        for kind, rows in document["rows"].items()
+    }
     _print_json(document)
 
 
@@ -143,42 +163,6 @@ def print_difference_json(difference: Difference) -> None:
     )
 
 
-def print_audit(report: AuditReport) -> None:
-    """Print hits, misses by reason, uncovered work by site and rows never used."""
-    digests = ", ".join(report.digests) or "none"
-    _say(f"runs        {report.runs} (table digest {digests})")
-    _say(f"hits        {sum(report.hits.values())} ({len(report.hits)} problems)")
-    _say(f"misses      {report.miss_count}{_in_brackets(report.reasons)}")
-    _say(f"uncovered   {sum(report.uncovered.values())}{_in_brackets(report.uncovered)}")
-    _say(f"from cache  {report.from_cache} graphs ({report.cached_decisions} decisions)")
-    if report.tuned:
-        _say(f"tuned       {sum(report.tuned.values())} (on_miss=tune)")
-    unused = "unknown: name the table with --table" if report.unused is None else len(report.unused)
-    _say(f"unused rows {unused}")
-    for line in report.contradictions:
-        _say(f"contradicted option {line}")
-    if report.silent:
-        _say(f"silent runs {', '.join(report.silent)}")
-    if report.damaged:
-        _say(f"unreadable  {report.damaged} event lines")
-    for miss in report.misses:
-        _say(f"miss x{miss.count} {miss.key} ({miss.reason})")
-        if miss.choice:
-            _say(f"    compiled {miss.choice}")
-        if miss.nearest:
-            _say(f"    nearest {miss.nearest}")
-            _say(f"    differs in {', '.join(miss.differs)}")
-    for key in report.unused or ():
-        _say(f"unused {key}")
-
-
-def print_audit_json(report: AuditReport) -> None:
-    """Print the audit as JSON."""
-    _print_json(
-        {**asdict(report), "miss_count": report.miss_count, "reasons": dict(report.reasons)}
-    )
-
-
 def _say(line: str) -> None:
     """Print one line; logs and tables are untrusted, so nothing in it can drive a terminal."""
     sys.stdout.write(printable(line) + "\n")
@@ -204,6 +188,24 @@ def _console() -> Console:
     return Console(markup=False, highlight=False, width=width)
 
 
+def _spelled(kind: Kind, key: str) -> tuple[str, ...]:
+    """Return the cells that spell *key*: what the row's kind says already is left out."""
+    problem, _, epilogue = key.partition(" | epilogue=")
+    if kind is LAUNCH:
+        return (problem.removeprefix("launch ").partition(" args=")[0],)
+    return (problem, epilogue) if kind is GEMM else (problem.removeprefix("pad "),)
+
+
+def _mean_gain(rows: list[Row]) -> str:
+    """Return how much faster the winners of *rows* are than inductor's first config, on average."""
+    ratios = [
+        row.evidence.library_us / row.evidence.time_us for row in rows if row.evidence.library_us
+    ]
+    if not ratios:
+        return ""
+    return f", {statistics.geometric_mean(ratios):.2f}x over the config inductor lists first"
+
+
 def _row_cells(row: Row) -> tuple[str, str, str, str]:
     evidence = row.evidence
     library = evidence.library_us
@@ -218,7 +220,7 @@ def _row_cells(row: Row) -> tuple[str, str, str, str]:
 def _filtered(table: Table, op: str | None, bucket: str | None) -> list[str]:
     def matches(key: str) -> bool:
         named = ingredients_of(key)
-        return op in (None, named["op"]) and bucket in (None, named["m"])
+        return op in (None, named.get("op")) and bucket in (None, named.get("m"))
 
     return sorted((key for key in table.rows if matches(key)), key=natural_order)
 
@@ -231,11 +233,6 @@ def _timings(tuned: Tuned) -> dict[str, Any]:
             {"choice": str(timing.winner), "time_us": timing.time_us} for timing in tuned.timings
         ],
     }
-
-
-def _in_brackets(counts: Any) -> str:
-    text = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-    return f" ({text})" if text else ""
 
 
 def _print_json(document: Any) -> None:

@@ -12,9 +12,15 @@ from types import FrameType
 from typing import Any, Final
 
 from torch._inductor.runtime import benchmarking
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
 from warmup.inductor.patches import Patches
+
+try:
+    from triton.runtime.autotuner import Autotuner
+except ImportError:  # only Linux has Triton
+    Autotuner = None
 
 # (end of the file name, part of the function name, site). Anywhere on the stack, first rule first:
 _OUTER_SITES: Final = (
@@ -25,6 +31,7 @@ _OUTER_SITES: Final = (
     ("kernel/custom_op.py", "", "custom_op"),
     ("codegen/multi_kernel.py", "", "multi_kernel"),
     ("codegen/simd.py", "mix_order", "mix_order_split"),
+    ("triton/runtime/autotuner.py", "", "triton.autotune"),
 )
 # Else the innermost frame that matches:
 _INNER_SITES: Final = (
@@ -53,6 +60,10 @@ class BenchmarkWatch:
                     patches.wrap(owner, name, self._wrap)
         # Candidates timed in a child process never reach this process's benchmarker.
         patches.wrap(AlgorithmSelectorCache, "benchmark_in_sub_process", self._wrap)
+        patches.wrap(CachingAutotuner, "bench", self._wrap)
+        # A user's own @triton.autotune kernel, outside of what inductor compiles.
+        if Autotuner is not None:
+            patches.wrap(Autotuner, "_bench", self._wrap)
 
     def _deactivate(self) -> None:
         self._active = False

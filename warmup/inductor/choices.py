@@ -15,7 +15,7 @@ from torch._inductor.select_algorithm import (
     TritonTemplate,
 )
 
-from warmup.choice import MAX_INT, Family, KwargValue, MissReason, Winner
+from warmup.choice import Family, KwargValue, MissReason, Winner, portable_kwargs
 from warmup.inductor.describe import PostOp
 from warmup.inductor.versions import Version
 
@@ -42,7 +42,7 @@ def identify(choice: Any) -> Winner | None:
             "block_k": blocking.block_k,
             "num_threads": choice.template.num_threads,
         }
-        return Winner(Family.CPP, f"cpp::{choice.template.name}", _sorted(kwargs))
+        return Winner(Family.CPP, f"cpp::{choice.template.name}", tuple(sorted(kwargs.items())))
     return None
 
 
@@ -119,20 +119,3 @@ def _fits(wanted: Mapping[str, KwargValue], base: Any) -> bool:
     if not isinstance(divisor, int) or divisor <= 0 or getattr(k, "free_symbols", None):
         return False
     return int(k) % divisor == 0
-
-
-def portable_kwargs(kwargs: Mapping[str, Any]) -> tuple[tuple[str, KwargValue], ...] | None:
-    """Return *kwargs* sorted by name, or None when one of them cannot be written to a table."""
-    portable: dict[str, KwargValue] = {}
-    for name, value in kwargs.items():
-        if value is None or isinstance(value, (bool, str)):
-            portable[name] = value
-        elif hasattr(value, "__index__") and -MAX_INT <= int(value) <= MAX_INT:
-            portable[name] = int(value)
-        else:
-            return None
-    return _sorted(portable)
-
-
-def _sorted(kwargs: Mapping[str, KwargValue]) -> tuple[tuple[str, KwargValue], ...]:
-    return tuple(sorted(kwargs.items()))

@@ -15,8 +15,17 @@ from torch._inductor.runtime.hints import TRITON_MAX_BLOCK
 from torch._inductor.runtime.runtime_utils import triton_config_to_hashable
 from torch._inductor.runtime.triton_heuristics import config_from_dict
 
-from warmup.choice import Evidence, Family, KwargValue, MissReason, Row, Timing, Tuned, Winner
-from warmup.inductor.choices import portable_kwargs
+from warmup.choice import (
+    Evidence,
+    Family,
+    KwargValue,
+    MissReason,
+    Row,
+    Timing,
+    Tuned,
+    Winner,
+    portable_kwargs,
+)
 
 _US_PER_MS: Final = 1000.0
 _SUFFIX: Final = "BLOCK"

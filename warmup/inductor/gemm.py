@@ -54,10 +54,9 @@ class _HeldBack:
 class GemmChoices:
     """Answers GEMM selections from *answers* while its patches are in place."""
 
-    def __init__(self, version: Version, answers: Answers, decided: Callable[[], None]) -> None:
+    def __init__(self, version: Version, answers: Answers) -> None:
         self._version = version
         self._answers = answers
-        self._decided = decided
         self._active = True
         self._local = threading.local()
 
@@ -200,13 +199,11 @@ class GemmChoices:
                 chosen = _matching(choices, answer)
                 if chosen is not None:
                     result = proceed([chosen])
-                    self._decided()
                     self._answers.hit(str(key), answer)
                     return result
                 answer = rejected or MissReason.TEMPLATE_ABSENT
             if len(choices) + dropped <= 1:
                 return proceed(_generate(choices))  # nothing to choose from is no decision
-            self._decided()
             if self._answers.tunes and key is not None:
                 kw["return_multi_template"] = False
                 return self._tune(key, _generate(choices), proceed)

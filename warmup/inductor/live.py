@@ -102,9 +102,10 @@ class Inductor:
                 tag_caches(cache_tag, patches, self.version)
                 graphs = CachedGraphs(answers)
                 graphs.attach(patches)
-                GemmChoices(self.version, answers, graphs.decided).attach(patches)
-                PadDecisions(answers).attach(patches)
-                LaunchConfigs(answers).attach(patches)
+                counted = graphs.counted()
+                GemmChoices(self.version, counted).attach(patches)
+                PadDecisions(counted).attach(patches)
+                LaunchConfigs(counted).attach(patches)
                 BenchmarkWatch(answers.uncovered).attach(patches)
             except BaseException:
                 patches.restore()

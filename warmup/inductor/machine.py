@@ -97,9 +97,9 @@ def _cpu() -> Device:
         facts = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         facts = ""
-    if match := re.search(r"^model name\s*:\s*(.+)$", facts, re.MULTILINE):
+    if match := re.search(r"^model name[ \t]*:[ \t]*(\S.*)$", facts, re.MULTILINE):
         name = match[1].strip()
-    if match := re.search(r"^vendor_id\s*:\s*(\S+)$", facts, re.MULTILINE):
+    if match := re.search(r"^vendor_id[ \t]*:[ \t]*(\S+)[ \t]*$", facts, re.MULTILINE):
         vendor = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}.get(match[1], match[1].lower())
     return Device(
         type="cpu",

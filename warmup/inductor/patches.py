@@ -6,6 +6,7 @@ handler and (from torch 2.12) its config overrides are per thread.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +21,9 @@ class Patches:
         """Replace attribute *name* of *owner* by ``make(original)``; a class method stays one."""
         raw = vars(owner)[name]
         if isinstance(raw, (classmethod, staticmethod)):
-            replacement: Any = type(raw)(make(raw.__func__))
+            replacement: Any = type(raw)(_named_as(raw.__func__, make(raw.__func__)))
         else:
-            replacement = make(raw)
+            replacement = _named_as(raw, make(raw))
         setattr(owner, name, replacement)
 
         def undo() -> None:
@@ -40,3 +41,10 @@ class Patches:
         """Put every replaced attribute back; restoring twice is fine."""
         while self._undo:
             self._undo.pop()()
+
+
+def _named_as(original: Any, replacement: Any) -> Any:
+    """Return *replacement* with the name and signature of *original*, if both are functions."""
+    if callable(original) and callable(replacement):
+        functools.update_wrapper(replacement, original)
+    return replacement

@@ -37,8 +37,12 @@ class Answers(Protocol):
             UncoveredError: no such measurement may run.
         """
 
-    def cached(self, decisions: int) -> None:
-        """A graph came whole from inductor's cache; compiling it had taken *decisions* lookups."""
+    def cached(self, decisions: int, misses: int) -> None:
+        """A graph came whole from inductor's cache, compiled with *decisions*, *misses* of them.
+
+        Raises:
+            MissError: there were misses and serving is strict.
+        """
 
     def contradicted(self, option: str, expected: str, found: str) -> None:
         """An inductor option of the caller's stands, and is not what the table's policy says."""

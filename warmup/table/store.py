@@ -10,7 +10,7 @@ import contextlib
 import os
 import stat
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -182,10 +182,11 @@ def find(explicit: str | os.PathLike[str] | None, environment: Mapping[str, str]
 def discover(here: Runtime, folders: tuple[Path, ...] | None = None) -> Found:
     """Return the union of all tables for this machine in the first folder that has any.
 
-    Folders are searched in the order of `search_folders`, each under the device's slug. Where two
-    files answer the same key differently the newer file's row is taken and the conflict remarked;
-    files for another runtime, with other inductor options than the first, or damaged, are remarked
-    and left out.
+    Folders are searched in the order of `search_folders`: first under the device's own slug, then
+    under the others, since one device goes by several names. Where two files answer the same key
+    differently the newer file's row is taken and the conflict remarked; files under the own slug
+    for another runtime, files with other inductor options than the first, and damaged files are
+    remarked and left out.
 
     Raises:
         TableNotFoundError: no folder has a table for this machine.
@@ -193,29 +194,43 @@ def discover(here: Runtime, folders: tuple[Path, ...] | None = None) -> Found:
     remarks: list[str] = []
     searched = search_folders() if folders is None else folders
     for folder in searched:
-        matching: list[tuple[Path, Table]] = []
-        for path in sorted((folder / here.device.slug).glob("*.json")):
-            try:
-                table = read(path)
-            except TableError as error:
-                remarks.append(str(error))
-                continue
-            hard = [m for m in compare_runtimes(table.provenance.runtime, here) if m.is_hard]
-            if hard:
-                remarks.append(f"{path}: left out: {'; '.join(map(str, hard))}")
-            elif matching and table.policy.options != matching[0][1].policy.options:
-                remarks.append(f"{path}: left out: other inductor options than {matching[0][0]}")
-            else:
-                matching.append((path, table))
-                remarks.extend(_permission_remarks(path))
-        if matching:
-            union, conflicts = combine([table for _, table in matching])
-            remarks.extend(f"conflict: {conflict}" for conflict in conflicts)
-            return Found(union, tuple(path for path, _ in matching), tuple(remarks))
+        own = sorted((folder / here.device.slug).glob("*.json"))
+        others = sorted(path for path in folder.glob("*/*.json") if path not in own)
+        for paths in (own, others):
+            matching = _matching(paths, here, remarks, is_own=paths is own)
+            if matching:
+                union, conflicts = combine([table for _, table in matching])
+                remarks.extend(f"conflict: {conflict}" for conflict in conflicts)
+                return Found(union, tuple(path for path, _ in matching), tuple(remarks))
     raise TableNotFoundError(
         f"no table for {here.device.name} ({here.device.slug})",
         tuple(str(folder / here.device.slug) for folder in searched) + tuple(remarks),
     )
+
+
+def _matching(
+    paths: Sequence[Path], here: Runtime, remarks: list[str], *, is_own: bool
+) -> list[tuple[Path, Table]]:
+    """Return those of *paths* whose tables are for this machine, adding to *remarks*."""
+    matching: list[tuple[Path, Table]] = []
+    for path in paths:
+        try:
+            table = read(path)
+        except TableError as error:
+            remarks.append(str(error))
+            continue
+        hard = [m for m in compare_runtimes(table.provenance.runtime, here) if m.is_hard]
+        if hard:
+            if is_own:
+                remarks.append(f"{path}: left out: {'; '.join(map(str, hard))}")
+        elif matching and table.policy.options != matching[0][1].policy.options:
+            remarks.append(f"{path}: left out: other inductor options than {matching[0][0]}")
+        else:
+            matching.append((path, table))
+            if not is_own:
+                remarks.append(f"{path}: taken although the device is named {here.device.name!r}")
+            remarks.extend(_permission_remarks(path))
+    return matching
 
 
 def _permission_remarks(path: Path) -> tuple[str, ...]:

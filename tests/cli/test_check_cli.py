@@ -1,0 +1,253 @@
+"""`warmup check`: exit codes, one line per problem, JSON, the ready file and the time limit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.cli import main
+from warmup.runtime import Runtime
+from warmup.table import Table
+from warmup.table.codec import digest_of, encode
+
+Done = subprocess.CompletedProcess[str]
+Command = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def here() -> Runtime:
+    """This machine's CPU, as a build would record it."""
+    from warmup.inductor import connect
+
+    return connect().runtime("cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, make_table: Callable[..., Table], here: Runtime) -> Path:
+    """One table for each outcome, in a folder with nothing else."""
+    tables = {
+        "ready": make_table(runtime=here),
+        "patched": make_table(runtime=replace(here, torch=f"{here.torch.split('+')[0]}.post9")),
+        "other": make_table(),
+        "upgraded": make_table(runtime=replace(here, torch="2.99.0")),
+    }
+    policy = replace(tables["ready"].policy, options={"size_asserts": False})
+    tables["foreign"] = replace(tables["ready"], policy=policy)
+    for name, table in tables.items():
+        (tmp_path / f"{name}.json").write_text(encode(table))
+    (tmp_path / "damaged.json").write_text(encode(tables["ready"])[:-200])
+    (tmp_path / "newer.json").write_text('{"schema": 99}')
+    return tmp_path
+
+
+@pytest.fixture
+def check(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Command:
+    """``check("ready.json", "--json")`` on CPU, in this process, in the folder of the tables."""
+
+    def run(*words: str) -> Done:
+        monkeypatch.chdir(folder)
+        with pytest.raises(SystemExit) as ended:
+            main(["check", "--device", "cpu", *words])
+        shown = capsys.readouterr()
+        return subprocess.CompletedProcess(words, int(ended.value.code or 0), shown.out, shown.err)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("table", "code"),
+    [
+        ("ready", 0),
+        ("patched", 0),
+        ("other", 10),
+        ("upgraded", 10),
+        ("damaged", 12),
+        ("newer", 12),
+        ("foreign", 12),
+        ("absent", 12),
+    ],
+)
+def test_each_outcome_has_its_code(check: Command, table: str, code: int) -> None:
+    """0 ready, 10 for another device or runtime, 12 for no valid table."""
+    assert check(f"{table}.json").returncode == code
+
+
+@pytest.mark.parametrize("table", ["ready", "other", "upgraded", "damaged", "newer", "absent"])
+def test_no_outcome_is_a_traceback(check: Command, table: str) -> None:
+    """Every line on stderr is one problem or one warning."""
+    lines = check(f"{table}.json").stderr.splitlines()
+    assert [line for line in lines if not line.startswith(("error: ", "warning: "))] == []
+
+
+def test_a_ready_table_is_described(check: Command, folder: Path, here: Runtime) -> None:
+    """The output has the digest, the rows by kind, both machines and the state."""
+    lines = check("ready.json").stdout.splitlines()
+    digest = json.loads((folder / "ready.json").read_text())["provenance"]["digest"]
+    assert lines[:2] == [f"digest    {digest}", "rows      2 (gemm 2)"]
+    assert lines[2].removeprefix("tuned on  ") == lines[3].removeprefix("here      ")
+    assert here.device.name in lines[3]
+    assert lines[4:] == ["state     ready (0)"]
+
+
+def test_each_differing_field_is_a_line(check: Command) -> None:
+    """A torch minor that changed is named with what was expected and what was found."""
+    import torch
+
+    minor = ".".join(torch.__version__.split(".")[:2])
+    stderr = check("upgraded.json").stderr
+    assert stderr == f"error: torch minor: expected 2.99, found {minor}\n"
+
+
+def test_a_soft_difference_is_a_warning(check: Command) -> None:
+    """Another patch version is said, and is no error."""
+    stderr = check("patched.json").stderr
+    assert stderr.startswith("warning: torch: expected ")
+    assert len(stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "state", "code"),
+    [("ready", "ready", 0), ("other", "mismatch", 10), ("damaged", "invalid", 12)],
+)
+def test_json_is_printed_for_every_outcome(
+    check: Command, table: str, state: str, code: int
+) -> None:
+    """With --json stdout is one document with the state, also when the check failed."""
+    done = check(f"{table}.json", "--json")
+    document = json.loads(done.stdout)
+    assert (document["state"], document["exit_code"], done.returncode) == (state, code, code)
+    wanted = {"digest", "mismatches", "remarks", "buckets", "problems", "rows", "here", "tuned_on"}
+    assert wanted <= document.keys()
+    assert len(document["problems"]) == done.stderr.count("error: ")
+
+
+def test_json_mismatches_have_both_values(check: Command) -> None:
+    """Each entry names the field, what the table says, what is here, and whether it is hard."""
+    found: list[dict[str, Any]] = json.loads(check("upgraded.json", "--json").stdout)["mismatches"]
+    (mismatch,) = found
+    assert mismatch.keys() == {"field", "expected", "found", "hard"}
+    assert (mismatch["field"], mismatch["expected"], mismatch["hard"]) == (
+        "torch minor",
+        "2.99",
+        True,
+    )
+
+
+def test_the_expected_digest_decides(
+    check: Command, make_table: Callable[..., Table], here: Runtime
+) -> None:
+    """The right digest is ready, another is code 10 with both digests on one line."""
+    digest = digest_of(make_table(runtime=here))
+    assert check("ready.json", "--expect-digest", digest).returncode == 0
+    done = check("ready.json", "--expect-digest", "a" * 64)
+    assert done.returncode == 10
+    assert done.stderr == f"error: digest: expected {'a' * 64}, found {digest}\n"
+
+
+def test_the_rank_is_named(check: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a launcher each line says which rank it is about."""
+    monkeypatch.setenv("RANK", "3")
+    done = check("damaged.json", "--json")
+    assert (done.stderr[:16], json.loads(done.stdout)["rank"]) == ("rank 3: error: d", "3")
+
+
+def test_the_ready_file_holds_the_digest(check: Command, folder: Path, tmp_path: Path) -> None:
+    """On code 0 the ready file is written, readable by a probe, with nothing else beside it."""
+    before = set(folder.iterdir())
+    done = check("ready.json", "--ready-file", "ready")
+    ready = folder / "ready"
+    assert ready.read_text() in done.stdout.splitlines(keepends=True)[0]
+    assert (ready.stat().st_mode & 0o777, set(folder.iterdir()) - before) == (0o644, {ready})
+
+
+@pytest.mark.parametrize("table", ["other", "damaged"])
+def test_a_stale_ready_file_is_removed(check: Command, folder: Path, table: str) -> None:
+    """What an earlier run left does not stand after one that was not ready."""
+    (folder / "ready").write_text("stale")
+    check(f"{table}.json", "--ready-file", "ready")
+    assert not (folder / "ready").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--ready-file", "absent/ready"),
+        ("--ready-file", "."),
+        ("--prime",),
+        ("--model", "net.py"),
+        ("--expect-digest", "abc"),
+        ("--on-miss", "tune"),
+        ("--prime", "--model", "net.py"),
+        ("--prime", "--model", "net.py", "--seqlens", "8,8"),
+    ],
+    ids=" ".join,
+)
+def test_a_setting_that_cannot_be_used_is_code_3(
+    check: Command, words: tuple[str, ...], folder: Path
+) -> None:
+    """A wrong option is one error line and the code of every command, not an outcome."""
+    done = check("ready.json", *words)
+    assert (done.returncode, done.stderr.count("error: "), len(done.stderr.splitlines())) == (
+        3,
+        1,
+        1,
+    )
+
+
+def test_a_device_that_is_absent_is_a_mismatch(check: Command) -> None:
+    """A pod without the GPU it was promised is told so, with code 10."""
+    done = check("ready.json", "--device", "cuda:99")
+    assert (done.returncode, "CUDA devices here" in done.stderr) == (10, True)
+
+
+def test_the_time_limit_prints_json_and_says_where(
+    run_python: Callable[..., Done], folder: Path
+) -> None:
+    """A run that is cut off ends with code 11, its document and the place it had reached."""
+    words = ("check", "other.json", "--timeout", "0.01", "--json")
+    done = run_python("-m", "warmup", *words, cwd=folder)
+    assert (done.returncode, json.loads(done.stdout)["state"]) == (11, "partly")
+    assert done.stderr == "error: timeout: 0.01 s passed before the first bucket\n"
+
+
+def test_the_time_limit_names_the_bucket(root: Path) -> None:
+    """A bucket that hangs is named, and the buckets before it are reported."""
+    code = """
+import sys, time
+from pathlib import Path
+from warmup.bucket import Bucket
+from warmup.checking import PrimedBucket
+from warmup.cli.check import _Run
+run = _Run(Path("t.json"), as_json=True)
+first, second = Bucket((("seqlen", 16),)), Bucket((("seqlen", 64),))
+run.bucket_started(first)
+run.bucket_finished(PrimedBucket(
+    bucket=first, hits=2, cached=0, cached_misses=0, misses=(), uncovered=(), seconds=1.0,
+    problem=None))
+run.bucket_started(second)
+with run.limited(0.05):
+    time.sleep(60)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, cwd=root, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        11,
+        "error: timeout: 0.05 s passed in bucket seqlen=64\n",
+    )
+    assert [each["bucket"] for each in json.loads(done.stdout)["buckets"]] == [{"seqlen": 16}]
+
+
+def test_work_within_the_limit_is_left_alone(check: Command) -> None:
+    """A limit that is not reached changes nothing."""
+    assert check("ready.json", "--timeout", "600").returncode == 0

@@ -1,0 +1,195 @@
+"""`warmup doctor` in its own process, on this machine and on ones that lack something."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Done = subprocess.CompletedProcess[str]
+Doctor = Callable[..., Done]
+
+NOBODY = ("--reuid", "1000770000", "--regid", "0", "--clear-groups")
+# Python, and what is tested, may be where other users cannot look: let this one read, not write.
+READING = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
+
+
+@pytest.fixture
+def doctor(root: Path) -> Doctor:
+    """``doctor("--json", HOME="/root")``: nothing else is in its environment."""
+
+    def run(*words: str, before: tuple[str, ...] = (), **environment: str) -> Done:
+        return subprocess.run(
+            [*before, sys.executable, "-B", "-m", "warmup", "doctor", *words],
+            env={"PYTHONPATH": str(root), **environment},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def nobody() -> tuple[str, ...]:
+    """The words that run a command as a user without a name; skips where that cannot be."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is not None:
+        before = (setpriv, *NOBODY, *READING)
+        if subprocess.run([*before, "true"], check=False, capture_output=True).returncode == 0:
+            return before
+    pytest.skip("cannot run as another user here")
+
+
+def found_in(done: Done) -> dict[str, dict[str, Any]]:
+    """Return the findings of a run with --json, by name."""
+    assert done.stdout, done.stderr
+    return {finding["name"]: finding for finding in json.loads(done.stdout)}
+
+
+def broken_torch(folder: Path, said: str) -> str:
+    """Return a PYTHONPATH whose torch cannot be imported because of *said*."""
+    (folder / "torch.py").write_text(f"raise ImportError({said!r})\n")
+    return str(folder)
+
+
+@pytest.fixture
+def searching(root: Path) -> Callable[[str], str]:
+    """``searching(folder)``: a PYTHONPATH with *folder* before this checkout."""
+    return lambda folder: os.pathsep.join((folder, str(root)))
+
+
+def test_this_machine_is_examined_and_left_as_it_was(doctor: Doctor, tmp_path: Path) -> None:
+    """Folders that were tried are gone again, and the compiler has really compiled."""
+    pytest.importorskip("torch")
+    cache = tmp_path / "a" / "b"
+    done = doctor(
+        *("--device", "cpu", "--json"),
+        PATH=os.environ["PATH"],
+        TORCHINDUCTOR_CACHE_DIR=str(cache),
+    )
+    states = {name: finding["state"] for name, finding in found_in(done).items()}
+    names = ["torch", "compiler", "temporary folder", "cache folder", "device"]
+    assert (done.returncode, [states[name] for name in names], list(tmp_path.iterdir())) == (
+        0,
+        ["ok"] * 5,
+        [],
+    )
+
+
+def test_a_pod_without_anything_is_examined(
+    doctor: Doctor, nobody: tuple[str, ...], tmp_path: Path
+) -> None:
+    """No HOME, no USER, no name for the user, nothing on PATH: the compiler is what is missing."""
+    pytest.importorskip("torch")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)
+    done = doctor(*("--device", "cpu"), before=nobody, PATH="", TORCHINDUCTOR_CACHE_DIR=str(cache))
+    assert (done.returncode, done.stderr) == (1, "doctor failed on: compiler\n")
+
+
+def test_the_default_cache_folder_of_a_nameless_user_is_told(
+    doctor: Doctor, nobody: tuple[str, ...]
+) -> None:
+    """Torch 2.11 and 2.12 have none and it fails; later ones do, and it is named."""
+    torch = pytest.importorskip("torch")
+    done = doctor("--device", "cpu", "--json", before=nobody, PATH=os.environ["PATH"])
+    found = found_in(done)["cache folder"]
+    has_default = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+    assert (found["state"], "1000770000" in found["said"]) == (
+        "ok" if has_default else "fail",
+        True,
+    )
+
+
+def test_a_cache_folder_of_another_user_fails(
+    doctor: Doctor, nobody: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A folder that cannot be written is named, with the variable that moves it."""
+    pytest.importorskip("torch")
+    done = doctor("--device", "cpu", "--json", before=nobody, TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    found = found_in(done)
+    assert (found["cache folder"]["state"], found["device"]["state"]) == ("fail", "warn")
+    assert found["cache folder"]["said"] == f"{tmp_path}: Permission denied"
+
+
+def test_a_cache_folder_on_a_noexec_mount_fails(doctor: Doctor, tmp_path: Path) -> None:
+    """Code on such a mount cannot be loaded, and that is seen before anything is compiled."""
+    pytest.importorskip("torch")
+    mount = f'mount -t tmpfs -o noexec tmpfs {tmp_path} && exec "$@"'
+    before = ("unshare", "-m", "sh", "-c", mount, "sh")
+    if subprocess.run([*before, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("cannot mount here")
+    done = doctor(
+        *("--device", "cpu", "--json"),
+        before=before,
+        PATH=os.environ["PATH"],
+        TORCHINDUCTOR_CACHE_DIR=str(tmp_path),
+    )
+    found = found_in(done)["cache folder"]
+    assert (done.returncode, found["state"], "noexec" in found["said"]) == (1, "fail", True)
+
+
+def test_a_device_that_is_not_here_fails(doctor: Doctor) -> None:
+    """A GPU asked for and not found is a finding, as is the compiler that CC names in vain."""
+    pytest.importorskip("torch")
+    done = doctor("--device", "cuda:99", "--json", CC="/nowhere/gcc", HOME="/nowhere")
+    found = found_in(done)
+    assert done.returncode == 1
+    assert found["compiler"]["said"] == "/nowhere/gcc: No such file or directory"
+    assert found["device"]["state"] == "fail"
+
+
+def test_a_device_misspelled_is_an_error(doctor: Doctor) -> None:
+    """What is no device is a `SettingsError`: one line and exit code 3."""
+    pytest.importorskip("torch")
+    done = doctor("--device", "gpu")
+    said = "error: --device 'gpu' is not a device; use auto, cpu, cuda or cuda:N\n"
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", said)
+
+
+def test_a_torch_that_cannot_be_imported_is_a_finding(
+    doctor: Doctor, tmp_path: Path, searching: Callable[[str], str]
+) -> None:
+    """Text is a line with state, check and what was found, then the fix on a line below."""
+    path = searching(broken_torch(tmp_path, "libcudart.so.13: cannot open shared object file"))
+    done = doctor(PYTHONPATH=path)
+    assert (done.returncode, done.stdout.splitlines()) == (
+        1,
+        [
+            "fail torch            libcudart.so.13: cannot open shared object file",
+            "                      fix: install torch again, with the libraries that it names",
+        ],
+    )
+
+
+def test_a_terminal_of_80_columns_is_not_overrun(
+    root: Path, tmp_path: Path, searching: Callable[[str], str]
+) -> None:
+    """Long text is folded under itself."""
+    path = searching(broken_torch(tmp_path, "word " * 40))
+    ours, theirs = pty.openpty()
+    subprocess.run(
+        [sys.executable, "-B", "-m", "warmup", "doctor"],
+        env={"PYTHONPATH": path, "COLUMNS": "80"},
+        cwd="/",
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+    )
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as file:
+        lines = file.read1(10_000).decode().splitlines()
+    assert (len(lines) > 3, max(map(len, lines)) <= 80) == (True, True)

@@ -1,0 +1,375 @@
+"""The deployment examples: each file against its own format's schema, and every command in them.
+
+All offline: the schemas come with the validators (docs/decisions/0006-manifest-validators.md).
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from dockerfile_parse import DockerfileParser
+from kubernetes_validate import ValidationError, latest_version, validate
+
+from warmup.cli.app import app
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "examples/deploy"
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+COMPOSE = DEPLOY / "docker/compose.yaml"
+DOCKERFILE = DEPLOY / "docker/Dockerfile"
+UNIT = DEPLOY / "systemd/warmup-serve.service"
+PAGES = [
+    ROOT / "docs/how-to" / name
+    for name in (
+        "add-to-an-existing-server.md",
+        "bake-into-a-docker-image.md",
+        "deploy-on-kubernetes.md",
+        "run-under-systemd.md",
+        "vllm-and-sglang.md",
+    )
+]
+OLDEST_KUBERNETES = "1.29"
+DOCKER_INSTRUCTIONS = {
+    *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL"),
+    *("ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
+}
+
+
+def resources() -> list[dict[str, Any]]:
+    texts = [path.read_text(encoding="utf-8") for path in MANIFESTS]
+    return [document for text in texts for document in yaml.safe_load_all(text)]
+
+
+def pod_of(kind: str) -> dict[str, Any]:
+    (found,) = [resource for resource in resources() if resource["kind"] == kind]
+    return found["spec"]["template"]["spec"]
+
+
+def containers() -> list[dict[str, Any]]:
+    pods = [pod_of("Job"), pod_of("Deployment")]
+    return [one for pod in pods for one in (*pod["initContainers"], *pod["containers"])]
+
+
+def environment_of(container: dict[str, Any]) -> dict[str, str]:
+    return {variable["name"]: variable["value"] for variable in container.get("env", ())}
+
+
+def dockerfile(text: str) -> list[dict[str, Any]]:
+    """Return the instructions of a Dockerfile; every name must be one that Docker has."""
+    parser = DockerfileParser(fileobj=io.BytesIO(text.encode()))
+    found = [entry for entry in parser.structure if entry["instruction"] != "COMMENT"]
+    unknown = {entry["instruction"] for entry in found} - DOCKER_INSTRUCTIONS
+    assert not unknown, unknown
+    return found
+
+
+def image() -> list[dict[str, Any]]:
+    return dockerfile(DOCKERFILE.read_text(encoding="utf-8"))
+
+
+def check_compose(path: Path) -> subprocess.CompletedProcess[str]:
+    schema = ("--builtin-schema", "vendor.compose-spec")
+    return subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", *schema, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+# Kubernetes
+
+
+def test_there_is_a_job_a_volume_and_a_deployment() -> None:
+    """The examples hold what the page walks through."""
+    kinds = {resource["kind"] for resource in resources()}
+    assert kinds == {"PersistentVolumeClaim", "Job", "Deployment"}
+
+
+@pytest.mark.parametrize("version", [OLDEST_KUBERNETES, latest_version()])
+def test_every_manifest_follows_the_schema_of_its_kind(version: str) -> None:
+    """Strict: a field that this version of Kubernetes does not have is an error."""
+    for resource in resources():
+        validate(resource, version, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("place", "field", "value"),
+    [
+        (("spec", "template", "spec"), "initContainer", []),
+        (("spec", "template", "spec", "initContainers", 0), "readyFile", "/cache/ready"),
+        (("spec", "template", "spec", "containers", 0, "startupProbe"), "periodSeconds", "often"),
+    ],
+)
+def test_the_schema_bites(place: tuple[str | int, ...], field: str, value: object) -> None:
+    """A planted field, and a planted value of another type, are refused."""
+    (deployment,) = [one for one in resources() if one["kind"] == "Deployment"]
+    planted = copy.deepcopy(deployment)
+    target: Any = planted
+    for step in place:
+        target = target[step]
+    target[field] = value
+    with pytest.raises(ValidationError):
+        validate(planted, latest_version(), strict=True)
+
+
+def test_every_container_is_locked_down() -> None:
+    """Read-only root, no privileges, a UID that no image knows, and no home folder."""
+    for pod in (pod_of("Job"), pod_of("Deployment")):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] == 1000770000
+    for container in containers():
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert "HOME" not in environment_of(container)
+
+
+def test_init_container_and_server_share_one_cache_at_one_path() -> None:
+    """The warm caches are found: the same volume, path and variables in both."""
+    pod = pod_of("Deployment")
+    (prime,), (server,) = pod["initContainers"], pod["containers"]
+    assert environment_of(prime) == environment_of(server)
+    assert prime["volumeMounts"] == server["volumeMounts"]
+    (path,) = [m["mountPath"] for m in server["volumeMounts"] if m["name"] == "cache"]
+    assert environment_of(server)["TORCHINDUCTOR_CACHE_DIR"].startswith(f"{path}/")
+    assert {volume["name"] for volume in pod["volumes"] if "emptyDir" in volume} == {"cache", "tmp"}
+
+
+def test_the_startup_probe_waits_for_the_file_that_the_init_container_writes() -> None:
+    """--ready-file and the probe name one path."""
+    pod = pod_of("Deployment")
+    (prime,), (server,) = pod["initContainers"], pod["containers"]
+    ready = prime["args"][prime["args"].index("--ready-file") + 1]
+    assert server["startupProbe"]["exec"]["command"] == ["test", "-f", ready]
+
+
+def test_the_table_is_mounted_read_only_from_the_configmap() -> None:
+    """Server and init container read the ConfigMap's file, and cannot write it."""
+    pod = pod_of("Deployment")
+    (volume,) = [one for one in pod["volumes"] if "configMap" in one]
+    for container in (*pod["initContainers"], *pod["containers"]):
+        (mount,) = [m for m in container["volumeMounts"] if m["name"] == volume["name"]]
+        assert mount["readOnly"] is True
+        assert f"{mount['mountPath']}/table.json" in container["command"]
+
+
+# Docker
+
+
+def test_the_dockerfile_parses_and_names_a_version_of_its_base() -> None:
+    """Known instructions only, FROM first, no floating base."""
+    base = image()[0]
+    assert base["instruction"] == "FROM"
+    assert re.fullmatch(r"\S+:\d\S*", base["value"])
+
+
+def test_a_planted_instruction_is_refused() -> None:
+    """The check of the Dockerfile bites."""
+    with pytest.raises(AssertionError, match="RUNN"):
+        dockerfile("FROM python:3.12-slim\nRUNN warmup --version\n")
+
+
+def test_the_image_runs_as_a_numeric_user_and_in_exec_form() -> None:
+    """`runAsNonRoot` can judge the user, and signals reach `warmup run`."""
+    by_name = {one["instruction"]: one["value"] for one in image()}
+    assert re.fullmatch(r"[1-9]\d*:0", by_name["USER"])
+    assert json.loads(by_name["ENTRYPOINT"])[:2] == ["warmup", "run"]
+    assert json.loads(by_name["CMD"])[0] == "python"
+
+
+def test_everything_that_the_dockerfile_copies_is_in_the_checkout() -> None:
+    """Only the table, the argument TABLE, comes from the user."""
+    copies = [one["value"].split()[:-1] for one in image() if one["instruction"] == "COPY"]
+    sources = [source for words in copies for source in words]
+    assert [name for name in sources if not (ROOT / name).exists()] == ["${TABLE}"]
+
+
+def test_compose_follows_the_compose_specification() -> None:
+    """The JSON schema of compose-spec accepts the file."""
+    done = check_compose(COMPOSE)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_compose_schema_bites(tmp_path: Path) -> None:
+    """A planted field is refused, and named."""
+    planted = tmp_path / "compose.yaml"
+    text = COMPOSE.read_text(encoding="utf-8").replace("read_only:", "readonly:", 1)
+    planted.write_text(text, encoding="utf-8")
+    done = check_compose(planted)
+    assert done.returncode != 0
+    assert "readonly" in done.stdout
+
+
+# systemd
+
+
+def unit_entries() -> dict[str, list[str]]:
+    """Return the unit's settings: name to all its values, continued lines joined."""
+    text = UNIT.read_text(encoding="utf-8").replace("\\\n", " ")
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line and line[0] not in "#[":
+            name, _, value = line.partition("=")
+            found.setdefault(name, []).append(" ".join(value.split()))
+    return found
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+@pytest.mark.parametrize("planted", [None, "CacheDir=warmup-serve\n"])
+def test_systemd_accepts_the_unit(tmp_path: Path, planted: str | None) -> None:
+    """`systemd-analyze verify` says nothing, and names a planted setting."""
+    text = UNIT.read_text(encoding="utf-8")
+    text = re.sub(r"/opt/model-server/venv/bin/\w+", shutil.which("true") or "", text)
+    if planted:
+        text = text.replace("[Service]\n", f"[Service]\n{planted}")
+    unit = tmp_path / UNIT.name
+    unit.write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],  # noqa: S607  found on the path
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    about_this = [line for line in done.stderr.splitlines() if unit.name in line]
+    if planted:
+        assert "CacheDir" in done.stderr
+    else:
+        assert (done.returncode, about_this) == (0, [])
+
+
+def test_the_unit_shares_one_cache_folder_and_leaves_time_to_compile() -> None:
+    """The caches lie in CacheDirectory, and systemd waits longer than the check's own limit."""
+    unit = unit_entries()
+    folder = f"/var/cache/{unit['CacheDirectory'][0]}/"
+    variables = dict(entry.split("=", 1) for entry in unit["Environment"])
+    assert variables["TORCHINDUCTOR_CACHE_DIR"].startswith(folder)
+    words = shlex.split(unit["ExecStartPre"][0])
+    assert int(unit["TimeoutStartSec"][0]) > int(words[words.index("--timeout") + 1])
+    assert unit["DynamicUser"] == ["yes"]
+    assert "/etc/warmup" in unit["ReadOnlyPaths"][0].split()
+
+
+# Commands
+
+
+def warmup_words(line: str) -> Iterator[list[str]]:
+    """Yield what follows ``warmup`` in each part of a shell line that runs it."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    try:
+        words = list(lexer)
+    except ValueError:  # prose or output, not a command
+        return
+    for is_operator, part in itertools.groupby(words, key=lambda word: word[0:1] in set("|&;<>")):
+        found = [] if is_operator else list(part)
+        while found and (re.fullmatch(r"\w+=.*", found[0]) or found[0] == "sudo"):
+            found.pop(0)
+        if found[:1] == ["kubectl"] and "--" in found:
+            found = found[found.index("--") + 1 :]
+        if len(found) > 1 and Path(found[0]).name == "warmup" and found[1].isalpha():
+            yield found[1:]
+
+
+def shell_lines(page: str) -> Iterator[str]:
+    """Yield the lines of a page's code blocks, fenced or indented, continued lines joined."""
+    fenced = re.findall(r"^ *```\w*\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE)
+    indented = re.findall(r"^    .*$", page, re.MULTILINE)
+    for block in (*fenced, "\n".join(indented)):
+        yield from (line.strip() for line in block.replace("\\\n", " ").splitlines())
+
+
+def lists_in(document: Any) -> Iterator[list[str]]:
+    """Yield each command of a manifest: entrypoint or command, with what is appended to it."""
+    if isinstance(document, list):
+        for one in document:
+            yield from lists_in(one)
+    if isinstance(document, dict):
+        for first, second in (("command", "args"), ("entrypoint", "command")):
+            if first in document:
+                yield [str(word) for word in (*document[first], *document.get(second, ()))]
+        for value in document.values():
+            yield from lists_in(value)
+
+
+def commands_of_manifests() -> Iterator[tuple[str, list[str]]]:
+    for path in (*MANIFESTS, COMPOSE):
+        for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            for words in lists_in(document):
+                if words[0] == "warmup":
+                    yield path.name, words[1:]
+
+
+def commands_of_the_image() -> Iterator[tuple[str, list[str]]]:
+    by_name = {one["instruction"]: one["value"] for one in image()}
+    started = [*json.loads(by_name["ENTRYPOINT"]), *json.loads(by_name["CMD"])]
+    yield DOCKERFILE.name, started[1:]
+    for one in image():
+        if one["instruction"] == "RUN":
+            yield from ((DOCKERFILE.name, found) for found in warmup_words(one["value"]))
+
+
+def commands_of_texts() -> Iterator[tuple[str, list[str]]]:
+    for name in ("ExecStartPre", "ExecStart"):
+        yield from ((UNIT.name, found) for found in warmup_words(unit_entries()[name][0]))
+    for path in PAGES:
+        for line in shell_lines(path.read_text(encoding="utf-8")):
+            yield from ((path.name, found) for found in warmup_words(line))
+
+
+COMMANDS = sorted(
+    {
+        (name, shlex.join(words))
+        for found in (commands_of_manifests(), commands_of_the_image(), commands_of_texts())
+        for name, words in found
+    }
+)
+
+
+def parse(line: str) -> None:
+    """Return when the command line is one that `warmup` takes; nothing is run."""
+    name, *rest = shlex.split(line)
+    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert name in known, f"there is no command {name}"
+    known[name].make_context(name, rest)
+
+
+@pytest.mark.parametrize(("name", "line"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_every_command_is_one_that_warmup_takes(name: str, line: str) -> None:
+    """Command, options, values and arguments parse by the command line's own parser."""
+    parse(line)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_named_in_a_sentence_exists(page: Path) -> None:
+    """`warmup doctor` and its like in the prose and the tables of a page."""
+    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    named = re.findall(r"`warmup ([a-z]+)[ `]", page.read_text(encoding="utf-8"))
+    assert [name for name in named if name not in known] == []
+
+
+def test_an_option_that_does_not_exist_is_refused() -> None:
+    """The check of the commands bites."""
+    with pytest.raises(Exception, match="No such option"):
+        parse("audit audit.jsonl --fail-when miss")
+
+
+def test_the_commands_are_found() -> None:
+    """Every file and page has at least one command; none is overlooked by the search."""
+    names = {path.name for path in (*MANIFESTS, COMPOSE, DOCKERFILE, UNIT, *PAGES)}
+    assert names == {name for name, _ in COMMANDS}

@@ -1,0 +1,187 @@
+"""The loop closes: what serving missed is tuned without the model, and serving misses nothing.
+
+Real compiles on CPU, each step in a fresh process with empty caches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.table.store import read
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVE = ROOT / "tests" / "programs" / "serve_mlp.py"
+MLP = ROOT / "examples" / "mlp.py"
+LINEAR = "n=96 k=64 bf16 a=row b=packed bias=1d out=bf16 | epilogue"
+REBUILT = (
+    f"linear_binary m=32 {LINEAR}=add(bf16[32,96]),relu",
+    f"linear_unary m=32 {LINEAR}=swish,mul(2),to(f32)",
+    "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=mul(f32[64,96])",
+    f"linear_unary m=2..64 {LINEAR}=swish,mul(bf16[s,96])",
+)
+NOT_REBUILT = {
+    "launch triton_poi_fused_mul x=16 args=*bf16 source=3f2a9c0d41b7e865": "needs the model",
+    "mm m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none": "another key",
+    "packed_linear m=16 n=96 k=64 f32 a=row b=packed out=f32 fp32=ieee"
+    " | epilogue=frobnicate": "frobnicate is unknown",
+    "mm (aten.mm.default)": "not a gemm key",
+}
+
+
+def run_python(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a fresh process whose caches are in *folder*."""
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **caches, **extra},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def serve(folder: Path, log: str, on_miss: str) -> dict[str, Any]:
+    """Serve two buckets of the example MLP from mlp.json and return what happened."""
+    case = {"table": "mlp.json", "seqlens": [16, 64], "on_miss": on_miss}
+    done = run_python(folder, str(SERVE), json.dumps(case), WARMUP_AUDIT_LOG=log)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(done.stdout.split("RESULT ")[1])
+    return found
+
+
+def command(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = run_python(folder, "-m", "warmup", *words)
+    assert done.returncode == code, done.stderr[-4000:]
+    return done
+
+
+@dataclass
+class Loop:
+    """One turn of the loop: what each step gave."""
+
+    rows: set[str]
+    first: dict[str, Any]
+    problems: list[dict[str, Any]]
+    rebuilt: dict[str, Any]
+    after: set[str]
+    second: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory: pytest.TempPathFactory) -> Loop:
+    """A table for bucket 16; buckets 16 and 64 served, audited, rebuilt and served again."""
+    folder = tmp_path_factory.mktemp("loop")
+    of_model = ("--model", f"{MLP}:MLP", "--seqlens", "16", "--device", "cpu")
+    command(folder, "build", *of_model, "--out", "mlp.json")
+    rows = set(read(folder / "mlp.json").rows)
+    first = serve(folder, "first.jsonl", "fallback")
+    command(folder, "audit", "first.jsonl", "--misses-out", "misses.json")
+    problems = json.loads((folder / "misses.json").read_text())["problems"]
+    of_misses = ("--problems", "misses.json", "--device", "cpu")
+    done = command(folder, "build", *of_misses, "--out", "mlp.json", "--json")
+    after = set(read(folder / "mlp.json").rows)
+    second = serve(folder, "second.jsonl", "strict")
+    return Loop(rows, first, problems, json.loads(done.stdout), after, second)
+
+
+def test_what_missed_is_in_the_document(loop: Loop) -> None:
+    """The audit's document holds each missed key of the served bucket without rows."""
+    assert {problem["key"] for problem in loop.problems} == set(loop.first["misses"])
+    assert len(loop.problems) == 2
+
+
+def test_exactly_what_missed_is_tuned(loop: Loop) -> None:
+    """The second build adds the missed keys to the table and nothing else."""
+    assert loop.after == loop.rows | set(loop.first["misses"])
+    assert {problem["key"] for problem in loop.rebuilt["problems"]} == set(loop.first["misses"])
+
+
+def test_served_again_nothing_misses(loop: Loop) -> None:
+    """The same model, served strictly from the completed table, hits every row."""
+    assert "error" not in loop.second
+    assert (loop.second["misses"], set(loop.second["hits"])) == ({}, loop.after)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A build of problems of which some cannot be rebuilt, which exits 1: folder and report."""
+    folder = tmp_path_factory.mktemp("mixed")
+    problems = [
+        {"key": key, "kind": key.split()[0] if key.startswith("launch") else "gemm"}
+        for key in (*REBUILT, *NOT_REBUILT)
+    ]
+    document = {"schema": 1, "digests": [], "problems": problems}
+    for problem in problems:
+        problem |= {"reason": "not_in_table", "count": 1}
+    (folder / "misses.json").write_text(json.dumps(document))
+    words = ("build", "--problems", "misses.json", "--device", "cpu", "--out", "t.json", "--json")
+    done = command(folder, *words, code=1)
+    return folder, json.loads(done.stdout)
+
+
+def test_a_stand_in_asks_for_the_key(mixed: tuple[Path, dict[str, Any]]) -> None:
+    """Post-ops, later epilogues, batches and dynamic dims are rebuilt from their keys alone."""
+    assert set(read(mixed[0] / "t.json").rows) == set(REBUILT)
+
+
+def test_what_cannot_be_rebuilt_is_told_and_the_rest_is_kept(
+    mixed: tuple[Path, dict[str, Any]],
+) -> None:
+    """Each problem without a row has its reason, and the exit code is 1."""
+    found = mixed[1]["not_rebuilt"]
+    assert found.keys() == NOT_REBUILT.keys()
+    assert all(reason in found[key] for key, reason in NOT_REBUILT.items())
+
+
+def rebuild(folder: Path, key: str, reason: str) -> dict[str, Any]:
+    """Build one problem into the table of *folder* and return the report."""
+    problem = {"key": key, "kind": "gemm", "reason": reason, "count": 1}
+    document = {"schema": 1, "digests": [], "problems": [problem]}
+    (folder / "again.json").write_text(json.dumps(document))
+    words = ("build", "--problems", "again.json", "--device", "cpu", "--out", "t.json", "--json")
+    done = command(folder, *words)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def test_what_the_table_has_is_known(mixed: tuple[Path, dict[str, Any]]) -> None:
+    """A second build of a problem tunes nothing and says that the row was there."""
+    report = rebuild(mixed[0], REBUILT[0], "not_in_table")
+    assert (report["problems"], report["known"]) == ([], [REBUILT[0]])
+
+
+def test_a_row_that_could_not_be_used_is_tuned_again(
+    mixed: tuple[Path, dict[str, Any]],
+) -> None:
+    """A problem that missed although it has a row gets a new row."""
+    report = rebuild(mixed[0], REBUILT[2], "template_changed")
+    assert [problem["key"] for problem in report["problems"]] == [REBUILT[2]]
+
+
+def test_a_table_of_another_policy_is_left_alone(
+    mixed: tuple[Path, dict[str, Any]],
+) -> None:
+    """Problems measured otherwise than the table's rows do not join them."""
+    folder = mixed[0]
+    before = (folder / "t.json").read_text()
+    words = ("--problems", "misses.json", "--device", "cpu", "--backends", "CPP", "--out", "t.json")
+    done = run_python(folder, "-m", "warmup", "build", *words)
+    assert (done.returncode, (folder / "t.json").read_text() == before) == (3, True)
+
+
+def test_nothing_rebuilt_and_no_table_is_an_error(tmp_path: Path) -> None:
+    """Without any row there is no table to report, so that the reason is the error."""
+    document = {"schema": 1, "digests": [], "problems": []}
+    (tmp_path / "misses.json").write_text(json.dumps(document))
+    words = ("--problems", "misses.json", "--device", "cpu", "--out", "t.json")
+    done = run_python(tmp_path, "-m", "warmup", "build", *words)
+    assert (done.returncode, (tmp_path / "t.json").exists()) == (3, False)

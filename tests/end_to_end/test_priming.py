@@ -1,0 +1,160 @@
+"""`warmup check --prime` with real compiles on CPU, each in a fresh process with its own caches."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.table.store import read, write
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = ROOT / "tests" / "programs" / "models"
+NET = f"{MODELS / 'measuring.py'}:Net"
+BATCHED = f"{MODELS / 'batched.py'}:Batched"
+SERVE = """
+import json, sys, warnings
+import torch, warmup
+sys.path.insert(0, sys.argv[1])
+from {module} import {name}, example_inputs
+warnings.simplefilter("ignore", warmup.StaleTableWarning)
+with warmup.install(sys.argv[2], on_miss=sys.argv[3]) as handle, torch.no_grad():
+    torch.compile({name}().eval(), dynamic=False)(*{inputs})
+    report = handle.report()
+print("RESULT", json.dumps({{
+    "hits": sum(report.hits.values()), "reasons": dict(report.miss_reasons),
+    "from_cache": report.from_cache, "uncovered": dict(report.uncovered)}}))
+"""
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a fresh process whose caches are in *folder*."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**plain, "PYTHONPATH": str(ROOT), **caches},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def build(folder: Path, model: str, seqlens: str) -> Path:
+    """Build a table with the command and return its path."""
+    words = ("--model", model, "--seqlens", seqlens, "--out", "table.json")
+    done = run(folder, "-m", "warmup", "build", "--device", "cpu", *words)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "table.json"
+
+
+def prime(folder: Path, model: str, seqlens: str, *more: str) -> subprocess.CompletedProcess[str]:
+    words = ("table.json", "--device", "cpu", "--prime", "--model", model, "--seqlens", seqlens)
+    return run(folder, "-m", "warmup", "check", *words, *more)
+
+
+def serve(folder: Path, module: str, name: str, inputs: str, on_miss: str) -> dict[str, Any]:
+    """Serve one call from folder/table.json, and return the counts."""
+    code = SERVE.format(module=module, name=name, inputs=inputs)
+    done = run(folder, "-c", code, str(MODELS), str(folder / "table.json"), on_miss)
+    assert done.returncode == 0, done.stderr[-3000:]
+    result: dict[str, Any] = json.loads(done.stdout.split("RESULT ")[1])
+    return result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table of the measuring model, for 8 and 24 rows."""
+    folder = tmp_path_factory.mktemp("net")
+    build(folder, NET, "8,24")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def partly(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Priming with a bucket that hits, one that misses, one that measures, one that hits."""
+    (folder / "ready").write_text("stale")
+    return prime(folder, NET, "8,16,24", "--ready-file", "ready", "--json")
+
+
+def test_a_failing_bucket_does_not_stop_the_others(
+    partly: subprocess.CompletedProcess[str],
+) -> None:
+    """Each bucket is tried: 8 hits, 16 has no row, 24 has something measured and refused."""
+    document = json.loads(partly.stdout)
+    told = [
+        (each["bucket"]["seqlen"], each["hits"], len(each["misses"]), len(each["uncovered"]))
+        for each in document["buckets"]
+    ]
+    assert told == [(8, 1, 0, 0), (16, 0, 1, 0), (24, 0, 0, 1)]
+    assert [each["problem"] is None for each in document["buckets"]] == [True, False, False]
+
+
+def test_a_partly_primed_table_is_code_11(partly: subprocess.CompletedProcess[str]) -> None:
+    """The state is partly, in the code and in the document."""
+    assert (partly.returncode, json.loads(partly.stdout)["state"]) == (11, "partly")
+
+
+def test_each_reason_is_one_line(partly: subprocess.CompletedProcess[str]) -> None:
+    """A bucket that is not ready says why on one line: the nearest row, and the site."""
+    miss, measured = partly.stderr.splitlines()
+    assert miss.startswith("error: bucket seqlen=16: no row answers `packed_linear m=16 ")
+    assert "differs in m: row " in miss
+    assert measured.startswith("error: bucket seqlen=24: a measurement on the device was refused")
+
+
+def test_no_ready_file_is_left(partly: subprocess.CompletedProcess[str], folder: Path) -> None:
+    """What an earlier run had left is gone, and nothing was written in its place."""
+    assert not (folder / "ready").exists()
+
+
+def test_a_ready_table_is_primed(folder: Path) -> None:
+    """With every bucket answered: code 0, the ready file, and the table as it was."""
+    table = folder / "table.json"
+    before = table.read_bytes(), table.stat().st_mtime_ns
+    done = prime(folder, NET, "8", "--ready-file", "ready")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "bucket    seqlen=8: 1 hits, 0 misses, 0 uncovered, 0 from cache" in done.stdout
+    assert (folder / "ready").exists()
+    assert (table.read_bytes(), table.stat().st_mtime_ns) == before
+
+
+def test_an_upgraded_torch_uses_no_row(folder: Path, tmp_path: Path) -> None:
+    """A table of another torch minor answers every lookup with that miss, and no row is used."""
+    table = read(folder / "table.json")
+    origin = replace(table.provenance, runtime=replace(table.provenance.runtime, torch="2.99.0"))
+    write(tmp_path / "table.json", replace(table, provenance=origin))
+    result = serve(tmp_path, "measuring", "Net", "(torch.randn(8, 32),)", "fallback")
+    assert (result["hits"], result["reasons"]) == (0, {"wrong_runtime": 1})
+
+
+@pytest.fixture(scope="module")
+def batched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table of the batched model, whose graphs inductor caches, for 16 rows."""
+    folder = tmp_path_factory.mktemp("batched")
+    build(folder, BATCHED, "16")
+    return folder
+
+
+def test_a_primed_server_finds_its_graphs_in_the_cache(batched: Path) -> None:
+    """Primed in strict mode, a server in fallback mode takes the graph whole from the cache."""
+    done = prime(batched, BATCHED, "16")
+    assert done.returncode == 0, done.stderr
+    result = serve(batched, "batched", "Batched", "example_inputs(16)", "fallback")
+    assert (result["from_cache"], result["hits"], result["reasons"]) == (1, 0, {})
+
+
+def test_a_miss_is_told_again_from_the_cache(batched: Path) -> None:
+    """A graph that fallback serving compiled with a miss does not pass as primed later."""
+    result = serve(batched, "batched", "Batched", "example_inputs(24)", "fallback")
+    assert (result["from_cache"], result["reasons"]) == (0, {"not_in_table": 1})
+    done = prime(batched, BATCHED, "24", "--on-miss", "fallback", "--json")
+    (bucket,) = json.loads(done.stdout)["buckets"]
+    assert (done.returncode, bucket["from_cache"], bucket["cached_misses"]) == (11, 1, 1)

@@ -1,0 +1,135 @@
+"""Two ranks under torchrun, on CPU with gloo: equal answers, no collective, failing alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.table.store import read
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "tests" / "programs" / "serve_rank.py"
+MODELS = ROOT / "tests" / "programs" / "models"
+LIMIT_S = 300  # only ends a test that hangs
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="torchrun with gloo is tested on Linux"
+)
+
+
+def environment(folder: Path, **extra: str) -> dict[str, str]:
+    """Return an environment in which builds and ranks have one thread each.
+
+    torchrun would set one thread where nothing is said, and the table would be for another device.
+    """
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "OMP_NUM_THREADS": "1"}
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
+    return {**plain, "PYTHONPATH": str(ROOT), **caches, **extra}
+
+
+def launch(folder: Path, table: Path, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Run the program on two ranks."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    return subprocess.run(
+        [sys.executable, *launcher, str(PROGRAM), str(table), str(MODELS), "8"],
+        env=environment(folder, **extra),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with net.json, a table of the plain script's model for 8 rows and one thread."""
+    folder = tmp_path_factory.mktemp("ranks")
+    model = (
+        *("--model", f"{MODELS / 'plain_script.py'}:Net", "--device", "cpu"),
+        *("--seqlens", "8", "--input", "x=[seqlen,32]:f32"),
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "warmup", "build", *model, "--out", "net.json"],
+        env=environment(folder),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What both ranks printed, by rank, and the events of both from one audit log."""
+    log = folder / "audit.jsonl"
+    done = launch(folder, folder / "net.json", WARMUP_AUDIT_LOG=str(log))
+    assert done.returncode == 0, done.stderr[-3000:]
+    printed = [line.split("RESULT ")[1] for line in done.stdout.splitlines() if "RESULT " in line]
+    results = sorted((json.loads(line) for line in printed), key=lambda result: result["rank"])
+    assert [result["rank"] for result in results] == ["0", "1"]
+    return results, [json.loads(line) for line in log.read_text().splitlines()]
+
+
+Served = tuple[list[dict[str, Any]], list[dict[str, Any]]]
+
+
+def test_ranks_have_one_digest(served: Served, folder: Path) -> None:
+    """Both ranks report the digest that stands in the file."""
+    digest = json.loads((folder / "net.json").read_text())["provenance"]["digest"]
+    assert [result["digest"] for result in served[0]] == [digest, digest]
+
+
+def test_ranks_make_the_same_choices(served: Served, folder: Path) -> None:
+    """Each rank hits every row, with the row's winner, and misses nothing."""
+    choices: dict[str, dict[str, str]] = {"0": {}, "1": {}}
+    for event in served[1]:
+        if event["event"] == "lookup.hit":
+            choices[event["rank"]][event["key"]] = event["winner"]
+    rows = {key: str(row.winner) for key, row in read(folder / "net.json").rows.items()}
+    assert (choices["0"], choices["1"]) == (rows, rows)
+    assert [result["misses"] for result in served[0]] == [{}, {}]
+
+
+def test_no_collective_is_started(served: Served) -> None:
+    """From install to the compiled answer the group's count stands; a barrier then moves it."""
+    assert [result["collectives"] for result in served[0]] == [0, 0]
+    assert [result["control"] > 0 for result in served[0]] == [True, True]
+
+
+def test_every_event_says_its_rank(served: Served) -> None:
+    """No event of a launched process is without the rank it happened on."""
+    assert {event.get("rank") for event in served[1]} == {"0", "1"}
+
+
+@pytest.fixture(scope="module")
+def failed(folder: Path) -> str:
+    """What two ranks print when rank 1 has a copy of the table with one byte changed."""
+    copy = folder / "copy.json"
+    copy.write_text((folder / "net.json").read_text().replace('"seed": 0', '"seed": 1'))
+    done = launch(folder, folder / "net.json", TABLE_OF_RANK_1=str(copy))
+    assert done.returncode != 0
+    return done.stderr
+
+
+def test_a_damaged_copy_fails_its_rank_alone(failed: str) -> None:
+    """One TableFormatError, of the damaged file; the other rank reports none, and nobody hangs."""
+    errors = [line for line in failed.splitlines() if "TableFormatError: " in line]
+    assert len(errors) == 1
+    assert "copy.json: not a valid table at /provenance/digest" in errors[0]
+
+
+def test_the_error_names_its_rank(failed: str) -> None:
+    """Beside the message stands the rank, since the ranks' output is one log."""
+    lines = failed.splitlines()
+    (said,) = (number for number, line in enumerate(lines) if "TableFormatError: " in line)
+    assert "rank 1" in lines[said + 1]

@@ -1,0 +1,273 @@
+"""`warmup run`: commands that know nothing of warmup, each in real processes, on CPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from warmup.auditing import audit
+from warmup.errors import SettingsError, TableError
+from warmup.running import run
+from warmup.table import Table
+from warmup.table.store import write
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests" / "programs"
+STARTUP = ROOT / "warmup" / "startup"
+
+Done = subprocess.CompletedProcess[str]
+Prepare = Callable[..., tuple[list[str], dict[str, str]]]
+
+
+def environment(folder: Path, *paths: Path, **extra: str) -> dict[str, str]:
+    """Return an environment with this checkout and *paths* importable, and TMPDIR in *folder*."""
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
+    return {
+        **outer,
+        "PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT))),
+        "TMPDIR": str(temporary),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        **extra,
+    }
+
+
+def warmup_run(folder: Path, *words: str, paths: tuple[Path, ...] = (), **extra: str) -> Done:
+    """Run ``warmup run`` with *words* in *folder*."""
+    return subprocess.run(
+        [sys.executable, "-m", "warmup", "run", *words],
+        env=environment(folder, *paths, **extra),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def start(folder: Path, table: Path, *command: str) -> subprocess.Popen[str]:
+    """Start ``warmup run`` of *command*, and return it when the command has said ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "warmup", "run", "--table", str(table), "--", *command],
+        env=environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.fixture(scope="module")
+def mlp_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of the example MLP for one bucket."""
+    folder = tmp_path_factory.mktemp("built")
+    path = folder / "mlp.json"
+    model = ("--model", f"{ROOT / 'examples' / 'mlp.py'}:MLP", "--seqlens", "16")
+    subprocess.run(
+        [sys.executable, "-m", "warmup", "build", *model, "--device", "cpu", "--out", str(path)],
+        env=environment(folder),
+        cwd=folder,
+        capture_output=True,
+        check=True,
+    )
+    return path
+
+
+@pytest.fixture
+def table(tmp_path: Path, make_table: Callable[..., Table]) -> Path:
+    """A sound table for another device; programs that do not compile never ask it."""
+    path = tmp_path / "table.json"
+    write(path, make_table())
+    return path
+
+
+@pytest.fixture
+def fake_torch(tmp_path: Path) -> Path:
+    """A folder with a torch that has nothing but ``compile``, so that no table can be installed."""
+    package = tmp_path / "fake" / "torch"
+    package.mkdir(parents=True)
+    package.joinpath("__init__.py").write_text("def compile(model):\n    return model\n")
+    return package.parent
+
+
+@pytest.fixture(scope="module")
+def served(mlp_table: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """The MLP served by a program in default mode that exits with 7."""
+    program = (str(PROGRAMS / "run_mlp.py"), "--exit", "7", "16")
+    words = ("--table", str(mlp_table), "--on-miss", "strict", "--", sys.executable, *program)
+    return warmup_run(tmp_path_factory.mktemp("served"), *words)
+
+
+def test_a_program_in_default_mode_is_answered_by_the_table(served: Done) -> None:
+    """Plain torch.compile, no option set: both decisions of the bucket are hits."""
+    assert served.stderr.splitlines()[-1] == (
+        "warmup run: hits 2, misses 0, uncovered 0, from cache 0 graphs (0 decisions), "
+        "processes 1, silent 0"
+    )
+
+
+def test_stdout_and_exit_code_are_the_commands_own(served: Done) -> None:
+    """What the program prints and how it exits arrive untouched."""
+    assert (served.stdout, served.returncode) == ("served 16\n", 7)
+
+
+def test_a_spawned_process_installs_too(mlp_table: Path, tmp_path: Path) -> None:
+    """Only the process that multiprocessing spawned compiles; it is the one that installs."""
+    words = ("--", sys.executable, str(PROGRAMS / "run_mlp.py"), "--spawn", "16", "32")
+    done = warmup_run(tmp_path, "--table", str(mlp_table), *words)
+    assert (done.returncode, done.stdout) == (0, "served 16\nserved 32\n")
+    assert "hits 2, misses 2 (not_in_table 2), uncovered 0" in done.stderr
+    assert done.stderr.endswith("processes 1, silent 0\n")
+
+
+def test_a_program_that_does_without_torch_compile_is_answered_too(
+    mlp_table: Path, tmp_path: Path
+) -> None:
+    """torch._dynamo.optimize: the table is there before the first frame is compiled."""
+    words = ("--", sys.executable, str(PROGRAMS / "run_mlp.py"), "--direct", "16")
+    done = warmup_run(tmp_path, "--table", str(mlp_table), *words)
+    assert "hits 2, misses 0, uncovered 0" in done.stderr
+
+
+def test_a_damaged_table_starts_nothing(tmp_path: Path) -> None:
+    """A table that cannot be read is an error before the command is started."""
+    damaged, trace = tmp_path / "table.json", tmp_path / "started"
+    damaged.write_text('{"schema": 1')
+    with pytest.raises(TableError):
+        run(["touch", str(trace)], table=damaged)
+    assert not trace.exists()
+
+
+def test_a_command_that_is_not_there_is_a_setting_error(table: Path) -> None:
+    """The error names the command and says why it cannot be started."""
+    with pytest.raises(SettingsError, match=r"^no-such-program cannot be started: No such file"):
+        run(["no-such-program"], table=table)
+
+
+def test_sigterm_reaches_the_command(table: Path, tmp_path: Path) -> None:
+    """SIGTERM goes to the command, whose handler decides; so does SIGUSR1."""
+    process = start(tmp_path, table, sys.executable, str(PROGRAMS / "run_signals.py"))
+    assert process.stdout is not None
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == f"got {signal.SIGTERM.value}\n"
+    process.send_signal(signal.SIGUSR1)
+    _, stderr = process.communicate()
+    assert (process.returncode, "warmup run: hits 0" in stderr) == (1, True)
+
+
+def test_a_command_killed_by_a_signal_gives_128_and_its_number(table: Path, tmp_path: Path) -> None:
+    """Death by SIGTERM is 143, and the temporary log is gone by then."""
+    process = start(tmp_path, table, "sh", "-c", "echo ready; exec sleep 600")
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert (process.returncode, list((tmp_path / "tmp").iterdir())) == (143, [])
+
+
+def test_ctrl_c_on_a_terminal_reaches_the_command_once(table: Path, tmp_path: Path) -> None:
+    """A terminal tells parent and command both; the parent does not tell the command again."""
+    words = ("--table", str(table), "--", sys.executable, str(PROGRAMS / "run_signals.py"))
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(  # noqa: S606  the command under test
+            sys.executable,
+            [sys.executable, "-m", "warmup", "run", *words],
+            environment(tmp_path),
+        )
+    with os.fdopen(terminal, "r+b", buffering=0) as screen:
+        seen = b""
+        while b"ready" not in seen:
+            seen += screen.read(100)
+        screen.write(b"\x03")
+        while b"got" not in seen:
+            seen += screen.read(100)
+        os.kill(pid, signal.SIGUSR1)
+        _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+
+
+def test_a_program_without_torch_loads_neither_torch_nor_warmup(
+    table: Path, tmp_path: Path
+) -> None:
+    """A Python program that does not import torch has loaded nothing of ours but the startup."""
+    code = "import sys; print(sorted({'torch', 'warmup', 'typing', 'functools'} & {*sys.modules}))"
+    command = (sys.executable, "-I", "-c", code), (sys.executable, "-c", code)
+    without, with_startup = (
+        warmup_run(tmp_path, "--table", str(table), "--", *words).stdout for words in command
+    )
+    assert without == with_startup
+
+
+def test_an_existing_sitecustomize_still_runs(table: Path, tmp_path: Path) -> None:
+    """The sitecustomize that was found before is run, and is what the name means to a program."""
+    other = tmp_path / "other"
+    other.mkdir()
+    other.joinpath("sitecustomize.py").write_text("import sys\nsys.path.append('added')\n")
+    code = "import sitecustomize, sys; print(sitecustomize.__file__, 'added' in sys.path)"
+    words = ("--table", str(table), "--", sys.executable, "-c", code)
+    done = warmup_run(tmp_path, *words, paths=(other,))
+    assert done.stdout == f"{other / 'sitecustomize.py'} True\n"
+
+
+def test_compile_workers_are_left_alone(table: Path, tmp_path: Path) -> None:
+    """The finder is there in a program, and not in a file that is called as torch's worker is."""
+    worker = Path("torch/_inductor/compile_worker/__main__.py")
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    assert (Path(torch.origin).parents[1] / worker).is_file()
+    show = "import sys; print(sum(type(f).__name__ == 'TableStartup' for f in sys.meta_path))"
+    for path in (tmp_path / "program.py", tmp_path / worker):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(show)
+    both = f"{sys.executable} program.py; {sys.executable} {worker} --workers=2"
+    done = warmup_run(tmp_path, "--table", str(table), "--", "sh", "-c", both)
+    assert done.stdout.split() == ["1", "0"]
+
+
+def test_fallback_goes_on_without_a_table_and_says_so(
+    table: Path, tmp_path: Path, fake_torch: Path
+) -> None:
+    """A process that cannot install says it once on stderr, compiles on, and is counted."""
+    words = ("--table", str(table), "--", sys.executable, str(PROGRAMS / "run_compile.py"), "2")
+    done = warmup_run(tmp_path, *words, paths=(fake_torch,))
+    first, summary = done.stderr.splitlines()
+    assert done.stdout == "compiled\ncompiled\n"
+    assert first.startswith("warmup run: no table in process ")
+    assert summary.endswith("processes 0, silent 0, could not install 1")
+
+
+def test_strict_refuses_every_compile_without_a_table(
+    table: Path, tmp_path: Path, fake_torch: Path
+) -> None:
+    """A process that cannot install gets the error at the first compile and at each later one."""
+    program = (sys.executable, str(PROGRAMS / "run_compile.py"), "2")
+    words = ("--table", str(table), "--on-miss", "strict", "--", *program)
+    done = warmup_run(tmp_path, *words, paths=(fake_torch,))
+    assert done.stdout == "ModuleNotFoundError\nModuleNotFoundError\n"
+    assert done.stderr.endswith("could not install 1\n")
+
+
+def test_a_kept_log_is_appended_to_and_only_this_run_is_summed(table: Path, tmp_path: Path) -> None:
+    """Events of earlier runs stay in a named log, and are not in the summary."""
+    log = tmp_path / "audit.jsonl"
+    event = '{"event":"benchmark.uncovered","schema":1,"run":"R","pid":1,"seq":SEQ,"site":"pad"}'
+    log.write_text(event.replace("SEQ", "0") + "\n")
+    later = event.replace("SEQ", "1").replace("R", "S")
+    report = run(["sh", "-c", f"echo '{later}' >> $WARMUP_AUDIT_LOG"], table=table, audit_log=log)
+    assert (report.audit.uncovered, audit([log]).uncovered) == ({"pad": 1}, {"pad": 2})
+
+
+def test_options_after_the_command_are_the_commands(table: Path, tmp_path: Path) -> None:
+    """Without the two dashes too, an option behind the command is not taken for one of ours."""
+    words = ("--table", str(table), "echo", "--table", "theirs")
+    assert warmup_run(tmp_path, *words).stdout == "--table theirs\n"

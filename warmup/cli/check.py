@@ -1,0 +1,269 @@
+"""`warmup check`: the deployment hook. Text or JSON on stdout, one line per problem on stderr.
+
+Exit codes, besides those of every command: 0 ready, 10 not for this device, runtime or digest, 11
+partly, 12 no valid table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from warmup.bucket import Bucket
+from warmup.checking import CheckReport, PrimedBucket, State
+from warmup.errors import SettingsError, printable
+from warmup.runtime import Runtime
+
+
+def check(
+    table: Annotated[Path, typer.Argument(help="The table file.")],
+    *,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    expect_digest: Annotated[
+        str | None, typer.Option(help="Fail unless the table has this SHA-256 digest.")
+    ] = None,
+    prime: Annotated[
+        bool, typer.Option("--prime", help="Compile and call every bucket of --model now.")
+    ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="FILE.py, FILE.py:NAME or package.module:NAME.")
+    ] = None,
+    seqlens: Annotated[str | None, typer.Option(help="Sizes of the dim seqlen: 560,1024.")] = None,
+    dims: Annotated[
+        str | None, typer.Option(help='Sizes of named dims: "batch=1,8;seqlen=560,1024".')
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help='One input, "hidden_states=[seqlen,3420]:bf16". Repeatable.'),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Cast model and inputs: bf16, f16, f32.")
+    ] = None,
+    on_miss: Annotated[
+        str, typer.Option(help="strict ends a bucket at a miss; fallback compiles it all the same.")
+    ] = "strict",
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Write this file last, when everything is ready.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.0, help="Give up after this many seconds, with code 11.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+) -> None:
+    """Say whether a table is ready for this machine; with --prime, compile every bucket too."""
+    if prime != (model is not None):
+        raise SettingsError("--prime and --model belong together", "give both, or neither")
+    if on_miss not in ("strict", "fallback"):
+        raise SettingsError(f"--on-miss {on_miss!r} cannot be primed", "use strict or fallback")
+    if ready_file is not None:
+        _remove(ready_file)
+    run = _Run(table, as_json=as_json)
+    with run.limited(timeout):
+        from warmup.checking import check as examine
+
+        run.checked(examine(table, device=device, expect_digest=expect_digest))
+        if model is not None:
+            from warmup.priming import prime as compile_all
+
+            with contextlib.redirect_stdout(sys.stderr):  # the user's model may print
+                run.report = compile_all(
+                    run.report,
+                    model,
+                    seqlens=seqlens,
+                    dims=dims,
+                    inputs=tuple(inputs or ()),
+                    device=device,
+                    dtype=dtype,
+                    on_miss=on_miss,
+                    observer=run,
+                )
+    if ready_file is not None and run.report.state is State.READY:
+        _write(ready_file, f"{run.report.digest}\n")
+    run.finish()
+    raise typer.Exit(run.report.state.exit_code)
+
+
+class _Run:
+    """What one command knows so far; a `warmup.priming.Observer`."""
+
+    def __init__(self, path: Path, *, as_json: bool) -> None:
+        self.report = CheckReport(state=State.PARTLY, path=path)
+        self._as_json = as_json
+        self._out = sys.stdout
+        self._at = "before the first bucket"
+        self._done: list[PrimedBucket] = []
+        self._ending = threading.Lock()
+
+    def checked(self, report: CheckReport) -> None:
+        """Keep and print what the check of the file found."""
+        self.report = report
+        if not self._as_json and report.table is not None:
+            built = report.table.provenance.runtime
+            kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(report.rows.items()))
+            self._say(f"digest    {report.digest}")
+            self._say(f"rows      {sum(report.rows.values())}{f' ({kinds})' if kinds else ''}")
+            self._say(f"tuned on  {_line(built)}")
+            self._say(f"here      {_line(report.here) if report.here else 'unknown'}")
+
+    def bucket_started(self, bucket: Bucket) -> None:
+        """Remember where the run is."""
+        self._at = f"in bucket {bucket}"
+
+    def bucket_finished(self, primed: PrimedBucket) -> None:
+        """Print one line."""
+        self._done.append(primed)
+        if not self._as_json:
+            self._say(
+                f"bucket    {primed.bucket}: {primed.hits} hits, {len(primed.misses)} misses, "
+                f"{len(primed.uncovered)} uncovered, {primed.cached} from cache, "
+                f"{primed.seconds:.1f} s"
+            )
+
+    @contextlib.contextmanager
+    def limited(self, seconds: float | None) -> Iterator[None]:
+        """End the process with code 11 when the work inside takes longer than *seconds*.
+
+        A thread does it, since what hangs may be a compiler or a kernel that no exception reaches.
+        """
+        if seconds is None:
+            yield
+            return
+        timer = threading.Timer(seconds, self._expire, (seconds,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._ending.acquire()  # an expiry under way ends the process meanwhile
+
+    def _expire(self, seconds: float) -> None:
+        with self._ending:
+            late = f"timeout: {seconds:g} s passed {self._at}"
+            report = replace(self.report, buckets=tuple(self._done))
+            self.report = report.with_problems(State.PARTLY, late)
+            self.finish()
+            sys.stderr.flush()
+            os._exit(State.PARTLY.exit_code)
+
+    def finish(self) -> None:
+        """Print the outcome: problems and remarks on stderr, the rest on stdout."""
+        report = self.report
+        for line in _problems(report):
+            sys.stderr.write(f"{_rank()}error: {printable(' '.join(line.split()))}\n")
+        for line in _warnings(report):
+            sys.stderr.write(f"{_rank()}warning: {printable(' '.join(line.split()))}\n")
+        if self._as_json:
+            json.dump(_document(report), self._out, indent=2, sort_keys=True)
+            self._out.write("\n")
+        elif report.table is not None:
+            if report.buckets:
+                ready = sum(bucket.problem is None for bucket in report.buckets)
+                self._say(f"primed    {ready} of {len(report.buckets)} buckets")
+            self._say(f"state     {report.state} ({report.state.exit_code})")
+        self._out.flush()
+
+    def _say(self, line: str) -> None:
+        self._out.write(printable(line) + "\n")
+        self._out.flush()
+
+
+def _problems(report: CheckReport) -> list[str]:
+    hard = [each for each in report.mismatches if each.is_hard]
+    return [*report.problems, *(f"{e.field}: expected {e.expected}, found {e.found}" for e in hard)]
+
+
+def _warnings(report: CheckReport) -> list[str]:
+    soft = [each for each in report.mismatches if not each.is_hard]
+    return [*report.remarks, *(f"{e.field}: expected {e.expected}, found {e.found}" for e in soft)]
+
+
+def _document(report: CheckReport) -> dict[str, Any]:
+    built = report.table.provenance.runtime if report.table else None
+    return {
+        "path": str(report.path),
+        "state": report.state.value,
+        "exit_code": report.state.exit_code,
+        "digest": report.digest,
+        "rank": os.environ.get("RANK"),
+        "rows": dict(report.rows),
+        "tuned_on": asdict(built) if built else None,
+        "here": asdict(report.here) if report.here else None,
+        "problems": _problems(report),
+        "mismatches": [
+            {"field": m.field, "expected": m.expected, "found": m.found, "hard": m.is_hard}
+            for m in report.mismatches
+        ],
+        "remarks": list(report.remarks),
+        "buckets": [
+            {
+                "bucket": dict(primed.bucket.sizes),
+                "hits": primed.hits,
+                "from_cache": primed.cached,
+                "cached_misses": primed.cached_misses,
+                "misses": list(primed.misses),
+                "uncovered": list(primed.uncovered),
+                "seconds": round(primed.seconds, 3),
+                "problem": primed.problem,
+            }
+            for primed in report.buckets
+        ],
+    }
+
+
+def _line(runtime: Runtime) -> str:
+    device = runtime.device
+    size = (
+        f"{device.threads} threads"
+        if device.type == "cpu"
+        else f"{device.sm_count} SMs, {device.memory_gib} GiB, MIG {device.mig or 'off'}"
+    )
+    versions = ", ".join(
+        f"{part} {getattr(runtime, part)}"
+        for part in ("torch", "triton", "cuda", "driver", "cublas")
+        if getattr(runtime, part) is not None
+    )
+    return f"{device.name or 'unnamed'} ({device.vendor} {device.arch}, {size}), {versions}"
+
+
+def _rank() -> str:
+    """Name this rank where a launcher numbers its processes, whose lines share one log."""
+    rank = os.environ.get("RANK")
+    return f"rank {rank}: " if rank is not None else ""
+
+
+def _remove(ready_file: Path) -> None:
+    """Remove what an earlier run left, before anything can fail."""
+    try:
+        ready_file.parent.stat()
+        ready_file.unlink(missing_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"--ready-file {ready_file}: {error.strerror}", "name a file in a writable folder"
+        ) from error
+
+
+def _write(ready_file: Path, text: str) -> None:
+    """Put *text* at *ready_file*: a probe sees no file or the whole of it."""
+    try:
+        descriptor, temporary = tempfile.mkstemp(
+            prefix=f".{ready_file.name}.", dir=ready_file.parent
+        )
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(text)
+        Path(temporary).replace(ready_file)
+    except OSError as error:
+        raise SettingsError(
+            f"--ready-file {ready_file}: {error.strerror}", "name a file in a writable folder"
+        ) from error

@@ -1,0 +1,158 @@
+"""`prime`: compile every bucket of a model from a table that `check` found ready. Floor 2."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from warmup.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
+from warmup.checking import CheckReport, PrimedBucket, State, first_line
+from warmup.errors import ContradictionWarning, ModelError, SettingsError, warmup_error_in
+from warmup.serving import Handle, install
+
+if TYPE_CHECKING:
+    import torch
+
+    from warmup.models import LoadedModel
+
+
+class Observer(Protocol):
+    """Who is told how priming gets on."""
+
+    def bucket_started(self, bucket: Bucket) -> None:
+        """A bucket begins to compile."""
+
+    def bucket_finished(self, primed: PrimedBucket) -> None:
+        """A bucket was compiled and called, or failed."""
+
+
+def prime(
+    checked: CheckReport,
+    model: str,
+    *,
+    seqlens: str | Sequence[int] | None = None,
+    dims: str | None = None,
+    inputs: Sequence[str] = (),
+    device: str = "auto",
+    dtype: str | None = None,
+    on_miss: str = "strict",
+    observer: Observer | None = None,
+) -> CheckReport:
+    """Compile and call every bucket of *model* once from a table that *checked* found ready.
+
+    As a server does it: the table installed with *on_miss*, `torch.compile(model, dynamic=False)`,
+    no gradients. So inductor's caches are warm for servers that install this table. A measurement
+    that no row covers is refused. A bucket that fails does not stop the others. Arguments are
+    spelled as on the command line.
+
+    Raises:
+        SettingsError, ModelError: an argument or the model cannot be used.
+    """
+    if checked.state is not State.READY or checked.table is None:
+        return checked
+    sizes = seqlens if isinstance(seqlens, str | None) else ",".join(map(str, seqlens))
+    buckets, specs = parse_buckets(sizes, dims), parse_inputs(inputs)
+    from warmup.inductor.machine import resolve_device
+    from warmup.models import load_model, parse_dtype
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        work = _Priming(
+            load_model(model),
+            specs,
+            resolve_device(device),
+            parse_dtype(dtype, "--dtype") if dtype is not None else None,
+            checked.table.policy.seed,
+        )
+        work.place()
+        with install(
+            checked.table, on_miss=on_miss, uncovered="forbid", device=str(work.device)
+        ) as handle:
+            for bucket in buckets:
+                if observer is not None:
+                    observer.bucket_started(bucket)
+                work.done.append(work.run(bucket, handle))
+                if observer is not None:
+                    observer.bucket_finished(work.done[-1])
+            is_silent = handle.report().is_silent
+    problems = [f"bucket {each.bucket}: {each.problem}" for each in work.done if each.problem]
+    if is_silent and not problems:
+        problems.append("no bucket asked for a decision: this table is not about this model")
+    contradictions = dict.fromkeys(
+        str(each.message) for each in caught if isinstance(each.message, ContradictionWarning)
+    )
+    primed = replace(checked, buckets=tuple(work.done), remarks=(*checked.remarks, *contradictions))
+    return primed.with_problems(State.PARTLY, *problems)
+
+
+@dataclass
+class _Priming:
+    """One model being primed."""
+
+    model: LoadedModel
+    specs: tuple[InputSpec, ...]
+    device: torch.device
+    dtype: torch.dtype | None
+    seed: int
+    done: list[PrimedBucket] = field(default_factory=list)
+
+    def place(self) -> None:
+        """Put the model on its device."""
+        try:
+            self.model.module.to(device=self.device, dtype=self.dtype)
+        except RuntimeError as error:
+            raise ModelError(
+                f"the model does not fit on {self.device} ({first_line(error)})"
+            ) from error
+
+    def run(self, bucket: Bucket, handle: Handle) -> PrimedBucket:
+        """Compile and call one bucket, and return what the table's report gained by it."""
+        before, started = handle.report(), time.monotonic()
+        try:
+            self._call(bucket)
+            problem = None
+        except SettingsError:
+            raise
+        except Exception as error:  # noqa: BLE001  the user's model may raise anything
+            problem = str(warmup_error_in(error) or first_line(error))
+        after = handle.report()
+        misses = _gained(before.misses, after.misses)
+        uncovered = _gained(before.uncovered, after.uncovered)
+        if problem is None and misses:
+            problem = f"no row answers {', '.join(f'`{key}`' for key in misses)}"
+        cached_misses = after.cached_misses - before.cached_misses
+        if problem is None and cached_misses:
+            problem = f"no row had answered {cached_misses} decisions of graphs from the cache"
+        if problem is None and uncovered:
+            problem = f"a measurement was refused at {', '.join(uncovered)}"
+        return PrimedBucket(
+            bucket=bucket,
+            hits=sum(after.hits.values()) - sum(before.hits.values()),
+            cached=after.cached_decisions - before.cached_decisions,
+            cached_misses=cached_misses,
+            misses=misses,
+            uncovered=uncovered,
+            seconds=time.monotonic() - started,
+            problem=problem,
+        )
+
+    def _call(self, bucket: Bucket) -> None:
+        import torch
+
+        from warmup.inductor.live import compile_model
+        from warmup.models import make_inputs
+
+        torch.compiler.reset()  # dynamo would run the model uncompiled from the ninth size on
+        torch.manual_seed(self.seed)
+        made = make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
+        with torch.no_grad():
+            compile_model(self.model.module)(*made.args, **made.kwargs)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def _gained(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(name for name, count in after.items() if count > before.get(name, 0))

@@ -1,0 +1,208 @@
+"""`build_problems`: tune exactly what serving missed, without the model. Floor 2.
+
+Each problem is rebuilt as a stand-in, tuned, served from the table and compared with eager. What
+cannot be rebuilt is reported with its reason, and the others go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from warmup.bucket import Bucket
+from warmup.building import (
+    DEFAULT_MODE,
+    SILENT,
+    BucketResult,
+    Build,
+    BuildReport,
+    Observer,
+    open_table,
+)
+from warmup.choice import Family, MissReason, Row, Tuned, Winner
+from warmup.errors import BuildError, ModelError, NothingRecordedError, ProblemError
+from warmup.events import Emitter
+from warmup.kernel import LAUNCH
+from warmup.kinds import kind_of
+from warmup.lookup import Lookup, OnMiss
+from warmup.misses import MissedProblem, read_misses
+from warmup.padding import PAD
+from warmup.policies import choose_policy
+from warmup.problem import GEMM
+from warmup.table.codec import digest_of
+from warmup.table.store import check_writable, read
+
+_WITH_MODEL: Final = "run `warmup build --model ...` with this bucket"
+_AS_IS: Final = Winner(Family.PAD, "as_is")
+_SHOWN: Final = 3
+
+
+def build_problems(
+    problems: str | Path,
+    *,
+    out: str | Path,
+    device: str = "auto",
+    mode: str = DEFAULT_MODE,
+    backends: str | None = None,
+    tolerance: float | None = None,
+    force: bool = False,
+    observer: Observer | None = None,
+) -> BuildReport:
+    """Tune the problems of the misses document *problems* and add their rows to the table *out*.
+
+    A problem that the table answers already is left alone, unless *force* is set or its row could
+    not be used at serving. Each finished problem is on disk before the next one starts.
+
+    Raises:
+        SettingsError: an argument or the document cannot be used; nothing was written.
+        TableError: the table is damaged, of another device, runtime or policy, or not writable.
+        NothingRecordedError: no problem could be rebuilt, and there is no table at *out*.
+    """
+    started = time.monotonic()
+    missed = _by_key(read_misses(problems))
+    from warmup.inductor import connect
+    from warmup.inductor.machine import check_compiler, resolve_device
+    from warmup.standin import make_standin, precision_of
+
+    inductor = connect()
+    torch_device = resolve_device(device)
+    check_compiler(torch_device)
+    runtime = inductor.runtime(str(torch_device))
+    policy = choose_policy(mode, backends, torch_device.type, tolerance, inductor.quiet_switches())
+    path = Path(out)
+    check_writable(path)
+    table, replaces = open_table(path, runtime, policy, force=force)
+    known = () if force else tuple(k for k, redo in missed.items() if k in table.rows and not redo)
+    wanted = [key for key in missed if key not in known]
+    results: list[BucketResult] = []
+    tuned: list[Tuned] = []
+    refused: dict[str, str] = {}
+    for index, key in enumerate(wanted):
+        try:
+            _check_rebuildable(key)
+            model, bucket = make_standin(key, torch_device)
+            work = _OneProblem(
+                inductor,
+                model,
+                (),
+                torch_device,
+                None,
+                path,
+                table,
+                force or missed[key],
+                replaces,
+                observer or SILENT,
+                tuned,
+                wanted=key,
+            )
+            try:
+                with precision_of(key, torch_device):
+                    results.append(work.run(bucket, index, len(wanted)))
+            finally:
+                table, replaces = work.table, work.replaces
+        except (BuildError, ModelError, ProblemError) as error:
+            refused[key] = str(error)
+    if not path.exists():
+        said = "; ".join(f"{key}: {reason}" for key, reason in list(refused.items())[:_SHOWN])
+        raise NothingRecordedError(
+            f"none of {len(missed)} problems could be rebuilt, and there is no table at {path}",
+            said,
+        )
+    final = read(path)
+    return BuildReport(
+        path,
+        final,
+        digest_of(final),
+        tuple(results),
+        tuple(tuned),
+        time.monotonic() - started,
+        known,
+        refused,
+    )
+
+
+def _by_key(problems: Iterable[MissedProblem]) -> dict[str, bool]:
+    """Return each key once, and whether its row is to be tuned again."""
+    found: dict[str, bool] = {}
+    for problem in problems:
+        found[problem.key] = found.get(problem.key, False) or problem.is_stale
+    return found
+
+
+def _check_rebuildable(key: str) -> None:
+    kind = kind_of(key)
+    if kind in (LAUNCH, PAD):
+        raise ProblemError(f"a {kind.name} problem needs the model: {_WITH_MODEL}")
+    kind.check(key)
+
+
+@dataclass
+class _OneProblem(Build):
+    """A build of one stand-in, in which only the key *wanted* counts."""
+
+    wanted: str = ""
+    others: list[str] = field(default_factory=list)
+
+    def run(self, bucket: Bucket, index: int, total: int) -> BucketResult:
+        """Tune the stand-in, serve it from the table and compare it with eager.
+
+        Raises:
+            BuildError: it failed, or did not ask for the key.
+        """
+        result = self.run_bucket(bucket, index, total)
+        if result.keys:
+            return result
+        if self.others:
+            raise BuildError(f"its stand-in asks for another key: {self.others[0]}")
+        raise BuildError("its stand-in leaves inductor nothing to choose")
+
+    @property
+    def tolerance(self) -> Mapping[str, float]:
+        """As the policy says for the GEMM's dtype, whatever dtype the epilogue ends in."""
+        accepted = super().tolerance
+        return dict.fromkeys(accepted, accepted[GEMM.ingredients(self.wanted)["dtype"]])
+
+    def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
+        """Return a lookup that answers and reports *wanted* alone."""
+        return _OneLookup(
+            rows, on_miss, emitter, on_tuned=self.save, wanted=self.wanted, others=self.others
+        )
+
+
+@dataclass
+class _OneLookup(Lookup):
+    """A lookup of which one key is wanted.
+
+    Another GEMM key is noted, and nothing is measured from there on. Whatever else inductor asks
+    about a stand-in is not what serving missed, and leaves no trace.
+    """
+
+    wanted: str = ""
+    others: list[str] = field(default_factory=list)
+
+    @property
+    def tunes(self) -> bool:
+        return super().tunes and not self.others
+
+    def find(self, key: str) -> Winner | MissReason:
+        kind = kind_of(key)
+        if kind is PAD:
+            return _AS_IS  # padded, it would be another GEMM
+        if kind is GEMM and key != self.wanted:
+            self.others.append(key)
+        return super().find(key)
+
+    def hit(self, key: str, winner: Winner) -> None:
+        if key == self.wanted:
+            super().hit(key, winner)
+
+    def miss(self, key: str, reason: MissReason, fallback: str) -> None:
+        if key == self.wanted:
+            super().miss(key, reason, fallback)
+
+    def tuned(self, result: Tuned) -> None:
+        if result.key == self.wanted:
+            super().tuned(result)
