@@ -17,9 +17,17 @@ from warmup.kind import Kind
 
 NO_EPILOGUE = "none"
 # Names that torch/_inductor/kernel and mkldnn_lowerings.py give to autotune_select_algorithm.
-VIA_CHOICES = frozenset({"mm", "addmm", "bmm", "baddbmm", "mm_plus_mm"})
+VIA_CHOICES = frozenset({"mm", "addmm", "bmm", "baddbmm", "mm_plus_mm", "int_mm", "scaled_mm"})
 CPU_LINEAR = frozenset({"linear_unary", "linear_binary", "packed_linear"})
 COVERED = VIA_CHOICES | CPU_LINEAR
+# Selections that the policy's max_autotune_gemm opens and no row answers: they keep the library's
+# kernel, at build and at serving, and nothing is measured for them.
+LIBRARY_ONLY = frozenset(
+    {
+        *("grouped_mm", "scaled_grouped_mm", "sparse_semi_structured_mm"),
+        *("convolution", "convolution_bwd_weight", "convolution_bwd_input"),
+    }
+)
 
 DIM: Final = r"[0-9]+(?:\.\.[0-9]*)?"
 LAYOUT: Final = rf"(?:row|col|packed|any\([0-9.,]+\))(?:/{DIM})?(?:@{DIM})?"
@@ -30,7 +38,8 @@ GEMM: Final = Kind(
     pattern=re.compile(
         rf"(?P<op>[a-z][a-z0-9_]*)(?: batch={DIM})? m={DIM} n={DIM} k={DIM} [a-z][a-z0-9_]*"
         rf"(?: dtype_b=[a-z0-9_]+)? a={LAYOUT} b={LAYOUT}(?: a2={LAYOUT})?(?: b2={LAYOUT})?"
-        rf"(?: bias=[a-z0-9]+)?(?: alpha={_NUMBER})?(?: beta={_NUMBER})? out=[a-z][a-z0-9_]*"
+        rf"(?: bias=[a-z0-9]+)?(?: scale=[a-z0-9_.,:\[\]]+)?(?: accum=fast)?"
+        rf"(?: alpha={_NUMBER})?(?: beta={_NUMBER})? out=[a-z][a-z0-9_]*"
         rf"(?: fp32=[a-z0-9]+)?(?: reduction=full)? \| epilogue={_EPILOGUE}"
     ),
     words=("op", "dtype"),
@@ -88,7 +97,8 @@ class GemmProblem:
     """One question that inductor asks: which kernel computes this GEMM?
 
     Sizes are in elements. Optional ingredients are None when they do not apply; ``alpha`` and
-    ``beta`` are 1 when absent from the key.
+    ``beta`` are 1 when absent from the key. ``scale`` spells the scales of a scaled product, that
+    of a and that of b, each a dtype and sizes; ``fast_accum`` is its less precise accumulation.
     """
 
     op: str
@@ -104,6 +114,8 @@ class GemmProblem:
     a2: Layout | None = None
     b2: Layout | None = None
     bias: str | None = None
+    scale: str | None = None
+    fast_accum: bool = False
     alpha: float = 1
     beta: float = 1
     fp32: str | None = None
@@ -127,6 +139,8 @@ class GemmProblem:
         words += [f"a2={self.a2}"] if self.a2 is not None else []
         words += [f"b2={self.b2}"] if self.b2 is not None else []
         words += [f"bias={self.bias}"] if self.bias is not None else []
+        words += [f"scale={self.scale}"] if self.scale is not None else []
+        words += ["accum=fast"] if self.fast_accum else []
         words += [f"alpha={spell_number(self.alpha)}"] if self.alpha != 1 else []
         words += [f"beta={spell_number(self.beta)}"] if self.beta != 1 else []
         words.append(f"out={self.out}")

@@ -53,6 +53,7 @@ OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "swish": nn.functional.silu,
     "to": lambda x, dtype: x.to(dtype),
 }
+_NOT_REBUILT: Final = frozenset({"int_mm", "scaled_mm"})
 _REDUCTIONS: Final = {
     "bf16": "allow_bf16_reduced_precision_reduction",
     "f16": "allow_fp16_reduced_precision_reduction",
@@ -70,7 +71,7 @@ def make_standin(key: str, device: torch.device) -> tuple[LoadedModel, Bucket]:
         ProblemError: *key* is not a GEMM key, or no stand-in can be made of it.
     """
     problem = parse_problem(key)
-    if problem.op not in COVERED:
+    if problem.op not in COVERED or problem.op in _NOT_REBUILT:
         raise ProblemError(f"there is no stand-in for the op {problem.op}")
     if problem.op in CPU_LINEAR and device.type != "cpu":
         raise ProblemError(f"the op {problem.op} is one of the CPU")

@@ -59,9 +59,9 @@ def test_a_template_row_is_the_one_choice_generated_and_its_epilogue_fuses(
     assert names(result) == ["lookup.hit"]
 
 
-@pytest.mark.parametrize("op", ["bmm", "baddbmm", "mm_plus_mm"])
+@pytest.mark.parametrize("op", ["bmm", "baddbmm", "mm_plus_mm", "int_mm", "scaled_mm"])
 def test_the_other_ops_take_template_rows(tmp_path: Path, op: str) -> None:
-    """bmm, baddbmm and mm_plus_mm generate one template from one row and hit once."""
+    """Every other op generates one template from one row and hits once."""
     result = lower(tmp_path, op=op, winner="triton", m=64, epilogue=True, tile=TILE)
     assert len(result["generated"]) == 1
     assert result["tile"] == {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}

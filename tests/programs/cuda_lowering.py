@@ -83,10 +83,14 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
         "bmm": lambda x, w, b: torch.bmm(x, w),
         "baddbmm": lambda x, w, b: torch.baddbmm(b, x, w),
         "mm_plus_mm": lambda x, w, b: x @ w + (x + 1) @ (w + 1),
+        "int_mm": lambda x, w, b: torch._int_mm(x, w),
     }
 
-    def compute(x: Any, w: Any, b: Any) -> Any:
-        y = products[case["op"]](x, w, b)
+    def compute(x: Any, w: Any, b: Any, *scales: Any) -> Any:
+        if scales:
+            y = torch._scaled_mm(x, w.t(), *scales, out_dtype=torch.bfloat16)
+        else:
+            y = products[case["op"]](x, w, b)
         return torch.relu(y) * b if case["epilogue"] else y
 
     with mode:
@@ -97,6 +101,12 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
             torch.empty(*batch, k, n, **dtype),
             torch.empty(n, **dtype),
         ]
+        if case["op"] == "int_mm":
+            inputs[:2] = [factor.to(torch.int8) for factor in inputs[:2]]
+        elif case["op"] == "scaled_mm":  # its second factor lies by columns
+            x, w = inputs[0], torch.empty(n, k, **dtype)
+            inputs[:2] = [factor.to(torch.float8_e4m3fn) for factor in (x, w)]
+            inputs += [torch.empty((), device="cuda:0") for _ in range(2)]
         table = torch._inductor.decomposition.select_decomp_table()
         graph = make_fx(compute, decomposition_table=table)(*inputs)
     if case["op"] == "mm_plus_mm":  # a post-grad pattern makes it out of two mm and an add

@@ -19,8 +19,13 @@ from warmup.choice import Family, KwargValue, MissReason, Winner, portable_kwarg
 from warmup.inductor.describe import PostOp
 from warmup.inductor.versions import Version
 
-# Follow from the device or the precision settings, not from tuning.
-_NOT_TUNABLE = frozenset({"ALLOW_TF32", "NUM_SMS", "TMA_SIZE", "USE_FAST_ACCUM"})
+# Follow from the device, the operands or the precision settings, not from tuning.
+_NOT_TUNABLE = frozenset(
+    {
+        *("ALLOW_TF32", "NUM_SMS", "TMA_SIZE", "USE_FAST_ACCUM"),
+        *("SCALE_RECIPE_A", "SCALE_RECIPE_B", "TILE_SIZE_A", "TILE_SIZE_B"),
+    }
+)
 
 
 def identify(choice: Any) -> Winner | None:

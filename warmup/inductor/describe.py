@@ -59,8 +59,7 @@ def describe(
 def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None) -> GemmProblem:
     node = current_node()
     size = list(layout.size)
-    first = inputs[0] if name in CPU_LINEAR else inputs[-4 if name == "mm_plus_mm" else -2]
-    second = _weight(name, inputs)
+    first, second = _factors(name, inputs)
     dtype = first.get_dtype()
     k = first.get_size()[-1]
     batch = size[0] if len(size) > _MATRIX_DIMS else None
@@ -79,6 +78,8 @@ def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None)
         b2=_layout(inputs[-1]) if pairs else None,
         out=dtype_name(layout.dtype),
         bias=_bias(name, inputs, node, size),
+        scale=_scale(inputs, node) if name == "scaled_mm" else None,
+        fast_accum=name == "scaled_mm" and bool(_argument(node, "use_fast_accum")),
         alpha=_scalar(node, "alpha"),
         beta=_scalar(node, "beta"),
         fp32=fp32_precision(first.get_device().type) if dtype is torch.float32 else None,
@@ -87,12 +88,31 @@ def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None)
     )
 
 
-def _weight(name: str, inputs: list[Any]) -> Any:
-    if name not in CPU_LINEAR:
-        return inputs[-3 if name == "mm_plus_mm" else -1]
-    if name == "packed_linear":
-        return inputs[2]
-    return inputs[2 if name == "linear_binary" else 1]
+def _factors(name: str, inputs: list[Any]) -> tuple[Any, Any]:
+    """Return the two operands that are multiplied; of a sum of two products, the first two."""
+    if name in CPU_LINEAR:
+        return inputs[0], inputs[1 if name == "linear_unary" else 2]
+    if name == "scaled_mm":
+        return inputs[0], inputs[1]
+    return (inputs[-4], inputs[-3]) if name == "mm_plus_mm" else (inputs[-2], inputs[-1])
+
+
+def _scale(inputs: list[Any], node: Node | None) -> str:
+    """Return the dtype and sizes of each scale: one scale a tensor, a row or a block."""
+    words = []
+    for scale in inputs[2 : len(inputs) - (_argument(node, "bias") is not None)]:
+        sizes = ",".join(str(_dim(size)) for size in scale.get_size())
+        words.append(f"{dtype_name(scale.get_dtype())}[{sizes}]")
+    return ":".join(words)
+
+
+def _argument(node: Node | None, name: str) -> Any:
+    """Return the argument *name* of the operator that *node* calls, None when it is left out."""
+    if node is None or not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    named = zip(node.target._schema.arguments, node.args, strict=False)
+    given = {argument.name: value for argument, value in named}
+    return given.get(name, node.kwargs.get(name))
 
 
 def _dim(size: Any) -> Dim:
@@ -162,6 +182,8 @@ def _is(left: Any, right: Any) -> bool:
 
 
 def _bias(name: str, inputs: list[Any], node: Node | None, out: list[Any]) -> str | None:
+    if name == "scaled_mm":
+        return "1d" if _argument(node, "bias") is not None else None
     if name in ("linear_unary", "linear_binary"):
         with_bias = 3 + (name == "linear_binary")
         return "1d" if len(inputs) == with_bias else None

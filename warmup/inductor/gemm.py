@@ -34,7 +34,7 @@ from warmup.inductor.patches import Patches
 from warmup.inductor.port import Answers
 from warmup.inductor.tma import tma_candidates
 from warmup.inductor.versions import Version
-from warmup.problem import COVERED, CPU_LINEAR, VIA_CHOICES
+from warmup.problem import COVERED, CPU_LINEAR, LIBRARY_ONLY, VIA_CHOICES
 
 _US_PER_MS = 1000.0
 
@@ -187,7 +187,9 @@ class GemmChoices:
                 return original(cache, name, chosen, input_nodes, layout, *args, **kw)
 
             if not self._answers_for(name):
-                return proceed(_generate(choices))
+                ready = _generate(choices)
+                declined = self._active and name in LIBRARY_ONLY and tuning_is_on()
+                return proceed([_library_or_first(ready)] if declined else ready)
             dropped, rejected = self._take_notes()
             try:
                 post_op = post_op_of(choices) if name in CPU_LINEAR else None
