@@ -18,7 +18,17 @@ WORDS = {
 }
 PARTS = {"table", "inductor"}
 VERBS = {
-    *{"lookup", "models", "policies", "agreement", "building", "rebuilding", "standin", "operands"},
+    *{
+        "lookup",
+        "models",
+        "policies",
+        "agreement",
+        "building",
+        "outcome",
+        "rebuilding",
+        "standin",
+        "operands",
+    },
     *{"serving", "running", "checking", "priming", "diagnosing"},
     *{"auditing", "ledger", "misses", "exposition"},
 }

@@ -1,7 +1,8 @@
 """warmup: max-autotune ahead of time for torch.compile. Importing it does nothing, and no torch.
 
 `build` tunes every bucket and writes a table, `install` serves from one, `audit` reads what
-happened. The verbs are `warmup.building`, `warmup.serving` and `warmup.auditing`.
+happened. Before a start, `diagnose` looks at the machine, `check` at a table on it, and `prime`
+compiles every bucket. Each name is loaded from its own module when it is first used.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from warmup.auditing import AuditReport, audit
-    from warmup.building import BuildReport, build
+    from warmup.building import build
+    from warmup.checking import CheckReport, check
+    from warmup.diagnosing import Diagnosis, diagnose
     from warmup.errors import (
         AdapterError,
         BuildError,
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
         WarmupError,
         WarmupWarning,
     )
+    from warmup.outcome import BuildReport
+    from warmup.priming import prime
     from warmup.serving import Handle, Report, install
     from warmup.table.store import read as load
 
@@ -36,8 +41,10 @@ _HOMES = {
     "AdapterError": "errors",
     "AuditReport": "auditing",
     "BuildError": "errors",
-    "BuildReport": "building",
+    "BuildReport": "outcome",
+    "CheckReport": "checking",
     "ContradictionWarning": "errors",
+    "Diagnosis": "diagnosing",
     "Handle": "serving",
     "MissError": "errors",
     "ModelError": "errors",
@@ -51,7 +58,10 @@ _HOMES = {
     "WarmupWarning": "errors",
     "audit": "auditing",
     "build": "building",
+    "check": "checking",
+    "diagnose": "diagnosing",
     "install": "serving",
+    "prime": "priming",
 }
 
 __all__ = [
@@ -59,7 +69,9 @@ __all__ = [
     "AuditReport",
     "BuildError",
     "BuildReport",
+    "CheckReport",
     "ContradictionWarning",
+    "Diagnosis",
     "Handle",
     "MissError",
     "ModelError",
@@ -74,8 +86,11 @@ __all__ = [
     "__version__",
     "audit",
     "build",
+    "check",
+    "diagnose",
     "install",
     "load",
+    "prime",
 ]
 
 logging.getLogger("warmup").addHandler(logging.NullHandler())

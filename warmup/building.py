@@ -6,10 +6,11 @@ import contextlib
 import datetime as dt
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import warmup
 from warmup.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
@@ -24,6 +25,7 @@ from warmup.errors import (
 )
 from warmup.events import Emitter, Event, EventName
 from warmup.lookup import Lookup, OnMiss
+from warmup.outcome import SILENT, BucketResult, BuildReport, Observer
 from warmup.policies import MODES, choose_policy
 from warmup.runtime import Runtime
 from warmup.table import Policy, Provenance, Table
@@ -45,66 +47,6 @@ if TYPE_CHECKING:
     from warmup.models import Inputs, LoadedModel
 
 DEFAULT_MODE: Final = "max-autotune-gemm"
-
-
-class Observer(Protocol):
-    """Who is told how a build gets on."""
-
-    def bucket_started(self, bucket: Bucket, index: int, total: int) -> None:
-        """Bucket number *index* (from 0) of *total* begins."""
-
-    def problem_finished(self, tuned: Tuned) -> None:
-        """One problem was tuned and is on disk."""
-
-    def bucket_finished(self, result: BucketResult) -> None:
-        """A bucket was tuned and its output agrees with eager."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketResult:
-    """One finished bucket: its keys in graph order, how many were tuned now, error and seconds.
-
-    ``error`` is the relative L2 distance of the compiled output, served from the table, to eager.
-    """
-
-    bucket: Bucket
-    keys: tuple[str, ...]
-    tuned: int
-    error: float
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class BuildReport:
-    """A finished build. ``timings`` holds every candidate of the problems tuned now.
-
-    A build from a list of problems has ``known``, the keys that the table had already, and
-    ``not_rebuilt``, those that it could not tune and why.
-    """
-
-    path: Path
-    table: Table
-    digest: str
-    buckets: tuple[BucketResult, ...]
-    timings: tuple[Tuned, ...]
-    seconds: float
-    known: tuple[str, ...] = ()
-    not_rebuilt: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class _Silent:
-    def bucket_started(self, bucket: Bucket, index: int, total: int) -> None:
-        pass
-
-    def problem_finished(self, tuned: Tuned) -> None:
-        pass
-
-    def bucket_finished(self, result: BucketResult) -> None:
-        pass
-
-
-SILENT: Final[Observer] = _Silent()
 
 
 def build(
@@ -213,6 +155,7 @@ class Build:
     replaces: bool
     observer: Observer
     tuned: list[Tuned] = field(default_factory=list)
+    uncovered: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.model.module.to(device=self.device, dtype=self.dtype)
@@ -249,6 +192,7 @@ class Build:
             tuned=len(self.tuned) - before,
             error=error,
             seconds=time.monotonic() - started,
+            uncovered=dict(self.uncovered),
         )
         self.observer.bucket_finished(result)
         return result
@@ -274,14 +218,20 @@ class Build:
     def _compiled(
         self, inputs: Inputs, bucket: Bucket, on_miss: OnMiss
     ) -> tuple[tuple[str, ...], Any]:
-        """Return the keys asked for, each once, and the output of one call."""
+        """Return the keys asked for, each once, and the output of one call.
+
+        ``uncovered`` then counts what this call measured without a row.
+        """
         from warmup.inductor.live import compile_model, empty_caches
 
         asked: dict[str, None] = {}
+        self.uncovered.clear()
 
         def note(event: Event) -> None:
             if event.name in (EventName.HIT, EventName.TUNED):
                 asked[str(event.fields["key"])] = None
+            elif event.name is EventName.UNCOVERED:
+                self.uncovered[str(event.fields["site"])] += 1
 
         done = {tuned.key for tuned in self.tuned}
         rows = self.table.rows

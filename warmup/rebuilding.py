@@ -13,15 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from warmup.bucket import Bucket
-from warmup.building import (
-    DEFAULT_MODE,
-    SILENT,
-    BucketResult,
-    Build,
-    BuildReport,
-    Observer,
-    open_table,
-)
+from warmup.building import DEFAULT_MODE, Build, open_table
 from warmup.choice import Family, MissReason, Row, Tuned, Winner
 from warmup.errors import BuildError, ModelError, NothingRecordedError, ProblemError
 from warmup.events import Emitter
@@ -29,6 +21,7 @@ from warmup.kernel import LAUNCH
 from warmup.kinds import kind_of
 from warmup.lookup import Lookup, OnMiss
 from warmup.misses import MissedProblem, read_misses
+from warmup.outcome import SILENT, BucketResult, BuildReport, Observer
 from warmup.padding import PAD
 from warmup.policies import choose_policy
 from warmup.problem import GEMM

@@ -1,12 +1,15 @@
 """Serve the vision block on a GPU and print, as JSON, what was measured and what was answered.
 
-python serve_block.py '{"table": "t.json", "seqlens": [64], "mode": "default"}'
+    python serve_block.py '{"table": "t.json", "seqlens": [64], "mode": "default"}'
+
+Under torchrun each rank serves on the GPU of its LOCAL_RANK, in a process group made before.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._inductor.runtime import benchmarking
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
@@ -44,6 +48,10 @@ def count(owner: Any, name: str, counts: Counter[str], where: str) -> None:
 
 def main() -> None:
     case = json.loads(sys.argv[1])
+    local = os.environ.get("LOCAL_RANK")
+    if local is not None:
+        torch.cuda.set_device(int(local))
+        dist.init_process_group("gloo")
     counts: Counter[str] = Counter()
     owners = [benchmarking.Benchmarker, *benchmarking.Benchmarker.__subclasses__()]
     for owner in {*owners, type(benchmarking.benchmarker)}:
@@ -61,6 +69,7 @@ def main() -> None:
             case["table"],
             on_miss=case.get("on_miss", "strict"),
             uncovered=case.get("uncovered", "count"),
+            device=f"cuda:{local or 0}",
         )
     served = torch.compile(model, dynamic=False, **MODES[case["mode"]])
     errors = []
@@ -87,8 +96,13 @@ def main() -> None:
             "unused": list(report.unused),
             "from_cache": report.from_cache,
             "silent": report.is_silent,
+            "digest": report.digest,
         }
-    sys.stdout.write("RESULT " + json.dumps(result))
+    if local is not None:
+        number = dist.group.WORLD._get_sequence_number_for_group()
+        result |= {"rank": local, "collectives": number}
+        dist.destroy_process_group()
+    sys.stdout.write("RESULT " + json.dumps(result) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ from rich.progress import (
 )
 
 from warmup.bucket import Bucket
-from warmup.building import BucketResult
 from warmup.choice import Tuned
+from warmup.outcome import BucketResult
 
 
 class BuildProgress(AbstractContextManager["BuildProgress"]):
-    """A `warmup.building.Observer` that draws; on a stream that is no terminal it prints lines."""
+    """A `warmup.outcome.Observer` that draws; on a stream that is no terminal it prints lines."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, markup=False, highlight=False)

@@ -11,12 +11,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as Grid
 
-from warmup.building import BuildReport
 from warmup.choice import Row, Tuned
 from warmup.errors import SettingsError, printable
 from warmup.kernel import LAUNCH
 from warmup.kind import Kind
 from warmup.kinds import KINDS, ingredients_of, kind_of, natural_order
+from warmup.outcome import BuildReport
 from warmup.problem import GEMM
 from warmup.table import Table
 from warmup.table.codec import digest_of, encode
@@ -44,6 +44,9 @@ def print_build(report: BuildReport) -> None:
     if launches:
         gain = _mean_gain([report.table.rows[key] for key in launches])
         console.print(f"{len(launches)} launch configs{gain}", soft_wrap=True)
+    if report.uncovered:
+        sites = ", ".join(f"{site} {count}" for site, count in sorted(report.uncovered.items()))
+        console.print(f"measured at serving although all rows are there: {sites}", soft_wrap=True)
     size = report.path.stat().st_size
     if size > _CONFIG_MAP_BYTES:
         sys.stderr.write(f"note: {report.path} has {size} bytes, more than a ConfigMap holds\n")
@@ -73,6 +76,7 @@ def print_build_json(report: BuildReport) -> None:
                     "keys": list(result.keys),
                     "tuned": result.tuned,
                     "error": result.error,
+                    "uncovered": dict(result.uncovered),
                     "seconds": round(result.seconds, 3),
                 }
                 for result in report.buckets

@@ -1,0 +1,83 @@
+"""What a build tells: to an observer while it runs, and in its report. Floor 2; no torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from warmup.bucket import Bucket
+from warmup.choice import Tuned
+from warmup.table import Table
+
+
+class Observer(Protocol):
+    """Who is told how a build gets on."""
+
+    def bucket_started(self, bucket: Bucket, index: int, total: int) -> None:
+        """Bucket number *index* (from 0) of *total* begins."""
+
+    def problem_finished(self, tuned: Tuned) -> None:
+        """One problem was tuned and is on disk."""
+
+    def bucket_finished(self, result: BucketResult) -> None:
+        """A bucket was tuned and its output agrees with eager."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketResult:
+    """One finished bucket: its keys in graph order, how many were tuned now, error and seconds.
+
+    ``error`` is the relative L2 distance of the compiled output, served from the table, to eager;
+    ``uncovered`` counts, by site, what was measured although every row was there.
+    """
+
+    bucket: Bucket
+    keys: tuple[str, ...]
+    tuned: int
+    error: float
+    seconds: float
+    uncovered: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """A finished build. ``timings`` holds every candidate of the problems tuned now.
+
+    A build from a list of problems has ``known``, the keys that the table had already, and
+    ``not_rebuilt``, those that it could not tune and why.
+    """
+
+    path: Path
+    table: Table
+    digest: str
+    buckets: tuple[BucketResult, ...]
+    timings: tuple[Tuned, ...]
+    seconds: float
+    known: tuple[str, ...] = ()
+    not_rebuilt: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def uncovered(self) -> Mapping[str, int]:
+        """What is measured at serving although every row is there, by site, over all buckets."""
+        counts: Counter[str] = Counter()
+        for result in self.buckets:
+            counts.update(result.uncovered)
+        return dict(counts)
+
+
+@dataclass
+class _Silent:
+    def bucket_started(self, bucket: Bucket, index: int, total: int) -> None:
+        pass
+
+    def problem_finished(self, tuned: Tuned) -> None:
+        pass
+
+    def bucket_finished(self, result: BucketResult) -> None:
+        pass
+
+
+SILENT: Final[Observer] = _Silent()
