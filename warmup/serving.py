@@ -220,6 +220,8 @@ def install(
         torch=here.torch,
         mismatches=[str(mismatch) for mismatch in mismatches],
     )
+    if here.device.type != "cpu":
+        inductor.wake_workers()
     handle = Handle(found.table, digest, lookup, tally, attachment, file)
     atexit.register(handle.close)
     return handle

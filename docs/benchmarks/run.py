@@ -42,7 +42,11 @@ def run_start(case: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(2 if case["start"].endswith("-warm") else 1):
             done = subprocess.run(
-                [sys.executable, str(HERE / "start.py"), json.dumps(case)],
+                [
+                    sys.executable,
+                    str(HERE / "start.py"),
+                    json.dumps({**case, "spawned": time.time()}),
+                ],
                 env=environment(folder),
                 capture_output=True,
                 text=True,

@@ -12,6 +12,7 @@ a max-autotune start writes it, a mega-cache start loads it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import statistics
@@ -27,7 +28,6 @@ import torch
 import warmup
 from warmup.bucket import Bucket, parse_inputs
 from warmup.inductor import connect
-from warmup.inductor.machine import resolve_device
 from warmup.models import Inputs, load_model, make_inputs, parse_dtype
 
 # How each kind of start compiles. CPU needs freezing for its C++ GEMM template to be a candidate.
@@ -115,33 +115,61 @@ def lookups(handle: warmup.Handle) -> dict[str, Any]:
     }
 
 
+class Watch:
+    """Counts benchmarks from `begin` on; beginning imports inductor, as a first compile would."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self.sites: Counter[str] = Counter()
+        self.timed: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        """Count from here on."""
+        self.timed = count_autotuner()
+        self.sites = self._stack.enter_context(connect().count_benchmarks())
+
+    def end(self) -> dict[str, Any]:
+        """Stop counting, and return the counts."""
+        self._stack.close()
+        return {
+            "benchmarks": sum(self.sites.values()),
+            "benchmarks_by_site": dict(self.sites),
+            "configs_timed": self.timed["bench"],
+        }
+
+
 def start(case: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Start one server and return what was measured."""
+    """Start one server and return what was measured.
+
+    A server with a table installs it before it loads its model; ``seconds`` are those of installing
+    and of compiling, without loading.
+    """
     mega = Path(case.get("mega", "mega.bin"))
     blob = mega.read_bytes() if case["start"] == "mega-cache" else None
+    watch, handle = Watch(), None
+    begin = time.perf_counter()
+    if case["start"].startswith("table"):
+        watch.begin()
+        handle = warmup.install(case["table"], on_miss=case.get("on_miss", "fallback"))
+    install_s = time.perf_counter() - begin
+    model, inputs = load(case, device)
     settings = dict(STARTS[case["start"]])
-    if device.type == "cpu" and ("autotune" in case["start"] or "freezing" in case["start"]):
-        torch._inductor.config.freezing = True
-    model = load_model(case["model"])
-    dtype = parse_dtype(case["dtype"], "dtype") if case.get("dtype") else None
-    model.module.to(device=device, dtype=dtype)
-    buckets = [Bucket((("seqlen", seqlen),)) for seqlen in case["seqlens"]]
-    specs = parse_inputs(case.get("inputs", []))
-    inputs = [make_inputs(model, specs, bucket, device, dtype) for bucket in buckets]
     result: dict[str, Any] = {"start": case["start"]}
-    inductor, handle, timed = connect(), None, count_autotuner()
     if device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    with torch.no_grad(), inductor.count_benchmarks() as benchmarks:
+    with torch.no_grad():
         begin = time.perf_counter()
+        if handle is None:
+            watch.begin()
+        if device.type == "cpu" and ("autotune" in case["start"] or "freezing" in case["start"]):
+            torch._inductor.config.freezing = True
         if blob is not None:
             torch.compiler.load_cache_artifacts(blob)
-        if case["start"].startswith("table"):
-            handle = warmup.install(case["table"], on_miss=case.get("on_miss", "fallback"))
-        compiled = torch.compile(model.module, dynamic=False, **settings)
+        compiled = torch.compile(model, dynamic=False, **settings)
         result["seconds_by_bucket"] = compile_all(compiled, inputs, device)
-        result["seconds"] = round(time.perf_counter() - begin, 3)
+        result["seconds"] = round(install_s + time.perf_counter() - begin, 3)
+        result["install_seconds"] = round(install_s, 3)
         if device.type == "cuda":
             result["peak_bytes"] = torch.cuda.max_memory_allocated()
         if case.get("steady"):
@@ -149,9 +177,7 @@ def start(case: dict[str, Any], device: torch.device) -> dict[str, Any]:
                 round(steady_us(lambda made=made: compiled(*made.args, **made.kwargs), device), 1)
                 for made in inputs
             ]
-    result["benchmarks"] = sum(benchmarks.values())
-    result["benchmarks_by_site"] = dict(benchmarks)
-    result["configs_timed"] = timed["bench"]
+    result |= watch.end()
     if case["start"] == "max-autotune" and device.type == "cuda":
         artifacts = torch.compiler.save_cache_artifacts()
         mega.write_bytes(artifacts[0] if artifacts else b"")
@@ -159,10 +185,29 @@ def start(case: dict[str, Any], device: torch.device) -> dict[str, Any]:
     return result | (lookups(handle) if handle is not None else {})
 
 
+def load(case: dict[str, Any], device: torch.device) -> tuple[torch.nn.Module, list[Inputs]]:
+    """Return the model on *device* and the inputs of every bucket."""
+    model = load_model(case["model"])
+    dtype = parse_dtype(case["dtype"], "dtype") if case.get("dtype") else None
+    model.module.to(device=device, dtype=dtype)
+    buckets = [Bucket((("seqlen", seqlen),)) for seqlen in case["seqlens"]]
+    specs = parse_inputs(case.get("inputs", []))
+    inputs = [make_inputs(model, specs, bucket, device, dtype) for bucket in buckets]
+    return model.module, inputs
+
+
+def device_of(wanted: str) -> torch.device:
+    """Return the device to serve on, without importing inductor."""
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(wanted)
+
+
 def main() -> None:
     case = json.loads(sys.argv[1])
     torch.manual_seed(0)
-    result = start(case, resolve_device(case.get("device", "auto")))
+    result = start(case, device_of(case.get("device", "auto")))
+    result["process_seconds"] = round(time.time() - case["spawned"], 3)
     sys.stdout.write("RESULT " + json.dumps(result) + "\n")
 
 

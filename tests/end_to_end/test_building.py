@@ -164,7 +164,7 @@ BAD = {
         3,
         "cannot write the table",
     ),
-    "no model": (("--seqlens", "8"), 2, "Missing option"),
+    "no model": (("--seqlens", "8"), 2, "give one of --model and --problems"),
 }
 
 

@@ -24,6 +24,7 @@ SAMPLES = [
     errors.NothingRecordedError("what", "do"),
     errors.OutputMismatchError("what", "do"),
     errors.MissError("key", "not_in_table", "near", ("m: row 1, here 2",)),
+    errors.UncoveredError("custom_op"),
     errors.AdapterError("what"),
     errors.UnsupportedTorchError("2.9.0", "2.11 to 2.15"),
     errors.InductorChangedError("torch._inductor.config:freezing is gone"),

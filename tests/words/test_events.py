@@ -219,8 +219,8 @@ def test_a_tally_counts_each_kind_of_event() -> None:
     emitter.emit(EventName.MISSED, key="b", reason="dynamic_dim")
     emitter.emit(EventName.UNCOVERED, site="conv")
     emitter.emit(EventName.TUNED, key="c", winner="w")
-    emitter.emit(EventName.CACHED, decisions=3)
-    emitter.emit(EventName.CACHED, decisions=4)
+    emitter.emit(EventName.CACHED, decisions=3, misses=1)
+    emitter.emit(EventName.CACHED, decisions=4, misses=0)
     emitter.emit(EventName.CONTRADICTED, option="o", expected="1", found="2")
     assert tally == Tally(
         hits=Counter({"a": 2}),
@@ -230,5 +230,6 @@ def test_a_tally_counts_each_kind_of_event() -> None:
         tuned=1,
         cached_graphs=2,
         cached_decisions=7,
+        cached_misses=1,
         contradictions=1,
     )

@@ -33,6 +33,8 @@ INTERNALS: Final = (
     "torch._inductor.cpp_builder:get_cpp_compiler()",
     "torch._inductor.exc:InvalidCxxCompiler",
     "torch._inductor.async_compile:AsyncCompile.triton(self, kernel_name, source_code)",
+    "torch._inductor.async_compile:AsyncCompile.use_process_pool()",
+    "torch._inductor.async_compile:maybe_warm_pool()",
     "torch._inductor.async_compile:size_hints_regex",
     "torch._inductor.config:autotune_lookup_table",
     "torch._inductor.fx_passes.pad_mm:_should_pad(match, mat1, mat2, op, input)",
