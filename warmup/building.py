@@ -26,7 +26,7 @@ from warmup.errors import (
 from warmup.events import Emitter, Event, EventName
 from warmup.lookup import Lookup, OnMiss
 from warmup.outcome import SILENT, BucketResult, BuildReport, Observer
-from warmup.policies import MODES, choose_policy
+from warmup.policies import choose_policy
 from warmup.runtime import Runtime
 from warmup.table import Policy, Provenance, Table
 from warmup.table.codec import digest_of
@@ -254,8 +254,7 @@ class Build:
     @contextlib.contextmanager
     def _attached(self, lookup: Lookup, policy: Policy, on_miss: OnMiss) -> Iterator[None]:
         tag = f"warmup-build-{on_miss}"
-        tuning = MODES[policy.mode] if on_miss is OnMiss.TUNE else {}
-        attachment = self.inductor.attach(lookup, {**policy.options, **tuning}, tag, quiet=True)
+        attachment = self.inductor.attach(lookup, policy.options, tag, quiet=True)
         try:
             yield
         finally:

@@ -198,7 +198,7 @@ class UncoveredError(WarmupError):
     def __str__(self) -> str:
         return (
             f"a measurement on the device was refused: site {self.site} is covered by no row; "
-            'build the table with this model, switch it off, or install with uncovered="count"'
+            'switch off what measures there, or install with uncovered="count"'
         )
 
 

@@ -12,8 +12,8 @@ BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "cpu": ("ATEN", "CPP"),
     "cuda": ("ATEN", "TRITON"),
 }
-# Mode of a build -> what is switched on beside GEMM choice while it tunes. Serving needs none of
-# it: the rows hold what was found.
+# Mode of a build -> what is switched on beside GEMM choice. Serving keeps it, as it changes the
+# graph too (decomposition.py); there the rows answer, and nothing of it measures.
 MODES: Final[Mapping[str, Mapping[str, bool]]] = {
     "max-autotune-gemm": {},
     "max-autotune": {"max_autotune_pointwise": True, "coordinate_descent_tuning": True},
@@ -54,6 +54,7 @@ def choose_policy(
     else:
         # A convolution has one choice then; no row kind covers Triton's own.
         options["max_autotune_conv_backends"] = "ATEN"
+    options |= MODES[mode]
     if MODES[mode]:
         # Under these its split size would be measured while compiling, and written nowhere.
         options["triton.mix_order_reduction"] = False

@@ -50,11 +50,12 @@ class RunReport:
 
     def __str__(self) -> str:
         audit = self.audit
+        missed = f", {audit.cached_misses} without a row" if audit.cached_misses else ""
         parts = [
             f"hits {sum(audit.hits.values())}",
             f"misses {audit.miss_count}{_in_brackets(audit.reasons)}",
             f"uncovered {sum(audit.uncovered.values())}{_in_brackets(audit.uncovered)}",
-            f"from cache {audit.from_cache} graphs ({audit.cached_decisions} decisions)",
+            f"from cache {audit.from_cache} graphs ({audit.cached_decisions} decisions{missed})",
             f"processes {audit.runs}",
             f"silent {len(audit.silent)}",
         ]

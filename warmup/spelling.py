@@ -82,6 +82,8 @@ def parse_problem(key: str) -> GemmProblem:
         a2=layout("a2"),
         b2=layout("b2"),
         bias=named.get("bias"),
+        scale=named.get("scale"),
+        fast_accum="accum" in named,
         alpha=float(named.get("alpha", 1)),
         beta=float(named.get("beta", 1)),
         out=named["out"],

@@ -20,16 +20,20 @@ versions, the buckets and every single start. The commands are `docs/benchmarks/
 table, then measure starts, each in a fresh process with empty caches, kinds interleaved),
 `docs/benchmarks/gpu.sh` (the GPU set) and `docs/benchmarks/micro.py`.
 
-How to read it: *compile all* is the time from before `install` or `torch.compile` until the first
+How to read it: *compile all* is the time of `install` and from `torch.compile` until the first
 outputs of all buckets, without importing torch and loading the model; the median where a start ran
 more than once. *Benchmarks* are measurements that inductor ran meanwhile, *of GEMMs* those of GEMM
-selection and of fusing into GEMMs. *Steady* is the median time of one call afterwards, per bucket:
-on a GPU the replay of a CUDA graph, on CPU the wall clock.
+selection and of fusing into GEMMs, *configs timed* those counted at `CachingAutotuner.bench`, below
+warmup's own watch. *Peak* is the largest amount of device memory allocated until then. *Steady* is
+the median time of one call afterwards, per bucket: on a GPU the replay of a CUDA graph, on CPU the
+wall clock.
 
 `default`, `max-autotune` (`max-autotune-no-cudagraphs`) and `max-autotune-gemm`
 (`options={"max_autotune_gemm": True}`) are torch alone; on CPU those with autotuning, and
-`default-freezing`, run with freezing. `table` compiles like `max-autotune-gemm` under an installed
-table, `table-max-autotune` like `max-autotune`.
+`default-freezing`, run with freezing. `mega-cache` loads what a `max-autotune` start saved with
+`torch.compiler.save_cache_artifacts`. `table` is plain `torch.compile` under an installed table,
+`table-max-autotune` the same in mode `max-autotune-no-cudagraphs`, and `table-warm` a second start
+over the first one's caches.
 """
 
 
@@ -50,8 +54,11 @@ def table_of(record: dict[str, Any], also: Any = None) -> str:
     starts = [*record["starts"], *(also["starts"] if also else [])]
     kinds = list(dict.fromkeys(start["start"] for start in starts))
     lines = [
-        "| start | runs | compile all, s | benchmarks | of GEMMs | hits / misses | steady, us |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        (
+            "| start | runs | compile all, s | benchmarks | of GEMMs | configs timed "
+            "| hits / misses | peak, MB | steady, us |"
+        ),
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for kind in kinds:
         group = [start for start in starts if start["start"] == kind]
@@ -60,8 +67,10 @@ def table_of(record: dict[str, Any], also: Any = None) -> str:
         lookups = f"{first['hits']} / {first['misses']}" if "hits" in first else ""
         columns = zip(*(start["steady_us"] for start in group), strict=True)
         steady = ", ".join(f"{statistics.median(c):.0f}" for c in columns)
+        peak = f"{first['peak_bytes'] / 1e6:.0f}" if "peak_bytes" in first else ""
         cells = [kind, len(group), f"{seconds:.1f}", first["benchmarks"], gemm_benchmarks(first)]
-        lines.append("| " + " | ".join(map(str, [*cells, lookups, steady])) + " |")
+        cells += [first.get("configs_timed", ""), lookups, peak, steady]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
 
@@ -115,6 +124,7 @@ def page() -> str:
         section(
             "llama-h200", "H200: two Llama-8B-shaped layers", NOTES["llama"], "llama-cold-h200"
         ),
+        section("swiglu-h200", "H200: the unaligned SwiGLU MLP", NOTES["swiglu"]),
         section("mlp-h200", "H200: the example MLP", NOTES["mlp-h200"]),
         section("vision-linear-h200", "H200: Linear(3420 -> 1280)", NOTES["vision"]),
         section("mlp-cpu", "CPU: the example MLP", NOTES["mlp-cpu"]),

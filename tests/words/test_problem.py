@@ -89,6 +89,8 @@ CHANGES = {
     "alpha": 0.5,
     "beta": 0,
     "fp32": "tf32",
+    "scale": "f32[]:f32[]",
+    "fast_accum": True,
     "full_reduction": True,
     "epilogue": "relu",
 }

@@ -1,7 +1,8 @@
 """The `warmup` command: parse, call one verb, print. Floor 3.
 
-stdout is data, stderr is talk. Exit codes: 0 fine; 1 an audit or diff found something; 2 usage;
-3 a `WarmupError`; 130 or 143 interrupted by SIGINT or SIGTERM, finished work kept.
+stdout is data, stderr is talk. Exit codes: 0 fine; 1 an audit, diff or doctor found something;
+2 usage; 3 a `WarmupError`; `check` has 10, 11 and 12 of its own; `run` hands on its command's;
+130 or 143 interrupted by SIGINT or SIGTERM, finished work kept.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, Final
 
 from torch._inductor.runtime import benchmarking
+from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
@@ -22,6 +23,7 @@ try:
 except ImportError:  # only Linux has Triton
     Autotuner = None
 
+_USERS_OWN: Final = "triton.autotune"
 # (end of the file name, part of the function name, site). Anywhere on the stack, first rule first:
 _OUTER_SITES: Final = (
     ("fx_passes/pad_mm.py", "", "pad"),
@@ -31,7 +33,7 @@ _OUTER_SITES: Final = (
     ("kernel/custom_op.py", "", "custom_op"),
     ("codegen/multi_kernel.py", "", "multi_kernel"),
     ("codegen/simd.py", "mix_order", "mix_order_split"),
-    ("triton/runtime/autotuner.py", "", "triton.autotune"),
+    ("triton/runtime/autotuner.py", "", _USERS_OWN),
 )
 # Else the innermost frame that matches:
 _INNER_SITES: Final = (
@@ -82,6 +84,11 @@ class BenchmarkWatch:
         return measure
 
 
+def _is_of_user(kernel: Any) -> bool:
+    """Whether *kernel* is a user's own @triton.autotune kernel inside a compiled graph."""
+    return getattr(kernel, "heuristic_type", None) is HeuristicType.USER_AUTOTUNE
+
+
 def _benchmarkers() -> list[type]:
     """Return inductor's benchmarker class and all its subclasses."""
     found: list[type] = []
@@ -101,6 +108,8 @@ def _site(frame: FrameType | None) -> str:
     while frame is not None:
         file, function = frame.f_code.co_filename.replace("\\", "/"), frame.f_code.co_name
         stack.append((file, function))
+        if function == "bench" and _is_of_user(frame.f_locals.get("self")):
+            return _USERS_OWN
         is_selector = file.endswith("_inductor/select_algorithm.py")
         if is_selector and function in _SELECTION_FRAMES:
             selection = str(frame.f_locals.get("name", selection))

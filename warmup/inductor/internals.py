@@ -51,6 +51,7 @@ INTERNALS: Final = (
     ),
     "torch._inductor.output_code:CompiledFxGraph.post_compile(self, example_inputs, constants)",
     "torch._inductor.runtime.benchmarking:Benchmarker",
+    "torch._inductor.runtime.hints:HeuristicType.USER_AUTOTUNE",
     "torch._inductor.runtime.hints:TRITON_MAX_BLOCK",
     "torch._inductor.runtime.runtime_utils:triton_config_to_hashable(cfg)",
     (

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, size_hints_regex
+from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import (
     CachingAutotuner,
     NoTritonConfigsError,
@@ -41,6 +42,13 @@ from warmup.inductor.port import Answers
 from warmup.kernel import LaunchProblem
 
 _OFFERED: Final = "_warmup_offered"
+_REJECTED: Final = MissReason.CHOICE_REJECTED
+_TUNABLE: Final = frozenset(  # of the others coordinate descent leaves the config alone
+    {
+        *(HeuristicType.POINTWISE, HeuristicType.REDUCTION),
+        *(HeuristicType.PERSISTENT_REDUCTION, HeuristicType.SPLIT_SCAN),
+    }
+)
 _SIGNATURE = re.compile(r"'signature': (\{.*?\})")
 _BLOCK_ARGUMENT = re.compile(r"(\w+)\s*:\s*tl\.constexpr")
 
@@ -62,6 +70,10 @@ class LaunchConfigs:
 
     def _deactivate(self) -> None:
         self._active = False
+
+    def _answers_for(self, kernel: Any) -> bool:
+        # A user's own kernel may want another config for each size, which its key does not name.
+        return self._active and kernel.heuristic_type is not HeuristicType.USER_AUTOTUNE
 
     # -- in compile workers --------------------------------------------------------------------
 
@@ -115,7 +127,7 @@ class LaunchConfigs:
                 return original(kernel, *args, **kw)
 
             warms_only = args[0] if args else kw.get("warm_cache_only", False)
-            if not self._active or warms_only:
+            if not self._answers_for(kernel) or warms_only:
                 return proceed()
             offered = _offered(kernel)
             key = _key(kernel)
@@ -128,12 +140,12 @@ class LaunchConfigs:
                     try:
                         result = proceed()
                     except NoTritonConfigsError:
-                        refused = MissReason.CHOICE_REJECTED
+                        refused = _REJECTED
                     else:
                         self._answers.hit(str(key), answer)
                         return result
                 answer = refused
-            if len(offered) == 1 and not _was_cached(kernel):
+            if len(offered) == 1 and not _was_cached(kernel) and not _descends(kernel):
                 return proceed()  # nothing to choose from is no decision
             if self._answers.tunes:
                 return proceed()
@@ -157,7 +169,7 @@ class LaunchConfigs:
 
     def _wrap_autotune(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def autotune_to_one_config(kernel: Any, *args: Any, **kw: Any) -> Any:
-            if not self._active:
+            if not self._answers_for(kernel):
                 return original(kernel, *args, **kw)
             key = _key(kernel)
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
@@ -168,7 +180,7 @@ class LaunchConfigs:
                     kernel.launchers = ready[:1]
                     self._answers.hit(str(key), answer)
                     return None
-                answer = MissReason.CHOICE_REJECTED
+                answer = _REJECTED
             if self._answers.tunes:
                 result = original(kernel, *args, **kw)
                 if not _descends(kernel):
@@ -183,15 +195,23 @@ class LaunchConfigs:
 
     def _wrap_descent(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def coordinate_descent_tuning(kernel: Any, launcher: Any, *args: Any, **kw: Any) -> Any:
-            if not self._active:
+            if not self._active or not _descends(kernel):
                 return original(kernel, launcher, *args, **kw)
-            if not self._answers.tunes:  # compiled before the table was installed, under that mode
-                self._answers.overruled("coordinate_descent_tuning", "False", "True")
-                launcher.config.found_by_coordesc = True
-                return launcher
-            found = original(kernel, launcher, *args, **kw)
-            self._record(kernel, _key(kernel), found.config)
-            return found
+            key = _key(kernel)
+            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+            if self._answers.tunes and not isinstance(answer, Winner):
+                found = original(kernel, launcher, *args, **kw)
+                self._record(kernel, key, found.config)
+                return found
+            if not hasattr(kernel, _OFFERED):  # compiled before: this is its first question here
+                chosen = winner_of(kernel, launcher.config)
+                if isinstance(answer, Winner) and answer == chosen:
+                    self._answers.hit(str(key), answer)
+                else:
+                    reason = _REJECTED if isinstance(answer, Winner) else answer
+                    self._answers.miss(_named(key, kernel), reason, str(chosen))
+            launcher.config.found_by_coordesc = True  # or it would be asked at every call
+            return launcher
 
         return coordinate_descent_tuning
 
@@ -238,7 +258,8 @@ def _was_cached(kernel: Any) -> bool:
 
 def _descends(kernel: Any) -> bool:
     """Whether `run` goes on to coordinate descent after choosing among the configs."""
-    return bool(kernel.inductor_meta.get("coordinate_descent_tuning", False))
+    wanted = kernel.inductor_meta.get("coordinate_descent_tuning", False)
+    return bool(wanted) and kernel.heuristic_type in _TUNABLE
 
 
 def _keep(kernel: Any, config: Any, reload_kernel: Callable[[], Any] | None) -> None:
