@@ -240,9 +240,24 @@ def test_a_default_mode_compile_is_answered_too(
     assert (sum(result["hits"].values()), result["misses"], result["silent"]) == (2, {}, False)
 
 
-def test_a_graph_with_misses_is_not_taken_over_by_a_strict_server(tmp_path: Path) -> None:
+def test_every_thread_is_answered_and_a_later_backward_too(
+    bmm_tables: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Two models compiled at once hit in each thread; a backward asks in the thread it runs in."""
+    library, _ = bmm_tables
+    done = run_python(tmp_path, str(PROGRAMS / "serve_threads.py"), str(library))
+    result = json.loads(done.stdout.split("RESULT ")[1])
+    assert sorted(key.split("=")[-1] for key in result["served_hits"]) == ["relu", "sigmoid"]
+    assert (result["served_misses"], result["benchmarks"]) == ({}, {})
+    assert [key.split(" ")[0] for key in result["backward_misses"]] == ["bmm"]
+    assert result["gradients"] == [True, True]
+
+
+def test_a_graph_with_misses_is_not_taken_over_by_a_strict_server(
+    bmm_tables: tuple[Path, Path], tmp_path: Path
+) -> None:
     """What fallback compiled without a row stays refused when it comes from a warm cache."""
-    library, _ = _bmm_tables(tmp_path)
+    library, _ = bmm_tables
     empty = tmp_path / "empty.json"
     write(empty, replace(read(library), rows={}))
     results = []
@@ -255,16 +270,20 @@ def test_a_graph_with_misses_is_not_taken_over_by_a_strict_server(tmp_path: Path
     assert "cached_miss" in strict["error"]
 
 
-def _bmm_tables(folder: Path) -> tuple[Path, Path]:
+@pytest.fixture(scope="module")
+def bmm_tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two tables for one batched product: the library call, and the C++ template."""
+    folder = tmp_path_factory.mktemp("bmm")
     program = str(PROGRAMS / "build_bmm.py")
     run_python(folder, program, str(folder / "library.json"), str(folder / "template.json"))
     return folder / "library.json", folder / "template.json"
 
 
-def test_a_cached_graph_never_answers_for_another_table(tmp_path: Path) -> None:
+def test_a_cached_graph_never_answers_for_another_table(
+    bmm_tables: tuple[Path, Path], tmp_path: Path
+) -> None:
     """With warm caches a second table is asked; the first one, again, is served from the cache."""
-    library, template = _bmm_tables(tmp_path)
+    library, template = bmm_tables
     results = []
     for table in (library, template, library):
         done = run_python(tmp_path, str(PROGRAMS / "serve_bmm.py"), str(table))

@@ -18,21 +18,20 @@ from warmup.lookup import Lookup, OnMiss
 from warmup.table import Policy, Provenance, Table
 from warmup.table.store import write
 
-OPTIONS = {"max_autotune_gemm_backends": "ATEN,CPP"}
-
 
 def main() -> None:
     recorded: list[Tuned] = []
     inductor = connect()
     lookup = Lookup({}, OnMiss.TUNE, Emitter([]), on_tuned=recorded.append)
-    attachment = inductor.attach(lookup, OPTIONS, "test", quiet=True)
+    options = {**inductor.quiet_switches(), "max_autotune_gemm_backends": "ATEN,CPP"}
+    attachment = inductor.attach(lookup, options, "test", quiet=True)
     with empty_caches(), torch.no_grad():
         compiled = torch.compile(lambda a, b: torch.relu(torch.bmm(a, b)), mode="max-autotune")
         compiled(torch.randn(4, 64, 32), torch.randn(4, 32, 48))
     attachment.detach()
     (problem,) = recorded
     provenance = Provenance(inductor.runtime("cpu"), "test", "2026-01-01T00:00:00Z")
-    policy = Policy(mode="max-autotune", options=OPTIONS, timing="test", seed=0, tolerance={})
+    policy = Policy(mode="max-autotune", options=options, timing="test", seed=0, tolerance={})
     evidence = Evidence(
         time_us=1.0, library_us=1.0, runner_up=None, runner_up_us=None, tried=2, failed=0
     )

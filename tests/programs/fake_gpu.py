@@ -1,11 +1,15 @@
 """A stated H100 for a machine without a GPU: enough for inductor to lower, schedule and generate.
 
-Shows what inductor generates given that a card qualifies; it neither compiles nor runs a kernel.
+Shows what inductor generates given that a card qualifies. Triton compiles for it (ptxas needs no
+device); `pretend_launches` stands for the rest: loading, launching and timing a kernel.
 """
 
 from __future__ import annotations
 
+import functools
 import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -39,12 +43,96 @@ def pretend() -> None:
     _pretend_triton()
 
 
+@dataclass(slots=True)
+class Work:
+    """What inductor asked for, config by config: compiles are real, times stated, launches void."""
+
+    compiled: list[str] = field(default_factory=list)
+    timed: dict[str, float] = field(default_factory=dict)
+    launched: list[str] = field(default_factory=list)
+
+    def clear(self) -> None:
+        self.compiled.clear()
+        self.timed.clear()
+        self.launched.clear()
+
+
+@dataclass(slots=True, eq=False)
+class _Launcher:
+    """What inductor reads of a kernel that is loaded on the device."""
+
+    config: Any
+    log: list[str]
+    cache_hash: str = "0"
+    n_regs: int = 32
+    n_spills: int = 0
+    shared: int = 0
+    store_cubin: bool = False
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        self.log.append(spell(self.config))
+
+
+def spell(config: Any) -> str:
+    """Return a Triton config as rows spell it."""
+    from torch._inductor.runtime.runtime_utils import triton_config_to_hashable
+
+    spelled: Any = triton_config_to_hashable(config)
+    return ",".join(f"{name}={value}" for name, value in sorted(spelled))
+
+
+def pretend_launches(
+    time_us: Callable[[Mapping[str, int]], float], refuses: Callable[[str], bool]
+) -> Work:
+    """Load, launch and time generated kernels on nothing; return the log, which goes on growing.
+
+    *time_us* states the time of a config. A config that *refuses* says true of does not load, as
+    one that needs more than the device has.
+    """
+    from torch._dynamo import device_interface
+    from torch._inductor.runtime import triton_heuristics
+    from torch._inductor.runtime.triton_compat import OutOfResources
+
+    work = Work()
+    tuner: Any = triton_heuristics.CachingAutotuner
+    compile_config = tuner._precompile_config
+
+    @functools.wraps(compile_config)
+    def precompile_config(kernel: Any, config: Any) -> Any:
+        work.compiled.append(spell(config))
+        return compile_config(kernel, config)
+
+    def make_launcher(result: Any) -> _Launcher:
+        if refuses(spell(result.config)):
+            raise OutOfResources(300_000, 232_448, "shared memory")
+        return _Launcher(result.config, work.launched)
+
+    @functools.wraps(tuner.bench)
+    def bench(kernel: Any, launcher: _Launcher, *_: Any, **__: Any) -> float:
+        config = launcher.config
+        named = {**config.kwargs, "num_warps": config.num_warps}
+        work.timed[spell(config)] = time_us(named)
+        return time_us(named) / 1000
+
+    tuner._precompile_config = precompile_config
+    tuner.bench = bench
+    for result in (
+        triton_heuristics.TritonCompileResult,
+        triton_heuristics.StaticTritonCompileResult,
+    ):
+        result.make_launcher = make_launcher  # type: ignore[assignment,method-assign]
+    interface: Any = device_interface.CudaInterface
+    interface.exchange_device = staticmethod(lambda _: 0)
+    interface.maybe_exchange_device = staticmethod(lambda _: 0)
+    return work
+
+
 def _pretend_torch(properties: Any) -> None:
     cuda: Any = torch.cuda
     cuda.is_available = lambda: True
     cuda.is_initialized = lambda: True
     cuda._lazy_init = lambda: None
-    cuda.device_count = lambda: 1
+    cuda.device_count = lambda: 2
     cuda.current_device = lambda: 0
     cuda.synchronize = lambda *_: None
     cuda.get_device_capability = lambda *_, **__: (9, 0)
@@ -72,9 +160,12 @@ def _pretend_inductor(properties: Any) -> None:
     known = hints.DeviceProperties._fields
     fields: dict[str, Any] = dict.fromkeys(known)
     fields |= {name: value for name, value in _FACTS.items() if name in known}
-    fields |= {"type": "cuda", "index": 0, "cc": 90}
-    device = hints.DeviceProperties(**fields)
-    hints.DeviceProperties.create = classmethod(lambda cls, _: device)
+    fields |= {"type": "cuda", "cc": 90}
+
+    def describe(cls: Any, device: torch.device) -> Any:
+        return cls(**{**fields, "index": device.index or 0})
+
+    hints.DeviceProperties.create = classmethod(describe)
     interface: Any = device_interface.CudaInterface
     interface.Worker.get_device_properties = staticmethod(lambda *_, **__: properties)
     interface.get_compute_capability = staticmethod(lambda *_, **__: 90)

@@ -31,6 +31,7 @@ _US_PER_MS: Final = 1000.0
 _SUFFIX: Final = "BLOCK"
 _MAX_WARPS: Final = 32
 _MAX_STAGES: Final = 16
+_MAX_NUMEL: Final = 1 << 20  # elements of one tensor, Triton's own limit
 
 
 def is_block(name: str) -> bool:
@@ -61,8 +62,10 @@ def judge(winner: Winner, offered: Sequence[Any] | None) -> MissReason | None:
             return None
         if wanted.keys() != spelled[0].keys():
             return MissReason.TEMPLATE_CHANGED
-    is_allowed = all(_is_allowed(*item) for item in wanted.items())
-    return None if is_allowed else MissReason.CHOICE_REJECTED
+    if not all(_is_allowed(*item) for item in wanted.items()):
+        return MissReason.CHOICE_REJECTED
+    blocks = [value for name, value in wanted.items() if is_block(name) and isinstance(value, int)]
+    return None if math.prod(blocks) <= _MAX_NUMEL else MissReason.CHOICE_REJECTED
 
 
 def _is_allowed(name: str, value: KwargValue) -> bool:

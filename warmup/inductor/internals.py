@@ -36,6 +36,7 @@ INTERNALS: Final = (
     "torch._inductor.async_compile:AsyncCompile.use_process_pool()",
     "torch._inductor.async_compile:maybe_warm_pool()",
     "torch._inductor.async_compile:size_hints_regex",
+    "torch._inductor.codecache:PyCodeCache.modules_no_attr",
     "torch._inductor.config:autotune_lookup_table",
     "torch._inductor.fx_passes.pad_mm:_should_pad(match, mat1, mat2, op, input)",
     "torch._inductor.fx_passes.pad_mm:get_cached_should_pad(key)",

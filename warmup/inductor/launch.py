@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, size_hints_regex
+from torch._inductor.codecache import PyCodeCache
 from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import (
     CachingAutotuner,
-    NoTritonConfigsError,
     generate_lookup_hash_from_source_code,
 )
 
@@ -37,18 +37,21 @@ from warmup.inductor.configs import (
     same_config,
     winner_of,
 )
+from warmup.inductor.kernels import (
+    descends,
+    describe_kernel,
+    is_known,
+    keep,
+    key_of,
+    loads,
+    named,
+    offered_configs,
+    was_tuned,
+)
 from warmup.inductor.patches import Patches
 from warmup.inductor.port import Answers
-from warmup.kernel import LaunchProblem
 
-_OFFERED: Final = "_warmup_offered"
 _REJECTED: Final = MissReason.CHOICE_REJECTED
-_TUNABLE: Final = frozenset(  # of the others coordinate descent leaves the config alone
-    {
-        *(HeuristicType.POINTWISE, HeuristicType.REDUCTION),
-        *(HeuristicType.PERSISTENT_REDUCTION, HeuristicType.SPLIT_SCAN),
-    }
-)
 _SIGNATURE = re.compile(r"'signature': (\{.*?\})")
 _BLOCK_ARGUMENT = re.compile(r"(\w+)\s*:\s*tl\.constexpr")
 
@@ -59,6 +62,7 @@ class LaunchConfigs:
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
         self._active = True
+        self._touched: set[str] = set()
 
     def attach(self, patches: Patches) -> None:
         """Put the hooks in place until *patches* is restored."""
@@ -70,16 +74,25 @@ class LaunchConfigs:
 
     def _deactivate(self) -> None:
         self._active = False
+        # What runs keeps its config; what is loaded again starts from what inductor offers.
+        for file in tuple(self._touched):
+            PyCodeCache.modules_no_attr.pop(file, None)
 
     def _answers_for(self, kernel: Any) -> bool:
         # A user's own kernel may want another config for each size, which its key does not name.
-        return self._active and kernel.heuristic_type is not HeuristicType.USER_AUTOTUNE
+        if not self._active or kernel.heuristic_type is HeuristicType.USER_AUTOTUNE:
+            return False
+        if kernel.filename is not None:
+            self._touched.add(kernel.filename)
+        return True
 
     # -- in compile workers --------------------------------------------------------------------
 
     def _wrap_submit(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def submit(compiler: Any, kernel_name: str, source_code: str, *args: Any, **kw: Any) -> Any:
-            seed = self._seed(kernel_name, source_code) if self._active else {}
+            # In this process a seed would hide from `precompile` what else inductor offers.
+            seeds = self._active and compiler.use_process_pool()
+            seed = self._seed(kernel_name, source_code) if seeds else {}
             if not seed:
                 return original(compiler, kernel_name, source_code, *args, **kw)
             table = {**inductor_config.autotune_lookup_table, **seed}
@@ -99,7 +112,7 @@ class LaunchConfigs:
         if sizes is None or signature is None or not marker:
             return {}
         try:
-            problem = _problem(
+            problem = describe_kernel(
                 kernel_name,
                 ast.literal_eval(sizes[1]),
                 ast.literal_eval(signature[1]),
@@ -113,7 +126,7 @@ class LaunchConfigs:
         kwargs = dict(answer.kwargs)
         blocks = {name for name in kwargs if is_block(name)}
         taken = set(_BLOCK_ARGUMENT.findall(code.partition("):")[0]))
-        if blocks | {"num_warps", "num_stages"} != kwargs.keys() or not blocks <= taken:
+        if blocks | {"num_warps", "num_stages"} != kwargs.keys() or blocks != taken:
             return {}
         if judge(answer, None) is not None:
             return {}
@@ -129,27 +142,26 @@ class LaunchConfigs:
             warms_only = args[0] if args else kw.get("warm_cache_only", False)
             if not self._answers_for(kernel) or warms_only:
                 return proceed()
-            offered = _offered(kernel)
-            key = _key(kernel)
+            offered = offered_configs(kernel)
+            key = key_of(kernel)
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
             if isinstance(answer, Winner):
                 reload_kernel = kw.get("reload_kernel", args[1] if len(args) > 1 else None)
                 refused = judge(answer, offered)
                 if refused is None:
-                    _keep(kernel, make_config(answer, offered), reload_kernel)
-                    try:
-                        result = proceed()
-                    except NoTritonConfigsError:
-                        refused = _REJECTED
-                    else:
+                    keep(kernel, make_config(answer, offered), reload_kernel)
+                    if loads(proceed):
                         self._answers.hit(str(key), answer)
-                        return result
+                        return None
+                    refused = _REJECTED
+                    if reload_kernel is not None:  # the worker was told of nothing else
+                        offered = offered_configs(reload_kernel())
                 answer = refused
-            if len(offered) == 1 and not _was_cached(kernel) and not _descends(kernel):
+            if len(offered) == 1 and not was_tuned(kernel) and not descends(kernel):
                 return proceed()  # nothing to choose from is no decision
             if self._answers.tunes:
                 return proceed()
-            self._answers.miss(_named(key, kernel), answer, str(winner_of(kernel, offered[0])))
+            self._answers.miss(named(key, kernel), answer, str(winner_of(kernel, offered[0])))
             return self._compile_first(kernel, offered, proceed)
 
         return precompile
@@ -159,22 +171,21 @@ class LaunchConfigs:
     ) -> Any:
         """Make the first config that compiles the only one: deterministic, and not measured."""
         for config in offered[:-1]:
-            _keep(kernel, config, None)
-            try:
-                return proceed()
-            except NoTritonConfigsError:
-                continue
-        _keep(kernel, offered[-1], None)
+            keep(kernel, config, None)
+            if loads(proceed):
+                return None
+        keep(kernel, offered[-1], None)
         return proceed()
 
     def _wrap_autotune(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def autotune_to_one_config(kernel: Any, *args: Any, **kw: Any) -> Any:
             if not self._answers_for(kernel):
                 return original(kernel, *args, **kw)
-            key = _key(kernel)
+            offered = offered_configs(kernel)
+            key = key_of(kernel)
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
             if isinstance(answer, Winner):  # tuned meanwhile for a twin, or compiled before
-                wanted = make_config(answer, _offered(kernel))
+                wanted = make_config(answer, offered)
                 ready = [one for one in kernel.launchers if same_config(one.config, wanted)]
                 if ready:
                     kernel.launchers = ready[:1]
@@ -183,11 +194,11 @@ class LaunchConfigs:
                 answer = _REJECTED
             if self._answers.tunes:
                 result = original(kernel, *args, **kw)
-                if not _descends(kernel):
+                if not descends(kernel):
                     self._record(kernel, key, kernel.launchers[0].config)
                 return result
             first = kernel.launchers[0]
-            self._answers.miss(_named(key, kernel), answer, str(winner_of(kernel, first.config)))
+            self._answers.miss(named(key, kernel), answer, str(winner_of(kernel, first.config)))
             kernel.launchers = [first]
             return None
 
@@ -195,21 +206,21 @@ class LaunchConfigs:
 
     def _wrap_descent(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def coordinate_descent_tuning(kernel: Any, launcher: Any, *args: Any, **kw: Any) -> Any:
-            if not self._active or not _descends(kernel):
+            if not self._answers_for(kernel) or not descends(kernel):
                 return original(kernel, launcher, *args, **kw)
-            key = _key(kernel)
+            key = key_of(kernel)
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
             if self._answers.tunes and not isinstance(answer, Winner):
                 found = original(kernel, launcher, *args, **kw)
                 self._record(kernel, key, found.config)
                 return found
-            if not hasattr(kernel, _OFFERED):  # compiled before: this is its first question here
+            if not is_known(kernel):  # compiled before: this is its first question here
                 chosen = winner_of(kernel, launcher.config)
                 if isinstance(answer, Winner) and answer == chosen:
                     self._answers.hit(str(key), answer)
                 else:
                     reason = _REJECTED if isinstance(answer, Winner) else answer
-                    self._answers.miss(_named(key, kernel), reason, str(chosen))
+                    self._answers.miss(named(key, kernel), reason, str(chosen))
             launcher.config.found_by_coordesc = True  # or it would be asked at every call
             return launcher
 
@@ -220,60 +231,3 @@ class LaunchConfigs:
         tuned = None if key is None else describe_configs(kernel, key, config, timings)
         if tuned is not None:
             self._answers.tuned(tuned)
-
-
-def _problem(name: str, sizes: Any, signature: Any, code: str) -> LaunchProblem:
-    arguments = [
-        str(kind).replace(" ", "") for kind in signature.values() if str(kind) != "constexpr"
-    ]
-    return LaunchProblem.of(name, sizes if isinstance(sizes, dict) else None, arguments, code)
-
-
-def _key(kernel: Any) -> str | None:
-    """Return the key of *kernel*, None when it cannot be spelled."""
-    try:
-        signature = kernel.triton_meta.get("signature", {})
-        return _problem(kernel.fn.__name__, kernel.size_hints, signature, kernel.fn.src).key
-    except (AttributeError, ProblemError):
-        return None
-
-
-def _named(key: str | None, kernel: Any) -> str:
-    return key or f"launch ({kernel.fn.__name__})"
-
-
-def _offered(kernel: Any) -> tuple[Any, ...]:
-    """Return the configs that inductor offered for *kernel* when it was first seen."""
-    known: tuple[Any, ...] | None = getattr(kernel, _OFFERED, None)
-    if known is None:
-        known = tuple(kernel.configs or [result.config for result in kernel.compile_results])
-        setattr(kernel, _OFFERED, known)
-    return known
-
-
-def _was_cached(kernel: Any) -> bool:
-    """Whether inductor's own cache of tuned configs reduced the configs of *kernel* to one."""
-    return (kernel.autotune_cache_info or {}).get("autotune_cache_state") == "hit"
-
-
-def _descends(kernel: Any) -> bool:
-    """Whether `run` goes on to coordinate descent after choosing among the configs."""
-    wanted = kernel.inductor_meta.get("coordinate_descent_tuning", False)
-    return bool(wanted) and kernel.heuristic_type in _TUNABLE
-
-
-def _keep(kernel: Any, config: Any, reload_kernel: Callable[[], Any] | None) -> None:
-    """Leave *config* as the only one that *kernel* will have, compiled already or not."""
-    if [same_config(one.config, config) for one in kernel.launchers] == [True]:
-        return
-    kernel.launchers = []
-    if getattr(kernel, "_cached_launcher", None) is not None:
-        kernel._cached_launcher = None
-    ready = [one for one in kernel.compile_results if same_config(one.config, config)]
-    kernel.compile_results = ready[:1]
-    if ready:
-        return
-    kernel.configs = [config]
-    if kernel.fn.fn is None:  # compiled in a worker: its function was dropped on the way here
-        source = reload_kernel or kernel._reload_kernel
-        kernel.fn = source().fn

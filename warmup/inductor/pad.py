@@ -7,6 +7,7 @@ the questions that would be measured are answered; a build watches the compariso
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -50,6 +51,9 @@ class PadDecisions:
         self._active = False
 
     def _wrap_question(self, original: Callable[..., bool]) -> Callable[..., bool]:
+        # Inductor may memoize whole answers (runtime/caching, off by default), then it asks nobody.
+        decide: Callable[..., bool] = inspect.unwrap(original)
+
         def should_pad(match: Any, mat1: Any, mat2: Any, op: Any, *args: Any, **kw: Any) -> bool:
             if not self._active:
                 return original(match, mat1, mat2, op, *args, **kw)
@@ -59,7 +63,7 @@ class PadDecisions:
             except ProblemError as error:
                 self._asked.key, self._asked.said = None, f"pad ({error})"
             try:
-                return original(match, mat1, mat2, op, *args, **kw)
+                return decide(match, mat1, mat2, op, *args, **kw)
             finally:
                 self._asked.key = None
 

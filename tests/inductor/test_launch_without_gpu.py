@@ -1,0 +1,371 @@
+"""Rows of kind ``launch``: inductor's own kernels for a stated H100, without a GPU.
+
+Two processes run tests/programs/cuda_kernels.py: one builds and then serves in every way, the other
+only builds, elsewhere. Triton compiles; loading, launching and timing are stated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.kinds import check_key
+
+ROOT = Path(__file__).resolve().parents[2]
+SCENARIOS = [
+    "answered",
+    "unanswered",
+    "chosen",
+    "refused",
+    "replaced",
+    "earlier",
+    "descending",
+    "pooled",
+    "cached",
+]
+Result = dict[str, Any]
+
+pytest.importorskip("triton")
+
+
+def run(folder: Path, **case: Any) -> Result:
+    """Return what the program printed for one case, with its caches in *folder*."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests/programs/cuda_kernels.py"), json.dumps(case)],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+            "TRITON_CACHE_DIR": str(folder / "triton"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    result: Result = json.loads(done.stdout)
+    return result
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A build and every scenario, in one process."""
+    return run(tmp_path_factory.mktemp("here"), scenarios=SCENARIOS)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A build of the same kernels on the second device, numbered otherwise."""
+    return run(tmp_path_factory.mktemp("elsewhere"), device=1, backwards=True)
+
+
+def names(result: Result) -> list[str]:
+    return [event["name"] for event in result["events"]]
+
+
+def reasons(result: Result) -> list[str]:
+    return [event["reason"] for event in result["events"]]
+
+
+def config_in(winner: str) -> str:
+    """Return ``XBLOCK=16,...`` of ``pointwise(XBLOCK=16,...)``."""
+    return winner.partition("(")[2].removesuffix(")")
+
+
+def config_of(row: Result) -> str:
+    return config_in(row["winner"])
+
+
+# -- building ----------------------------------------------------------------------------------
+
+
+def test_a_build_writes_one_row_per_kernel(results: Result) -> None:
+    """Each kernel that has several configs gives one row, once, with a well-formed key."""
+    rows = results["build"]["rows"]
+    assert names(results["build"]) == ["problem.tuned"] * 3
+    assert len({row["key"] for row in rows}) == 3
+    for row in rows:
+        check_key(row["key"])
+
+
+def test_a_row_has_every_candidate_and_the_fastest_wins(results: Result) -> None:
+    """All timed configs stand in the rows with their stated times; the winner is the minimum."""
+    build = results["build"]
+    for row in build["rows"]:
+        assert row["tried"] == len(row["timings"]) > 1
+        assert row["time_us"] == row["timings"][row["winner"]] == min(row["timings"].values())
+    timed = {config_in(one): us for row in build["rows"] for one, us in row["timings"].items()}
+    assert timed == build["timed"]
+
+
+def test_the_yardstick_of_a_row_is_the_first_config(results: Result) -> None:
+    """``library_us`` is the time of the config that inductor would launch without timing."""
+    for row in results["build"]["rows"]:
+        assert row["library_us"] == next(iter(row["timings"].values()))
+        assert row["library_us"] > row["time_us"]
+
+
+def test_the_built_kernel_runs_its_winner(results: Result) -> None:
+    """After a build, each kernel launches the config that its row names."""
+    build = results["build"]
+    assert set(build["launched"]) == {config_of(row) for row in build["rows"]}
+
+
+def test_a_key_is_the_same_elsewhere(results: Result, elsewhere: Result) -> None:
+    """Not in a key: the number in a kernel's name, the device ordinal, the cache folder."""
+    here, there = results["build"], elsewhere["build"]
+    assert here["names"] != there["names"]
+    assert here["folder"] != there["folder"]
+    assert {row["key"] for row in here["rows"]} == {row["key"] for row in there["rows"]}
+
+
+# -- a row answers -----------------------------------------------------------------------------
+
+
+def test_with_rows_one_config_is_compiled_and_none_is_timed(results: Result) -> None:
+    """Each kernel compiles exactly its row's config, launches it, and gives one hit."""
+    answered = results["answered"]
+    wanted = [config_of(row) for row in results["build"]["rows"]]
+    assert answered["error"] is None
+    assert answered["compiled"] == wanted
+    assert answered["launched"] == [config for config in wanted for _ in range(2)]
+    assert answered["timed"] == {}
+    assert names(answered) == ["lookup.hit"] * 3
+
+
+@pytest.mark.parametrize("label", ["descent", "stages"])
+def test_a_config_that_was_not_offered_is_built(results: Result, label: str) -> None:
+    """A row as coordinate descent finds it, with the kernel's arguments, is compiled and hits."""
+    chosen = results["chosen"][label]
+    (hit,) = chosen["events"]
+    assert hit["name"] == "lookup.hit"
+    assert chosen["compiled"] == [config_in(hit["winner"])]
+    assert set(chosen["launched"]) == {config_in(hit["winner"])}
+    assert config_in(hit["winner"]) not in results["refused"]["offered"]
+
+
+@pytest.mark.parametrize(
+    ("label", "reason"),
+    [
+        ("beyond the bound", "choice_rejected"),
+        ("no power of two", "choice_rejected"),
+        ("too many warps", "choice_rejected"),
+        ("larger than a tensor", "choice_rejected"),
+        ("another argument", "template_changed"),
+        ("an argument less", "template_changed"),
+    ],
+)
+def test_a_config_that_cannot_be_is_a_miss(results: Result, label: str, reason: str) -> None:
+    """Such a row never reaches a compiler: one miss, the first config, nothing timed."""
+    chosen = results["chosen"][label]
+    assert chosen["error"] is None
+    assert reasons(chosen) == [reason]
+    assert chosen["compiled"] == results["refused"]["offered"][:1]
+    assert chosen["timed"] == {}
+
+
+@pytest.mark.parametrize("place", ["", " in a pool"], ids=["here", "pool"])
+def test_a_row_whose_kernel_does_not_load_is_a_miss(results: Result, place: str) -> None:
+    """What the device refuses to load is counted, and the first config serves."""
+    refused = results["refused"]["row" + place]
+    assert refused["error"] is None
+    assert reasons(refused) == ["choice_rejected"]
+    assert set(refused["launched"]) == {results["refused"]["offered"][0]}
+
+
+@pytest.mark.parametrize("place", ["", " in a pool"], ids=["here", "pool"])
+def test_a_first_config_that_does_not_load_is_passed_over(results: Result, place: str) -> None:
+    """Without a row the first config that the device loads serves, as it does without a table."""
+    refused = results["refused"]["first" + place]
+    assert refused["error"] is None
+    assert reasons(refused) == ["not_in_table"]
+    assert set(refused["launched"]) == {results["refused"]["offered"][1]}
+
+
+# -- no row answers ----------------------------------------------------------------------------
+
+
+def test_without_a_row_the_first_config_serves(results: Result) -> None:
+    """Fallback: one miss per kernel that names the first config, which alone is compiled."""
+    missed = results["unanswered"]["fallback"]
+    first = [next(iter(row["timings"])) for row in results["build"]["rows"]]
+    assert [event["choice"] for event in missed["events"]] == first
+    assert reasons(missed) == ["not_in_table"] * 3
+    assert missed["compiled"] == [config_in(winner) for winner in first]
+    assert missed["timed"] == {}
+
+
+def test_without_a_row_strict_serving_stops_before_compiling(results: Result) -> None:
+    """Strict: a MissError that names the kernel, before anything is compiled."""
+    missed = results["unanswered"]["strict"]
+    assert missed["error"].startswith("MissError: no row answers `launch triton_poi_fused ")
+    assert (missed["compiled"], missed["timed"], missed["launched"]) == ([], {}, [])
+
+
+# -- kernels that live longer than a table -----------------------------------------------------
+
+
+@pytest.mark.parametrize("label", ["one", "other", "again"])
+def test_tables_over_one_kernel_do_not_mix(results: Result, label: str) -> None:
+    """Each table in turn gets its own row's config out of the kernel in memory."""
+    replaced = results["replaced"][label]
+    (hit,) = replaced["events"]
+    assert hit["name"] == "lookup.hit"
+    assert set(replaced["launched"]) == {config_in(hit["winner"])}
+    assert ("XBLOCK=64" in hit["winner"]) == (label == "other")
+    assert replaced["timed"] == {}
+
+
+def test_a_table_without_the_row_does_not_get_the_last_ones(results: Result) -> None:
+    """A table that has no row misses and serves the first config, whoever was there before."""
+    replaced = results["replaced"]["empty"]
+    assert reasons(replaced) == ["not_in_table"]
+    assert set(replaced["launched"]) == {results["refused"]["offered"][0]}
+
+
+@pytest.mark.parametrize("label", ["tune", "none"])
+def test_a_closed_table_leaves_nothing_to_later_loads(results: Result, label: str) -> None:
+    """Loaded again, in a build or without a table, the kernel times all that it was offered."""
+    assert list(results["replaced"][label]["timed"]) == results["refused"]["offered"]
+
+
+def test_a_kernel_compiled_earlier_is_answered_at_its_first_call(results: Result) -> None:
+    """All configs are loaded already: the row's is launched, one hit, none timed or compiled."""
+    earlier = results["earlier"]["answered"]
+    (hit,) = earlier["events"]
+    assert hit["name"] == "lookup.hit"
+    assert set(earlier["launched"]) == {config_in(hit["winner"])}
+    assert (earlier["timed"], earlier["compiled"]) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("label", "reason"), [("unanswered", "not_in_table"), ("not offered", "choice_rejected")]
+)
+def test_a_kernel_compiled_earlier_is_not_timed_without_its_row(
+    results: Result, label: str, reason: str
+) -> None:
+    """One miss at the first call, and the first config serves."""
+    earlier = results["earlier"][label]
+    assert reasons(earlier) == [reason]
+    assert set(earlier["launched"]) == {results["refused"]["offered"][0]}
+    assert (earlier["timed"], earlier["compiled"]) == ({}, [])
+
+
+def test_a_kernel_compiled_earlier_stops_strict_serving(results: Result) -> None:
+    """Without its row the first call raises, before anything is launched."""
+    earlier = results["earlier"]["strict"]
+    assert earlier["error"].startswith("MissError: no row answers `launch ")
+    assert (earlier["timed"], earlier["launched"]) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("label", "first"), [("during", "lookup.missed"), ("answered", "lookup.hit")]
+)
+def test_coordinate_descent_does_not_run_while_a_table_is_installed(
+    results: Result, label: str, first: str
+) -> None:
+    """A kernel written under that mode is answered or missed as any other, and not tuned."""
+    descending = results["descending"][label]
+    assert names(descending)[:1] == [first]
+    assert len([name for name in names(descending) if name.startswith("lookup.")]) == 1
+    assert (descending["timed"], descending["compiled"]) == ({}, [])
+
+
+def test_coordinate_descent_runs_again_after_the_table(results: Result) -> None:
+    """Loaded again without a table, the kernel is tuned as if there had been none."""
+    after, fresh = results["descending"]["after"], results["descending"]["fresh"]
+    assert len(fresh["timed"]) > len(results["refused"]["offered"])
+    assert after["timed"] == fresh["timed"]
+
+
+def test_a_build_records_what_coordinate_descent_finds(results: Result) -> None:
+    """The row is the end of the descent, one event, though inductor had not offered it."""
+    built = results["descending"]["built"]
+    winner = config_in(results["descending"]["row"])
+    assert names(built) == ["problem.tuned"]
+    assert winner not in results["refused"]["offered"]
+    assert built["timed"][winner] == min(built["timed"].values())
+    assert set(built["launched"]) == {winner}
+
+
+# -- compile workers ---------------------------------------------------------------------------
+
+
+def test_a_compile_worker_is_told_the_row_of_its_kernel(results: Result) -> None:
+    """With each kernel goes its own row and no other, and the worker compiles that one config."""
+    answered = results["pooled"]["answered"]
+    wanted = [config_of(row) for row in results["build"]["rows"]]
+    told = [
+        ",".join(f"{name}={value}" for name, value in sorted(seed.items()))
+        for worker in answered["told"]
+        for seed in worker["seeds"]
+    ]
+    assert told == wanted
+    assert [worker["compiled"] for worker in answered["told"]] == [[config] for config in wanted]
+    assert (answered["compiled"], answered["timed"]) == ([], {})
+    assert names(answered) == ["lookup.hit"] * 3
+
+
+def test_a_compile_worker_builds_a_config_that_was_not_offered(results: Result) -> None:
+    """A row as coordinate descent finds it is compiled in the worker, and is a hit here."""
+    descent = results["pooled"]["descent"]
+    (worker,) = descent["told"]
+    assert worker["compiled"] == ["XBLOCK=32,YBLOCK=512,num_stages=1,num_warps=8"]
+    assert set(descent["launched"]) == set(worker["compiled"])
+    assert names(descent) == ["lookup.hit"]
+
+
+@pytest.mark.parametrize(
+    ("label", "reason"),
+    [
+        ("unanswered", "not_in_table"),
+        ("more than blocks", "template_changed"),
+        ("an argument less", "template_changed"),
+    ],
+)
+def test_a_compile_worker_is_told_nothing_that_it_would_misread(
+    results: Result, label: str, reason: str
+) -> None:
+    """Without a row of exactly the kernel's blocks it compiles all; one miss, the first serves."""
+    pooled = results["pooled"][label]
+    offered = results["refused"]["offered"]
+    assert pooled["error"] is None
+    assert pooled["told"] == [{"seeds": [], "compiled": offered}]
+    assert reasons(pooled) == [reason]
+    assert set(pooled["launched"]) == {offered[0]}
+    assert (pooled["timed"], pooled["compiled"]) == ({}, [])
+
+
+# -- inductor's own cache of tuned configs -----------------------------------------------------
+
+
+@pytest.mark.parametrize("label", ["row", "same tag"])
+def test_a_row_wins_over_inductors_cache(results: Result, label: str) -> None:
+    """A kernel that inductor had reduced to its cached best gets the row's config."""
+    reduced = results["cached"]["reduced"]["compiled"]
+    row = results["cached"][label]
+    assert len(reduced) == 1
+    assert row["compiled"] == ["XBLOCK=64,YBLOCK=64,num_stages=1,num_warps=8"] != reduced
+    assert set(row["launched"]) == set(row["compiled"])
+    assert names(row) == ["lookup.hit"]
+
+
+@pytest.mark.parametrize("label", ["no row", "in memory"])
+def test_what_inductor_tuned_earlier_is_a_miss_without_a_row(results: Result, label: str) -> None:
+    """A kernel that inductor tuned before the table came is counted, and not timed again."""
+    cached = results["cached"][label]
+    assert reasons(cached) == ["not_in_table"]
+    assert cached["timed"] == {}
+
+
+def test_a_miss_keeps_what_inductors_cache_has(results: Result) -> None:
+    """Without a row, the config that inductor had cached serves: it is all that it offers."""
+    cached = results["cached"]
+    assert cached["no row"]["compiled"] == cached["reduced"]["compiled"]
+    assert set(cached["no row"]["launched"]) == set(cached["reduced"]["compiled"])

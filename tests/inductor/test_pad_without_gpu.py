@@ -1,0 +1,208 @@
+"""Rows of kind ``pad``: inductor's own pad_mm pass on a stated H100, on a machine without a GPU.
+
+Nearly all cases run in one process (tests/programs/cuda_padding.py); only the times are stated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.kinds import check_key
+
+ROOT = Path(__file__).resolve().parents[2]
+RANGE = [2, 1024]
+ELSEWHERE = {"m": RANGE, "symbol": "other", "hint": 768}
+CASES: dict[str, dict[str, Any]] = {
+    "mm": {"mode": "tune"},
+    "mm ranged": {"mode": "tune", "m": RANGE},
+    "mm ranged, another symbol and hint": {"mode": "tune", **ELSEWHERE},
+    "mm from a producer": {"mode": "tune", "produced": True},
+    "mm in f32": {"mode": "tune", "dtype": "float32", "k": 3421},
+    "addmm": {"op": "addmm", "mode": "tune"},
+    "bmm": {"op": "bmm", "mode": "tune"},
+    "bmm ranged": {"op": "bmm", "mode": "tune", "m": RANGE},
+    "slower padded": {"mode": "tune", "times": [0.25, 0.5]},
+    "hardly faster padded": {"mode": "tune", "times": [0.5, 0.48]},
+    "aligned": {"mode": "tune", "k": 3424},
+    "padded, cache against": {"rows": "padded", "before": [0.25, 0.5]},
+    "as_is, cache against": {"rows": "as_is", "before": [0.5, 0.25]},
+    "none, cache for padding": {"mode": "fallback", "before": [0.5, 0.25]},
+    "built, cache against": {"mode": "tune", "before": [0.25, 0.5], "times": [0.1]},
+    **{
+        f"{op} {rows} {'ranged' if m is RANGE else 'static'}": {"op": op, "rows": rows, "m": m}
+        for op in ("mm", "addmm", "bmm")
+        for rows in ("padded", "as_is", "none")
+        for m in (560, RANGE)
+    },
+    "fallback": {"mode": "fallback"},
+    "fallback ranged": {"mode": "fallback", "m": RANGE},
+}
+
+pytest.importorskip("triton")
+
+
+def run(folder: Path, cases: dict[str, dict[str, Any]], **environment: str) -> dict[str, Any]:
+    """Return what the pass did in each case, in a process with its caches in *folder*."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests/programs/cuda_padding.py"), json.dumps(cases)],
+        env={
+            **os.environ,
+            **environment,
+            "PYTHONPATH": str(ROOT),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+            "TRITON_CACHE_DIR": str(folder / "triton"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What the pass did in each case."""
+    return run(tmp_path_factory.mktemp("caches"), CASES)
+
+
+def key_in(result: dict[str, Any]) -> str:
+    (row,) = result["rows"]
+    key: str = row["key"]
+    return key
+
+
+@pytest.mark.parametrize(
+    ("case", "key"),
+    [
+        ("mm", "pad mm m=560 n=1280 k=3420 bf16 a=row b=col"),
+        ("mm ranged", "pad mm m=2..1024 n=1280 k=3420 bf16 a=row b=col"),
+        ("mm from a producer", "pad mm m=560 n=1280 k=3420 bf16 a=row b=col free=a"),
+        ("mm in f32", "pad mm m=560 n=1280 k=3421 f32 a=row b=col fp32=ieee"),
+        ("addmm", "pad addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d"),
+        ("bmm", "pad bmm batch=4 m=560 n=1280 k=3420 bf16 a=row b=col"),
+        ("bmm ranged", "pad bmm batch=4 m=2..1024 n=1280 k=3420 bf16 a=row b=col"),
+    ],
+)
+def test_a_build_records_the_question_by_its_key(
+    results: dict[str, dict[str, Any]], case: str, key: str
+) -> None:
+    """What was measured becomes one row; its key says sizes, ranges and which padding is free."""
+    assert key_in(results[case]) == key
+    check_key(key)
+
+
+@pytest.mark.parametrize(
+    ("case", "winner", "as_is", "padded"),
+    [
+        ("mm", "padded", 500.0, 250.0),
+        ("slower padded", "as_is", 250.0, 500.0),
+        ("hardly faster padded", "as_is", 500.0, 480.0),
+    ],
+)
+def test_a_build_records_inductors_verdict_and_both_times(
+    results: dict[str, dict[str, Any]], case: str, winner: str, as_is: float, padded: float
+) -> None:
+    """The winner is what inductor decided, 10% margin included; times are in microseconds."""
+    (row,) = results[case]["rows"]
+    times = {"as_is": as_is, "padded": padded}
+    assert row["winner"] == winner
+    assert row["timings"] == times
+    assert (row["time_us"], row["library_us"]) == (times[winner], as_is)
+
+
+def test_the_recorded_verdict_is_what_the_build_compiles(
+    results: dict[str, dict[str, Any]],
+) -> None:
+    """A build pads where its row says padded and nowhere else."""
+    assert results["mm"]["pads"] > 0
+    assert results["slower padded"]["pads"] == 0
+
+
+def test_the_same_question_has_one_key(results: dict[str, dict[str, Any]]) -> None:
+    """Neither the name of a symbol nor the hint of its size is in a key."""
+    ranged, elsewhere = results["mm ranged"], results["mm ranged, another symbol and hint"]
+    assert key_in(ranged) == key_in(elsewhere)
+
+
+def test_what_inductor_does_not_measure_is_not_asked(results: dict[str, dict[str, Any]]) -> None:
+    """An aligned GEMM gives no row and no event."""
+    aligned = results["aligned"]
+    assert (aligned["rows"], aligned["events"], aligned["timed"]) == ([], [], [])
+
+
+@pytest.mark.parametrize("m", ["static", "ranged"])
+@pytest.mark.parametrize("op", ["mm", "addmm", "bmm"])
+def test_a_row_decides_without_a_measurement(
+    results: dict[str, dict[str, Any]], op: str, m: str
+) -> None:
+    """``padded`` puts padding into the graph, ``as_is`` does not; each is one hit, none timed."""
+    padded, as_is = results[f"{op} padded {m}"], results[f"{op} as_is {m}"]
+    assert padded["pads"] > 0
+    assert as_is["pads"] == 0
+    assert [event["winner"] for event in padded["events"]] == ["padded"]
+    assert [event["winner"] for event in as_is["events"]] == ["as_is"]
+    assert {event["name"] for event in padded["events"] + as_is["events"]} == {"lookup.hit"}
+    assert padded["timed"] == as_is["timed"] == []
+
+
+@pytest.mark.parametrize("m", ["static", "ranged"])
+@pytest.mark.parametrize("op", ["mm", "addmm", "bmm"])
+def test_no_row_is_an_error_when_strict(
+    results: dict[str, dict[str, Any]], op: str, m: str
+) -> None:
+    """Strict serving raises a MissError that names the question, and measures nothing."""
+    missed = results[f"{op} none {m}"]
+    assert missed["error"].startswith(f"MissError: no row answers `pad {op} ")
+    assert missed["timed"] == []
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"), [("fallback", "not_in_table"), ("fallback ranged", "dynamic_dim")]
+)
+def test_no_row_leaves_the_gemm_as_it_is(
+    results: dict[str, dict[str, Any]], case: str, reason: str
+) -> None:
+    """Fallback serving does not pad, counts one miss that says so, and measures nothing."""
+    missed = results[case]
+    assert (missed["pads"], missed["timed"], missed["error"]) == (0, [], None)
+    assert [(e["name"], e["reason"], e["choice"]) for e in missed["events"]] == [
+        ("lookup.missed", reason, "as_is")
+    ]
+
+
+def test_inductors_own_cache_never_answers_for_the_table(
+    results: dict[str, dict[str, Any]],
+) -> None:
+    """What inductor measured earlier and cached loses to the row, and to its absence."""
+    assert results["padded, cache against"]["pads"] > 0
+    assert results["as_is, cache against"]["pads"] == 0
+    assert results["none, cache for padding"]["pads"] == 0
+
+
+def test_a_build_measures_although_inductor_has_an_answer(
+    results: dict[str, dict[str, Any]],
+) -> None:
+    """A cached verdict is no row: the padded form is timed, and the row is what came out."""
+    built = results["built, cache against"]
+    assert built["timed"] == [0.1]
+    assert built["rows"][0]["winner"] == "padded"
+
+
+def test_inductors_memo_never_answers_for_the_table(tmp_path: Path) -> None:
+    """The memo of whole answers, off by default, loses to the row and to its absence too."""
+    cases = {label: CASES[label] for label in CASES if "cache" in label and "built" not in label}
+    found = run(tmp_path, cases, TORCHINDUCTOR_ENABLE_CACHING_MODULE="1")
+    assert {label: (one["pads"] > 0, len(one["events"])) for label, one in found.items()} == {
+        "padded, cache against": (True, 1),
+        "as_is, cache against": (False, 1),
+        "none, cache for padding": (False, 1),
+    }

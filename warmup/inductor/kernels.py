@@ -1,0 +1,102 @@
+"""Generated Triton kernels, asked and told: `CachingAutotuner` of runtime/triton_heuristics.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from torch._inductor.runtime.hints import HeuristicType
+from torch._inductor.runtime.triton_heuristics import NoTritonConfigsError
+
+from warmup.errors import ProblemError
+from warmup.inductor.configs import same_config
+from warmup.kernel import LaunchProblem
+
+_OFFERED: Final = "_warmup_offered"
+_NONE_LOADED: Final = "No valid triton configs"
+_TUNABLE: Final = frozenset(  # of the others coordinate descent leaves the config alone
+    {
+        *(HeuristicType.POINTWISE, HeuristicType.REDUCTION),
+        *(HeuristicType.PERSISTENT_REDUCTION, HeuristicType.SPLIT_SCAN),
+    }
+)
+
+
+def is_known(kernel: Any) -> bool:
+    """Return whether *kernel* was asked about under a table before."""
+    return hasattr(kernel, _OFFERED)
+
+
+def describe_kernel(name: str, sizes: Any, signature: Any, code: str) -> LaunchProblem:
+    """Return the problem of a kernel from its name, size hints, signature and code.
+
+    Raises:
+        AttributeError: the signature is none.
+    """
+    arguments = [
+        str(kind).replace(" ", "") for kind in signature.values() if str(kind) != "constexpr"
+    ]
+    return LaunchProblem.of(name, sizes if isinstance(sizes, dict) else None, arguments, code)
+
+
+def key_of(kernel: Any) -> str | None:
+    """Return the key of *kernel*, None when it cannot be spelled."""
+    try:
+        signature = kernel.triton_meta.get("signature", {})
+        return describe_kernel(kernel.fn.__name__, kernel.size_hints, signature, kernel.fn.src).key
+    except (AttributeError, ProblemError):
+        return None
+
+
+def named(key: str | None, kernel: Any) -> str:
+    """Return what a miss calls *kernel*: its key, or its name where there is none."""
+    return key or f"launch ({kernel.fn.__name__})"
+
+
+def offered_configs(kernel: Any) -> tuple[Any, ...]:
+    """Return the configs that inductor offered for *kernel* when it was first seen."""
+    known: tuple[Any, ...] | None = getattr(kernel, _OFFERED, None)
+    if known is None:
+        known = tuple(kernel.configs or [result.config for result in kernel.compile_results])
+        setattr(kernel, _OFFERED, known)
+    return known
+
+
+def was_tuned(kernel: Any) -> bool:
+    """Whether inductor reduced the configs of *kernel* to one, by its cache or by timing them."""
+    known = kernel.autotune_cache_info or {}
+    return known.get("autotune_cache_state") == "hit" or known.get("num_configs", 1) > 1
+
+
+def loads(proceed: Callable[[], Any]) -> bool:
+    """Make a kernel ready; False when its config does not compile or the device refuses it."""
+    try:
+        proceed()
+    except RuntimeError as error:  # a refusal by the device has no class of its own
+        if isinstance(error, NoTritonConfigsError) or str(error).startswith(_NONE_LOADED):
+            return False
+        raise
+    return True
+
+
+def descends(kernel: Any) -> bool:
+    """Whether `run` goes on to coordinate descent after choosing among the configs."""
+    wanted = kernel.inductor_meta.get("coordinate_descent_tuning", False)
+    return bool(wanted) and kernel.heuristic_type in _TUNABLE
+
+
+def keep(kernel: Any, config: Any, reload_kernel: Callable[[], Any] | None) -> None:
+    """Leave *config* as the only one that *kernel* will have, compiled already or not."""
+    if [same_config(one.config, config) for one in kernel.launchers] == [True]:
+        return
+    kernel.launchers = []
+    if getattr(kernel, "_cached_launcher", None) is not None:
+        kernel._cached_launcher = None
+    ready = [one for one in kernel.compile_results if same_config(one.config, config)]
+    kernel.compile_results = ready[:1]
+    if ready:
+        return
+    kernel.configs = [config]
+    if kernel.fn.fn is None:  # compiled in a worker: its function was dropped on the way here
+        source = reload_kernel or kernel._reload_kernel
+        kernel.fn = source().fn
