@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from warmup.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
 from warmup.checking import CheckReport, PrimedBucket, State, first_line
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import torch
 
     from warmup.models import LoadedModel
+
+
+MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 class Observer(Protocol):
@@ -39,18 +42,21 @@ def prime(
     device: str = "auto",
     dtype: str | None = None,
     on_miss: str = "strict",
+    mode: str = "default",
     observer: Observer | None = None,
 ) -> CheckReport:
     """Compile and call every bucket of *model* once from a table that *checked* found ready.
 
-    As a server does it: the table installed with *on_miss*, `torch.compile(model, dynamic=False)`,
-    no gradients. So inductor's caches are warm for servers that install this table. A measurement
-    that no row covers is refused. A bucket that fails does not stop the others. Arguments are
-    spelled as on the command line.
+    As a server does it: the table installed with *on_miss*, `torch.compile(model, dynamic=False)`
+    in the server's *mode*, no gradients. So inductor's caches are warm for servers that install
+    this table. A measurement that no row covers is refused. A bucket that fails does not stop the
+    others. Arguments are spelled as on the command line.
 
     Raises:
         SettingsError, ModelError: an argument or the model cannot be used.
     """
+    if mode not in MODES:
+        raise SettingsError(f"--mode {mode!r} is not a mode", f"use one of {', '.join(MODES)}")
     if checked.state is not State.READY or checked.table is None:
         return checked
     sizes = seqlens if isinstance(seqlens, str | None) else ",".join(map(str, seqlens))
@@ -66,6 +72,7 @@ def prime(
             resolve_device(device),
             parse_dtype(dtype, "--dtype") if dtype is not None else None,
             checked.table.policy.seed,
+            mode,
         )
         work.place()
         with install(
@@ -97,6 +104,7 @@ class _Priming:
     device: torch.device
     dtype: torch.dtype | None
     seed: int
+    mode: str
     done: list[PrimedBucket] = field(default_factory=list)
 
     def place(self) -> None:
@@ -149,7 +157,7 @@ class _Priming:
         torch.manual_seed(self.seed)
         made = make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
         with torch.no_grad():
-            compile_model(self.model.module)(*made.args, **made.kwargs)
+            compile_model(self.model.module, self.mode)(*made.args, **made.kwargs)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 

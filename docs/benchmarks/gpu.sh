@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything measured on a GPU machine: tests, tables, starts, audits. Results go to the folder $1.
-#   docs/benchmarks/gpu.sh OUT llama|cold|swiglu|small
+#   docs/benchmarks/gpu.sh OUT tests|build-llama|llama|swiglu|small
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$1
@@ -12,30 +12,33 @@ audit() { # NAME: what the logs of the table starts say
 }
 
 case $2 in
-llama)
+tests) # one GPU; tests/gpu/test_two_gpus.py wants two
+  python3 -m pytest -q --durations=5 tests/gpu 2>&1 | tail -30
+  ;;
+build-llama)
+  python3 -m warmup build --model examples/llama_block.py:LlamaBlocks \
+    --seqlens 16,256,560,1024,2048 --out "$out/llama-table.json"
+  ;;
+llama) # the starts that the shipped table replaces, in one run
   export WARMUP_AUDIT_LOG=$out/llama-audit.jsonl
   python3 docs/benchmarks/run.py --name llama-h200 --model examples/llama_block.py:LlamaBlocks \
-    --seqlens 16,256,560,1024,2048 --steady --repeats 2 \
-    --starts default,table,table-warm,table-max-autotune --once table-warm,table-max-autotune \
-    --table "$out/llama-table.json" --results "$out"
+    --seqlens 16,256,560,1024,2048 --steady --repeats 3 \
+    --starts default,table,table-warm,table-max-autotune,max-autotune,mega-cache \
+    --once table-warm,table-max-autotune,max-autotune,mega-cache \
+    --no-build --build-record docs/benchmarks/results/llama-h200.json \
+    --table tables/nvidia-h200/llama-blocks.bf16.json --results "$out"
   audit llama
-  ;;
-cold) # the starts that a table replaces; apart, because they take minutes
-  python3 docs/benchmarks/run.py --name llama-cold-h200 --no-build --repeats 1 --steady \
-    --model examples/llama_block.py:LlamaBlocks --seqlens 16,256,560,1024,2048 \
-    --starts default,max-autotune,mega-cache --results "$out"
   ;;
 swiglu) # the unaligned MLP: pad rows
   export WARMUP_AUDIT_LOG=$out/swiglu-audit.jsonl
   python3 docs/benchmarks/run.py --name swiglu-h200 --model examples/vision_block.py:SwiGLU \
     --seqlens 16,256,560,1024,2048 --steady --repeats 2 \
-    --starts default,table,table-warm,table-max-autotune,max-autotune,mega-cache \
-    --once table-warm,table-max-autotune,max-autotune,mega-cache \
+    --starts default,table,table-warm,max-autotune,mega-cache \
+    --once table-warm,max-autotune,mega-cache \
     --table "$out/swiglu-table.json" --results "$out"
   audit swiglu
   ;;
 small)
-  python3 -m pytest -q tests/gpu 2>&1 | tail -5
   export WARMUP_AUDIT_LOG=$out/mlp-audit.jsonl
   python3 docs/benchmarks/run.py --name mlp-h200 --model examples/mlp.py:MLP --dtype bf16 \
     --seqlens 16,256,560,1024,2048 --steady --repeats 2 \

@@ -87,13 +87,16 @@ def section(name: str, title: str, note: str, also: str | None = None) -> str:
         f"buckets {', '.join(map(str, record['seqlens']))}; `{record['model']}`, "
         f"dtype {record.get('dtype', 'own')}."
     )
-    built = (
+    built = build and (
         f"Build: {build['seconds']:.0f} s, {build['rows']} rows, {build['candidates']} candidates "
         f"measured, {build['failed']} of them failed; largest relative L2 error against eager "
         f"{build['largest_error']:.1e}; digest `{build['digest'][:16]}`."
     )
     return "\n\n".join(
-        [f"## {title}", facts, built, table_of(record, load(also) if also else None), note]
+        filter(
+            None,
+            [f"## {title}", facts, built, table_of(record, load(also) if also else None), note],
+        )
     )
 
 

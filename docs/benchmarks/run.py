@@ -88,6 +88,17 @@ def build(arguments: argparse.Namespace, table: Path) -> dict[str, Any]:
     }
 
 
+def build_facts(arguments: argparse.Namespace, table: Path) -> dict[str, Any] | None:
+    """Return what is known of the table's build: made now, or as an earlier result tells it."""
+    if not arguments.no_build:
+        return build(arguments, table)
+    if arguments.build_record is None:
+        return None
+    facts: dict[str, Any] = json.loads(arguments.build_record.read_text())["build"]
+    digest = json.loads(table.read_text())["provenance"]["digest"]
+    return facts if facts["digest"] == digest else None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--name", required=True)
@@ -100,6 +111,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--once", default="", help="starts that run in the first repeat only")
     parser.add_argument("--no-build", action="store_true", help="use the table that is there")
+    parser.add_argument("--build-record", type=Path, help="a result that tells of the build")
     parser.add_argument("--steady", action="store_true")
     parser.add_argument("--table", type=Path, help="where the table goes; kept")
     parser.add_argument("--results", type=Path, default=HERE / "results")
@@ -117,7 +129,7 @@ def main() -> None:
         "dtype": arguments.dtype or "own",
         "seqlens": [int(size) for size in arguments.seqlens.split(",")],
         "machine": {**asdict(runtime), "cores": os.cpu_count(), "python": sys.version.split()[0]},
-        "build": None if arguments.no_build else build(arguments, table),
+        "build": build_facts(arguments, table),
         "starts": [],
     }
     case = {

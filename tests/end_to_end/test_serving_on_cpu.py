@@ -205,12 +205,16 @@ def test_after_close_inductor_measures_again(
     assert result["tag_after_close"] == ""
 
 
+@pytest.mark.parametrize("place", ["options", "environment"])
 def test_a_callers_contradicting_option_is_told(
-    built: tuple[Path, dict[str, Any]], serve: Run
+    built: tuple[Path, dict[str, Any]], serve: Run, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """A caller whose own options contradict the policy is warned, with both values."""
-    options = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN"}
-    result = serve(built[0], [16], options=options)
+    if place == "options":
+        result = serve(built[0], [16], options={"max_autotune_gemm_backends": "ATEN"})
+    else:
+        monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS", "ATEN")
+        result = serve(built[0], [16])
     assert len(result["warnings"]) == 1
     assert (
         "max_autotune_gemm_backends is ATEN here, the table was built with ATEN,CPP"

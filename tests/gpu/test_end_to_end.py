@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-ROOT = Path(__file__).resolve().parents[2]
+Run = Callable[..., str]
 SERVE = """
 import json, sys, torch, warmup
 sys.path.insert(0, "examples")
@@ -37,29 +35,11 @@ print("RESULT", json.dumps({"errors": errors, "sites": dict(sites),
 """
 
 
-def _run(folder: Path, *command: str) -> str:
-    caches = {
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "TRITON_CACHE_DIR": str(folder / "triton"),
-    }
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run(
-        [sys.executable, *command],
-        env={**os.environ, **caches, "PYTHONPATH": path},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def table(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table of the example MLP for two buckets, built by the command line."""
     path = tmp_path_factory.mktemp("table") / "mlp.json"
-    _run(
+    run(
         tmp_path_factory.mktemp("caches"),
         *("-m", "warmup", "build", "--model", "examples/mlp.py:MLP"),
         *("--seqlens", "64,560", "--dtype", "bf16", "--out", str(path)),
@@ -67,9 +47,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_served_from_the_table_no_gemm_is_benchmarked(table: Path, tmp_path: Path) -> None:
+def test_served_from_the_table_no_gemm_is_benchmarked(
+    run: Run, table: Path, tmp_path: Path
+) -> None:
     """With empty caches, every decision is a hit and no selection measures anything."""
-    out = _run(tmp_path, "-c", SERVE, str(table), "strict", "64,560")
+    out = run(tmp_path, "-c", SERVE, str(table), "strict", "64,560")
     result = json.loads(out.split("RESULT ")[1])
     assert result["hits"] == 4
     assert result["misses"] == result["unused"] == 0
@@ -77,9 +59,9 @@ def test_served_from_the_table_no_gemm_is_benchmarked(table: Path, tmp_path: Pat
     assert max(result["errors"]) < 2e-2
 
 
-def test_an_unseen_bucket_falls_back_to_the_library(table: Path, tmp_path: Path) -> None:
+def test_an_unseen_bucket_falls_back_to_the_library(run: Run, table: Path, tmp_path: Path) -> None:
     """A size that was not built is a counted miss, still right, and still not benchmarked."""
-    out = _run(tmp_path, "-c", SERVE, str(table), "fallback", "96")
+    out = run(tmp_path, "-c", SERVE, str(table), "fallback", "96")
     result = json.loads(out.split("RESULT ")[1])
     assert (result["hits"], result["misses"]) == (0, 2)
     assert not [site for site in result["sites"] if site.startswith("select") or site == "fusion"]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +18,24 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 ROOT = Path(__file__).resolve().parents[2]
+Serve = Callable[..., dict[str, Any]]
 PROGRAM = ROOT / "tests/programs/serve_block.py"
 
 
-def run(folder: Path, *command: str) -> str:
-    """Run Python with the caches in *folder*; return what it printed."""
-    caches = {
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "TRITON_CACHE_DIR": str(folder / "triton"),
-    }
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run(
-        [sys.executable, *command],
-        env={**os.environ, **caches, "PYTHONPATH": path},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    return done.stdout
+@pytest.fixture(scope="module")
+def serve(run: Callable[..., str]) -> Serve:
+    """``serve(folder, **case)``: serve one case in a fresh process; what it reports."""
 
+    def serve(folder: Path, **case: Any) -> dict[str, Any]:
+        out = run(folder, str(PROGRAM), json.dumps({"model": "small", **case}))
+        result: dict[str, Any] = json.loads(out.split("RESULT ")[1])
+        return result
 
-def serve(folder: Path, **case: Any) -> dict[str, Any]:
-    """Serve one case in a fresh process; return what it reports."""
-    out = run(folder, str(PROGRAM), json.dumps({"small": True, **case}))
-    result: dict[str, Any] = json.loads(out.split("RESULT ")[1])
-    return result
+    return serve
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def table(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table of the small block for two buckets, built by the command line."""
     kept = os.environ.get("WARMUP_TEST_TABLE")  # keeps the table of one run for the next
     path = Path(kept) if kept else tmp_path_factory.mktemp("table") / "block.json"
@@ -73,7 +59,9 @@ def test_the_table_has_rows_of_every_kind(table: Path) -> None:
 @pytest.mark.parametrize(
     "mode", ["default", "max-autotune", "max-autotune-no-cudagraphs", "max-autotune-gemm"]
 )
-def test_with_empty_caches_nothing_is_measured(table: Path, tmp_path: Path, mode: str) -> None:
+def test_with_empty_caches_nothing_is_measured(
+    serve: Serve, table: Path, tmp_path: Path, mode: str
+) -> None:
     """Whatever mode the caller keeps: all hits, and no benchmark at either place."""
     result = serve(tmp_path, table=str(table), seqlens=[64, 256], mode=mode, uncovered="forbid")
     assert (result["benchmarker"], result["autotuner"]) == (0, 0)
@@ -82,7 +70,7 @@ def test_with_empty_caches_nothing_is_measured(table: Path, tmp_path: Path, mode
     assert max(result["errors"]) < 2e-2
 
 
-def test_warm_caches_answer_under_the_same_table(table: Path, tmp_path: Path) -> None:
+def test_warm_caches_answer_under_the_same_table(serve: Serve, table: Path, tmp_path: Path) -> None:
     """A second process with the first one's caches measures nothing and is not silent."""
     case = {"table": str(table), "seqlens": [64], "mode": "default", "uncovered": "forbid"}
     serve(tmp_path, **case)
@@ -91,7 +79,9 @@ def test_warm_caches_answer_under_the_same_table(table: Path, tmp_path: Path) ->
     assert result["from_cache"] > 0
 
 
-def test_an_unseen_bucket_is_counted_and_not_measured(table: Path, tmp_path: Path) -> None:
+def test_an_unseen_bucket_is_counted_and_not_measured(
+    serve: Serve, table: Path, tmp_path: Path
+) -> None:
     """A size that was not built falls back in every kind, without a benchmark, and is right."""
     result = serve(tmp_path, table=str(table), seqlens=[96], mode="default", on_miss="fallback")
     assert (result["benchmarker"], result["autotuner"]) == (0, 0)
@@ -99,9 +89,28 @@ def test_an_unseen_bucket_is_counted_and_not_measured(table: Path, tmp_path: Pat
     assert max(result["errors"]) < 2e-2
 
 
-def test_without_a_table_the_same_start_measures(table: Path, tmp_path: Path) -> None:
+def test_without_a_table_the_same_start_measures(serve: Serve, table: Path, tmp_path: Path) -> None:
     """The counters of this file do count: default mode without a table measures at both places."""
     del table
     result = serve(tmp_path, table=None, seqlens=[256], mode="default")
     assert result["benchmarker"] > 0
     assert result["autotuner"] > 0
+
+
+def test_other_products_and_a_convolution_are_not_measured(
+    run: Callable[..., str], serve: Serve, tmp_path: Path
+) -> None:
+    """int_mm and scaled_mm have rows, a convolution keeps the library: nothing is measured."""
+    path = tmp_path / "mixed.json"
+    run(
+        tmp_path / "build",
+        *("-m", "warmup", "build", "--model", "tests/programs/models/mixed_ops.py:MixedOps"),
+        *("--seqlens", "64", "--out", str(path)),
+    )
+    ops = {key.split(" ")[0] for key in json.loads(path.read_text())["rows"]["gemm"]}
+    assert ops >= {"int_mm", "scaled_mm"}
+    case = {"table": str(path), "seqlens": [64], "mode": "default", "model": "mixed"}
+    result = serve(tmp_path / "serve", **case, uncovered="forbid")
+    assert (result["benchmarker"], result["autotuner"]) == (0, 0)
+    assert (result["misses"], result["uncovered"], result["unused"]) == ({}, {}, [])
+    assert max(result["errors"]) < 2e-2

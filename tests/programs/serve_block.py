@@ -1,8 +1,9 @@
-"""Serve the vision block on a GPU and print, as JSON, what was measured and what was answered.
+"""Serve a model on a GPU and print, as JSON, what was measured and what was answered.
 
     python serve_block.py '{"table": "t.json", "seqlens": [64], "mode": "default"}'
 
-Under torchrun each rank serves on the GPU of its LOCAL_RANK, in a process group made before.
+``model`` is ``block``, ``small`` (the vision block) or ``mixed`` (tests/programs/models). Under
+torchrun each rank serves on the GPU of its LOCAL_RANK, in a process group made before.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ import warmup
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import vision_block
 
+sys.path.insert(0, str(Path(__file__).resolve().parent / "models"))
+import mixed_ops
+
+HIDDEN = {"block": 1280, "small": 128, "mixed": 256}
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "max-autotune": {"mode": "max-autotune"},
@@ -46,6 +51,17 @@ def count(owner: Any, name: str, counts: Counter[str], where: str) -> None:
     setattr(owner, name, counted)
 
 
+def make_model(name: str) -> torch.nn.Module:
+    """Return the model that a case names."""
+    makers = {
+        "block": vision_block.VisionBlock,
+        "small": vision_block.small,
+        "mixed": mixed_ops.MixedOps,
+    }
+    model: torch.nn.Module = makers[name]()
+    return model
+
+
 def main() -> None:
     case = json.loads(sys.argv[1])
     local = os.environ.get("LOCAL_RANK")
@@ -60,9 +76,7 @@ def main() -> None:
                 count(owner, name, counts, "benchmarker")
     count(CachingAutotuner, "bench", counts, "autotuner")
     torch.manual_seed(0)
-    model = (
-        (vision_block.small() if case.get("small") else vision_block.VisionBlock()).eval().cuda()
-    )
+    model = make_model(case.get("model", "block")).eval().cuda()
     handle = None
     if case["table"] is not None:
         handle = warmup.install(
@@ -75,8 +89,7 @@ def main() -> None:
     errors = []
     with torch.no_grad():
         for seqlen in case["seqlens"]:
-            hidden = model.before_mlp.normalized_shape[0]
-            x = torch.randn(seqlen, hidden, dtype=torch.bfloat16, device="cuda")
+            x = torch.randn(seqlen, HIDDEN[case.get("model", "block")], device="cuda").bfloat16()
             expected = model(x).float()
             for _ in range(3):  # the second and third call record and replay CUDA graphs
                 found = served(x).float()

@@ -52,6 +52,13 @@ def check(
     on_miss: Annotated[
         str, typer.Option(help="strict ends a bucket at a miss; fallback compiles it all the same.")
     ] = "strict",
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="The server's torch.compile mode: default, reduce-overhead, max-autotune or "
+            "max-autotune-no-cudagraphs."
+        ),
+    ] = "default",
     ready_file: Annotated[
         Path | None, typer.Option(help="Write this file last, when everything is ready.")
     ] = None,
@@ -85,6 +92,7 @@ def check(
                     device=device,
                     dtype=dtype,
                     on_miss=on_miss,
+                    mode=mode,
                     observer=run,
                 )
     if ready_file is not None and run.report.state is State.READY:

@@ -141,9 +141,12 @@ class Attachment:
                 _attached.remove(self)
 
 
-def compile_model(model: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *model* compiled; only marked dims are dynamic. The attached options decide how."""
-    return torch.compile(model, dynamic=False)
+def compile_model(model: Callable[..., Any], mode: str | None = None) -> Callable[..., Any]:
+    """Return *model* compiled in *mode* of torch.compile; only marked dims are dynamic.
+
+    What is measured is decided by the attached options, whatever the mode.
+    """
+    return torch.compile(model, dynamic=False, mode=mode)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from torch._inductor import config as inductor_config
 from warmup.errors import InductorChangedError
 from warmup.inductor.patches import Patches
 from warmup.inductor.port import Answers
-from warmup.inductor.switches import OptionValue, is_switch
+from warmup.inductor.switches import OptionValue, is_set_in_environment, is_switch
 from warmup.inductor.versions import Version
 
 
@@ -74,6 +74,7 @@ class CompileOptions:
         for name, value in self._options.items():
             found = option_value(name)
             is_default = found == _default(inductor_config, name)
+            is_default = is_default and not is_set_in_environment(name)
             if is_default or is_switch(name):
                 wanted[name] = value
             if not is_default:
@@ -146,7 +147,7 @@ def _entry(module: Any, name: str) -> Any:
 
 
 def _default(module: Any, name: str) -> Any:
-    """The value that stands when nobody set anything, environment included."""
+    """The value that stands when nobody set anything in this process."""
     entry = _entry(module, name)
     from_environment = entry.env_value_default
     return from_environment if isinstance(from_environment, (bool, str)) else entry.default

@@ -7,6 +7,7 @@ own (options.py). No table can set an option that is not listed here.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -35,6 +36,10 @@ _QUIET: Final[Mapping[str, bool | int | str]] = {
     "runtime_estimations_mms_benchmark": False,
     "triton.multi_kernel": 0,
     "triton.mix_order_reduction_autotune_split_size": False,
+}
+_OTHER_VARIABLES: Final = {
+    "benchmark_template_fusion": "BENCHMARK_EPILOGUE_FUSION",
+    "pipeline_max_autotune_gemm": "PIPELINE_GEMM_AUTOTUNING",
 }
 _MUST_EXIST: Final = ("max_autotune_gemm", "max_autotune", "coordinate_descent_tuning")
 _YIELDING: Final = frozenset(
@@ -68,6 +73,15 @@ def quiet_switches() -> dict[str, bool | int | str]:
 def is_switch(name: str) -> bool:
     """Return whether the option *name* decides what is measured."""
     return name in _QUIET
+
+
+def is_set_in_environment(name: str) -> bool:
+    """Return whether the variable that sets the option *name* is there.
+
+    Inductor reads it when it is imported, and takes it for the option's default.
+    """
+    plain = name.removeprefix("triton.").upper()
+    return f"TORCHINDUCTOR_{_OTHER_VARIABLES.get(name, plain)}" in os.environ
 
 
 def check_options(options: Mapping[str, OptionValue]) -> None:
