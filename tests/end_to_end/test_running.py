@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,19 +69,9 @@ def start(folder: Path, table: Path, *command: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def mlp_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of the example MLP for one bucket."""
-    folder = tmp_path_factory.mktemp("built")
-    path = folder / "mlp.json"
-    model = ("--model", f"{ROOT / 'examples' / 'mlp.py'}:MLP", "--seqlens", "16")
-    subprocess.run(
-        [sys.executable, "-m", "warmup", "build", *model, "--device", "cpu", "--out", str(path)],
-        env=environment(folder),
-        cwd=folder,
-        capture_output=True,
-        check=True,
-    )
-    return path
+def mlp_table(built: tuple[Path, dict[str, Any]]) -> Path:
+    """A table of the example MLP."""
+    return built[0]
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from warmup.table.store import read, write
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
-MLP = ROOT / "examples" / "mlp.py"
 
 Run = Callable[..., dict[str, Any]]
 
@@ -42,19 +41,6 @@ def run_python(folder: Path, *arguments: str, check: bool = True, **extra: str) 
     if check:
         assert done.returncode == 0, done.stderr[-4000:]
     return done
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A table of the example MLP for two buckets, and what the command printed."""
-    folder = tmp_path_factory.mktemp("built")
-    path = folder / "mlp.json"
-    done = run_python(
-        folder,
-        *("-m", "warmup", "build", "--model", f"{MLP}:MLP", "--seqlens", "16,64"),
-        *("--device", "cpu", "--out", str(path), "--json", "--timings", str(folder / "t.jsonl")),
-    )
-    return path, json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")

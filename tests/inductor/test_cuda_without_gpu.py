@@ -1,6 +1,6 @@
 """CUDA lowering, scheduling and code generation for a stated H100, on a machine without a GPU.
 
-Each case runs tests/programs/cuda_lowering.py in a fresh process: one row, one GEMM, real inductor.
+Each case is one line to tests/programs/cuda_lowering.py: one row, one GEMM, real inductor.
 """
 
 from __future__ import annotations
@@ -9,35 +9,48 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+Lower = Callable[..., dict[str, Any]]
 TILE = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "num_warps": 4, "num_stages": 3}
 RANGE = [2, 1024]
 
 pytest.importorskip("triton")
 
 
-def lower(tmp_path: Path, **case: Any) -> dict[str, Any]:
-    """Lower one case and return what the program printed."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests/programs/cuda_lowering.py"), json.dumps(case)],
+@pytest.fixture(scope="module")
+def lower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lower]:
+    """``lower(op="mm", ...)``: lower one case in the program, and what it prints."""
+    folder = tmp_path_factory.mktemp("lowering")
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / "tests/programs/cuda_lowering.py")],
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
-            "TRITON_CACHE_DIR": str(tmp_path / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+            "TRITON_CACHE_DIR": str(folder / "triton"),
         },
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    ) as program:
+
+        def ask(**case: Any) -> dict[str, Any]:
+            assert program.stdin is not None
+            assert program.stdout is not None
+            program.stdin.write(json.dumps(case) + "\n")
+            program.stdin.flush()
+            answer = program.stdout.readline()
+            assert answer, "the program ended; its stderr is above"
+            result: dict[str, Any] = json.loads(answer)
+            return result
+
+        yield ask
 
 
 def names(result: dict[str, Any]) -> list[str]:
@@ -48,10 +61,10 @@ def names(result: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("op", ["mm", "addmm"])
 @pytest.mark.parametrize(("winner", "template"), [("triton", "mm"), ("tma", "mm_persistent_tma")])
 def test_a_template_row_is_the_one_choice_generated_and_its_epilogue_fuses(
-    tmp_path: Path, op: str, winner: str, template: str, m: int | list[int]
+    lower: Lower, op: str, winner: str, template: str, m: int | list[int]
 ) -> None:
     """One template is generated with the recorded tile, one fused kernel runs, nothing is timed."""
-    result = lower(tmp_path, op=op, winner=winner, m=m, epilogue=True, tile=TILE)
+    result = lower(op=op, winner=winner, m=m, epilogue=True, tile=TILE)
     assert result["generated"] == [template]
     assert result["launches"] == ["triton_tem_fused_0"]
     assert result["externs"] == []
@@ -60,17 +73,17 @@ def test_a_template_row_is_the_one_choice_generated_and_its_epilogue_fuses(
 
 
 @pytest.mark.parametrize("op", ["bmm", "baddbmm", "mm_plus_mm", "int_mm", "scaled_mm"])
-def test_the_other_ops_take_template_rows(tmp_path: Path, op: str) -> None:
+def test_the_other_ops_take_template_rows(lower: Lower, op: str) -> None:
     """Every other op generates one template from one row and hits once."""
-    result = lower(tmp_path, op=op, winner="triton", m=64, epilogue=True, tile=TILE)
+    result = lower(op=op, winner="triton", m=64, epilogue=True, tile=TILE)
     assert len(result["generated"]) == 1
     assert result["tile"] == {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
     assert names(result) == ["lookup.hit"]
 
 
-def test_a_decompose_k_row_is_split_as_recorded(tmp_path: Path) -> None:
+def test_a_decompose_k_row_is_split_as_recorded(lower: Lower) -> None:
     """A decompose_k row lowers to a batched product and a sum; no Triton template is generated."""
-    result = lower(tmp_path, op="mm", winner="decompose_k", m=32, tile={"k_split": 16})
+    result = lower(op="mm", winner="decompose_k", m=32, tile={"k_split": 16})
     assert (result["generated"], result["externs"]) == ([], ["bmm_dtype"])
     assert list(result["rows"].values()) == ["decompose_k(k_split=16)"]
     assert names(result) == ["lookup.hit"]
@@ -78,25 +91,25 @@ def test_a_decompose_k_row_is_split_as_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("m", [512, RANGE], ids=["static", "ranged"])
 @pytest.mark.parametrize("op", ["mm", "addmm"])
-def test_a_library_row_generates_no_template(tmp_path: Path, op: str, m: int | list[int]) -> None:
+def test_a_library_row_generates_no_template(lower: Lower, op: str, m: int | list[int]) -> None:
     """An ATen row calls the library, keeps the epilogue in its own kernel, and times nothing."""
-    result = lower(tmp_path, op=op, winner="extern", m=m, epilogue=True)
+    result = lower(op=op, winner="extern", m=m, epilogue=True)
     assert (result["generated"], result["externs"]) == ([], [op])
     assert result["launches"] == ["triton_poi_fused_0"]
     assert names(result) == ["lookup.hit"]
 
 
-def test_tma_rows_do_not_specialise_a_dynamic_m(tmp_path: Path) -> None:
+def test_tma_rows_do_not_specialise_a_dynamic_m(lower: Lower) -> None:
     """Serving a TMA row for a range leaves no guard that pins M to one size."""
-    result = lower(tmp_path, op="mm", winner="tma", m=RANGE)
+    result = lower(op="mm", winner="tma", m=RANGE)
     assert not [guard for guard in result["guards"] if guard.startswith("Eq(")]
 
 
-def test_the_same_gemm_with_another_epilogue_is_another_key(tmp_path: Path) -> None:
+def test_the_same_gemm_with_another_epilogue_is_another_key(lower: Lower) -> None:
     """The key of a GEMM names its epilogue, and `none` when it has none."""
     keys = []
     for epilogue in (True, False):
-        keys += lower(tmp_path, op="mm", winner="extern", m=512, epilogue=epilogue)["rows"]
+        keys += lower(op="mm", winner="extern", m=512, epilogue=epilogue)["rows"]
     assert [key.split(" | ")[1] for key in keys] == [
         "epilogue=relu,mul(bf16[768])",
         "epilogue=none",
@@ -104,18 +117,18 @@ def test_the_same_gemm_with_another_epilogue_is_another_key(tmp_path: Path) -> N
     assert keys[0].split(" | ")[0] == keys[1].split(" | ")[0]
 
 
-def test_a_miss_falls_back_to_the_library_without_generating(tmp_path: Path) -> None:
+def test_a_miss_falls_back_to_the_library_without_generating(lower: Lower) -> None:
     """Without a row: the library call, no template generated, one miss that says so."""
-    result = lower(tmp_path, op="addmm", winner="none", m=512, mode="fallback")
+    result = lower(op="addmm", winner="none", m=512, mode="fallback")
     assert (result["generated"], result["externs"]) == ([], ["addmm"])
     assert [(e["name"], e["reason"]) for e in result["events"]] == [
         ("lookup.missed", "not_in_table")
     ]
 
 
-def test_a_miss_is_an_error_when_strict(tmp_path: Path) -> None:
+def test_a_miss_is_an_error_when_strict(lower: Lower) -> None:
     """Without a row, strict serving raises a MissError out of the compile."""
-    assert lower(tmp_path, op="mm", winner="none", m=512)["error"].startswith("MissError: no row")
+    assert lower(op="mm", winner="none", m=512)["error"].startswith("MissError: no row")
 
 
 @pytest.mark.parametrize(
@@ -128,9 +141,9 @@ def test_a_miss_is_an_error_when_strict(tmp_path: Path) -> None:
     ids=["another word", "another parameter", "an untrue EVEN_K"],
 )
 def test_a_row_that_does_not_fit_this_torch_is_a_miss(
-    tmp_path: Path, tile: dict[str, Any], reason: str
+    lower: Lower, tile: dict[str, Any], reason: str
 ) -> None:
     """Kwargs that the template here would not have, or that are untrue, never reach a kernel."""
-    result = lower(tmp_path, op="mm", winner="triton", m=512, mode="fallback", tile=tile)
+    result = lower(op="mm", winner="triton", m=512, mode="fallback", tile=tile)
     assert (result["generated"], result["externs"]) == ([], ["mm"])
     assert [event["reason"] for event in result["events"]] == [reason]

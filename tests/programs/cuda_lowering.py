@@ -1,6 +1,8 @@
-"""Lower one GEMM for the stated H100 and print, as JSON, what inductor made of it.
+"""Lower GEMMs for the stated H100 and print, as JSON, what inductor made of each.
 
-    python cuda_lowering.py '{"op": "addmm", "winner": "triton", "m": [2, 1024]}'
+    echo '{"op": "addmm", "winner": "triton", "m": [2, 1024]}' | python cuda_lowering.py
+
+One case a line on stdin, one result a line on stdout.
 
 Cases: ``winner`` triton, tma, decompose_k, extern or none (an empty table); ``m`` a size or a
 range; ``mode`` fallback or strict. The row is made by listing this torch's own candidates for the
@@ -9,7 +11,6 @@ problem and taking the one asked for, so that its kwargs are complete.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import sys
@@ -57,6 +58,7 @@ EVIDENCE = Evidence(
     time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2, failed=0
 )
 OPTIONS = {"max_autotune_gemm_backends": "ATEN,TRITON"}
+_SPARE = {"aten::bias_addmm"}  # torch 2.11 offers it beside addmm
 
 
 def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv, FakeTensorMode]:
@@ -157,9 +159,9 @@ def list_candidates(case: dict[str, Any]) -> dict[str, Winner]:
                 first = next(candidates, None)
                 if first is None:
                     continue
-                if uid.startswith("aten::"):
+                if uid.startswith("aten::") and uid not in _SPARE:
                     kept.append(first)
-                if uid.startswith(UIDS[case["winner"]]) and key not in found:
+                if uid.startswith(UIDS[case["winner"]]) and key not in found and uid not in _SPARE:
                     built = first.choice if uid.startswith("aten::") else _Unbuilt(first)
                     winner = identify(built)
                     assert winner is not None, first.params.to_kwargs()
@@ -179,8 +181,8 @@ class _Unbuilt:
         self.annotations = {"ktc": origin}
 
 
-def main() -> None:
-    case = {"epilogue": False, "mode": "strict", **json.loads(sys.argv[1])}
+def run(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
+    """Lower one case under its own table and return what came of it."""
     rows = {} if case["winner"] == "none" else list_candidates(case)
     events: list[Event] = []
     lookup = Lookup(
@@ -188,14 +190,7 @@ def main() -> None:
         OnMiss(case["mode"]),
         Emitter([events.append]),
     )
-    generated: list[str] = []
-    original = select_algorithm.TritonTemplate.generate
-
-    def count(self: Any, *args: Any, **kwargs: Any) -> Any:
-        generated.append(self.name)
-        return original(self, *args, **kwargs)
-
-    select_algorithm.TritonTemplate.generate = count
+    generated.clear()
     attachment = connect().attach(lookup, OPTIONS, "test")
     result: dict[str, Any] = {"rows": {key: str(winner) for key, winner in rows.items()}}
     try:
@@ -214,10 +209,24 @@ def main() -> None:
         result["error"] = f"{type(own).__name__}: {own}"
     finally:
         attachment.detach()
-    result["generated"] = generated
+    result["generated"] = list(generated)
     result["events"] = [{"name": event.name, **event.fields} for event in events]
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(json.dumps(result))
+    return result
+
+
+def main() -> None:
+    generated: list[str] = []
+    original = select_algorithm.TritonTemplate.generate
+
+    def count(self: Any, *args: Any, **kwargs: Any) -> Any:
+        generated.append(self.name)
+        return original(self, *args, **kwargs)
+
+    select_algorithm.TritonTemplate.generate = count
+    for line in sys.stdin:
+        case = {"epilogue": False, "mode": "strict", **json.loads(line)}
+        sys.stdout.write(json.dumps(run(case, generated)) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

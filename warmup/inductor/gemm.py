@@ -189,7 +189,7 @@ class GemmChoices:
             if not self._answers_for(name):
                 ready = _generate(choices)
                 declined = self._active and name in LIBRARY_ONLY and tuning_is_on()
-                return proceed([_library_or_first(ready)] if declined else ready)
+                return proceed([_library_or_first(name, ready)] if declined else ready)
             dropped, rejected = self._take_notes()
             try:
                 post_op = post_op_of(choices) if name in CPU_LINEAR else None
@@ -209,7 +209,7 @@ class GemmChoices:
             if self._answers.tunes and key is not None:
                 kw["return_multi_template"] = False
                 return self._tune(key, _generate(choices), proceed)
-            fallback = _library_or_first(choices)
+            fallback = _library_or_first(name, choices)
             self._answers.miss(key or _undescribed(name), answer, str(identify(fallback)))
             return proceed([fallback])
 
@@ -247,10 +247,19 @@ def _matching(choices: list[Any], winner: Winner) -> Any | None:
     return next((choice for choice in ready if identify(choice) == winner), None)
 
 
-def _library_or_first(choices: list[Any]) -> Any:
-    """Return the deterministic fallback: the first library call offered, else the first choice."""
+def _library_or_first(name: str, choices: list[Any]) -> Any:
+    """Return the deterministic fallback: what default mode calls, else the first library call.
+
+    Torch 2.11 offers ``bias_addmm`` before the ``addmm`` that default mode calls (kernel/mm.py).
+    """
     ready = [choice for choice in choices if not isinstance(choice, _HeldBack)]
-    return next((choice for choice in ready if is_library(choice)), None) or _generate(choices)[0]
+    library = [choice for choice in ready if is_library(choice)]
+    own = (choice for choice in library if identify(choice) == _library_default(name))
+    return next(own, None) or next(iter(library), None) or _generate(choices)[0]
+
+
+def _library_default(name: str) -> Winner:
+    return Winner(Family.EXTERN, f"aten::{name}")
 
 
 def _undescribed(name: str) -> str:
@@ -272,7 +281,8 @@ def _judge(key: str, choices: list[Any], timings: Mapping[Any, float]) -> Tuned 
         if winner is None:
             continue
         measured.append(Timing(winner, time_us))
-        if winner.family is Family.EXTERN and library_us is None:
+        is_default = winner == _library_default(key.partition(" ")[0])
+        if is_default or (winner.family is Family.EXTERN and library_us is None):
             library_us = time_us
     ranked = sorted((t for t in measured if t.time_us), key=lambda t: t.time_us or math.inf)
     if not ranked or ranked[0].time_us is None:
