@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 WORDS = {
-    *{"errors", "events", "bucket", "runtime", "choice"},
+    *{"errors", "events", "files", "bucket", "runtime", "choice"},
     *{"kind", "kinds", "problem", "padding", "kernel", "spelling"},
 }
 PARTS = {"table", "inductor"}

@@ -181,3 +181,9 @@ class Tally:
             self.cached_misses += int(text["misses"])
         elif event.name is EventName.CONTRADICTED:
             self.contradictions += 1
+
+
+def in_brackets(counts: Mapping[str, int]) -> str:
+    """Return *counts* as `` (miss 1, pad 2)``, by name; empty without any."""
+    text = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+    return f" ({text})" if text else ""

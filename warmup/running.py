@@ -17,6 +17,7 @@ from typing import BinaryIO, Final
 
 from warmup.auditing import AuditReport, audit
 from warmup.errors import SettingsError, printable
+from warmup.events import in_brackets
 from warmup.lookup import OnMiss, Uncovered
 from warmup.table.store import read
 
@@ -53,8 +54,8 @@ class RunReport:
         missed = f", {audit.cached_misses} without a row" if audit.cached_misses else ""
         parts = [
             f"hits {sum(audit.hits.values())}",
-            f"misses {audit.miss_count}{_in_brackets(audit.reasons)}",
-            f"uncovered {sum(audit.uncovered.values())}{_in_brackets(audit.uncovered)}",
+            f"misses {audit.miss_count}{in_brackets(audit.reasons)}",
+            f"uncovered {sum(audit.uncovered.values())}{in_brackets(audit.uncovered)}",
             f"from cache {audit.from_cache} graphs ({audit.cached_decisions} decisions{missed})",
             f"processes {audit.runs}",
             f"silent {len(audit.silent)}",
@@ -183,8 +184,3 @@ def _wait(pid: int) -> int:
 def _count_failed(log: Path) -> int:
     with log.open(encoding="utf-8", errors="replace") as lines:
         return sum(line.startswith(INSTALL_FAILED) for line in lines)
-
-
-def _in_brackets(counts: Mapping[str, int]) -> str:
-    text = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-    return f" ({text})" if text else ""

@@ -21,6 +21,7 @@ from warmup.events import (
     JsonLinesSink,
     Sink,
     Tally,
+    in_brackets,
     log_event,
     logger,
 )
@@ -63,13 +64,11 @@ class Report:
 
     def __str__(self) -> str:
         misses = sum(self.misses.values())
-        reasons = ", ".join(f"{name} {count}" for name, count in sorted(self.miss_reasons.items()))
-        sites = ", ".join(f"{site} {count}" for site, count in sorted(self.uncovered.items()))
         text = (
             f"warmup {self.digest[:12]}: {sum(self.hits.values())} hits, {misses} misses"
-            f"{f' ({reasons})' if reasons else ''}, "
+            f"{in_brackets(self.miss_reasons)}, "
             f"{sum(self.uncovered.values())} uncovered benchmarks"
-            f"{f' ({sites})' if sites else ''}, "
+            f"{in_brackets(self.uncovered)}, "
             f"{self.from_cache} graphs from cache ({self.cached_decisions} decisions"
             f"{f', {self.cached_misses} without a row' if self.cached_misses else ''}), "
             f"{len(self.unused)} rows unused"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from warmup.auditing import AuditReport
 from warmup.errors import SettingsError, printable
+from warmup.events import in_brackets
+from warmup.files import replace_text
 
 
 def spell_audit(report: AuditReport, form: str) -> str:
@@ -36,34 +35,19 @@ def put(path: Path, text: str, option: str) -> None:
         SettingsError: it cannot be written; *option* names the flag.
     """
     try:
-        _replace(path, text)
+        replace_text(path, text)
     except OSError as error:
         raise SettingsError(
             f"{option} {path}: cannot be written: {error.strerror}", "name a writable file"
         ) from error
 
 
-def _replace(path: Path, text: str) -> None:
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            os.fchmod(file.fileno(), 0o644)  # a collector runs as another user
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(temporary).unlink()
-        raise
-
-
 def _counts(report: AuditReport) -> Iterator[str]:
     digests = ", ".join(report.digests) or "none"
     yield f"runs        {report.runs} (table digest {digests})"
     yield f"hits        {sum(report.hits.values())} ({len(report.hits)} problems)"
-    yield f"misses      {report.miss_count}{_in_brackets(report.reasons)}"
-    yield f"uncovered   {sum(report.uncovered.values())}{_in_brackets(report.uncovered)}"
+    yield f"misses      {report.miss_count}{in_brackets(report.reasons)}"
+    yield f"uncovered   {sum(report.uncovered.values())}{in_brackets(report.uncovered)}"
     missed = f", {report.cached_misses} missed" if report.cached_misses else ""
     yield f"from cache  {report.from_cache} graphs ({report.cached_decisions} decisions{missed})"
     if report.tuned:
@@ -94,8 +78,3 @@ def _cases(report: AuditReport) -> Iterator[str]:
             yield f"    differs in {', '.join(miss.differs)}"
     for key in report.unused or ():
         yield f"unused {key}"
-
-
-def _in_brackets(counts: Mapping[str, int]) -> str:
-    text = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-    return f" ({text})" if text else ""

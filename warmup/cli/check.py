@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -22,6 +21,7 @@ import typer
 from warmup.bucket import Bucket
 from warmup.checking import CheckReport, PrimedBucket, State
 from warmup.errors import SettingsError, printable
+from warmup.files import replace_text
 from warmup.runtime import Runtime
 
 
@@ -264,13 +264,7 @@ def _remove(ready_file: Path) -> None:
 def _write(ready_file: Path, text: str) -> None:
     """Put *text* at *ready_file*: a probe sees no file or the whole of it."""
     try:
-        descriptor, temporary = tempfile.mkstemp(
-            prefix=f".{ready_file.name}.", dir=ready_file.parent
-        )
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            os.fchmod(file.fileno(), 0o644)
-            file.write(text)
-        Path(temporary).replace(ready_file)
+        replace_text(ready_file, text)
     except OSError as error:
         raise SettingsError(
             f"--ready-file {ready_file}: {error.strerror}", "name a file in a writable folder"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from warmup.errors import (
     TableNotFoundError,
     TableWriteError,
 )
+from warmup.files import replace_text
 from warmup.runtime import Runtime, compare_runtimes
 from warmup.table.codec import decode, encode
 from warmup.table.decode import MAX_BYTES
@@ -281,21 +281,4 @@ def _writing(path: Path) -> Iterator[None]:
 def _replace(path: Path, table: Table) -> None:
     text = encode(table)
     decode(text, str(path))  # what cannot be read back must not replace what can
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii", newline="\n") as file:
-            os.fchmod(file.fileno(), 0o644)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(temporary).unlink()
-        raise
-    with contextlib.suppress(OSError):  # some filesystems cannot sync a folder
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    replace_text(path, text)
