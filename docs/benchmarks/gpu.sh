@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything measured on a GPU machine: tests, tables, starts, audits. Results go to the folder $1.
-#   docs/benchmarks/gpu.sh OUT tests|build-llama|llama|swiglu|small
+#   docs/benchmarks/gpu.sh OUT tests|build-llama|llama|swiglu|swiglu-cold|small
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$1
@@ -22,7 +22,7 @@ build-llama)
 llama) # the starts that the shipped table replaces, in one run
   export WARMUP_AUDIT_LOG=$out/llama-audit.jsonl
   python3 docs/benchmarks/run.py --name llama-h200 --model examples/llama_block.py:LlamaBlocks \
-    --seqlens 16,256,560,1024,2048 --steady --repeats 3 \
+    --seqlens 16,256,560,1024,2048 --steady --repeats 2 \
     --starts default,table,table-warm,table-max-autotune,max-autotune,mega-cache \
     --once table-warm,table-max-autotune,max-autotune,mega-cache \
     --no-build --build-record docs/benchmarks/results/llama-h200.json \
@@ -32,11 +32,15 @@ llama) # the starts that the shipped table replaces, in one run
 swiglu) # the unaligned MLP: pad rows
   export WARMUP_AUDIT_LOG=$out/swiglu-audit.jsonl
   python3 docs/benchmarks/run.py --name swiglu-h200 --model examples/vision_block.py:SwiGLU \
-    --seqlens 16,256,560,1024,2048 --steady --repeats 2 \
-    --starts default,table,table-warm,max-autotune,mega-cache \
-    --once table-warm,max-autotune,mega-cache \
+    --seqlens 16,256,560,1024,2048 --steady --repeats 3 \
+    --starts default,table,table-warm --once table-warm \
     --table "$out/swiglu-table.json" --results "$out"
   audit swiglu
+  ;;
+swiglu-cold) # what the same starts cost without a table
+  python3 docs/benchmarks/run.py --name swiglu-cold-h200 --model examples/vision_block.py:SwiGLU \
+    --seqlens 16,256,560,1024,2048 --steady --repeats 1 --no-build \
+    --starts default,max-autotune,mega-cache --results "$out"
   ;;
 small)
   export WARMUP_AUDIT_LOG=$out/mlp-audit.jsonl

@@ -88,6 +88,14 @@ def count_autotuner() -> Counter[str]:
     return counts
 
 
+def phase_seconds() -> dict[str, float]:
+    """Return dynamo's own sums of time by phase; phases nest, so they do not add up."""
+    names, seconds = torch._dynamo.utils.compile_times(repr="csv", aggregate=True)
+    sums = {name: round(float(text), 2) for name, text in zip(names, seconds, strict=True)}
+    largest = sorted(sums.items(), key=lambda pair: -pair[1])
+    return {name: value for name, value in largest if value >= 0.1}
+
+
 def compile_all(
     compiled: Callable[..., Any], inputs: list[Inputs], device: torch.device
 ) -> list[float]:
@@ -178,6 +186,7 @@ def start(case: dict[str, Any], device: torch.device) -> dict[str, Any]:
                 for made in inputs
             ]
     result |= watch.end()
+    result["phase_seconds"] = phase_seconds()
     if case["start"] == "max-autotune" and device.type == "cuda":
         artifacts = torch.compiler.save_cache_artifacts()
         mega.write_bytes(artifacts[0] if artifacts else b"")
