@@ -24,8 +24,8 @@ How to read it: *compile all* is the time of `install` and from `torch.compile` 
 outputs of all buckets, without importing torch and loading the model, but with importing inductor,
 which either does; *of it compiling* is the sum of the first calls of all buckets. Medians where a
 start ran more than once. *Benchmarks* are measurements that inductor ran meanwhile, *of GEMMs*
-those of GEMM selection and of fusing into GEMMs, *configs timed* those counted at `CachingAutotuner.bench`, below
-warmup's own watch. *Peak* is the largest amount of device memory allocated until then. *Steady* is
+those of GEMM selection and of fusing into GEMMs, *configs timed* those counted at
+`CachingAutotuner.bench`, below warmup's own watch. *Peak* is the largest amount of device memory allocated until then. *Steady* is
 the median time of one call afterwards, per bucket: on a GPU the replay of a CUDA graph, on CPU the
 wall clock.
 
