@@ -25,9 +25,9 @@ outputs of all buckets, without importing torch and loading the model, but with 
 which either does; *of it compiling* is the sum of the first calls of all buckets. Medians where a
 start ran more than once. *Benchmarks* are measurements that inductor ran meanwhile, *of GEMMs*
 those of GEMM selection and of fusing into GEMMs, *configs timed* those counted at
-`CachingAutotuner.bench`, below warmup's own watch. *Peak* is the largest amount of device memory allocated until then. *Steady* is
-the median time of one call afterwards, per bucket: on a GPU the replay of a CUDA graph, on CPU the
-wall clock.
+`CachingAutotuner.bench`, below warmup's own watch. *Peak* is the largest amount of device memory
+allocated until then. *Steady* is the median time of one call afterwards, per bucket: on a GPU the
+replay of a CUDA graph, on CPU the wall clock.
 
 `default`, `max-autotune` (`max-autotune-no-cudagraphs`) and `max-autotune-gemm`
 (`options={"max_autotune_gemm": True}`) are torch alone; on CPU those with autotuning, and
