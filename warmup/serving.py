@@ -174,12 +174,13 @@ def install(
         TableError: the table is missing or damaged.
         AdapterError: this torch is not supported.
     """
-    from warmup.inductor import connect
+    from warmup.inductor import connect, start_workers
 
     if on_miss not in set(OnMiss):
         raise SettingsError(f"on_miss={on_miss!r}", f"use one of {', '.join(OnMiss)}")
     if uncovered not in set(Uncovered):
         raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
+    start_workers(device)
     inductor = connect()
     here = inductor.runtime(device)
     found = _find(table, here)
@@ -219,8 +220,6 @@ def install(
         torch=here.torch,
         mismatches=[str(mismatch) for mismatch in mismatches],
     )
-    if here.device.type != "cpu":
-        inductor.wake_workers()
     handle = Handle(found.table, digest, lookup, tally, attachment, file)
     atexit.register(handle.close)
     return handle

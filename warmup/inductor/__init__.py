@@ -1,6 +1,7 @@
 """The only folder that names torch._inductor. Floor 1; knows nothing of table files.
 
 `connect()` is the way in: it checks the torch that runs here and returns what can be done with it.
+`start_workers()` may go before it, so that inductor's workers start while it imports.
 """
 
 from __future__ import annotations
@@ -21,3 +22,15 @@ def connect() -> Inductor:
     from warmup.inductor.live import Inductor  # imports torch: only on demand
 
     return Inductor.here()
+
+
+def start_workers(device: str) -> None:
+    """Start inductor's compile workers when *device* is a GPU, before the rest is imported.
+
+    Raises:
+        UnsupportedTorchError: this torch is outside the supported range.
+        InductorChangedError: an internal is gone or has another signature.
+    """
+    from warmup.inductor.workers import start_workers  # imports torch: only on demand
+
+    start_workers(device)

@@ -12,7 +12,12 @@ from typing import Any, Final
 from warmup.errors import InductorChangedError
 
 # "module:qualified name" or "module:callable(parameters that warmup relies on)".
+WORKER_INTERNALS: Final = (
+    "torch._inductor.async_compile:AsyncCompile.use_process_pool()",
+    "torch._inductor.async_compile:maybe_warm_pool()",
+)
 INTERNALS: Final = (
+    *WORKER_INTERNALS,
     "torch._dynamo:reset()",
     "torch._dynamo.convert_frame:_compile(code)",
     (
@@ -33,8 +38,6 @@ INTERNALS: Final = (
     "torch._inductor.cpp_builder:get_cpp_compiler()",
     "torch._inductor.exc:InvalidCxxCompiler",
     "torch._inductor.async_compile:AsyncCompile.triton(self, kernel_name, source_code)",
-    "torch._inductor.async_compile:AsyncCompile.use_process_pool()",
-    "torch._inductor.async_compile:maybe_warm_pool()",
     "torch._inductor.async_compile:size_hints_regex",
     "torch._inductor.codecache:PyCodeCache.modules_no_attr",
     "torch._inductor.config:autotune_lookup_table",

@@ -49,18 +49,6 @@ class Inductor:
 
         return quiet_switches()
 
-    def wake_workers(self) -> None:
-        """Start inductor's compile workers now, so that they are ready for the first compile.
-
-        Otherwise the first compile starts them, and compiles its own kernels one after the other
-        until they are there (torch/_inductor/async_compile.py, use_process_pool).
-        """
-        from torch._inductor.async_compile import AsyncCompile, maybe_warm_pool
-
-        maybe_warm_pool()
-        submit_ready_job: Any = AsyncCompile.use_process_pool
-        submit_ready_job()
-
     @contextlib.contextmanager
     def count_benchmarks(self) -> Iterator[Counter[str]]:
         """Count inductor's measurements by site, in every thread, while the context is open."""
