@@ -84,10 +84,13 @@ def table(tmp_path: Path, make_table: Callable[..., Table]) -> Path:
 
 @pytest.fixture
 def fake_torch(tmp_path: Path) -> Path:
-    """A folder with a torch that has nothing but ``compile``, so that no table can be installed."""
+    """A folder with a torch that has no inductor, so that no table can be installed."""
     package = tmp_path / "fake" / "torch"
     package.mkdir(parents=True)
-    package.joinpath("__init__.py").write_text("def compile(model):\n    return model\n")
+    package.joinpath("__init__.py").write_text(
+        '__version__ = "2.13.0"\n\nclass cuda:\n    is_available = staticmethod(bool)\n\n'
+        "def compile(model):\n    return model\n"
+    )
     return package.parent
 
 
