@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from warmup.inductor.internals import WORKER_INTERNALS, check_internals
-from warmup.inductor.versions import version_for
+from warmup.inductor.versions import check_supported
 
 
 def start_workers(device: str) -> None:
@@ -22,7 +22,7 @@ def start_workers(device: str) -> None:
         UnsupportedTorchError: this torch is outside the supported range.
         InductorChangedError: an internal is gone or has another signature.
     """
-    version_for(torch.__version__)
+    check_supported(torch.__version__)
     if device == "cpu" or not torch.cuda.is_available():
         return
     check_internals(WORKER_INTERNALS)

@@ -25,20 +25,30 @@ class Version(Protocol):
         """Make a config module compute its hash anew after a default was changed."""
 
 
-def version_for(torch_version: str) -> Version:
-    """Return the version file for *torch_version*, such as ``2.13.0+cpu``.
+def check_supported(torch_version: str) -> tuple[int, int]:
+    """Return the minor of *torch_version*, such as ``2.13.0+cpu``.
 
     Raises:
         UnsupportedTorchError: it is outside the supported range.
-        InductorChangedError: an internal that the file imports is gone.
     """
     match = re.match(r"(\d+)\.(\d+)", torch_version)
     minor = (int(match[1]), int(match[2])) if match else (0, 0)
     if minor not in SUPPORTED:
         low, high = SUPPORTED[0], SUPPORTED[-1]
         raise UnsupportedTorchError(torch_version, f"{low[0]}.{low[1]} to {high[0]}.{high[1]}")
+    return minor
+
+
+def version_for(torch_version: str) -> Version:
+    """Return the version file for *torch_version*.
+
+    Raises:
+        UnsupportedTorchError: it is outside the supported range.
+        InductorChangedError: an internal that the file imports is gone.
+    """
+    major, minor = check_supported(torch_version)
     try:
-        module = importlib.import_module(f"{__name__}.v{minor[0]}_{minor[1]}")
+        module = importlib.import_module(f"{__name__}.v{major}_{minor}")
     except ImportError as error:
         raise InductorChangedError(str(error)) from error
     return cast(Version, module)
