@@ -7,9 +7,7 @@ only builds, elsewhere. Triton compiles; loading, launching and timing are state
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import pytest
 
 from warmup.kinds import check_key
 
-ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/cuda_kernels.py")
 SCENARIOS = [
     "answered",
     "unanswered",
@@ -30,39 +28,25 @@ SCENARIOS = [
     "cached",
 ]
 Result = dict[str, Any]
+Run = Callable[..., Any]
 
 pytest.importorskip("triton")
 
 
-def run(folder: Path, **case: Any) -> Result:
-    """Return what the program printed for one case, with its caches in *folder*."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests/programs/cuda_kernels.py"), json.dumps(case)],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-            "TRITON_CACHE_DIR": str(folder / "triton"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    result: Result = json.loads(done.stdout)
-    return result
-
-
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Result:
+def results(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> Result:
     """A build and every scenario, in one process."""
-    return run(tmp_path_factory.mktemp("here"), scenarios=SCENARIOS)
+    case = json.dumps({"scenarios": SCENARIOS})
+    found: Result = run_program(tmp_path_factory.mktemp("here"), PROGRAM, case)
+    return found
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Result:
+def elsewhere(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> Result:
     """A build of the same kernels on the second device, numbered otherwise."""
-    return run(tmp_path_factory.mktemp("elsewhere"), device=1, backwards=True)
+    case = json.dumps({"device": 1, "backwards": True})
+    found: Result = run_program(tmp_path_factory.mktemp("elsewhere"), PROGRAM, case)
+    return found
 
 
 def names(result: Result) -> list[str]:

@@ -6,9 +6,7 @@ Nearly all cases run in one process (tests/programs/cuda_padding.py); only the t
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,8 @@ import pytest
 
 from warmup.kinds import check_key
 
-ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/cuda_padding.py")
+Run = Callable[..., Any]
 RANGE = [2, 1024]
 ELSEWHERE = {"m": RANGE, "symbol": "other", "hint": 768}
 CASES: dict[str, dict[str, Any]] = {
@@ -48,30 +47,14 @@ CASES: dict[str, dict[str, Any]] = {
 pytest.importorskip("triton")
 
 
-def run(folder: Path, cases: dict[str, dict[str, Any]], **environment: str) -> dict[str, Any]:
-    """Return what the pass did in each case, in a process with its caches in *folder*."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests/programs/cuda_padding.py"), json.dumps(cases)],
-        env={
-            **os.environ,
-            **environment,
-            "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-            "TRITON_CACHE_DIR": str(folder / "triton"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def results(
+    run_program: Run, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
     """What the pass did in each case."""
-    return run(tmp_path_factory.mktemp("caches"), CASES)
+    folder = tmp_path_factory.mktemp("caches")
+    found: dict[str, dict[str, Any]] = run_program(folder, PROGRAM, json.dumps(CASES))
+    return found
 
 
 def key_in(result: dict[str, Any]) -> str:
@@ -197,10 +180,11 @@ def test_a_build_measures_although_inductor_has_an_answer(
     assert built["rows"][0]["winner"] == "padded"
 
 
-def test_inductors_memo_never_answers_for_the_table(tmp_path: Path) -> None:
+def test_inductors_memo_never_answers_for_the_table(run_program: Run, tmp_path: Path) -> None:
     """The memo of whole answers, off by default, loses to the row and to its absence too."""
     cases = {label: CASES[label] for label in CASES if "cache" in label and "built" not in label}
-    found = run(tmp_path, cases, TORCHINDUCTOR_ENABLE_CACHING_MODULE="1")
+    memo = {"TORCHINDUCTOR_ENABLE_CACHING_MODULE": "1"}
+    found = run_program(tmp_path, PROGRAM, json.dumps(cases), **memo)
     assert {label: (one["pads"] > 0, len(one["events"])) for label, one in found.items()} == {
         "padded, cache against": (True, 1),
         "as_is, cache against": (False, 1),

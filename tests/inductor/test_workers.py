@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+Run = Callable[..., Any]
+TWO_THREADS = {"TORCHINDUCTOR_COMPILE_THREADS": "2"}
 PROGRAM = """
 import json, sys, torch
 torch.cuda.is_available = lambda: sys.argv[1] == "gpu"
@@ -24,26 +24,16 @@ print(json.dumps(result))
 """
 
 
-def run(tmp_path: Path, machine: str, device: str) -> dict[str, object]:
-    """Return what the program printed, with two compile threads and empty caches."""
-    caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "t")}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, machine, device],
-        env={**os.environ, **caches, "TORCHINDUCTOR_COMPILE_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
-
-
-def test_workers_start_before_the_graph_compiler_is_imported(tmp_path: Path) -> None:
+def test_workers_start_before_the_graph_compiler_is_imported(
+    run_program: Run, tmp_path: Path
+) -> None:
     """On a GPU machine a worker answers, while this process has not imported all of inductor."""
-    assert run(tmp_path, "gpu", "auto") == {"graph_compiler": False, "answer": "ready"}
+    found = run_program(tmp_path, "-c", PROGRAM, "gpu", "auto", **TWO_THREADS)
+    assert found == {"graph_compiler": False, "answer": "ready"}
 
 
 @pytest.mark.parametrize(("machine", "device"), [("gpu", "cpu"), ("none", "auto")])
-def test_no_workers_for_a_cpu(tmp_path: Path, machine: str, device: str) -> None:
+def test_no_workers_for_a_cpu(run_program: Run, tmp_path: Path, machine: str, device: str) -> None:
     """A table for a CPU, or a machine without a GPU, starts no process."""
-    assert run(tmp_path, machine, device)["answer"] is None
+    found = run_program(tmp_path, "-c", PROGRAM, machine, device, **TWO_THREADS)
+    assert found["answer"] is None

@@ -15,6 +15,7 @@ import typer
 
 import warmup
 from warmup.cli import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_TERMINATED
+from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
 from warmup.cli.check import check
 from warmup.cli.doctor import doctor
 from warmup.cli.run import CONTEXT_SETTINGS
@@ -29,8 +30,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-_JSON = typer.Option("--json", help="Print JSON on stdout.")
 
 
 class Prefer(StrEnum):
@@ -78,25 +77,16 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 
 @app.command()
 def build(
-    model: Annotated[
-        str | None, typer.Option(help="FILE.py, FILE.py:NAME or package.module:NAME.")
-    ] = None,
+    model: Annotated[str | None, MODEL] = None,
     problems: Annotated[
         Path | None,
         typer.Option(help="Instead of a model: what `warmup audit --misses-out` wrote."),
     ] = None,
-    seqlens: Annotated[str | None, typer.Option(help="Sizes of the dim seqlen: 560,1024.")] = None,
-    dims: Annotated[
-        str | None, typer.Option(help='Sizes of named dims: "batch=1,8;seqlen=560,1024".')
-    ] = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", help='One input, "hidden_states=[seqlen,3420]:bf16". Repeatable.'),
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[
-        str | None, typer.Option(help="Cast model and inputs: bf16, f16, f32.")
-    ] = None,
+    seqlens: Annotated[str | None, SEQLENS] = None,
+    dims: Annotated[str | None, DIMS] = None,
+    inputs: Annotated[list[str] | None, INPUTS] = None,
+    device: Annotated[str, DEVICE] = "auto",
+    dtype: Annotated[str | None, DTYPE] = None,
     mode: Annotated[
         str,
         typer.Option(help="max-autotune-gemm, max-autotune or max-autotune-no-cudagraphs."),
@@ -116,7 +106,7 @@ def build(
     timings: Annotated[
         Path | None, typer.Option(help="Write every candidate's time here, as JSON lines.")
     ] = None,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Tune every bucket, or what serving missed, and write the winners to a table."""
     from warmup.building import build as build_model
@@ -171,7 +161,7 @@ def show(
     table: Annotated[Path, typer.Argument(help="The table file.")],
     op: Annotated[str | None, typer.Option(help="Only this op, such as addmm.")] = None,
     bucket: Annotated[str | None, typer.Option(help="Only rows with this m, such as 560.")] = None,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Print a table for reading."""
     from warmup.cli.render import print_table, print_table_json
@@ -184,7 +174,7 @@ def show(
 def diff(
     a: Annotated[Path, typer.Argument(help="One table.")],
     b: Annotated[Path, typer.Argument(help="Another table.")],
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Print what differs between two tables; exit 1 when something does."""
     from warmup.cli.render import print_difference, print_difference_json

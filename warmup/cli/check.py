@@ -20,6 +20,7 @@ import typer
 
 from warmup.bucket import Bucket
 from warmup.checking import CheckReport, PrimedBucket, State
+from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
 from warmup.errors import SettingsError, printable
 from warmup.files import replace_text
 from warmup.runtime import Runtime
@@ -28,27 +29,18 @@ from warmup.runtime import Runtime
 def check(
     table: Annotated[Path, typer.Argument(help="The table file.")],
     *,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Annotated[str, DEVICE] = "auto",
     expect_digest: Annotated[
         str | None, typer.Option(help="Fail unless the table has this SHA-256 digest.")
     ] = None,
     prime: Annotated[
         bool, typer.Option("--prime", help="Compile and call every bucket of --model now.")
     ] = False,
-    model: Annotated[
-        str | None, typer.Option(help="FILE.py, FILE.py:NAME or package.module:NAME.")
-    ] = None,
-    seqlens: Annotated[str | None, typer.Option(help="Sizes of the dim seqlen: 560,1024.")] = None,
-    dims: Annotated[
-        str | None, typer.Option(help='Sizes of named dims: "batch=1,8;seqlen=560,1024".')
-    ] = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", help='One input, "hidden_states=[seqlen,3420]:bf16". Repeatable.'),
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Cast model and inputs: bf16, f16, f32.")
-    ] = None,
+    model: Annotated[str | None, MODEL] = None,
+    seqlens: Annotated[str | None, SEQLENS] = None,
+    dims: Annotated[str | None, DIMS] = None,
+    inputs: Annotated[list[str] | None, INPUTS] = None,
+    dtype: Annotated[str | None, DTYPE] = None,
     on_miss: Annotated[
         str, typer.Option(help="strict ends a bucket at a miss; fallback compiles it all the same.")
     ] = "strict",
@@ -65,7 +57,7 @@ def check(
     timeout: Annotated[
         float | None, typer.Option(min=0.0, help="Give up after this many seconds, with code 11.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Say whether a table is ready for this machine; with --prime, compile every bucket too."""
     if prime != (model is not None):

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from warmup.cli import EXIT_FOUND
+from warmup.cli.arguments import DEVICE, JSON
 from warmup.diagnosing import Finding
 from warmup.errors import printable
 
@@ -21,8 +22,8 @@ _NAME_WIDTH = 17
 
 def doctor(
     *,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    device: Annotated[str, DEVICE] = "auto",
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Check this machine before GPU time is spent; exit 1 when a check fails."""
     from warmup.diagnosing import diagnose

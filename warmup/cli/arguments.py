@@ -1,0 +1,17 @@
+"""Options that several commands take: one spelling and one help text for each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import typer
+
+DEVICE: Final = typer.Option(help="auto, cpu, cuda or cuda:N.")
+MODEL: Final = typer.Option(help="FILE.py, FILE.py:NAME or package.module:NAME.")
+SEQLENS: Final = typer.Option(help="Sizes of the dim seqlen: 560,1024.")
+DIMS: Final = typer.Option(help='Sizes of named dims: "batch=1,8;seqlen=560,1024".')
+INPUTS: Final = typer.Option(
+    "--input", help='One input, "hidden_states=[seqlen,3420]:bf16". Repeatable.'
+)
+DTYPE: Final = typer.Option(help="Cast model and inputs: bf16, f16, f32.")
+JSON: Final = typer.Option("--json", help="Print JSON on stdout.")
