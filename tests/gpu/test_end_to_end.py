@@ -63,7 +63,7 @@ def test_an_unseen_bucket_falls_back_to_the_library(run: Run, table: Path, tmp_p
     """A size that was not built is a counted miss, still right, and still not benchmarked."""
     out = run(tmp_path, "-c", SERVE, str(table), "fallback", "96")
     result = json.loads(out.split("RESULT ")[1])
-    assert result["hits"] == 0
-    assert result["misses"] >= 2
+    # Two library products, and the two kernels that do what their epilogues did.
+    assert (result["hits"], result["misses"]) == (0, 4)
     assert not result["sites"]
     assert max(result["errors"]) < 2e-2
