@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from warmup.choice import Evidence, Family, Row, Winner
+from warmup.choice import Evidence, Family, Flag, Rejection, Row, Winner
+from warmup.method import Method
 from warmup.runtime import Device, Runtime
 from warmup.table import Policy, Provenance, Table
 
@@ -33,7 +34,7 @@ _RUNTIME = Runtime(
 _POLICY = Policy(
     mode="max-autotune-gemm",
     options={"max_autotune_gemm_backends": "ATEN,TRITON", "dynamic_scale_rblock": False},
-    timing="inductor benchmarker, median",
+    timing=Method(),
     seed=0,
     tolerance={"bf16": 0.01, "f32": 0.0001},
 )
@@ -59,7 +60,15 @@ def _make_row(uid: str = "triton_mm", time_us: float = 10.5, **kwargs: int | str
         runner_up="bias_addmm",
         runner_up_us=11.5,
         tried=20,
-        failed=1,
+        rejected=((Rejection.LAUNCH, 1),),
+        spread=0.02,
+        band=0.03,
+        error=0.011,
+        tflops=150.5,
+        gbps=1200.25,
+        peak_share=0.31,
+        clock_mhz=1980,
+        flags=(Flag.NEAR_TIE,),
     )
     return Row(winner, evidence)
 

@@ -15,8 +15,9 @@ import pytest
 WORDS = {
     *{"errors", "events", "files", "bucket", "runtime", "choice"},
     *{"kind", "kinds", "problem", "padding", "kernel", "spelling"},
+    *{"method", "samples", "peaks", "trial", "judging"},
 }
-PARTS = {"table", "inductor"}
+PARTS = {"table", "inductor", "measuring"}
 VERBS = {
     *{
         "lookup",
@@ -31,6 +32,7 @@ VERBS = {
     },
     *{"serving", "running", "checking", "priming", "diagnosing"},
     *{"auditing", "ledger", "misses", "exposition"},
+    *{"tuner", "trialing", "comparing", "benching", "charts"},
 }
 EDGES = {"", "__main__", "cli", "startup"}
 FLOORS = {name: floor for floor, names in enumerate((WORDS, PARTS, VERBS, EDGES)) for name in names}
@@ -38,6 +40,12 @@ FLOORS = {name: floor for floor, names in enumerate((WORDS, PARTS, VERBS, EDGES)
 THIRD_PARTY = {
     "table": {"filelock", "platformdirs"},
     "inductor": {"torch", "sympy", "triton"},
+    "measuring": {"torch", "platformdirs", "pynvml"},
+    "tuner": {"torch"},
+    "trialing": {"torch"},
+    "comparing": {"torch"},
+    "benching": {"torch", "triton", "liger_kernel", "quack", "helion"},
+    "charts": {"matplotlib"},
     "agreement": {"torch"},
     "models": {"torch"},
     "building": {"torch"},

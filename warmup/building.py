@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from warmup.inductor.live import Inductor
     from warmup.models import Inputs, LoadedModel
+    from warmup.tuner import Tuner
 
 DEFAULT_MODE: Final = "max-autotune-gemm"
 
@@ -61,6 +62,8 @@ def build(
     backends: str | None = None,
     out: str | Path | None = None,
     tolerance: float | None = None,
+    launch: str | None = None,
+    l2: str | None = None,
     force: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
@@ -89,30 +92,45 @@ def build(
     from warmup.inductor import connect
     from warmup.inductor.machine import check_compiler, resolve_device
     from warmup.models import load_model, parse_dtype
+    from warmup.tuner import make_tuner
 
     inductor = connect()
     torch_device = resolve_device(device)
     check_compiler(torch_device)
     runtime = inductor.runtime(str(torch_device))
     cast = parse_dtype(dtype, "--dtype") if dtype is not None else None
-    policy = choose_policy(mode, backends, torch_device.type, tolerance, inductor.quiet_switches())
-    loaded = load_model(model)
-    path = _out_path(out, runtime, loaded, cast)
-    check_writable(path)
-    table, replaces = open_table(path, runtime, policy, force=force)
-    work = Build(
-        inductor,
-        loaded,
-        specs,
-        torch_device,
-        cast,
-        path,
-        table,
-        force,
-        replaces,
-        observer or SILENT,
+    policy = choose_policy(
+        mode,
+        backends,
+        torch_device.type,
+        tolerance,
+        inductor.quiet_switches(),
+        launch=launch,
+        l2=l2,
     )
-    results = tuple(work.run_bucket(bucket, i, len(buckets)) for i, bucket in enumerate(buckets))
+    with make_tuner(policy, torch_device) as tuner:
+        loaded = load_model(model)
+        path = _out_path(out, runtime, loaded, cast)
+        check_writable(path)
+        table, replaces = open_table(path, runtime, policy, force=force)
+        work = Build(
+            inductor,
+            loaded,
+            specs,
+            torch_device,
+            cast,
+            path,
+            table,
+            force,
+            replaces,
+            observer or SILENT,
+            tuner,
+        )
+        work.observer.device_looked_at(tuner.look())
+        results = tuple(
+            work.run_bucket(bucket, i, len(buckets)) for i, bucket in enumerate(buckets)
+        )
+        work.observer.device_looked_at(tuner.look())
     if not any(result.keys for result in results):
         raise NothingRecordedError(
             "the model asked inductor for no GEMM choice in any bucket",
@@ -120,7 +138,13 @@ def build(
         )
     final = read(path)
     return BuildReport(
-        path, final, digest_of(final), results, tuple(work.tuned), time.monotonic() - started
+        path,
+        final,
+        digest_of(final),
+        results,
+        tuple(work.tuned),
+        time.monotonic() - started,
+        not_tuned=dict(tuner.not_tuned),
     )
 
 
@@ -154,6 +178,7 @@ class Build:
     force: bool
     replaces: bool
     observer: Observer
+    tuner: Tuner
     tuned: list[Tuned] = field(default_factory=list)
     uncovered: Counter[str] = field(default_factory=Counter)
 
@@ -204,7 +229,7 @@ class Build:
 
     def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
         """Return what answers inductor while a bucket is compiled."""
-        return Lookup(rows, on_miss, emitter, on_tuned=self.save)
+        return Lookup(rows, on_miss, emitter, tuner=self.tuner, on_tuned=self.save)
 
     def _eager(self, inputs: Inputs, bucket: Bucket) -> Any:
         try:
@@ -237,6 +262,8 @@ class Build:
         rows = self.table.rows
         if self.force and on_miss is OnMiss.TUNE:
             rows = {key: row for key, row in rows.items() if key in done}
+        if on_miss is OnMiss.STRICT:  # what could not be tuned is served by the library's kernel
+            rows = {**rows, **self.tuner.library_rows}
         lookup = self.lookup(rows, on_miss, Emitter([note]))
         policy = self.table.policy
         with self._attached(lookup, policy, on_miss), empty_caches():
@@ -249,7 +276,7 @@ class Build:
                     raise own from error
                 reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
                 raise BuildError(f"bucket {bucket}: compiling failed ({reason})") from error
-        return tuple(asked), output
+        return tuple(key for key in asked if key not in self.tuner.library_rows), output
 
     @contextlib.contextmanager
     def _attached(self, lookup: Lookup, policy: Policy, on_miss: OnMiss) -> Iterator[None]:

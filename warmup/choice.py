@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -43,6 +44,15 @@ class Winner:
         return f"{self.uid}({','.join(f'{name}={value}' for name, value in self.kwargs)})"
 
     @property
+    def tile(self) -> int:
+        """The product of the block sizes; 1 for a choice without any."""
+        return math.prod(
+            value
+            for name, value in self.kwargs
+            if (name in _TILE or name.endswith("BLOCK")) and type(value) is int
+        )
+
+    @property
     def short(self) -> str:
         """The uid and the tile: what fits into a table column."""
         named = dict(self.kwargs)
@@ -72,19 +82,47 @@ def portable_kwargs(kwargs: Mapping[str, Any]) -> tuple[tuple[str, KwargValue], 
     return tuple(sorted(portable.items()))
 
 
+class Rejection(StrEnum):
+    """Why a candidate cannot win. Closed: a new one bumps the table's schema."""
+
+    COMPILE = "compile"  # it did not compile
+    LAUNCH = "launch"  # it could not be launched, for want of shared memory for example
+    OUT_OF_MEMORY = "out_of_memory"
+    CRASHED = "crashed"  # the process that ran it died, or its device is lost
+    TIMED_OUT = "timed_out"
+    UNWRITTEN = "unwritten"  # part of its output was never written
+    WRONG = "wrong"  # its output is not near enough to the reference
+    IMPLAUSIBLE = "implausible"  # its time cannot be true
+
+
+class Flag(StrEnum):
+    """What a reader of a row should know. Closed, as above."""
+
+    NEAR_TIE = "near_tie"  # others were within the band; the fixed order decided
+    UNSTABLE = "unstable"  # the spread stayed too wide; the library default was kept
+    OVER_PEAK = "over_peak"  # faster than the measured peak, also when measured again
+    FAR_BELOW_PEAK = "far_below_peak"
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One candidate's measured time in microseconds, or None when it failed."""
+    """One candidate's median time in microseconds, or why it has none."""
 
     winner: Winner
     time_us: float | None
+    rejection: Rejection | None = None
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Why a winner won. Times in microseconds, as inductor's own benchmarker reported them.
+    """Why a winner won. Times are medians in microseconds.
 
     ``library_us`` is the time of the library default, None when no library kernel was a candidate.
+    ``spread`` is the distance between the winner's quartiles over its median, ``band`` the share of
+    the fastest time within which candidates tied, ``error`` the largest element error against the
+    reference in units of the reference's root mean square. Rates and ``peak_share`` are None where
+    the work or the device's peaks are unknown, ``clock_mhz`` where the SM clock could not be read.
     """
 
     time_us: float
@@ -92,7 +130,20 @@ class Evidence:
     runner_up: str | None
     runner_up_us: float | None
     tried: int
-    failed: int
+    rejected: tuple[tuple[Rejection, int], ...] = ()
+    spread: float | None = None
+    band: float | None = None
+    error: float | None = None
+    tflops: float | None = None
+    gbps: float | None = None
+    peak_share: float | None = None
+    clock_mhz: int | None = None
+    flags: tuple[Flag, ...] = ()
+
+    @property
+    def failed(self) -> int:
+        """How many candidates were rejected."""
+        return sum(count for _, count in self.rejected)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@
     |- TableError
     |  |- TableNotFoundError(FileNotFoundError)
     |  |- TableFormatError                  damaged, edited or malformed; .path .pointer .reason
-    |  |- TableSchemaError                  written by a newer warmup
+    |  |- TableSchemaError                  written by a newer or a much older warmup
     |  |- TableMismatchError                another device, runtime or policy; .mismatches
     |  |- TableMergeError                   the same key with two winners; .conflicts
     |  |- TableWriteError(OSError)          the table cannot be written where it was asked for
@@ -86,7 +86,7 @@ class TableFormatError(TableError):
 
 
 class TableSchemaError(TableError):
-    """A table was written by a newer warmup. Arguments: path, found schema, newest known schema."""
+    """A table has another schema. Arguments: path, found schema, the schema this warmup reads."""
 
     def __init__(self, path: str, found: int, known: int) -> None:
         super().__init__(path, found, known)
@@ -95,6 +95,11 @@ class TableSchemaError(TableError):
         self.known = known
 
     def __str__(self) -> str:
+        if self.found < self.known:
+            return (
+                f"{self.path}: schema {self.found} is older than this warmup reads "
+                f"({self.known}); build the table again"
+            )
         return (
             f"{self.path}: schema {self.found} is newer than this warmup reads ({self.known}); "
             "upgrade inductor-warmup or build the table again"

@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 from warmup.choice import MissReason, Row, Tuned, Winner
 from warmup.errors import ContradictionWarning, MissError, ProblemError, UncoveredError
 from warmup.events import Emitter, EventName
+from warmup.inductor.port import Question
 from warmup.kinds import ingredients_of, kind_of, nearest
 from warmup.problem import COVERED
 from warmup.runtime import Mismatch
@@ -32,6 +33,21 @@ class Uncovered(StrEnum):
     FORBID = "forbid"
 
 
+class Tuner(Protocol):
+    """Who measures when `on_miss` is ``tune``; `warmup.tuner.Tuner` does."""
+
+    def measure(self, question: Question) -> Tuned | None:
+        """Return the row for a GEMM selection; None when no candidate could be measured."""
+
+    def contest(
+        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
+    ) -> Tuned | None:
+        """Return the row for calls that are timed in this process; None as above."""
+
+    def close(self) -> None:
+        """End what was started to measure; closing twice is fine."""
+
+
 _TUNED_SITES: Final = frozenset({"launch", "pad"})
 
 
@@ -39,8 +55,8 @@ _TUNED_SITES: Final = frozenset({"launch", "pad"})
 class Lookup:
     """The rows of one table with a policy for misses. Implements `warmup.inductor.port.Answers`.
 
-    When *mismatches* holds a hard one every lookup is a miss with that reason. `tuned` hands each
-    finished problem to *on_tuned* and answers it from then on.
+    When *mismatches* holds a hard one every lookup is a miss with that reason. Each problem that
+    *tuner* finishes is handed to *on_tuned* and answered from then on.
     """
 
     rows: Mapping[str, Row]
@@ -48,6 +64,7 @@ class Lookup:
     emitter: Emitter
     mismatches: tuple[Mismatch, ...] = ()
     on_uncovered: Uncovered = Uncovered.COUNT
+    tuner: Tuner | None = None
     on_tuned: Callable[[Tuned], None] | None = None
     _fresh: dict[str, Row] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
@@ -84,7 +101,20 @@ class Lookup:
         if self.on_miss is OnMiss.STRICT:
             raise MissError(key, reason.value, closest, differs)
 
-    def tuned(self, result: Tuned) -> None:
+    def measure(self, question: Question) -> Winner | None:
+        assert self.tuner is not None
+        return self._tuned(self.tuner.measure(question))
+
+    def contest(
+        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
+    ) -> Winner | None:
+        assert self.tuner is not None
+        return self._tuned(self.tuner.contest(key, library, calls))
+
+    def _tuned(self, result: Tuned | None) -> Winner | None:
+        """Answer the finished problem from now on, and hand it on."""
+        if result is None:
+            return None
         with self._lock:
             self._fresh[result.key] = result.row
         winner = str(result.row.winner)
@@ -92,6 +122,12 @@ class Lookup:
         self.emitter.emit(EventName.TUNED, kind=kind, key=result.key, winner=winner)
         if self.on_tuned is not None:
             self.on_tuned(result)
+        return result.row.winner
+
+    def close(self) -> None:
+        """End what the tuner started, if there is one."""
+        if self.tuner is not None:
+            self.tuner.close()
 
     def uncovered(self, site: str) -> None:
         if self.tunes and (site in _TUNED_SITES or site.removeprefix("select:") in COVERED):

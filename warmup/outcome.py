@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -18,6 +18,9 @@ class Observer(Protocol):
 
     def bucket_started(self, bucket: Bucket, index: int, total: int) -> None:
         """Bucket number *index* (from 0) of *total* begins."""
+
+    def device_looked_at(self, complaints: Sequence[str]) -> None:
+        """The device's condition was read, before or after: what makes it doubtful, if anything."""
 
     def problem_finished(self, tuned: Tuned) -> None:
         """One problem was tuned and is on disk."""
@@ -47,7 +50,8 @@ class BuildReport:
     """A finished build. ``timings`` holds every candidate of the problems tuned now.
 
     A build from a list of problems has ``known``, the keys that the table had already, and
-    ``not_rebuilt``, those that it could not tune and why.
+    ``not_rebuilt``, those that it could not tune and why. ``not_tuned`` are keys without a row,
+    because no candidate could be measured, and why.
     """
 
     path: Path
@@ -58,6 +62,7 @@ class BuildReport:
     seconds: float
     known: tuple[str, ...] = ()
     not_rebuilt: Mapping[str, str] = field(default_factory=dict)
+    not_tuned: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def uncovered(self) -> Mapping[str, int]:
@@ -71,6 +76,9 @@ class BuildReport:
 @dataclass
 class _Silent:
     def bucket_started(self, bucket: Bucket, index: int, total: int) -> None:
+        pass
+
+    def device_looked_at(self, complaints: Sequence[str]) -> None:
         pass
 
     def problem_finished(self, tuned: Tuned) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from warmup.errors import SettingsError
+from warmup.method import L2, Launch, Method
 from warmup.table import Policy
 
 BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -23,7 +24,6 @@ MODES: Final[Mapping[str, Mapping[str, bool]]] = {
     },
 }
 TOLERANCE: Final[Mapping[str, float]] = {"f64": 1e-7, "f32": 1e-3, "f16": 5e-3, "bf16": 2e-2}
-_TIMING: Final = "inductor benchmarker, eager launches, random inputs"
 _SEED: Final = 0
 
 
@@ -33,6 +33,9 @@ def choose_policy(
     device_type: str,
     tolerance: float | None,
     switches: Mapping[str, bool | int | str],
+    *,
+    launch: str | None = None,
+    l2: str | None = None,
 ) -> Policy:
     """Return the policy of a build on a *device_type* for the command line's words.
 
@@ -58,8 +61,31 @@ def choose_policy(
     if MODES[mode]:
         # Under these its split size would be measured while compiling, and written nowhere.
         options["triton.mix_order_reduction"] = False
+    timing = choose_method(mode, device_type, launch, l2)
     limits = dict(TOLERANCE) if tolerance is None else dict.fromkeys(TOLERANCE, tolerance)
-    return Policy(mode=mode, options=options, timing=_TIMING, seed=_SEED, tolerance=limits)
+    return Policy(mode=mode, options=options, timing=timing, seed=_SEED, tolerance=limits)
+
+
+def choose_method(mode: str, device_type: str, launch: str | None, l2: str | None) -> Method:
+    """Return how candidates are timed: as they will be served, from a cold L2 on a GPU.
+
+    *launch* and *l2* are the command line's words; None chooses: CUDA graphs for the mode that
+    serves with them, launches one by one for others.
+
+    Raises:
+        SettingsError: a word is unknown, or cannot be had on a *device_type*.
+    """
+    if launch is not None and launch not in set(Launch):
+        raise SettingsError(f"--launch {launch!r} is unknown", f"use one of {', '.join(Launch)}")
+    if l2 is not None and l2 not in set(L2):
+        raise SettingsError(f"--l2 {l2!r} is unknown", f"use one of {', '.join(L2)}")
+    if device_type == "cpu":
+        if launch == Launch.CUDAGRAPH or l2 == L2.COLD:
+            raise SettingsError("a CPU has no CUDA graphs and is timed warm", "drop the option")
+        return Method(launch=Launch.EAGER, l2=L2.WARM)
+    graphed = mode == "max-autotune"
+    own = Launch.CUDAGRAPH if graphed else Launch.EAGER
+    return Method(launch=Launch(launch or own), l2=L2(l2 or L2.COLD))
 
 
 def _backends(text: str | None, device_type: str) -> str:

@@ -7,7 +7,7 @@ cannot be rebuilt is reported with its reason, and the others go on.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -41,6 +41,8 @@ def build_problems(
     mode: str = DEFAULT_MODE,
     backends: str | None = None,
     tolerance: float | None = None,
+    launch: str | None = None,
+    l2: str | None = None,
     force: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
@@ -59,12 +61,21 @@ def build_problems(
     from warmup.inductor import connect
     from warmup.inductor.machine import check_compiler, resolve_device
     from warmup.standin import make_standin, precision_of
+    from warmup.tuner import make_tuner
 
     inductor = connect()
     torch_device = resolve_device(device)
     check_compiler(torch_device)
     runtime = inductor.runtime(str(torch_device))
-    policy = choose_policy(mode, backends, torch_device.type, tolerance, inductor.quiet_switches())
+    policy = choose_policy(
+        mode,
+        backends,
+        torch_device.type,
+        tolerance,
+        inductor.quiet_switches(),
+        launch=launch,
+        l2=l2,
+    )
     path = Path(out)
     check_writable(path)
     table, replaces = open_table(path, runtime, policy, force=force)
@@ -73,31 +84,33 @@ def build_problems(
     results: list[BucketResult] = []
     tuned: list[Tuned] = []
     refused: dict[str, str] = {}
-    for index, key in enumerate(wanted):
-        try:
-            _check_rebuildable(key)
-            model, bucket = make_standin(key, torch_device)
-            work = _OneProblem(
-                inductor,
-                model,
-                (),
-                torch_device,
-                None,
-                path,
-                table,
-                force or missed[key],
-                replaces,
-                observer or SILENT,
-                tuned,
-                wanted=key,
-            )
+    with make_tuner(policy, torch_device) as tuner:
+        for index, key in enumerate(wanted):
             try:
-                with precision_of(key, torch_device):
-                    results.append(work.run(bucket, index, len(wanted)))
-            finally:
-                table, replaces = work.table, work.replaces
-        except (BuildError, ModelError, ProblemError) as error:
-            refused[key] = str(error)
+                _check_rebuildable(key)
+                model, bucket = make_standin(key, torch_device)
+                work = _OneProblem(
+                    inductor,
+                    model,
+                    (),
+                    torch_device,
+                    None,
+                    path,
+                    table,
+                    force or missed[key],
+                    replaces,
+                    observer or SILENT,
+                    tuner,
+                    tuned,
+                    wanted=key,
+                )
+                try:
+                    with precision_of(key, torch_device):
+                        results.append(work.run(bucket, index, len(wanted)))
+                finally:
+                    table, replaces = work.table, work.replaces
+            except (BuildError, ModelError, ProblemError) as error:
+                refused[key] = str(error)
     if not path.exists():
         said = "; ".join(f"{key}: {reason}" for key, reason in list(refused.items())[:_SHOWN])
         raise NothingRecordedError(
@@ -161,7 +174,13 @@ class _OneProblem(Build):
     def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
         """Return a lookup that answers and reports *wanted* alone."""
         return _OneLookup(
-            rows, on_miss, emitter, on_tuned=self.save, wanted=self.wanted, others=self.others
+            rows,
+            on_miss,
+            emitter,
+            tuner=self.tuner,
+            on_tuned=self.save,
+            wanted=self.wanted,
+            others=self.others,
         )
 
 
@@ -196,6 +215,8 @@ class _OneLookup(Lookup):
         if key == self.wanted:
             super().miss(key, reason, fallback)
 
-    def tuned(self, result: Tuned) -> None:
-        if result.key == self.wanted:
-            super().tuned(result)
+    def contest(
+        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
+    ) -> Winner | None:
+        del key, calls  # about a launch config of the stand-in, which nobody will ask for
+        return library

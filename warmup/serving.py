@@ -27,12 +27,13 @@ from warmup.events import (
 )
 from warmup.lookup import Lookup, OnMiss, Uncovered
 from warmup.runtime import Runtime, compare_runtimes
-from warmup.table import Table
+from warmup.table import Policy, Table
 from warmup.table.codec import digest_of
 from warmup.table.store import Found, discover, find
 
 if TYPE_CHECKING:
     from warmup.inductor.live import Attachment
+    from warmup.tuner import Tuner
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ class Handle(AbstractContextManager["Handle"]):
         if os.getpid() == self._owner:  # a forked child has a copy of its parent's counts
             self._sum_up()
         self._attachment.detach()
+        self._lookup.close()
         if self._file is not None:
             self._file.close()
         atexit.unregister(self.close)
@@ -200,7 +202,10 @@ def install(
     if rank is not None:
         common["rank"] = rank
     emitter = Emitter(sinks, common)
-    lookup = Lookup(found.table.rows, OnMiss(on_miss), emitter, mismatches, Uncovered(uncovered))
+    tuner = _tuner(found.table.policy, device) if on_miss == OnMiss.TUNE else None
+    lookup = Lookup(
+        found.table.rows, OnMiss(on_miss), emitter, mismatches, Uncovered(uncovered), tuner
+    )
     try:
         # One tag for strict and fallback: a graph carries its misses, and strict refuses them.
         tag = f"warmup-{digest[:32]}{'-tune' if lookup.tunes else ''}"
@@ -223,6 +228,13 @@ def install(
     handle = Handle(found.table, digest, lookup, tally, attachment, file)
     atexit.register(handle.close)
     return handle
+
+
+def _tuner(policy: Policy, device: str) -> Tuner:
+    from warmup.inductor.machine import resolve_device
+    from warmup.tuner import make_tuner
+
+    return make_tuner(policy, resolve_device(device))
 
 
 def _find(table: str | os.PathLike[str] | Table | None, here: Runtime) -> Found:

@@ -28,12 +28,12 @@ CASES: dict[str, dict[str, Any]] = {
     "bmm": {"op": "bmm", "mode": "tune"},
     "bmm ranged": {"op": "bmm", "mode": "tune", "m": RANGE},
     "slower padded": {"mode": "tune", "times": [0.25, 0.5]},
-    "hardly faster padded": {"mode": "tune", "times": [0.5, 0.48]},
+    "hardly faster padded": {"mode": "tune", "times": [0.5, 0.49]},
     "aligned": {"mode": "tune", "k": 3424},
     "padded, cache against": {"rows": "padded", "before": [0.25, 0.5]},
     "as_is, cache against": {"rows": "as_is", "before": [0.5, 0.25]},
     "none, cache for padding": {"mode": "fallback", "before": [0.5, 0.25]},
-    "built, cache against": {"mode": "tune", "before": [0.25, 0.5], "times": [0.1]},
+    "built, cache against": {"mode": "tune", "before": [0.25, 0.5], "times": [0.5, 0.1]},
     **{
         f"{op} {rows} {'ranged' if m is RANGE else 'static'}": {"op": op, "rows": rows, "m": m}
         for op in ("mm", "addmm", "bmm")
@@ -88,13 +88,13 @@ def test_a_build_records_the_question_by_its_key(
     [
         ("mm", "padded", 500.0, 250.0),
         ("slower padded", "as_is", 250.0, 500.0),
-        ("hardly faster padded", "as_is", 500.0, 480.0),
+        ("hardly faster padded", "as_is", 500.0, 490.0),
     ],
 )
-def test_a_build_records_inductors_verdict_and_both_times(
+def test_a_build_records_the_winner_and_both_times(
     results: dict[str, dict[str, Any]], case: str, winner: str, as_is: float, padded: float
 ) -> None:
-    """The winner is what inductor decided, 10% margin included; times are in microseconds."""
+    """Padding wins outside the near-tie band only; times are in microseconds."""
     (row,) = results[case]["rows"]
     times = {"as_is": as_is, "padded": padded}
     assert row["winner"] == winner
@@ -176,7 +176,7 @@ def test_a_build_measures_although_inductor_has_an_answer(
 ) -> None:
     """A cached verdict is no row: the padded form is timed, and the row is what came out."""
     built = results["built, cache against"]
-    assert built["timed"] == [0.1]
+    assert built["timed"] == [0.5, 0.1]
     assert built["rows"][0]["winner"] == "padded"
 
 

@@ -15,15 +15,20 @@ from warmup.events import Emitter
 from warmup.inductor import connect
 from warmup.inductor.live import empty_caches
 from warmup.lookup import Lookup, OnMiss
+from warmup.method import L2, Method
 from warmup.table import Policy, Provenance, Table
 from warmup.table.store import write
+from warmup.tuner import make_tuner
 
 
 def main() -> None:
     recorded: list[Tuned] = []
     inductor = connect()
-    lookup = Lookup({}, OnMiss.TUNE, Emitter([]), on_tuned=recorded.append)
     options = {**inductor.quiet_switches(), "max_autotune_gemm_backends": "ATEN,CPP"}
+    timing = Method(l2=L2.WARM)
+    policy = Policy(mode="max-autotune", options=options, timing=timing, seed=0, tolerance={})
+    tuner = make_tuner(policy, torch.device("cpu"))
+    lookup = Lookup({}, OnMiss.TUNE, Emitter([]), tuner=tuner, on_tuned=recorded.append)
     attachment = inductor.attach(lookup, options, "test", quiet=True)
     with empty_caches(), torch.no_grad():
         compiled = torch.compile(lambda a, b: torch.relu(torch.bmm(a, b)), mode="max-autotune")
@@ -31,10 +36,7 @@ def main() -> None:
     attachment.detach()
     (problem,) = recorded
     provenance = Provenance(inductor.runtime("cpu"), "test", "2026-01-01T00:00:00Z")
-    policy = Policy(mode="max-autotune", options=options, timing="test", seed=0, tolerance={})
-    evidence = Evidence(
-        time_us=1.0, library_us=1.0, runner_up=None, runner_up_us=None, tried=2, failed=0
-    )
+    evidence = Evidence(time_us=1.0, library_us=1.0, runner_up=None, runner_up_us=None, tried=2)
     for family, path in ((Family.EXTERN, sys.argv[1]), (Family.CPP, sys.argv[2])):
         winner = next(t.winner for t in problem.timings if t.winner.family is family)
         rows = {problem.key: Row(winner, evidence)}

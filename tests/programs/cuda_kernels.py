@@ -44,9 +44,7 @@ from warmup.events import Emitter, Event  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.lookup import Lookup, OnMiss  # noqa: E402
 
-EVIDENCE = Evidence(
-    time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2, failed=0
-)
+EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
 KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)
 SHAPES = {
     "transpose": ((512, 768), (768, 512)),
@@ -173,6 +171,9 @@ def watch(
                 {key: Row(winner, EVIDENCE) for key, winner in rows.items()},
                 OnMiss(mode),
                 Emitter([events.append]),
+                tuner=fake_gpu.StatedTuner(
+                    lambda winner: state_time(dict(winner.kwargs)), WORK.timed
+                ),
                 on_tuned=on_tuned,
             )
             stack.callback(connect().attach(lookup, {}, tag).detach)

@@ -54,9 +54,7 @@ UIDS = {
     "decompose_k": "decompose_k",
     "extern": "aten::",
 }
-EVIDENCE = Evidence(
-    time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2, failed=0
-)
+EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
 OPTIONS = {"max_autotune_gemm_backends": "ATEN,TRITON"}
 _SPARE = {"aten::bias_addmm"}  # torch 2.11 offers it beside addmm
 

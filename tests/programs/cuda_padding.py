@@ -41,9 +41,7 @@ from warmup.events import Emitter, Event  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.lookup import Lookup, OnMiss  # noqa: E402
 
-EVIDENCE = Evidence(
-    time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2, failed=0
-)
+EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
 N = 1280
 CASE: dict[str, Any] = {
     "op": "mm",
@@ -93,17 +91,14 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, FakeTensorMode]:
 
 
 @contextlib.contextmanager
-def stated_times(times: list[float], timed: list[float]) -> Iterator[None]:
+def stated_times(times: list[float] | None) -> Iterator[None]:
     """Let the pass measure *times* (milliseconds) in turn; what it would run has no memory."""
-    waiting = iter(times)
     found = pad_mm.get_do_bench
     makers = {name: getattr(torch, name) for name in ("randn", "randn_like")}
 
-    def measure(_: Callable[[], Any]) -> float:
-        timed.append(next(waiting))
-        return timed[-1]
-
-    pad_mm.get_do_bench = lambda: measure
+    if times is not None:
+        waiting = iter(times)
+        pad_mm.get_do_bench = lambda: lambda _: next(waiting)
     for name, make in makers.items():
         setattr(torch, name, lambda *a, make=make, **kw: make(*a, **{**kw, "device": "meta"}))
     try:
@@ -114,10 +109,10 @@ def stated_times(times: list[float], timed: list[float]) -> Iterator[None]:
             setattr(torch, name, make)
 
 
-def run_pass(case: dict[str, Any], times: list[float], timed: list[float]) -> Any:
-    """Return the case's graph after the pass."""
+def run_pass(case: dict[str, Any], times: list[float] | None = None) -> Any:
+    """Return the case's graph after the pass, which measures *times* itself, if at all."""
     graph, fake = make_graph(case)
-    with stated_times(times, timed), V.set_fake_mode(fake):
+    with stated_times(times), V.set_fake_mode(fake):
         return joint_graph_passes(graph, torch.device("cuda"))
 
 
@@ -126,19 +121,26 @@ def decide(case: dict[str, Any], rows: dict[str, Winner], mode: str) -> dict[str
     events: list[Event] = []
     found: list[Tuned] = []
     timed: list[float] = []
+    stated = iter(case["times"])
+
+    def time_us(_: Winner) -> float:
+        timed.append(next(stated))
+        return timed[-1] * 1000
+
     lookup = Lookup(
         {key: Row(winner, EVIDENCE) for key, winner in rows.items()},
         OnMiss(mode),
         Emitter([events.append]),
+        tuner=fake_gpu.StatedTuner(time_us),
         on_tuned=found.append,
     )
     result: dict[str, Any] = {"error": None, "pads": None}
     with fresh_cache():
         if case["before"] is not None:
-            run_pass(case, case["before"], [])
+            run_pass(case, case["before"])
         attachment = connect().attach(lookup, {}, "test")
         try:
-            graph = run_pass(case, case["times"], timed)
+            graph = run_pass(case)
             result["pads"] = sum(_pads(node) for node in graph.graph.nodes)
         except Exception as error:
             own = warmup_error_in(error)

@@ -14,6 +14,13 @@ from typing import Any
 
 import torch
 
+from warmup.choice import Tuned, Winner
+from warmup.inductor.port import Question
+from warmup.judging import judge
+from warmup.method import Method
+from warmup.samples import Samples
+from warmup.trial import Outcome
+
 NAME = "NVIDIA H100 80GB HBM3"
 _FACTS = {
     "major": 9,
@@ -125,6 +132,31 @@ def pretend_launches(
     interface.exchange_device = staticmethod(lambda _: 0)
     interface.maybe_exchange_device = staticmethod(lambda _: 0)
     return work
+
+
+@dataclass(slots=True)
+class StatedTuner:
+    """A tuner that is told the times: *time_us* by winner. What it would run has no device."""
+
+    time_us: Callable[[Winner], float]
+    timed: dict[str, float] = field(default_factory=dict)
+
+    def measure(self, question: Question) -> Tuned | None:
+        raise AssertionError(question.key)
+
+    def contest(
+        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
+    ) -> Tuned | None:
+        """Choose as the real one does."""
+        outcomes = []
+        for winner in calls:
+            time = self.time_us(winner)
+            self.timed[",".join(f"{name}={value}" for name, value in winner.kwargs)] = time
+            outcomes.append(Outcome(winner=winner, samples=Samples((time,))))
+        return judge(key, outcomes, library, Method())
+
+    def close(self) -> None:
+        pass
 
 
 def _pretend_torch(properties: Any) -> None:

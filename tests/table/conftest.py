@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 from hypothesis import strategies as st
 
-from warmup.choice import MAX_INT, Evidence, Row, Winner
+from warmup.choice import MAX_INT, Evidence, Flag, Rejection, Row, Winner
 from warmup.kernel import LAUNCH
 from warmup.kind import Kind
+from warmup.method import L2, Launch, Method
 from warmup.padding import PAD
 from warmup.problem import GEMM
 from warmup.runtime import Device, Runtime
@@ -19,6 +20,7 @@ PRINTABLE = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")),
 COUNTS = st.none() | st.integers(1, MAX_INT)
 VERSIONS = st.none() | PRINTABLE
 TIMES = st.floats(1e-6, 1e9)
+SHARES = st.none() | st.floats(0, 1e6)
 WORDS = st.from_regex(r"tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32}", fullmatch=True)
 SIZES = st.sampled_from(["1", "16", "560", "1..", "2..8"])
 KEYS = st.builds(
@@ -58,7 +60,17 @@ def _rows(kind: Kind, keys: st.SearchStrategy[str]) -> st.SearchStrategy[dict[st
         runner_up=st.none() | PRINTABLE,
         runner_up_us=st.none() | TIMES,
         tried=st.integers(1, 100_000),
-        failed=st.integers(0, 100_000),
+        rejected=st.dictionaries(st.sampled_from(Rejection), st.integers(1, 100_000)).map(
+            lambda counts: tuple(sorted(counts.items()))
+        ),
+        spread=SHARES,
+        band=SHARES,
+        error=SHARES,
+        tflops=SHARES,
+        gbps=SHARES,
+        peak_share=SHARES,
+        clock_mhz=COUNTS,
+        flags=st.lists(st.sampled_from(Flag), unique=True).map(tuple),
     )
     return st.dictionaries(keys, st.builds(Row, winners, evidence), max_size=4)
 
@@ -89,7 +101,13 @@ POLICIES = st.builds(
         | PRINTABLE,
         max_size=4,
     ),
-    timing=PRINTABLE,
+    timing=st.builds(
+        Method,
+        launch=st.sampled_from(Launch),
+        l2=st.sampled_from(L2),
+        near_tie=st.floats(0, 1),
+        max_spread=st.floats(0, 1),
+    ),
     seed=st.integers(0, MAX_INT),
     tolerance=st.dictionaries(st.sampled_from(["bf16", "f16", "f32"]), st.floats(0, 1)),
 )

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.choice import Family, Row
+from warmup.choice import Family, Flag, Rejection, Row
+from warmup.method import L2, Launch, Method
 from warmup.table import Policy, Table
 from warmup.table.codec import decode, digest_of, encode
 
@@ -23,6 +24,10 @@ OTHER = {
     "float": 0.75,
     "float | None": 0.75,
     "Family": Family.CPP,
+    "Launch": Launch.CUDAGRAPH,
+    "L2": L2.WARM,
+    "tuple[tuple[Rejection, int], ...]": ((Rejection.WRONG, 2),),
+    "tuple[Flag, ...]": (Flag.UNSTABLE,),
     "tuple[tuple[str, KwargValue], ...]": (("BLOCK_M", 16),),
     "Mapping[str, OptionValue]": {"freezing": True},
     "Mapping[str, float]": {"bf16": 0.5},
@@ -159,6 +164,6 @@ def test_rows_are_answered_as_written(
 
 def test_an_empty_table_is_a_table(make_table: Callable[..., Table]) -> None:
     """A table without rows, options or tolerances survives the round trip."""
-    policy = Policy(mode="m", options={}, timing="t", seed=0, tolerance={})
+    policy = Policy(mode="m", options={}, timing=Method(), seed=0, tolerance={})
     table = make_table({}, policy=policy)
     assert decode(encode(table), "t.json") == table

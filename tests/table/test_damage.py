@@ -106,11 +106,11 @@ def test_every_wrong_value_is_noticed(text: str) -> None:
 
 
 def test_a_wrong_type_is_pointed_at(text: str) -> None:
-    """An array at any place of the document is reported with the JSON pointer of that place."""
+    """An array of arrays at any place is reported with the JSON pointer of that place."""
     wrong = {
         _pointer(place): pointer
         for place in _places(json.loads(text))
-        if (pointer := _complaint(_with(text, place, "[]")).pointer) != (_pointer(place) or "/")
+        if (pointer := _complaint(_with(text, place, "[[]]")).pointer) != (_pointer(place) or "/")
     }
     assert wrong == {}
 
@@ -119,7 +119,9 @@ def test_a_missing_field_is_pointed_at(text: str) -> None:
     """A field taken away anywhere is reported at the object that lacks it, or by the digest."""
     document = json.loads(text)
     kwargs = ("rows", "gemm", KEY, "winner", "kwargs")
-    free = [("rows",), ("rows", "gemm"), ("policy", "options"), ("policy", "tolerance"), kwargs]
+    rejected = ("rows", "gemm", KEY, "evidence", "rejected")
+    free = [("rows",), ("rows", "gemm"), ("policy", "options"), ("policy", "tolerance")]
+    free += [kwargs, rejected]
     wrong = []
     for place in _places(document):
         if not place:
@@ -276,6 +278,43 @@ def test_a_newer_schema_is_its_own_error(text: str, schema: int) -> None:
         decode(newer, PATH)
     error = caught.value
     assert (error.path, error.found, error.known) == (PATH, schema, SCHEMA_VERSION)
+
+
+def test_an_older_schema_is_its_own_error(text: str) -> None:
+    """A table of an older schema, which says less, is to be built again."""
+    with pytest.raises(TableSchemaError, match=r"older .* build the table again"):
+        decode(_with(text, ("schema",), str(SCHEMA_VERSION - 1)), PATH)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [
+        ("rejected", '{"tired": 1}'),
+        ("rejected", '{"crashed": 0}'),
+        ("rejected", '{"crashed": 1.5}'),
+        ("rejected", "[]"),
+        ("flags", '["flagged"]'),
+        ("flags", "{}"),
+        ("flags", "[1]"),
+        ("spread", "-0.1"),
+        ("peak_share", "true"),
+        ("clock_mhz", "0"),
+    ],
+)
+def test_evidence_is_checked_to_the_last_value(text: str, name: str, raw: str) -> None:
+    """A reason, a flag, a share or a clock that cannot be is pointed at."""
+    place = ("rows", "gemm", KEY, "evidence", name)
+    assert _complaint(_with(text, place, raw)).pointer.startswith(_pointer(place))
+
+
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [("launch", '"fast"'), ("l2", '"hot"'), ("near_tie", "2"), ("max_spread", "null")],
+)
+def test_a_timing_method_is_one(text: str, name: str, raw: str) -> None:
+    """How rows were timed is spelled in known words and shares."""
+    place = ("policy", "timing", name)
+    assert _complaint(_with(text, place, raw)).pointer == _pointer(place)
 
 
 @pytest.mark.parametrize("raw", ["0", "-1", "1.0", "2.0", "true", '"1"', '"2"', "null"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from warmup.choice import Row
 from warmup.errors import TableMergeError
+from warmup.method import L2, Method
 from warmup.runtime import Runtime
 from warmup.table import Table
 from warmup.table.merge import combine, diff, merge
@@ -135,7 +136,7 @@ def test_tables_of_another_runtime_are_refused(
     "changes",
     [
         {"mode": "max-autotune"},
-        {"timing": "other"},
+        {"timing": Method(l2=L2.WARM)},
         {"seed": 1},
         {"options": {}},
         {"tolerance": {"bf16": 0.5}},

@@ -169,9 +169,7 @@ def test_library_rows_below_the_gate_are_ready(
     make_key: Callable[..., str],
 ) -> None:
     """A table that was built below the gate names library kernels only, and serves there."""
-    evidence = Evidence(
-        time_us=1.0, library_us=1.0, runner_up=None, runner_up_us=None, tried=2, failed=0
-    )
+    evidence = Evidence(time_us=1.0, library_us=1.0, runner_up=None, runner_up_us=None, tried=2)
     rows = {make_key(16): Row(Winner(Family.EXTERN, "aten::bias_addmm"), evidence)}
     small = make_runtime(sm_count=58)
     report = check(put(make_table(rows, runtime=small)), here=small)

@@ -6,12 +6,14 @@ import dataclasses
 import threading
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from warmup.choice import MissReason, Row, Tuned
+from warmup.choice import MissReason, Row, Tuned, Winner
 from warmup.errors import ContradictionWarning, MissError, UncoveredError
 from warmup.events import Emitter, Event, EventName
+from warmup.inductor.port import Question
 from warmup.lookup import Lookup, OnMiss, Uncovered
 from warmup.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.table import Table
@@ -31,13 +33,32 @@ def make_lookup(make_table: Callable[..., Table]) -> Lookups:
         *mismatches: Mismatch,
         on_uncovered: Uncovered = Uncovered.COUNT,
         on_tuned: Callable[[Tuned], None] | None = None,
+        tuned: Tuned | None = None,
     ) -> tuple[Lookup, list[Event]]:
         events: list[Event] = []
         emitter = Emitter([events.append])
         rows = make_table().rows
-        return Lookup(rows, on_miss, emitter, mismatches, on_uncovered, on_tuned), events
+        tuner = _Finished(tuned)
+        lookup = Lookup(rows, on_miss, emitter, mismatches, on_uncovered, tuner, on_tuned)
+        return lookup, events
 
     return make
+
+
+class _Finished:
+    """A tuner that finished its one problem before."""
+
+    def __init__(self, result: Tuned | None) -> None:
+        self._result = result
+
+    def measure(self, question: Question) -> Tuned | None:
+        return self._result
+
+    def contest(self, key: str, library: Winner, calls: Any) -> Tuned | None:
+        return self._result
+
+    def close(self) -> None:
+        pass
 
 
 def test_a_known_key_is_answered_with_its_winner(
@@ -253,9 +274,9 @@ def test_a_tuned_problem_is_answered_from_then_on(
     mismatches: tuple[Mismatch, ...],
 ) -> None:
     """What was tuned in this process is answered, wherever the table itself comes from."""
-    lookup, _ = make_lookup(OnMiss.TUNE, *mismatches)
     row = make_row(BLOCK_M=7)
-    lookup.tuned(Tuned(make_key(7), row, ()))
+    lookup, _ = make_lookup(OnMiss.TUNE, *mismatches, tuned=Tuned(make_key(7), row, ()))
+    assert lookup.contest(make_key(7), row.winner, {}) == row.winner
     assert lookup.find(make_key(7)) == row.winner
 
 
@@ -263,9 +284,9 @@ def test_a_tuned_row_goes_before_the_tables(
     make_lookup: Lookups, make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
     """A key tuned again is answered with the new winner."""
-    lookup, _ = make_lookup(OnMiss.TUNE)
     row = make_row(BLOCK_M=7)
-    lookup.tuned(Tuned(make_key(560), row, ()))
+    lookup, _ = make_lookup(OnMiss.TUNE, tuned=Tuned(make_key(560), row, ()))
+    lookup.contest(make_key(560), row.winner, {})
     assert lookup.find(make_key(560)) == row.winner
 
 
@@ -274,10 +295,19 @@ def test_a_tuned_problem_is_one_event_and_is_handed_on(
 ) -> None:
     """A finished problem emits one event and reaches the builder once."""
     handed: list[Tuned] = []
-    lookup, events = make_lookup(OnMiss.TUNE, on_tuned=handed.append)
     result = Tuned(make_key(7), make_row(), ())
-    lookup.tuned(result)
+    lookup, events = make_lookup(OnMiss.TUNE, on_tuned=handed.append, tuned=result)
+    lookup.contest(make_key(7), result.row.winner, {})
     assert ([event.name for event in events], handed) == ([EventName.TUNED], [result])
+
+
+def test_a_problem_that_could_not_be_measured_has_no_answer(
+    make_lookup: Lookups, make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """Without a result there is no winner, no event and nothing to find."""
+    lookup, events = make_lookup(OnMiss.TUNE)
+    found = lookup.contest(make_key(7), make_row().winner, {})
+    assert (found, events, lookup.find(make_key(7))) == (None, [], MissReason.NOT_IN_TABLE)
 
 
 def test_uncovered_work_is_one_event(make_lookup: Lookups) -> None:

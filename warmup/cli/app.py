@@ -16,7 +16,10 @@ import typer
 import warmup
 from warmup.cli import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_TERMINATED
 from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
+from warmup.cli.bench_layers import layers
+from warmup.cli.bench_mm import mm
 from warmup.cli.check import check
+from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
 from warmup.cli.run import CONTEXT_SETTINGS
 from warmup.cli.run import run as run_command
@@ -30,6 +33,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+bench = typer.Typer(
+    help="Time products and layers against other ways to compute them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+bench.command()(mm)
+bench.command()(layers)
+app.add_typer(bench, name="bench")
 
 
 class Prefer(StrEnum):
@@ -102,6 +113,13 @@ def build(
         float | None,
         typer.Option(min=0.0, max=1.0, help="Largest relative L2 error against eager."),
     ] = None,
+    launch: Annotated[
+        str | None,
+        typer.Option(help="eager or cudagraph: how candidates are timed; default as the mode."),
+    ] = None,
+    l2: Annotated[
+        str | None, typer.Option(help="cold or warm: the L2 that candidates meet; default cold.")
+    ] = None,
     force: Annotated[bool, typer.Option(help="Tune again what the table has.")] = False,
     timings: Annotated[
         Path | None, typer.Option(help="Write every candidate's time here, as JSON lines.")
@@ -120,6 +138,8 @@ def build(
         "mode": mode,
         "backends": backends,
         "tolerance": tolerance,
+        "launch": launch,
+        "l2": l2,
         "force": force,
     }
     if problems is not None and model is None:
@@ -147,12 +167,13 @@ def build(
     if timings is not None:
         write_timings(report, timings)
     (print_build_json if as_json else print_build)(report)
-    if report.not_rebuilt:
+    if report.not_rebuilt or report.not_tuned:
         raise typer.Exit(EXIT_FOUND)
 
 
 app.command()(doctor)
 app.command()(check)
+app.command()(compare)
 app.command("run", context_settings=CONTEXT_SETTINGS)(run_command)
 
 

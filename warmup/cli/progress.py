@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
@@ -58,6 +59,10 @@ class BuildProgress(AbstractContextManager["BuildProgress"]):
 
     def bucket_started(self, bucket: Bucket, index: int, total: int) -> None:
         self._progress.update(self._task, total=total, completed=index, description=str(bucket))
+
+    def device_looked_at(self, complaints: Sequence[str]) -> None:
+        for said in complaints:
+            self._console.print(f"device: {said}", soft_wrap=True)
 
     def problem_finished(self, tuned: Tuned) -> None:
         self._problems += 1

@@ -11,8 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as Grid
 
-from warmup.choice import Row, Tuned
+from warmup.choice import Flag, Rejection, Row, Tuned
 from warmup.errors import SettingsError, printable
+from warmup.judging import rejections
 from warmup.kernel import LAUNCH
 from warmup.kind import Kind
 from warmup.kinds import KINDS, ingredients_of, kind_of, natural_order
@@ -23,6 +24,8 @@ from warmup.table.codec import digest_of, encode
 from warmup.table.merge import Difference
 
 _WIDE = 10_000
+_SHOWN = 20
+_EXPECTED = {None, Rejection.COMPILE, Rejection.LAUNCH}  # configs that are too large for a device
 _QUESTIONS = {"gemm": ("epilogue",), "pad": (), "launch": ()}
 _CONFIG_MAP_BYTES = 1024 * 1024
 
@@ -50,16 +53,44 @@ def print_build(report: BuildReport) -> None:
     size = report.path.stat().st_size
     if size > _CONFIG_MAP_BYTES:
         sys.stderr.write(f"note: {report.path} has {size} bytes, more than a ConfigMap holds\n")
-    failed = sum(tuned.row.evidence.failed for tuned in report.timings)
+    _print_doubts(console, report)
     console.print(
         f"{report.path}: {len(report.table.rows)} rows, {len(report.timings)} tuned now"
-        f"{f' ({failed} candidates failed)' if failed else ''}, "
+        f"{_rejected_in_words(report)}, "
         f"{f'{len(report.known)} known, ' if report.known else ''}{report.seconds:.1f} s, "
         f"digest {report.digest[:16]}",
         soft_wrap=True,
     )
     for key, reason in report.not_rebuilt.items():
         _say(f"not rebuilt: {key}: {reason}")
+    for key, reason in report.not_tuned.items():
+        _say(f"not tuned: {key}: {reason}")
+
+
+def _rejected_in_words(report: BuildReport) -> str:
+    counts = rejections(report.timings)
+    said = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+    return f" (rejected candidates: {said})" if said else ""
+
+
+def _print_doubts(console: Console, report: BuildReport) -> None:
+    """Print the rows that a reader should look at, and the candidates that misbehaved."""
+    for flag in (Flag.UNSTABLE, Flag.OVER_PEAK, Flag.FAR_BELOW_PEAK):
+        keys = [one.key for one in report.timings if flag in one.row.evidence.flags]
+        for key in keys[:_SHOWN]:
+            console.print(f"{flag}: {key}", soft_wrap=True)
+        if len(keys) > _SHOWN:
+            console.print(f"{flag}: {len(keys) - _SHOWN} more rows", soft_wrap=True)
+    bad = [
+        f"{timing.rejection}: {timing.winner.short} for {tuned.key}: {timing.said}"
+        for tuned in report.timings
+        for timing in tuned.timings
+        if timing.rejection not in _EXPECTED
+    ]
+    for line in bad[:_SHOWN]:
+        console.print(line, soft_wrap=True)
+    if len(bad) > _SHOWN:
+        console.print(f"{len(bad) - _SHOWN} more candidates misbehaved: --timings lists all")
 
 
 def print_build_json(report: BuildReport) -> None:
@@ -84,6 +115,7 @@ def print_build_json(report: BuildReport) -> None:
             "problems": [_timings(tuned) for tuned in report.timings],
             "known": list(report.known),
             "not_rebuilt": dict(report.not_rebuilt),
+            "not_tuned": dict(report.not_tuned),
         }
     )
 
@@ -234,7 +266,13 @@ def _timings(tuned: Tuned) -> dict[str, Any]:
         "key": tuned.key,
         "winner": str(tuned.row.winner),
         "candidates": [
-            {"choice": str(timing.winner), "time_us": timing.time_us} for timing in tuned.timings
+            {
+                "choice": str(timing.winner),
+                "time_us": timing.time_us,
+                "rejection": timing.rejection,
+                "said": timing.said,
+            }
+            for timing in tuned.timings
         ],
     }
 

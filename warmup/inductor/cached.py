@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor.output_code import CompiledFxGraph
 
-from warmup.choice import MissReason, Tuned, Winner
+from warmup.choice import MissReason, Winner
 from warmup.inductor.patches import Patches
-from warmup.inductor.port import Answers
+from warmup.inductor.port import Answers, Question
 from warmup.kinds import kind_of
 from warmup.padding import PAD
 
@@ -114,9 +114,15 @@ class _Counted(Answers):
         self._decided(key, missed=True)
         self._answers.miss(key, reason, fallback)
 
-    def tuned(self, result: Tuned) -> None:
-        self._decided(result.key)
-        self._answers.tuned(result)
+    def measure(self, question: Question) -> Winner | None:
+        self._decided(question.key)
+        return self._answers.measure(question)
+
+    def contest(
+        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
+    ) -> Winner | None:
+        self._decided(key)
+        return self._answers.contest(key, library, calls)
 
     def uncovered(self, site: str) -> None:
         self._answers.uncovered(site)

@@ -8,26 +8,15 @@ would read and write out of bounds: such a config is refused, wherever it comes 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from torch._inductor.runtime.hints import TRITON_MAX_BLOCK
 from torch._inductor.runtime.runtime_utils import triton_config_to_hashable
 from torch._inductor.runtime.triton_heuristics import config_from_dict
 
-from warmup.choice import (
-    Evidence,
-    Family,
-    KwargValue,
-    MissReason,
-    Row,
-    Timing,
-    Tuned,
-    Winner,
-    portable_kwargs,
-)
+from warmup.choice import Family, KwargValue, MissReason, Winner, portable_kwargs
 
-_US_PER_MS: Final = 1000.0
 _SUFFIX: Final = "BLOCK"
 _MAX_WARPS: Final = 32
 _MAX_STAGES: Final = 16
@@ -41,7 +30,9 @@ def is_block(name: str) -> bool:
 
 def winner_of(kernel: Any, config: Any) -> Winner | None:
     """Return *config* of *kernel* in portable terms, None when it cannot be written to a table."""
-    return _winner(kernel, triton_config_to_hashable(config))
+    kwargs = portable_kwargs(_spell(config))
+    name = kernel.heuristic_type.name.lower()
+    return None if kwargs is None else Winner(Family.LAUNCH, name, kwargs)
 
 
 def same_config(left: Any, right: Any) -> bool:
@@ -90,42 +81,6 @@ def make_config(winner: Winner, offered: Sequence[Any]) -> Any:
     return config_from_dict(wanted)
 
 
-def describe_configs(
-    kernel: Any, key: str, chosen: Any, timings: Mapping[Any, float]
-) -> Tuned | None:
-    """Return the row for *key* from what was timed; None when it cannot be written to a table.
-
-    *timings* are milliseconds by spelled config, the first one being what inductor would launch
-    without timing; inf for configs that failed.
-    """
-    winner = winner_of(kernel, chosen)
-    measured = [
-        Timing(candidate, round(time * _US_PER_MS, 3) if math.isfinite(time) else None)
-        for spelled, time in timings.items()
-        if (candidate := _winner(kernel, spelled)) is not None
-    ]
-    times = {timing.winner: timing.time_us for timing in measured}
-    if winner is None or not times.get(winner):
-        return None
-    others = sorted((time, str(other)) for other, time in times.items() if time and other != winner)
-    runner_up = others[0] if others else None
-    evidence = Evidence(
-        time_us=times[winner] or math.inf,
-        library_us=measured[0].time_us,
-        runner_up=runner_up[1] if runner_up else None,
-        runner_up_us=runner_up[0] if runner_up else None,
-        tried=len(timings),
-        failed=sum(time is None for time in times.values()),
-    )
-    return Tuned(key, Row(winner, evidence), tuple(measured))
-
-
 def _spell(config: Any) -> dict[str, Any]:
     spelled: Any = triton_config_to_hashable(config)
     return dict(spelled)
-
-
-def _winner(kernel: Any, spelled: Any) -> Winner | None:
-    kwargs = portable_kwargs(dict(spelled))
-    name = kernel.heuristic_type.name.lower()
-    return None if kwargs is None else Winner(Family.LAUNCH, name, kwargs)

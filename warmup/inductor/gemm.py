@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch._inductor.choices import InductorChoices
@@ -22,11 +22,11 @@ from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
 from torch._inductor.select_algorithm import (
     AlgorithmSelectorCache,
     ExternKernelChoice,
-    get_algorithm_selector_cache,
 )
 
-from warmup.choice import Evidence, Family, MissReason, Row, Timing, Tuned, Winner
+from warmup.choice import Family, MissReason, Winner
 from warmup.errors import ProblemError
+from warmup.inductor.candidates import question_of
 from warmup.inductor.choices import force, identify, is_library, post_op_of
 from warmup.inductor.describe import current_node, describe
 from warmup.inductor.options import option_value, tuning_is_on
@@ -36,7 +36,14 @@ from warmup.inductor.tma import tma_candidates
 from warmup.inductor.versions import Version
 from warmup.problem import COVERED, CPU_LINEAR, LIBRARY_ONLY, VIA_CHOICES
 
-_US_PER_MS = 1000.0
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The selection that this thread is tuning."""
+
+    key: str
+    name: str
+    choices: list[Any]
 
 
 @dataclass(slots=True)
@@ -66,14 +73,7 @@ class GemmChoices:
         patches.wrap(InductorChoices, "_finalize_template_configs", self._wrap_finalize)
         patches.wrap(CppGemmTemplate, "add_choices", self._wrap_add_choices)
         patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select)
-        savers = get_algorithm_selector_cache().feedback_saver_fns
-        savers.append(self._save_feedback)
-
-        def forget() -> None:
-            if self._save_feedback in savers:  # somebody may have cleared the list meanwhile
-                savers.remove(self._save_feedback)
-
-        patches.on_restore(forget)
+        patches.wrap(AlgorithmSelectorCache, "make_benchmark_fn", self._wrap_benchmark)
 
     def _deactivate(self) -> None:
         self._active = False
@@ -208,7 +208,7 @@ class GemmChoices:
                 return proceed(_generate(choices))  # nothing to choose from is no decision
             if self._answers.tunes and key is not None:
                 kw["return_multi_template"] = False
-                return self._tune(key, _generate(choices), proceed)
+                return self._tune(key, name, _generate(choices), proceed)
             fallback = _library_or_first(name, choices)
             self._answers.miss(key or _undescribed(name), answer, str(identify(fallback)))
             return proceed([fallback])
@@ -217,18 +217,49 @@ class GemmChoices:
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def _tune(self, key: str, choices: list[Any], proceed: Callable[[list[Any]], Any]) -> Any:
-        self._local.timings = None
-        result = proceed(choices)
-        timings: Mapping[Any, float] | None = self._local.timings
-        if timings:
-            tuned = _judge(key, choices, timings)
-            if tuned is not None:
-                self._answers.tuned(tuned)
-        return result
+    def _tune(
+        self, key: str, name: str, choices: list[Any], proceed: Callable[[list[Any]], Any]
+    ) -> Any:
+        self._local.asked = _Asked(key, name, choices)
+        try:
+            return proceed(choices)
+        finally:
+            self._local.asked = None
 
-    def _save_feedback(self, timings: Mapping[Any, float], *_: Any) -> None:
-        self._local.timings = dict(timings)
+    def _wrap_benchmark(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def make_benchmark_fn(
+            cls: Any,
+            choices: list[Any],
+            input_nodes: Any,
+            layout: Any,
+            input_gen_fns: Any,
+            *args: Any,
+            **kw: Any,
+        ) -> Any:
+            asked: _Asked | None = getattr(self._local, "asked", None)
+            if not self._active or asked is None:
+                return original(cls, choices, input_nodes, layout, input_gen_fns, *args, **kw)
+
+            def measure(ready: list[Any]) -> dict[Any, float]:
+                question = question_of(
+                    asked.key, asked.name, ready, input_nodes, layout, input_gen_fns
+                )
+                left_out = [choice for choice in asked.choices if choice not in ready]
+                winner = self._answers.measure(
+                    replace(
+                        question,
+                        uncompiled=tuple(filter(None, map(identify, left_out))),
+                        library=identify(_library_or_first(asked.name, asked.choices)),
+                    )
+                )
+                chosen = [choice for choice in ready if identify(choice) == winner]
+                best = chosen[0] if chosen else _library_or_first(asked.name, ready)
+                # Inductor takes the least time; the evidence holds the times themselves.
+                return {choice: 0.0 if choice is best else math.inf for choice in ready}
+
+            return measure
+
+        return make_benchmark_fn
 
 
 def _generate(choices: list[Any]) -> list[Any]:
@@ -250,50 +281,18 @@ def _matching(choices: list[Any], winner: Winner) -> Any | None:
 def _library_or_first(name: str, choices: list[Any]) -> Any:
     """Return the deterministic fallback: what default mode calls, else the first library call.
 
-    Torch 2.11 offers ``bias_addmm`` before the ``addmm`` that default mode calls (kernel/mm.py).
+    Default mode calls ``addmm`` with the bias as it is. Tuning expands the bias first, which costs
+    ``aten::addmm`` a copy, and offers ``bias_addmm`` to undo that (kernel/mm.py).
     """
     ready = [choice for choice in choices if not isinstance(choice, _HeldBack)]
     library = [choice for choice in ready if is_library(choice)]
-    own = (choice for choice in library if identify(choice) == _library_default(name))
-    return next(own, None) or next(iter(library), None) or _generate(choices)[0]
-
-
-def _library_default(name: str) -> Winner:
-    return Winner(Family.EXTERN, f"aten::{name}")
+    for uid in (f"aten::bias_{name}", f"aten::{name}"):
+        for choice in library:
+            if identify(choice) == Winner(Family.EXTERN, uid):
+                return choice
+    return library[0] if library else _generate(choices)[0]
 
 
 def _undescribed(name: str) -> str:
     node = current_node()
     return f"{name} ({node.target if node is not None else 'outside a graph'})"
-
-
-def _judge(key: str, choices: list[Any], timings: Mapping[Any, float]) -> Tuned | None:
-    """Return the row for *key*: the fastest choice that can be forced; None when there is none.
-
-    Times arrive in milliseconds, inf for candidates that failed (select_algorithm.py).
-    """
-    measured: list[Timing] = []
-    library_us: float | None = None
-    for choice in choices:
-        winner = identify(choice)
-        milliseconds = timings.get(choice, math.inf)
-        time_us = round(milliseconds * _US_PER_MS, 3) if math.isfinite(milliseconds) else None
-        if winner is None:
-            continue
-        measured.append(Timing(winner, time_us))
-        is_default = winner == _library_default(key.partition(" ")[0])
-        if is_default or (winner.family is Family.EXTERN and library_us is None):
-            library_us = time_us
-    ranked = sorted((t for t in measured if t.time_us), key=lambda t: t.time_us or math.inf)
-    if not ranked or ranked[0].time_us is None:
-        return None
-    runner_up = ranked[1] if len(ranked) > 1 else None
-    evidence = Evidence(
-        time_us=ranked[0].time_us,
-        library_us=library_us,
-        runner_up=str(runner_up.winner) if runner_up else None,
-        runner_up_us=runner_up.time_us if runner_up else None,
-        tried=len(choices),
-        failed=len(choices) - len(ranked),
-    )
-    return Tuned(key, Row(ranked[0].winner, evidence), tuple(measured))

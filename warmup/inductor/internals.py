@@ -24,6 +24,19 @@ INTERNALS: Final = (
         "torch._inductor.choices:InductorChoices._finalize_template_configs"
         "(self, template_choices, kernel_inputs, templates, op_name, kwarg_overrides)"
     ),
+    (
+        "torch._inductor.autotune_process:ExternKernelBenchmarkRequest(kernel_name, "
+        "input_tensor_meta, output_tensor_meta, extra_args, callable_path, kwargs, has_out_variant)"
+    ),
+    "torch._inductor.autotune_process:ExternKernelGPUBenchmarkRequest.make_run_fn",
+    "torch._inductor.autotune_process:TensorMeta(device, dtype, sizes, strides, offset)",
+    (
+        "torch._inductor.autotune_process:TritonBenchmarkRequest(kernel_name, "
+        "input_tensor_meta, output_tensor_meta, extra_args, module_path, module_cache_key, "
+        "num_stages, num_warps, num_consumer_groups, num_buffers_warp_spec, "
+        "matrix_instr_nonkdim, waves_per_eu, kpack, workspace_size, workspace_zero_fill)"
+    ),
+    "torch._inductor.autotune_process:TritonGPUBenchmarkRequest.make_run_fn",
     "torch._inductor.choices:InductorChoices.get_ktc(self, kernel_inputs, template, op_name)",
     (
         "torch._inductor.codegen.cpp_gemm_template:CppGemmTemplate.add_choices"
@@ -39,10 +52,13 @@ INTERNALS: Final = (
     "torch._inductor.exc:InvalidCxxCompiler",
     "torch._inductor.async_compile:AsyncCompile.triton(self, kernel_name, source_code)",
     "torch._inductor.async_compile:size_hints_regex",
+    "torch._inductor.codecache:PyCodeCache.load_by_key_path(key, path)",
     "torch._inductor.codecache:PyCodeCache.modules_no_attr",
     "torch._inductor.config:autotune_lookup_table",
     "torch._inductor.fx_passes.pad_mm:_should_pad(match, mat1, mat2, op, input)",
+    "torch._inductor.fx_passes.pad_mm:get_cached_base_mm_benchmark_time(key)",
     "torch._inductor.fx_passes.pad_mm:get_cached_should_pad(key)",
+    "torch._inductor.fx_passes.pad_mm:get_do_bench()",
     "torch._inductor.fx_passes.pad_mm:is_padded_faster(key, ori_time, pad_time)",
     "torch._inductor.fx_passes.pad_mm:should_exclude_padding_time(match, arg_name)",
     "torch._inductor.ir:FlexibleLayout.get_fixed_layout_without_freezing(self)",
@@ -68,6 +84,11 @@ INTERNALS: Final = (
         "(self, launcher)"
     ),
     "torch._inductor.runtime.triton_heuristics:CachingAutotuner.bench(self, launcher)",
+    "torch._inductor.runtime.triton_heuristics:CachingAutotuner.clone_args(self, args, kwargs)",
+    (
+        "torch._inductor.runtime.triton_heuristics:CachingAutotuner.reset_to_zero_args"
+        "(self, args, kwargs)"
+    ),
     "torch._inductor.runtime.triton_heuristics:NoTritonConfigsError",
     "torch._inductor.runtime.triton_heuristics:config_from_dict(config)",
     (
@@ -75,24 +96,30 @@ INTERNALS: Final = (
         "(size_hints_str, source_code)"
     ),
     (
-        "torch._inductor.runtime.coordinate_descent_tuner:CoordescTuner.cache_benchmark_result"
-        "(self, config, timing)"
-    ),
-    (
         "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__"
         "(self, name, choices, input_nodes, layout)"
     ),
     "torch._inductor.select_algorithm:AlgorithmSelectorCache.benchmark_in_sub_process",
+    (
+        "torch._inductor.select_algorithm:AlgorithmSelectorCache.get_inputs"
+        "(choices, input_nodes, layout, input_gen_fns)"
+    ),
+    (
+        "torch._inductor.select_algorithm:AlgorithmSelectorCache.make_benchmark_fn"
+        "(choices, input_nodes, layout, input_gen_fns)"
+    ),
+    "torch._inductor.select_algorithm:AlgorithmSelectorCache._is_extern(choice)",
     "torch._inductor.select_algorithm:DataProcessorChoiceCallerWrapper",
     "torch._inductor.select_algorithm:ExternKernelCaller",
     "torch._inductor.select_algorithm:ExternKernelChoice",
     "torch._inductor.select_algorithm:TritonTemplate",
     "torch._inductor.select_algorithm:PRINT_AUTOTUNE",
-    "torch._inductor.select_algorithm:get_algorithm_selector_cache()",
+    "torch._inductor.codegen.subgraph:SubgraphChoiceCaller._compile_for_benchmarking(self)",
     "torch._inductor.codegen.subgraph:SubgraphTemplate",
     "torch._inductor.utils:can_use_tma",
     "torch._inductor.utils:fresh_cache",
     "torch._inductor.virtualized:V",
+    "torch._subclasses:FakeTensorMode",
     "torch.compiler.config:cache_key_tag",
     "torch.utils._sympy.value_ranges:bound_sympy",
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import torch
 from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import NoTritonConfigsError
 
@@ -100,3 +101,35 @@ def keep(kernel: Any, config: Any, reload_kernel: Callable[[], Any] | None) -> N
     if kernel.fn.fn is None:  # compiled in a worker: its function was dropped on the way here
         source = reload_kernel or kernel._reload_kernel
         kernel.fn = source().fn
+
+
+def spills(kernel: Any, launcher: Any) -> bool:
+    """Whether *launcher* spills more registers than inductor accepts; it never times such a one."""
+    most = kernel.inductor_meta.get("spill_threshold", 32 if torch.version.hip else 16)
+    return launcher.n_spills is not None and launcher.n_spills > most
+
+
+def call_of(
+    kernel: Any, launcher: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Callable[[int], object]:
+    """Return a call that launches *kernel* as *launcher* does, on copies of what it changes."""
+    own_args, own_kwargs = kernel.clone_args(*args, **kwargs)
+    interface = kernel.get_device_interface()
+
+    def call(_number: int) -> object:
+        kernel.reset_to_zero_args(*own_args, **own_kwargs)
+        stream = interface.get_raw_stream(interface.current_device())
+        return launcher(*own_args, **own_kwargs, stream=stream)
+
+    return call
+
+
+def settle(kernel: Any, launcher: Any) -> None:
+    """Leave *launcher* as the only one of *kernel*, and put it into inductor's cache, if any.
+
+    As `CachingAutotuner.autotune_to_one_config` ends.
+    """
+    kernel.launchers = [launcher]
+    kernel.autotune_time_taken_ns = kernel.precompile_time_taken_ns
+    if kernel.save_cache_hook:
+        kernel.save_cache_hook(launcher.config, kernel.autotune_time_taken_ns)

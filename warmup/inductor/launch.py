@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from torch._inductor import config as inductor_config
@@ -30,7 +30,6 @@ from torch._inductor.runtime.triton_heuristics import (
 from warmup.choice import MissReason, Winner
 from warmup.errors import ProblemError
 from warmup.inductor.configs import (
-    describe_configs,
     is_block,
     judge,
     make_config,
@@ -38,6 +37,7 @@ from warmup.inductor.configs import (
     winner_of,
 )
 from warmup.inductor.kernels import (
+    call_of,
     descends,
     describe_kernel,
     is_known,
@@ -46,6 +46,8 @@ from warmup.inductor.kernels import (
     loads,
     named,
     offered_configs,
+    settle,
+    spills,
     was_tuned,
 )
 from warmup.inductor.patches import Patches
@@ -192,11 +194,12 @@ class LaunchConfigs:
                     self._answers.hit(str(key), answer)
                     return None
                 answer = _REJECTED
+            if self._answers.tunes and key is not None and not descends(kernel):
+                chosen = self._choose(kernel, key, kernel.launchers, args, kw)
+                settle(kernel, chosen)
+                return None
             if self._answers.tunes:
-                result = original(kernel, *args, **kw)
-                if not descends(kernel):
-                    self._record(kernel, key, kernel.launchers[0].config)
-                return result
+                return original(kernel, *args, **kw)
             first = kernel.launchers[0]
             self._answers.miss(named(key, kernel), answer, str(winner_of(kernel, first.config)))
             kernel.launchers = [first]
@@ -212,7 +215,9 @@ class LaunchConfigs:
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
             if self._answers.tunes and not isinstance(answer, Winner):
                 found = original(kernel, launcher, *args, **kw)
-                self._record(kernel, key, found.config)
+                if key is not None:
+                    found = self._choose(kernel, key, [launcher, found], args, kw)
+                    found.config.found_by_coordesc = True  # as below
                 return found
             if not is_known(kernel):  # compiled before: this is its first question here
                 chosen = winner_of(kernel, launcher.config)
@@ -226,8 +231,22 @@ class LaunchConfigs:
 
         return coordinate_descent_tuning
 
-    def _record(self, kernel: Any, key: str | None, config: Any) -> None:
-        timings = kernel.coordesc_tuner.cached_benchmark_results
-        tuned = None if key is None else describe_configs(kernel, key, config, timings)
-        if tuned is not None:
-            self._answers.tuned(tuned)
+    def _choose(
+        self,
+        kernel: Any,
+        key: str,
+        launchers: Sequence[Any],
+        args: Sequence[Any],
+        kw: Mapping[str, Any],
+    ) -> Any:
+        """Time *launchers* against each other and return the winner; the first is the default."""
+        offered = {
+            winner: launcher
+            for launcher in launchers
+            if not spills(kernel, launcher) and (winner := winner_of(kernel, launcher.config))
+        }
+        if not offered:
+            return launchers[0]
+        calls = {winner: call_of(kernel, one, args, kw) for winner, one in offered.items()}
+        chosen = self._answers.contest(key, next(iter(calls)), calls)
+        return launchers[0] if chosen is None else offered[chosen]

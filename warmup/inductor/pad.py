@@ -2,7 +2,7 @@
 
 ``pad_mm._should_pad`` first rules out what need not be padded, then asks its cache, then measures
 both ways (torch/_inductor/fx_passes/pad_mm.py). The row takes the place of that cache, so exactly
-the questions that would be measured are answered; a build watches the comparison at the end.
+the questions that would be measured are answered; a build takes both ways and times them itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch._inductor.fx_passes import pad_mm
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from warmup.choice import Evidence, Family, MissReason, Row, Timing, Tuned, Winner
+from warmup.choice import Family, MissReason, Winner
 from warmup.errors import ProblemError
 from warmup.inductor.describe import dim_of, fp32_precision, layout_of
 from warmup.inductor.epilogues import dtype_name
@@ -27,7 +27,6 @@ from warmup.problem import Dim, Layout
 
 _PADDED: Final = Winner(Family.PAD, "padded")
 _AS_IS: Final = Winner(Family.PAD, "as_is")
-_US_PER_MS: Final = 1000.0
 _BATCHED: Final = 3
 _BIAS_FORMS: Final = {0: "scalar", 1: "1d", 2: "2d", 3: "3d"}
 
@@ -45,6 +44,8 @@ class PadDecisions:
         patches.on_restore(self._deactivate)
         patches.wrap(pad_mm, "_should_pad", self._wrap_question)
         patches.wrap(pad_mm, "get_cached_should_pad", self._wrap_answer)
+        patches.wrap(pad_mm, "get_cached_base_mm_benchmark_time", self._wrap_base_time)
+        patches.wrap(pad_mm, "get_do_bench", self._wrap_do_bench)
         patches.wrap(pad_mm, "is_padded_faster", self._wrap_measured)
 
     def _deactivate(self) -> None:
@@ -85,17 +86,52 @@ class PadDecisions:
 
         return get_cached_should_pad
 
+    def _wrap_base_time(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
+        def get_cached_base_mm_benchmark_time(inductor_key: str) -> Any:
+            # A time from another match would leave nothing to hold the padded product against.
+            return None if self._measures else original(inductor_key)
+
+        return get_cached_base_mm_benchmark_time
+
+    def _wrap_do_bench(self, original: Callable[[], Any]) -> Callable[[], Any]:
+        def get_do_bench() -> Any:
+            if not self._measures:
+                return original()
+            calls = self._asked.calls = []
+
+            def keep(call: Callable[[], Any]) -> float:
+                calls.append(call)
+                return 0.0  # timed together, when both are here
+
+            return keep
+
+        return get_do_bench
+
     def _wrap_measured(self, original: Callable[..., bool]) -> Callable[..., bool]:
-        def is_padded_faster(
-            inductor_key: str, ori_time: float, pad_time: float, *args: Any, **kw: Any
-        ) -> bool:
-            padded = original(inductor_key, ori_time, pad_time, *args, **kw)
-            key: str | None = getattr(self._asked, "key", None)
-            if self._active and self._answers.tunes and key is not None:
-                self._answers.tuned(_judge(key, ori_time, pad_time, padded=padded))
-            return padded
+        def is_padded_faster(*args: Any, **kw: Any) -> bool:
+            if not self._measures:
+                return original(*args, **kw)
+            as_is, padded = self._asked.calls
+            calls = {_AS_IS: _numbered(as_is), _PADDED: _numbered(padded)}
+            return self._answers.contest(self._asked.key, _AS_IS, calls) == _PADDED
 
         return is_padded_faster
+
+    @property
+    def _measures(self) -> bool:
+        """Whether a build asks about a product that this thread is being asked about."""
+        return (
+            self._active and self._answers.tunes and getattr(self._asked, "key", None) is not None
+        )
+
+
+def _numbered(call: Callable[[], Any]) -> Callable[[int], object]:
+    """Return *call* as one that is given its number; the product's operands are always the same."""
+
+    def numbered(_number: int) -> object:
+        return call()
+
+    return numbered
 
 
 def describe_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> PadProblem:
@@ -139,17 +175,3 @@ def _layout(tensor: Any) -> Layout:
         return bool(statically_known_true(left == right))
 
     return layout_of(list(tensor.shape), list(tensor.stride()), is_equal, _dim)
-
-
-def _judge(key: str, as_is_ms: float, padded_ms: float, *, padded: bool) -> Tuned:
-    times = {_AS_IS: round(as_is_ms * _US_PER_MS, 3), _PADDED: round(padded_ms * _US_PER_MS, 3)}
-    winner, other = (_PADDED, _AS_IS) if padded else (_AS_IS, _PADDED)
-    evidence = Evidence(
-        time_us=times[winner],
-        library_us=times[_AS_IS],
-        runner_up=str(other),
-        runner_up_us=times[other],
-        tried=len(times),
-        failed=0,
-    )
-    return Tuned(key, Row(winner, evidence), tuple(Timing(*item) for item in times.items()))

@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from warmup.choice import MissReason, Tuned, Winner
+from warmup.choice import MissReason, Winner
+from warmup.trial import Candidate, Operands, TensorSpec, ViewSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTrial:
+    """How to measure in this process: operand sets by seed, and calls of candidates on them."""
+
+    make_sets: Callable[[int, int], Operands]
+    make_call: Callable[[Candidate, Operands], Callable[[int], object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One selection to be measured; see `warmup.trial.Trial` for its parts.
+
+    ``live`` is how to measure in this process, None when another one does. ``uncompiled`` are
+    candidates that did not compile.
+    """
+
+    key: str
+    op: str
+    device: str
+    candidates: tuple[Candidate, ...]
+    operands: tuple[TensorSpec, ...] = ()
+    views: tuple[ViewSpec, ...] = ()
+    out: TensorSpec | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    live: LiveTrial | None = None
+    uncompiled: tuple[Winner, ...] = ()
+    library: Winner | None = None
 
 
 class Answers(Protocol):
@@ -27,8 +59,16 @@ class Answers(Protocol):
             MissError: serving is strict.
         """
 
-    def tuned(self, result: Tuned) -> None:
-        """A question was benchmarked (only when `tunes`)."""
+    def measure(self, question: Question) -> Winner | None:
+        """Measure the candidates of a GEMM selection and return the winner (only when `tunes`).
+
+        None when none of them could be measured; the library's kernel is compiled then.
+        """
+
+    def contest(
+        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
+    ) -> Winner | None:
+        """Time *calls* against each other in this process and return the winner, as above."""
 
     def uncovered(self, site: str) -> None:
         """Something that no row covers is about to be measured on the device.

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import operator
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from warmup.choice import MAX_INT, Evidence, Family, KwargValue, Row, Winner
+from warmup.choice import MAX_INT, Family, KwargValue, Row, Winner
 from warmup.errors import ProblemError, TableSchemaError
 from warmup.kind import Kind
 from warmup.kinds import KINDS, kind_of
+from warmup.method import L2, Launch, Method
 from warmup.runtime import Device, Runtime
 from warmup.table.decode import Node, load_json
+from warmup.table.evidence import evidence_from_json, evidence_to_json, plain_evidence
 from warmup.table.schema import SCHEMA_VERSION, OptionValue, Policy, Provenance, Table
 
 _UID = re.compile(r"[A-Za-z0-9_.:]{1,128}")
@@ -29,10 +30,7 @@ _WORD = re.compile(r"tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32}")
 _OPTION = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
 _DTYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _HASH = re.compile(r"[0-9a-f]{8,64}")
-_MIN_US: Final = 1e-6
-_MAX_US: Final = 1e9
-_MAX_CHOICE: Final = 512
-_MAX_CANDIDATES: Final = 100_000
+_TIMING: Final = frozenset({"launch", "l2", "near_tie", "max_spread"})
 
 _DEVICE_TEXT: Final = ("type", "vendor", "name", "arch")
 _DEVICE_COUNT: Final = ("sm_count", "memory_gib", "threads")
@@ -45,13 +43,6 @@ _RUNTIME: Final = frozenset({"torch", *_VERSIONS})
 _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
 _ROW: Final = frozenset({"winner", "evidence"})
 _WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
-_EVIDENCE: Final = frozenset(
-    {"time_us", "library_us", "runner_up", "runner_up_us", "tried", "failed"}
-)
-
-_EVIDENCE_VALUES: Final = operator.itemgetter(
-    "time_us", "library_us", "runner_up_us", "runner_up", "tried", "failed"
-)
 
 
 def digest_of(table: Table) -> str:
@@ -72,16 +63,16 @@ def decode(text: str, path: str) -> Table:
 
     Raises:
         TableFormatError: the text is not a table, or its digest does not match its content.
-        TableSchemaError: it was written by a newer warmup.
+        TableSchemaError: it has another schema than this warmup reads.
     """
     document = load_json(text, path)
     root = Node(document, path)
     if isinstance(document, dict) and isinstance(document.get("schema"), int):
         schema = document["schema"]
-        if not isinstance(schema, bool) and schema > SCHEMA_VERSION:
+        if not isinstance(schema, bool) and schema > 0 and schema != SCHEMA_VERSION:
             raise TableSchemaError(path, schema, SCHEMA_VERSION)
     members = root.members(_TABLE)
-    members["schema"].integer(1, SCHEMA_VERSION)
+    members["schema"].integer(SCHEMA_VERSION, SCHEMA_VERSION)
     provenance, digest = _read_provenance(members["provenance"])
     policy = _read_policy(members["policy"])
     rows = _read_rows(members["rows"])
@@ -111,7 +102,7 @@ def _document(table: Table) -> dict[str, object]:
         "policy": {
             "mode": policy.mode,
             "options": dict(policy.options),
-            "timing": policy.timing,
+            "timing": _timing(policy.timing),
             "seed": policy.seed,
             "tolerance": {name: float(limit) for name, limit in policy.tolerance.items()},
         },
@@ -142,7 +133,6 @@ def _rows(rows: Mapping[str, Row]) -> dict[str, dict[str, object]]:
 
 
 def _row(row: Row) -> dict[str, object]:
-    evidence = row.evidence
     return {
         "winner": {
             "family": row.winner.family.value,
@@ -150,19 +140,8 @@ def _row(row: Row) -> dict[str, object]:
             "kwargs": dict(row.winner.kwargs),
             "source_hash": row.winner.source_hash,
         },
-        "evidence": {
-            "time_us": float(evidence.time_us),
-            "library_us": _float(evidence.library_us),
-            "runner_up": evidence.runner_up,
-            "runner_up_us": _float(evidence.runner_up_us),
-            "tried": evidence.tried,
-            "failed": evidence.failed,
-        },
+        "evidence": evidence_to_json(row.evidence),
     }
-
-
-def _float(value: float | None) -> float | None:
-    return None if value is None else float(value)
 
 
 def _read_provenance(node: Node) -> tuple[Provenance, Node]:
@@ -201,9 +180,31 @@ def _read_policy(node: Node) -> Policy:
     return Policy(
         mode=_short(members["mode"]),
         options=options,
-        timing=members["timing"].string(256),
+        timing=_read_timing(members["timing"]),
         seed=members["seed"].integer(0, MAX_INT),
         tolerance=dict(_read_limit(*member) for member in members["tolerance"].items()),
+    )
+
+
+def _timing(method: Method) -> dict[str, object]:
+    return {
+        "launch": method.launch.value,
+        "l2": method.l2.value,
+        "near_tie": float(method.near_tie),
+        "max_spread": float(method.max_spread),
+    }
+
+
+def _read_timing(node: Node) -> Method:
+    members = node.members(_TIMING)
+    for name, words in (("launch", Launch), ("l2", L2)):
+        if members[name].string(16) not in set(words):
+            members[name].fail(f"expected one of {', '.join(words)}")
+    return Method(
+        launch=Launch(members["launch"].string(16)),
+        l2=L2(members["l2"].string(16)),
+        near_tie=members["near_tie"].number(0, 1),
+        max_spread=members["max_spread"].number(0, 1),
     )
 
 
@@ -244,13 +245,13 @@ def _read_row(kind: Kind, key: str, node: Node, winners: dict[object, Winner]) -
     value: Any = node.value
     try:
         identity = _identity(value["winner"])
-        winner, evidence = winners.get(identity), _plain_evidence(value["evidence"])
+        winner, evidence = winners.get(identity), plain_evidence(value["evidence"])
     except (AttributeError, KeyError, TypeError):
         identity = winner = evidence = None
     if winner is not None and evidence is not None and len(value) == len(_ROW):
         return Row(winner, evidence)
     members = node.members(_ROW)
-    row = Row(_read_winner(kind, members["winner"]), _read_evidence(members["evidence"]))
+    row = Row(_read_winner(kind, members["winner"]), evidence_from_json(members["evidence"]))
     winners[identity] = row.winner
     return row
 
@@ -299,58 +300,6 @@ def _read_kwarg(name: str, node: Node) -> KwargValue:
     if _WORD.fullmatch(value) is None:
         node.fail("a word here may only be a Triton dtype or a plain name")
     return value
-
-
-def _read_evidence(node: Node) -> Evidence:
-    """Return the evidence in *node*: the common form at once, others with every check spelled."""
-    return _plain_evidence(node.value) or _checked_evidence(node)
-
-
-def _plain_evidence(value: Any) -> Evidence | None:
-    """Return evidence whose four texts and times are all present and plain, else None."""
-    try:
-        time_us, library_us, runner_up_us, runner_up, tried, failed = _EVIDENCE_VALUES(value)
-    except (KeyError, TypeError):
-        return None
-    is_plain = (
-        len(value) == len(_EVIDENCE)
-        and type(time_us) is type(library_us) is type(runner_up_us) is float
-        and _MIN_US <= time_us <= _MAX_US
-        and _MIN_US <= library_us <= _MAX_US
-        and _MIN_US <= runner_up_us <= _MAX_US
-        and type(runner_up) is str
-        and len(runner_up) <= _MAX_CHOICE
-        and runner_up.isprintable()
-        and type(tried) is type(failed) is int
-        and 1 <= tried <= _MAX_CANDIDATES
-        and 0 <= failed <= _MAX_CANDIDATES
-    )
-    if not is_plain:
-        return None
-    return Evidence(
-        time_us=time_us,
-        library_us=library_us,
-        runner_up=runner_up,
-        runner_up_us=runner_up_us,
-        tried=tried,
-        failed=failed,
-    )
-
-
-def _checked_evidence(node: Node) -> Evidence:
-    members = node.members(_EVIDENCE)
-    return Evidence(
-        time_us=_time(members["time_us"]),
-        library_us=members["library_us"].optional(_time),
-        runner_up=members["runner_up"].optional(lambda n: n.string(_MAX_CHOICE)),
-        runner_up_us=members["runner_up_us"].optional(_time),
-        tried=members["tried"].integer(1, _MAX_CANDIDATES),
-        failed=members["failed"].integer(0, _MAX_CANDIDATES),
-    )
-
-
-def _time(node: Node) -> float:
-    return node.number(_MIN_US, _MAX_US)
 
 
 def _count(node: Node) -> int:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from warmup.choice import Row
+from warmup.method import Method
 from warmup.runtime import Runtime
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 OptionValue = bool | int | float | str | None
 
@@ -31,12 +32,13 @@ class Policy:
     """How rows were measured, and the inductor options that serving must share.
 
     ``options`` are inductor config names and values that `install` applies; ``tolerance`` is the
-    largest relative L2 error against eager that the build accepted, by dtype.
+    largest relative L2 error that the build accepted, of a bucket against eager and of a candidate
+    against its reference, by dtype.
     """
 
     mode: str
     options: Mapping[str, OptionValue]
-    timing: str
+    timing: Method
     seed: int
     tolerance: Mapping[str, float]
 
@@ -44,8 +46,11 @@ class Policy:
 def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], ...]:
     """Return each field in which two policies differ, with both values."""
     fields: list[tuple[str, object, object]] = [
-        (f"policy {name}", getattr(a, name), getattr(b, name))
-        for name in ("mode", "timing", "seed")
+        (f"policy {name}", getattr(a, name), getattr(b, name)) for name in ("mode", "seed")
+    ]
+    fields += [
+        (f"policy timing {name}", getattr(a.timing, name), getattr(b.timing, name))
+        for name in ("launch", "l2", "near_tie", "max_spread")
     ]
     for what in ("options", "tolerance"):
         mine, theirs = getattr(a, what), getattr(b, what)

@@ -1,0 +1,48 @@
+"""`warmup bench layers` on a CPU, in a process of its own: real compiles, small shapes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+PROGRAM = """
+import typer
+from warmup.cli.bench_layers import layers
+
+app = typer.Typer()
+app.command()(layers)
+app()
+"""
+
+
+def test_every_layer_is_timed_on_eager_and_on_inductor(tmp_path: Path) -> None:
+    """All layers, forward and backward: the document has times, the folder has the charts."""
+    arguments = [
+        *("--shapes", "16x64", "--dtype", "f32", "--rounds", "2", "--device", "cpu"),
+        *("--backends", "compiled,custom", "--out", str(tmp_path / "out")),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out" / "bench-layers.json").read_text(encoding="utf-8"))
+    names = ["rmsnorm", "softmax", "cross-entropy", "swiglu", "layernorm"]
+    timed = [(one["layer"], one["pass"], one["backend"]) for one in found["cells"]]
+    assert timed == [
+        (name, step, backend)
+        for name in names
+        for step in ("forward", "forward+backward")
+        for backend in ("eager", "compiled", "custom")
+    ]
+    assert [one["reason"] for one in found["cells"] if one["time_us"] is None] == []
+    assert all(one["relative_l2_error"] <= 1e-3 for one in found["cells"])
+    charts = {f"bench-layers-{name}.{end}" for name in names for end in ("png", "svg")}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {*charts, "bench-layers.json"}
+    assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
+    assert "speed-up over eager" in done.stdout

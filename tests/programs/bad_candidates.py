@@ -1,0 +1,127 @@
+"""The child program of the measurements, with library calls that misbehave: see BAD below.
+
+Started in place of ``warmup.trialing``, with the same last argument. On a GPU the bad ones run
+kernels of their own; on a CPU they do the same with what a CPU has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+
+import torch
+from torch._inductor.select_algorithm import extern_kernels
+
+from warmup import trialing
+from warmup.measuring import contest
+from warmup.measuring.clock import Batch
+
+
+def good(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Multiply, as it should be."""
+    return torch.mm(a, b, out=out)
+
+
+def bad_zeros(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Return zeros."""
+    return out.zero_()
+
+
+def bad_half(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Write the upper half of the output."""
+    rows = a.shape[0] // 2
+    torch.mm(a[:rows], b, out=out[:rows])
+    return out
+
+
+def bad_tile(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Get a few elements wrong."""
+    torch.mm(a, b, out=out)
+    out[:2, :2] = 0
+    return out
+
+
+def bad_fault(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Write where nothing is."""
+    if out.is_cuda:
+        from bad_kernels import write_out_of_bounds
+
+        write_out_of_bounds(out)
+    else:
+        ctypes.string_at(0)
+    return out
+
+
+def bad_hang(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Never end."""
+    if out.is_cuda:
+        from bad_kernels import spin
+
+        spin(out)
+    else:
+        time.sleep(3600)
+    return out
+
+
+def bad_exit(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """End the process."""
+    os._exit(9)
+
+
+def bad_shared_memory(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Want more shared memory than a block may have."""
+    if out.is_cuda:
+        from bad_kernels import want_shared_memory
+
+        want_shared_memory(a, b, out)
+        return out
+    raise RuntimeError("out of resource: shared memory")
+
+
+def bad_memory(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Want more memory than there is."""
+    if not out.is_cuda:
+        raise MemoryError
+    torch.empty(2**50, dtype=torch.uint8, device=out.device)
+    return out
+
+
+def bad_clock(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Be right; `_LyingBatch` reports a tenth of the time."""
+    return torch.mm(a, b, out=out)
+
+
+BAD: tuple[Callable[..., torch.Tensor], ...] = (
+    *(bad_zeros, bad_half, bad_tile, bad_fault, bad_hang, bad_exit),
+    *(bad_shared_memory, bad_memory, bad_clock),
+)
+
+
+class _LyingBatch:
+    """Reports a tenth of the time."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch, self.calls = batch, batch.calls
+
+    def time(self) -> float:
+        return self._batch.time() / 10
+
+
+def _misbehave() -> None:
+    for kernel in (good, *BAD):
+        setattr(extern_kernels, kernel.__name__, kernel)
+    prepare = contest.Contest._prepare
+
+    def lie(self: contest.Contest, contender: contest.Contender) -> None:
+        prepare(self, contender)
+        if "bad_clock" in contender.winner.uid and contender.batch is not None:
+            contender.batch = _LyingBatch(contender.batch)
+
+    contest.Contest._prepare = lie
+
+
+if __name__ == "__main__":
+    _misbehave()
+    trialing.main()

@@ -1,0 +1,73 @@
+"""Builds a table while library calls that misbehave are offered for every product.
+
+    python build_with_bad.py MODEL.py:NAME SEQLENS TABLE.json TIMINGS.json LIMIT_S
+
+Prints one JSON object: for each key the winner, and why each candidate was rejected.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import bad_candidates
+from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelChoice
+
+from warmup import tuner
+from warmup.building import build
+from warmup.measuring.process import TrialProcess
+
+HERE = Path(__file__).parent
+
+
+def offer_bad_ones() -> None:
+    """Add every call of `bad_candidates` to each selection for a plain product."""
+    kernels = (bad_candidates.good, *bad_candidates.BAD)
+    offered = [ExternKernelChoice(kernel, None, name=kernel.__name__) for kernel in kernels]
+    original = AlgorithmSelectorCache.__call__
+
+    @functools.wraps(original)
+    def select(
+        cache: Any, name: str, choices: Any, nodes: Any, layout: Any, *args: Any, **kw: Any
+    ) -> Any:
+        if name == "mm":
+            choices = [*choices, *(choice.bind(nodes, layout) for choice in offered)]
+        return original(cache, name, choices, nodes, layout, *args, **kw)
+
+    AlgorithmSelectorCache.__call__ = select
+
+
+def main() -> None:
+    """Build, and tell what came of it."""
+    model, seqlens, out, timings, limit = sys.argv[1:]
+    command = [sys.executable, str(HERE / "bad_candidates.py")]
+    make = tuner.make_tuner
+
+    def make_tuner(*args: Any) -> Any:
+        made = make(*args)
+        made.process = TrialProcess(command, float(limit))
+        return made
+
+    tuner.make_tuner = make_tuner
+    offer_bad_ones()
+    report = build(model, seqlens=seqlens, out=out)
+    found = {
+        tuned.key: {
+            "winner": str(tuned.row.winner),
+            "rejected": {
+                timing.winner.uid: [timing.rejection, timing.said]
+                for timing in tuned.timings
+                if timing.rejection is not None
+            },
+        }
+        for tuned in report.timings
+    }
+    Path(timings).write_text(json.dumps(found, indent=1), encoding="utf-8")
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

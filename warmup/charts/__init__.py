@@ -1,0 +1,1 @@
+"""Charts that say what they show. Floor 2; `warmup.charts.chart` is the way in."""

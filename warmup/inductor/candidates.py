@@ -1,0 +1,161 @@
+"""One GEMM selection as a trial: its choices as candidates, its operands as specs or live tensors.
+
+On a GPU a trial is plain values, which a child process measures. On a CPU it is measured here, with
+inductor's own operands, since packed weights cannot be told in plain values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch._inductor.select_algorithm import (
+    AlgorithmSelectorCache,
+    DataProcessorChoiceCallerWrapper,
+)
+from torch._subclasses import FakeTensorMode
+
+from warmup.inductor.calls import spec_of
+from warmup.inductor.choices import identify
+from warmup.inductor.port import LiveTrial, Question
+from warmup.trial import Candidate, Fill, Operands, TensorSpec, ViewSpec
+
+_SCALES: Final = (2, 3)  # of the operands of scaled_mm
+_ENVIRONMENT: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+def question_of(
+    key: str,
+    name: str,
+    choices: Sequence[Any],
+    input_nodes: Sequence[Any],
+    layout: Any,
+    input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
+) -> Question:
+    """Return the selection *name* among *choices* in warmup's words.
+
+    Choices that no row can force are left out.
+    """
+    found = {winner: choice for choice in choices if (winner := identify(choice)) is not None}
+    device = layout.device
+    if device.type == "cpu":
+        args = AlgorithmSelectorCache.get_inputs(
+            list(choices), list(input_nodes), layout, dict(input_gen_fns or {})
+        )
+        packed = frozenset(input_gen_fns or ())
+        live = LiveTrial(
+            make_sets=lambda seed, _most: _LiveOperands(args, packed, seed),
+            make_call=lambda candidate, sets: _live_call(found[candidate.winner], sets),
+        )
+        candidates = tuple(map(Candidate, found))
+        return Question(key, name, str(device), candidates, live=live)
+    specs = {winner: spec_of(choice) for winner, choice in found.items()}
+    with FakeTensorMode():  # only sizes and strides are wanted, and no memory
+        args = AlgorithmSelectorCache.get_inputs(
+            list(choices), list(input_nodes), layout, dict(input_gen_fns or {})
+        )
+    out, library_out = args.triton.output_tensor, args.extern.output_tensor
+    assert out is not None
+    assert library_out is not None
+    names = list(dict.fromkeys(node.get_name() for node in input_nodes))
+    views = tuple(
+        ViewSpec(names.index(node.get_name()), *_shape(view), int(view.storage_offset()))
+        for node, view in zip(input_nodes, args.extern.input_tensors, strict=True)
+    )
+    return Question(
+        key,
+        name,
+        str(device),
+        tuple(Candidate(winner, spec) for winner, spec in specs.items() if spec is not None),
+        operands=tuple(
+            _operand(tensor, [view for view in views if view.base == i], name, i)
+            for i, tensor in enumerate(args.triton.input_tensors)
+        ),
+        views=views,
+        out=TensorSpec(*_shape(out), int(library_out.storage_offset()), _dtype_name(out)),
+        environment={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+    )
+
+
+def _operand(tensor: torch.Tensor, views: Sequence[ViewSpec], op: str, position: int) -> TensorSpec:
+    """Return the spec of *tensor* with memory enough for all *views* of it."""
+    sizes, strides = _shape(tensor)
+    dtype = _dtype_name(tensor)
+    own = TensorSpec(sizes, strides, 0, dtype).span
+    most = max(
+        (TensorSpec(view.sizes, view.strides, view.offset, dtype).span for view in views),
+        default=own,
+    )
+    is_scale = op == "scaled_mm" and position in _SCALES
+    fill = Fill.POSITIVE if is_scale else Fill.NORMAL
+    return TensorSpec(sizes, strides, max(most - own, 0), dtype, fill)
+
+
+def _shape(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+@dataclass
+class _LiveOperands:
+    """Inductor's own operands for one selection, as the one operand set there is."""
+
+    args: Any
+    packed: frozenset[int]  # operands with values that must stay
+    seed: int
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        source = torch.Generator().manual_seed(self.seed)
+        for number, tensor in enumerate(self.args.extern.input_tensors):
+            is_random = number not in self.packed and tensor.is_floating_point()
+            if is_random and tensor.layout is torch.strided:
+                tensor.normal_(generator=source)
+
+    def operands(self, _number: int) -> list[torch.Tensor]:
+        return list(self.args.triton.input_tensors)
+
+    def views(self, _number: int) -> list[torch.Tensor]:
+        return list(self.args.extern.input_tensors)
+
+    def out(self, _number: int, *, at_offset: bool = False) -> torch.Tensor:
+        where = self.args.extern if at_offset else self.args.triton
+        found: torch.Tensor = where.output_tensor
+        return found
+
+    def poison(self) -> None:
+        out = self.args.extern.output_tensor
+        out.fill_(float("nan") if out.is_floating_point() else torch.iinfo(out.dtype).max)
+
+
+def _live_call(choice: Any, sets: Operands) -> Callable[[int], object]:
+    """Return the call of *choice* on the one live operand set."""
+    is_library = AlgorithmSelectorCache._is_extern(choice)
+    operands = sets.views(0) if is_library else sets.operands(0)
+    out = sets.out(0, at_offset=is_library)
+    post: Callable[[torch.Tensor], torch.Tensor] | None = None
+    while isinstance(choice, DataProcessorChoiceCallerWrapper):
+        operands, out = choice._preprocessor(operands, out)
+        post, choice = choice._postprocessor, choice._wrapped
+    return _LiveCall(choice.bmreq.make_run_fn(*operands, out=out), (*operands, out), post)
+
+
+@dataclass(frozen=True)
+class _LiveCall:
+    """A call on ``held``, operands and output, of which a C++ kernel has only the addresses."""
+
+    run: Callable[[], Any]
+    held: tuple[torch.Tensor, ...]
+    post: Callable[[torch.Tensor], torch.Tensor] | None
+
+    def __call__(self, _number: int) -> object:
+        made = self.run()
+        if isinstance(made, torch.Tensor):
+            return made
+        return self.held[-1] if self.post is None else self.post(self.held[-1])

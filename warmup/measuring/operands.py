@@ -1,0 +1,108 @@
+"""Operand sets: the tensors that calls of a trial work on, random and never twice the same."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from warmup.trial import Fill, TensorSpec, Trial
+
+MOST_SETS: Final = 64  # calls of one batch
+_SHARE_OF_MEMORY: Final = 0.25
+_CPU_BYTES: Final = 256 * 2**20
+_INTEGERS: Final = 8
+_SMALLEST: Final = 0.5
+
+
+class OperandSets:
+    """Some sets of operands and outputs for one trial; set numbers wrap around.
+
+    Memory for all sets is allocated once, a quarter of what is free at most.
+
+    Raises:
+        torch.OutOfMemoryError: not even one set fits.
+    """
+
+    def __init__(
+        self, trial: Trial, device: torch.device, seed: int, most: int = MOST_SETS
+    ) -> None:
+        self._trial = trial
+        self.count = max(1, min(most, _room(device) // max(_bytes(trial), 1)))
+        source = torch.Generator(device=device).manual_seed(seed)
+        self._operands = [
+            [_filled(spec, device, source) for spec in trial.operands] for _ in range(self.count)
+        ]
+        out = trial.out
+        self._outs = [
+            torch.empty(out.span, dtype=_dtype(out), device=device) for _ in range(self.count)
+        ]
+
+    def operands(self, number: int) -> list[torch.Tensor]:
+        """Return the operands as templates take them."""
+        stored = self._operands[number % self.count]
+        pairs = zip(stored, self._trial.operands, strict=True)
+        # Templates want the base: its data begins before the offset, which their code adds.
+        return [flat.as_strided(spec.sizes, spec.strides, 0) for flat, spec in pairs]
+
+    def views(self, number: int) -> list[torch.Tensor]:
+        """Return the operands as library calls take them."""
+        stored = self._operands[number % self.count]
+        return [
+            stored[view.base].as_strided(view.sizes, view.strides, view.offset)
+            for view in self._trial.views
+        ]
+
+    def out(self, number: int, *, at_offset: bool = False) -> torch.Tensor:
+        """Return the output tensor; at its offset for library calls."""
+        spec = self._trial.out
+        flat = self._outs[number % self.count]
+        return flat.as_strided(spec.sizes, spec.strides, spec.offset if at_offset else 0)
+
+    def poison(self) -> None:
+        """Fill every output with what no right result holds: NaN, or the largest integer."""
+        for flat in self._outs:
+            flat.fill_(poison_of(flat.dtype))
+
+
+def poison_of(dtype: torch.dtype) -> float:
+    """Return the value that poisons an output of *dtype*."""
+    if dtype.is_floating_point:
+        return float("nan")
+    return True if dtype is torch.bool else torch.iinfo(dtype).max
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """Return the torch dtype called *name*, such as ``bfloat16``."""
+    found = getattr(torch, name)
+    assert isinstance(found, torch.dtype), name
+    return found
+
+
+def _dtype(spec: TensorSpec) -> torch.dtype:
+    return dtype_named(spec.dtype)
+
+
+def _bytes(trial: Trial) -> int:
+    return sum(spec.span * _dtype(spec).itemsize for spec in (*trial.operands, trial.out))
+
+
+def _room(device: torch.device) -> int:
+    if device.type == "cpu":
+        return _CPU_BYTES
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free * _SHARE_OF_MEMORY)
+
+
+def _filled(spec: TensorSpec, device: torch.device, source: torch.Generator) -> torch.Tensor:
+    """Return flat memory for *spec*: random, since constant data runs faster than real data."""
+    dtype, size = _dtype(spec), (spec.span,)
+    if not dtype.is_floating_point:
+        flat = torch.randint(0, _INTEGERS, size, device=device, generator=source)
+        return flat.to(dtype)
+    narrow = dtype.itemsize == 1  # random values are not made in 8 bits
+    made = torch.empty(size, dtype=torch.float16 if narrow else dtype, device=device)
+    made.normal_(generator=source)
+    if spec.fill is Fill.POSITIVE:
+        made.abs_().add_(_SMALLEST)
+    return made.to(dtype)

@@ -1,0 +1,122 @@
+"""Evidence <-> JSON values. Every value that is read is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from warmup.choice import MAX_INT, Evidence, Flag, Rejection
+from warmup.table.decode import Node
+
+_MIN_US: Final = 1e-6
+_MAX_US: Final = 1e9
+_MAX_RATE: Final = 1e9
+_MAX_SHARE: Final = 1e6
+_MAX_CHOICE: Final = 512
+_MAX_CANDIDATES: Final = 100_000
+
+# Field -> (may be null, lowest, highest); the two integers among them are listed below.
+_NUMBERS: Final[Mapping[str, tuple[bool, float, float]]] = {
+    "time_us": (False, _MIN_US, _MAX_US),
+    "library_us": (True, _MIN_US, _MAX_US),
+    "runner_up_us": (True, _MIN_US, _MAX_US),
+    "spread": (True, 0, _MAX_SHARE),
+    "band": (True, 0, _MAX_SHARE),
+    "error": (True, 0, _MAX_SHARE),
+    "tflops": (True, 0, _MAX_RATE),
+    "gbps": (True, 0, _MAX_RATE),
+    "peak_share": (True, 0, _MAX_SHARE),
+    "tried": (False, 1, _MAX_CANDIDATES),
+    "clock_mhz": (True, 1, MAX_INT),
+}
+_INTEGERS: Final = frozenset({"tried", "clock_mhz"})
+_FIELDS: Final = frozenset({*_NUMBERS, "runner_up", "rejected", "flags"})
+_PLAIN: Final = tuple(
+    (name, int if name in _INTEGERS else float, *bounds) for name, bounds in _NUMBERS.items()
+)
+
+
+def evidence_to_json(evidence: Evidence) -> dict[str, object]:
+    """Return *evidence* as JSON values."""
+    numbers = {name: _number(name, getattr(evidence, name)) for name in _NUMBERS}
+    return {
+        **numbers,
+        "runner_up": evidence.runner_up,
+        "rejected": {reason.value: count for reason, count in evidence.rejected},
+        "flags": [flag.value for flag in evidence.flags],
+    }
+
+
+def evidence_from_json(node: Node) -> Evidence:
+    """Return the evidence in *node*.
+
+    Raises:
+        TableFormatError: a value is not what it should be.
+    """
+    found = plain_evidence(node.value)
+    return found if found is not None else _checked(node)
+
+
+def plain_evidence(value: Any) -> Evidence | None:
+    """Return evidence of the common form at once; None for any other, which is checked in full."""
+    try:
+        numbers = {}
+        for name, kind, is_optional, low, high in _PLAIN:
+            number = value[name]
+            if number is None:
+                if not is_optional:
+                    return None
+            elif type(number) is not kind or not low <= number <= high:
+                return None
+            numbers[name] = number
+        runner_up = value["runner_up"]
+        if value["rejected"] or value["flags"] or len(value) != len(_FIELDS):
+            return None
+    except (KeyError, TypeError):
+        return None
+    is_text = type(runner_up) is str and len(runner_up) <= _MAX_CHOICE and runner_up.isprintable()
+    if not (runner_up is None or is_text):
+        return None
+    if type(value["rejected"]) is not dict or type(value["flags"]) is not list:
+        return None
+    return Evidence(runner_up=runner_up, **numbers)
+
+
+def _checked(node: Node) -> Evidence:
+    members = node.members(_FIELDS)
+    numbers: dict[str, Any] = {}
+    for name, (is_optional, low, high) in _NUMBERS.items():
+        read = _reader(name, low, high)
+        numbers[name] = members[name].optional(read) if is_optional else read(members[name])
+    return Evidence(
+        runner_up=members["runner_up"].optional(lambda n: n.string(_MAX_CHOICE)),
+        rejected=tuple(sorted(_read_rejected(*one) for one in members["rejected"].items())),
+        flags=_read_flags(members["flags"]),
+        **numbers,
+    )
+
+
+def _reader(name: str, low: float, high: float) -> Callable[[Node], float]:
+    if name in _INTEGERS:
+        return lambda node: node.integer(int(low), int(high))
+    return lambda node: node.number(low, high)
+
+
+def _read_rejected(name: str, node: Node) -> tuple[Rejection, int]:
+    if name not in set(Rejection):
+        node.fail(f"not a reason; expected any of {', '.join(Rejection)}")
+    return Rejection(name), node.integer(1, _MAX_CANDIDATES)
+
+
+def _read_flags(node: Node) -> tuple[Flag, ...]:
+    value = node.value
+    if type(value) is not list or len(value) > len(Flag):
+        node.fail(f"expected a list of at most {len(Flag)} flags")
+    for flag in value:
+        if type(flag) is not str or flag not in set(Flag):
+            node.fail(f"not a flag; expected any of {', '.join(Flag)}")
+    return tuple(Flag(flag) for flag in value)
+
+
+def _number(name: str, value: float | None) -> float | None:
+    return value if value is None or name in _INTEGERS else float(value)

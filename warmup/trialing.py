@@ -1,0 +1,109 @@
+"""The child program that runs trials: ``python -m warmup.trialing FD``. Floor 2.
+
+One JSON object a line: trials arrive on standard input, what comes of them goes to the file
+descriptor FD, so that nothing that is printed meanwhile gets into it. `warmup.measuring.process`
+is the other end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+import torch
+
+from warmup.choice import Rejection, Winner
+from warmup.inductor.calls import make_call
+from warmup.measuring.condition import sm_clock_mhz
+from warmup.measuring.contest import reason_for
+from warmup.measuring.operands import OperandSets
+from warmup.measuring.process import outcome_from_json, outcome_to_json
+from warmup.measuring.trials import run_trial
+from warmup.trial import Trial, trial_from_json
+
+_LOST = {"rejection": Rejection.CRASHED, "times_us": None, "error": None, "is_final": True}
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Run every trial that arrives, until the other end closes or the device is lost."""
+
+    def send(message: Mapping[str, Any]) -> None:
+        answers.write(json.dumps(message).encode() + b"\n")
+        answers.flush()
+
+    send({"ready": True})
+    for line in requests:
+        request = json.loads(line)
+        if not _run(trial_from_json(request["trial"]), request["skip"], send):
+            return
+
+
+def _run(trial: Trial, skip: list[int], send: Any) -> bool:
+    """Run one trial; return whether the device can still be used."""
+    os.environ.update(trial.environment)
+    device = torch.device(trial.device)
+    numbers = {candidate.winner: i for i, candidate in enumerate(trial.candidates)}
+    skipped = [
+        outcome_from_json(trial.candidates[i].winner, {**_LOST, "said": "skipped"}) for i in skip
+    ]
+
+    def at(winner: Winner, stage: str) -> None:
+        send({"at": numbers[winner], "stage": stage})
+
+    def make_sets(seed: int, most: int) -> OperandSets:
+        return OperandSets(trial, device, seed, most)
+
+    def is_lost(_error: BaseException) -> bool:
+        return not _device_works(device)
+
+    try:
+        with _on_stream(device):
+            outcomes = run_trial(
+                trial, make_sets, make_call, at=at, rejected=skipped, is_lost=is_lost
+            )
+    except Exception as error:  # noqa: BLE001  told to the other end
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        if _device_works(device):
+            send({"failed": said})
+            return True
+        send({"lost": said, "reason": reason_for(error)})
+        return False
+    finally:
+        if device.type == "cuda" and _device_works(device):
+            torch.cuda.empty_cache()
+    found = [outcome_to_json(outcome) for outcome in outcomes]
+    send({"outcomes": found, "clock_mhz": sm_clock_mhz(device)})
+    return True
+
+
+def _on_stream(device: torch.device) -> Any:
+    """Return a context in which work goes to a stream of its own: a graph is captured on it."""
+    if device.type == "cpu":
+        return torch.inference_mode()
+    torch.cuda.set_device(device)
+    stream: Any = torch.cuda.Stream  # untyped in torch
+    return torch.cuda.stream(stream(device))
+
+
+def _device_works(device: torch.device) -> bool:
+    """Return whether *device* can still be used: after some faults every call fails."""
+    if device.type == "cpu":
+        return True
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return False
+    return True
+
+
+def main() -> None:
+    """Serve the process that started this one, over the file descriptor it names last."""
+    with os.fdopen(int(sys.argv[-1]), "wb") as answers:
+        serve(sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main()

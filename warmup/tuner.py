@@ -1,0 +1,229 @@
+"""Measuring what inductor asks while a table is built, and choosing. Floor 2.
+
+GEMM selections on a GPU are measured in a child process; what has live operands only (launch
+configs, padding, packed CPU weights) is measured here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Final, Self
+
+import torch
+
+from warmup.choice import Evidence, Rejection, Row, Tuned, Winner
+from warmup.events import logger
+from warmup.inductor.port import LiveTrial, Question
+from warmup.judging import Work, judge
+from warmup.kinds import ingredients_of
+from warmup.measuring.ceilings import measured_peaks
+from warmup.measuring.condition import Condition, clock_dropped, look_at
+from warmup.measuring.contest import hold_contest
+from warmup.measuring.operands import dtype_named
+from warmup.measuring.process import TrialNotRunError, TrialProcess, TrialResult, own_command
+from warmup.measuring.trials import run_trial
+from warmup.method import L2, Method
+from warmup.peaks import Peaks, share_of_peak
+from warmup.table import Policy
+from warmup.trial import Outcome, TensorSpec, Trial
+
+_COUNTED: Final = {
+    "mm": "mm",
+    "addmm": "addmm",
+    "bmm": "bmm",
+    "baddbmm": "baddbmm",
+    "scaled_mm": "_scaled_mm",
+}
+_NO_TENSOR: Final = TensorSpec((), (), 0, "float32")  # of a trial with live operands
+
+
+@dataclass
+class Tuner:
+    """Measures questions about *device* by *method*. A context manager: it ends its child process.
+
+    ``tolerance`` is the largest relative L2 error against the reference, by dtype of the output.
+    ``not_tuned`` says, by key, why a question has no row, and ``library_rows`` holds what is served
+    in its place.
+    """
+
+    device: torch.device
+    method: Method
+    tolerance: Mapping[str, float]
+    seed: int = 0
+    process: TrialProcess = field(default_factory=lambda: TrialProcess(own_command()))
+    not_tuned: dict[str, str] = field(default_factory=dict)
+    library_rows: dict[str, Row] = field(default_factory=dict)
+    _peaks: Peaks | None = None
+    _knows_peaks: bool = False
+    _before: Condition | None = None
+
+    def __enter__(self) -> Self:
+        if self.device.type == "cuda":
+            self.process.start()  # it imports torch while the model is loaded
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child process, if there is one; closing twice is fine."""
+        self.process.close()
+
+    def measure(self, question: Question) -> Tuned | None:
+        """Return the row for a GEMM selection; None when no candidate could be measured."""
+        words = ingredients_of(question.key)
+        work = _work(question, words)
+        assert question.library is not None
+        trial = Trial(
+            key=question.key,
+            op=question.op,
+            device=question.device,
+            operands=question.operands,
+            views=question.views,
+            out=question.out or _NO_TENSOR,
+            candidates=question.candidates,
+            library=question.library,
+            method=self.method,
+            alpha=float(words.get("alpha", 1)),
+            beta=float(words.get("beta", 1)),
+            tolerance=self.tolerance.get(words["out"], self.tolerance.get(words["dtype"])),
+            seed=self.seed,
+            floor_us=self._floor_us(work),
+            environment=question.environment,
+        )
+        started = time.monotonic()
+        try:
+            result = _run_here(trial, question.live) if question.live else self.process.run(trial)
+        except TrialNotRunError as error:
+            self._give_up(question.key, question.library, str(error))
+            return None
+        seconds = time.monotonic() - started
+        logger.debug("%d candidates in %.2f s: %s", len(trial.candidates), seconds, question.key)
+        uncompiled = (
+            Outcome(winner=winner, rejection=Rejection.COMPILE) for winner in question.uncompiled
+        )
+        return self._judge(
+            question.key,
+            (*result.outcomes, *uncompiled),
+            question.library,
+            work=work,
+            clock_mhz=result.clock_mhz,
+        )
+
+    def contest(
+        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
+    ) -> Tuned | None:
+        """Return the row for *calls*, timed in this process; None when none of them ran."""
+        outcomes = hold_contest(calls, library, self.device, self.method)
+        return self._judge(key, outcomes, library)
+
+    def look(self) -> tuple[str, ...]:
+        """Return what makes measurements on the device doubtful now; nothing when it is fine.
+
+        The second look also tells whether the clock fell since the first.
+        """
+        own = {os.getpid(), *filter(None, [self.process.pid])}
+        condition = look_at(self.device, frozenset(own))
+        if condition.unknown is not None:
+            return (f"not checked: {condition.unknown}",)
+        dropped = clock_dropped(self._before, condition) if self._before else None
+        self._before = condition
+        return (*condition.complaints, *((dropped,) if dropped else ()))
+
+    def peaks(self) -> Peaks | None:
+        """Return the measured peaks of the device; None on a CPU."""
+        if not self._knows_peaks:
+            self._peaks, self._knows_peaks = measured_peaks(self.device), True
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+        return self._peaks
+
+    def _judge(
+        self,
+        key: str,
+        outcomes: Sequence[Outcome],
+        library: Winner,
+        *,
+        work: Work | None = None,
+        clock_mhz: int | None = None,
+    ) -> Tuned | None:
+        tuned = judge(
+            key,
+            outcomes,
+            library,
+            self.method,
+            work=work,
+            peaks=self._peaks_here() if work is not None else None,
+            clock_mhz=clock_mhz,
+        )
+        if tuned is None:
+            said = next((one.said for one in outcomes if one.said), "no candidate was left")
+            self._give_up(key, library, said)
+        return tuned
+
+    def _give_up(self, key: str, library: Winner, said: str) -> None:
+        self.not_tuned[key] = said
+        nothing = Evidence(
+            time_us=math.inf, library_us=None, runner_up=None, runner_up_us=None, tried=0
+        )
+        self.library_rows[key] = Row(library, nothing)
+
+    def _peaks_here(self) -> Peaks | None:
+        """Return the peaks that bound a time: operands in a warm cache come from no memory."""
+        peaks = self.peaks()
+        if peaks is None or self.method.l2 is L2.COLD:
+            return peaks
+        return replace(peaks, gbps=math.inf)
+
+    def _floor_us(self, work: Work | None) -> float | None:
+        peaks = self._peaks_here() if work is not None else None
+        if peaks is None or work is None:
+            return None
+        return share_of_peak(peaks, work.dtype, work.flops, work.moved, 1.0) or None
+
+
+def make_tuner(policy: Policy, device: torch.device) -> Tuner:
+    """Return a tuner that measures on *device* as *policy* says."""
+    return Tuner(device, policy.timing, policy.tolerance, policy.seed)
+
+
+def _run_here(trial: Trial, live: LiveTrial) -> TrialResult:
+    with torch.no_grad():
+        return TrialResult(tuple(run_trial(trial, live.make_sets, live.make_call)))
+
+
+def _work(question: Question, words: Mapping[str, str]) -> Work | None:
+    """Return what the problem asks for at least; None where the operands are not told."""
+    if question.out is None or not question.views:
+        return None
+    moved = sum(
+        min(math.prod(view.sizes), spec.span) * dtype_named(spec.dtype).itemsize
+        for view in question.views
+        for spec in (question.operands[view.base],)
+    )
+    out = question.out
+    moved += math.prod(out.sizes) * dtype_named(out.dtype).itemsize
+    dtype = words["fp32"] if words.get("fp32") == "tf32" else words["dtype"]
+    return Work(dtype, _flops(question), moved)
+
+
+def _flops(question: Question) -> int | None:
+    """Return the operations that torch's flop counter counts; None for an op it does not know."""
+    from torch.utils.flop_counter import flop_registry
+
+    name = _COUNTED.get(question.op)
+    formula = None if name is None else flop_registry.get(getattr(torch.ops.aten, name))
+    if formula is None or question.out is None:
+        return None
+    shapes = [list(view.sizes) for view in question.views]
+    return int(formula(*shapes, out_val=list(question.out.sizes)))
