@@ -1,7 +1,8 @@
 """A transformer block of a vision tower: hidden 1280, SwiGLU inner 3420, which is not aligned.
 
 3420 is no multiple of 8, so inductor also measures whether to pad, in every mode. `SwiGLU` is the
-feed-forward part alone, with bias; `VisionBlock` adds RMSNorm and attention.
+feed-forward part alone, with bias; `PaddedSwiGLU` computes the same from padded weights;
+`VisionBlock` adds RMSNorm and attention.
 
     warmup build --model examples/vision_block.py:SwiGLU --seqlens 16,256,560,1024,2048
     warmup build --model examples/vision_block.py:VisionBlock --seqlens 64,560
@@ -27,6 +28,25 @@ class SwiGLU(nn.Module):
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         gated = nn.functional.silu(self.gate(hidden_states)) * self.up(hidden_states)
         return self.down(gated)
+
+
+class PaddedSwiGLU(SwiGLU):
+    """The same feed-forward with its inner size zero-padded ahead of time, to a multiple of 32.
+
+    Rows of gate and up, columns of down: silu(0) * 0 = 0, so the output is that of `SwiGLU`.
+    """
+
+    def __init__(self, hidden: int = HIDDEN, inner: int = INNER, multiple: int = 32) -> None:
+        super().__init__(hidden, inner)
+        extra = -inner % multiple
+        for linear, pads in (
+            (self.gate, (0, 0, 0, extra)),
+            (self.up, (0, 0, 0, extra)),
+            (self.down, (0, extra)),
+        ):
+            linear.weight = nn.Parameter(nn.functional.pad(linear.weight.detach(), pads))
+        for linear in (self.gate, self.up):
+            linear.bias = nn.Parameter(nn.functional.pad(linear.bias.detach(), (0, extra)))
 
 
 class VisionBlock(nn.Module):

@@ -32,7 +32,7 @@ VERBS = {
     },
     *{"serving", "running", "checking", "priming", "diagnosing"},
     *{"auditing", "ledger", "misses", "exposition"},
-    *{"tuner", "trialing", "comparing", "benching", "charts"},
+    *{"tuner", "trialing", "precision", "comparing", "benching", "charts"},
 }
 EDGES = {"", "__main__", "cli", "startup"}
 FLOORS = {name: floor for floor, names in enumerate((WORDS, PARTS, VERBS, EDGES)) for name in names}
@@ -41,6 +41,7 @@ THIRD_PARTY = {
     "table": {"filelock", "platformdirs"},
     "inductor": {"torch", "sympy", "triton"},
     "measuring": {"torch", "platformdirs", "pynvml"},
+    "precision": {"torch"},
     "tuner": {"torch"},
     "trialing": {"torch"},
     "comparing": {"torch"},

@@ -145,6 +145,7 @@ def build(
         tuple(work.tuned),
         time.monotonic() - started,
         not_tuned=dict(tuner.not_tuned),
+        peaks=tuner.known_peaks,
     )
 
 

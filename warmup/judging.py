@@ -21,7 +21,7 @@ from warmup.trial import Outcome
 
 _FAMILIES: Final = (Family.EXTERN, Family.PAD, Family.CPP, Family.LAUNCH, Family.TEMPLATE)
 _DIGITS: Final = 3
-SLOWEST_SHARE: Final = 0.01  # of the peaks: below, a time of some length is flagged
+_SLOWEST_SHARE: Final = 0.01  # of the peaks
 _SLOW_US: Final = 100.0  # shorter times are mostly launch latency, which no peak tells about
 
 
@@ -112,6 +112,11 @@ def judge(
     return Tuned(key, Row(chosen.winner, evidence), timings)
 
 
+def doubtful_us(floor_us: float) -> float:
+    """Return the time from which on a row is flagged as far below the peaks, given their time."""
+    return max(floor_us / _SLOWEST_SHARE, _SLOW_US)
+
+
 def rejections(tuned: Iterable[Tuned]) -> Counter[Rejection]:
     """Return how many candidates were rejected in *tuned*, by reason."""
     found: Counter[Rejection] = Counter()
@@ -153,7 +158,7 @@ def _flags(share: float | None, samples: Samples) -> tuple[Flag, ...]:
         return ()
     if share > 1:
         return (Flag.OVER_PEAK,)
-    is_slow = share < SLOWEST_SHARE and samples.median > _SLOW_US
+    is_slow = share < _SLOWEST_SHARE and samples.median > _SLOW_US
     return (Flag.FAR_BELOW_PEAK,) if is_slow else ()
 
 

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from warmup.bucket import Bucket
 from warmup.choice import Tuned
+from warmup.peaks import Peaks
 from warmup.table import Table
 
 
@@ -51,7 +52,8 @@ class BuildReport:
 
     A build from a list of problems has ``known``, the keys that the table had already, and
     ``not_rebuilt``, those that it could not tune and why. ``not_tuned`` are keys without a row,
-    because no candidate could be measured, and why.
+    because no candidate could be measured, and why. ``peaks`` are those that rates were held
+    against, None on a CPU.
     """
 
     path: Path
@@ -63,6 +65,7 @@ class BuildReport:
     known: tuple[str, ...] = ()
     not_rebuilt: Mapping[str, str] = field(default_factory=dict)
     not_tuned: Mapping[str, str] = field(default_factory=dict)
+    peaks: Peaks | None = None
 
     @property
     def uncovered(self) -> Mapping[str, int]:

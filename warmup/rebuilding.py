@@ -60,7 +60,8 @@ def build_problems(
     missed = _by_key(read_misses(problems))
     from warmup.inductor import connect
     from warmup.inductor.machine import check_compiler, resolve_device
-    from warmup.standin import make_standin, precision_of
+    from warmup.precision import precision_of
+    from warmup.standin import make_standin
     from warmup.tuner import make_tuner
 
     inductor = connect()
@@ -127,6 +128,8 @@ def build_problems(
         time.monotonic() - started,
         known,
         refused,
+        dict(tuner.not_tuned),
+        tuner.known_peaks,
     )
 
 

@@ -7,7 +7,6 @@ looked up in `OPERATIONS` and nowhere else, and what does not fit into memory is
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -54,10 +53,6 @@ OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "to": lambda x, dtype: x.to(dtype),
 }
 _NOT_REBUILT: Final = frozenset({"int_mm", "scaled_mm"})
-_REDUCTIONS: Final = {
-    "bf16": "allow_bf16_reduced_precision_reduction",
-    "f16": "allow_fp16_reduced_precision_reduction",
-}
 _Step = Callable[[Any, Sequence[torch.Tensor]], Any]
 
 
@@ -89,34 +84,6 @@ def make_standin(key: str, device: torch.device) -> tuple[LoadedModel, Bucket]:
     dims = {"batch": problem.batch, "m": problem.m, "n": problem.n, "k": problem.k}
     sizes = tuple((name, size_of(dim)) for name, dim in dims.items() if dim is not None)
     return LoadedModel(module.eval(), make_inputs, "standin"), Bucket(sizes)
-
-
-@contextlib.contextmanager
-def precision_of(key: str, device: torch.device) -> Iterator[None]:
-    """Compute inside with the float32 precision and the kind of reductions that *key* names.
-
-    Raises:
-        ProblemError: this torch has no such precision, or *key* is not a GEMM key.
-    """
-    problem = parse_problem(key)
-    backend: Any = torch.backends.mkldnn if device.type == "cpu" else torch.backends.cuda
-    matmul = backend.matmul
-    wanted: dict[str, Any] = {}
-    if problem.fp32 is not None and (problem.fp32, matmul.fp32_precision) != ("ieee", "none"):
-        wanted["fp32_precision"] = problem.fp32
-    if device.type != "cpu" and problem.dtype in _REDUCTIONS:
-        wanted[_REDUCTIONS[problem.dtype]] = not problem.full_reduction
-    before = {name: getattr(matmul, name) for name in wanted}
-    try:
-        for name, value in wanted.items():
-            setattr(matmul, name, value)
-    except RuntimeError as error:
-        raise ProblemError(f"this torch does not know fp32={problem.fp32}") from error
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(matmul, name, value)
 
 
 class _StandIn(nn.Module):

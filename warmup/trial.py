@@ -69,8 +69,9 @@ class Trial:
 
     ``operands`` are what templates are given, ``views`` what library calls are, ``out`` what both
     write. ``tolerance`` bounds the relative L2 error against the reference of ``op`` (with
-    ``alpha`` and ``beta``); None checks nothing. ``library`` is the control. ``flops`` is None
-    where torch counts none. ``floor_us`` is the time at the measured peaks, None without peaks.
+    ``alpha`` and ``beta``); None checks nothing. ``library`` is the control.
+    ``floor_us`` is the time at the measured peaks, ``doubtful_us`` one so
+    far above it that it is measured again; None without peaks.
     """
 
     key: str
@@ -87,6 +88,7 @@ class Trial:
     tolerance: float | None = None
     seed: int = 0
     floor_us: float | None = None
+    doubtful_us: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -22,6 +22,7 @@ from warmup.measuring.contest import reason_for
 from warmup.measuring.operands import OperandSets
 from warmup.measuring.process import outcome_from_json, outcome_to_json
 from warmup.measuring.trials import run_trial
+from warmup.precision import precision_of
 from warmup.trial import Trial, trial_from_json
 
 _LOST = {"rejection": Rejection.CRASHED, "times_us": None, "error": None, "is_final": True}
@@ -60,7 +61,7 @@ def _run(trial: Trial, skip: list[int], send: Any) -> bool:
         return not _device_works(device)
 
     try:
-        with _on_stream(device):
+        with precision_of(trial.key, device), _on_stream(device):
             outcomes = run_trial(
                 trial, make_sets, make_call, at=at, rejected=skipped, is_lost=is_lost
             )

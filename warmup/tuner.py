@@ -19,10 +19,10 @@ import torch
 from warmup.choice import Evidence, Rejection, Row, Tuned, Winner
 from warmup.events import logger
 from warmup.inductor.port import LiveTrial, Question
-from warmup.judging import Work, judge
+from warmup.judging import Work, doubtful_us, judge
 from warmup.kinds import ingredients_of
 from warmup.measuring.ceilings import measured_peaks
-from warmup.measuring.condition import Condition, clock_dropped, look_at
+from warmup.measuring.condition import clock_dropped, look_at
 from warmup.measuring.contest import hold_contest
 from warmup.measuring.operands import dtype_named
 from warmup.measuring.process import TrialNotRunError, TrialProcess, TrialResult, own_command
@@ -60,7 +60,7 @@ class Tuner:
     library_rows: dict[str, Row] = field(default_factory=dict)
     _peaks: Peaks | None = None
     _knows_peaks: bool = False
-    _before: Condition | None = None
+    _clocks: list[int] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         if self.device.type == "cuda":
@@ -84,6 +84,7 @@ class Tuner:
         words = ingredients_of(question.key)
         work = _work(question, words)
         assert question.library is not None
+        floor = self._floor_us(work)
         trial = Trial(
             key=question.key,
             op=question.op,
@@ -98,7 +99,8 @@ class Tuner:
             beta=float(words.get("beta", 1)),
             tolerance=self.tolerance.get(words["out"], self.tolerance.get(words["dtype"])),
             seed=self.seed,
-            floor_us=self._floor_us(work),
+            floor_us=floor,
+            doubtful_us=None if floor is None else doubtful_us(floor),
             environment=question.environment,
         )
         started = time.monotonic()
@@ -109,6 +111,8 @@ class Tuner:
             return None
         seconds = time.monotonic() - started
         logger.debug("%d candidates in %.2f s: %s", len(trial.candidates), seconds, question.key)
+        if result.clock_mhz is not None:
+            self._clocks.append(result.clock_mhz)
         uncompiled = (
             Outcome(winner=winner, rejection=Rejection.COMPILE) for winner in question.uncompiled
         )
@@ -128,17 +132,18 @@ class Tuner:
         return self._judge(key, outcomes, library)
 
     def look(self) -> tuple[str, ...]:
-        """Return what makes measurements on the device doubtful now; nothing when it is fine.
-
-        The second look also tells whether the clock fell since the first.
-        """
+        """Return what makes measurements on the device doubtful so far; nothing when it is fine."""
         own = {os.getpid(), *filter(None, [self.process.pid])}
         condition = look_at(self.device, frozenset(own))
         if condition.unknown is not None:
             return (f"not checked: {condition.unknown}",)
-        dropped = clock_dropped(self._before, condition) if self._before else None
-        self._before = condition
+        dropped = clock_dropped(self._clocks)
         return (*condition.complaints, *((dropped,) if dropped else ()))
+
+    @property
+    def known_peaks(self) -> Peaks | None:
+        """The measured peaks, if a question asked for them."""
+        return self._peaks
 
     def peaks(self) -> Peaks | None:
         """Return the measured peaks of the device; None on a CPU."""

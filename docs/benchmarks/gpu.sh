@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Everything measured on a GPU machine: tests, tables, starts, audits. Results go to the folder $1.
-#   docs/benchmarks/gpu.sh OUT tests|build-llama|llama|swiglu|swiglu-cold|small
+#   docs/benchmarks/gpu.sh OUT tests|builds-llama|builds-swiglu|bad|compare-llama|compare-swiglu|bench-mm|bench-layers
+#   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$1
 mkdir -p "$out"
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 
 audit() { # NAME: what the logs of the table starts say
   python3 -m warmup audit "$out/$1-audit.jsonl" --fail-on miss,uncovered,silent > "$out/$1-audit.txt" || echo "audit: $?"
@@ -15,9 +17,42 @@ case $2 in
 tests) # one GPU; tests/gpu/test_two_gpus.py wants two
   python3 -m pytest -q --durations=5 tests/gpu 2>&1 | tail -30
   ;;
-build-llama)
-  python3 -m warmup build --model examples/llama_block.py:LlamaBlocks \
-    --seqlens 16,256,560,1024,2048 --out "$out/llama-table.json"
+builds-llama | builds-swiglu) # a shipped table twice, and what differs
+  build() { # NAME MODEL
+    for run in a b; do
+      python3 -m warmup build --model "$2" --seqlens 16,256,560,1024,2048 \
+        --out "$out/$1-$run.json" --timings "$out/$1-$run.jsonl" 2>&1 | tail -4
+    done
+    python3 docs/benchmarks/two_builds.py "$out/$1-a.json" "$out/$1-a.jsonl" \
+      "$out/$1-b.json" "$out/$1-b.jsonl" "$out/two-builds-$1.json"
+  }
+  case $2 in
+  builds-llama) build llama examples/llama_block.py:LlamaBlocks ;;
+  builds-swiglu) build swiglu examples/vision_block.py:SwiGLU ;;
+  esac
+  ;;
+bad) # candidates that misbehave are offered to a build
+  python3 tests/programs/build_with_bad.py tests/programs/models/plain_linear.py:PlainLinear 560 \
+    "$out/bad-table.json" "$out/bad-candidates.json" 15
+  ;;
+compare-llama)
+  python3 -m warmup compare --model examples/llama_block.py:LlamaBlocks --seqlens 16,560,2048 \
+    --table tables/nvidia-h200/llama-blocks.bf16.json --rounds 30 --out "$out"
+  ;;
+compare-swiglu) # the unaligned MLP, and the same with weights padded ahead of time
+  python3 -m warmup build --model examples/vision_block.py:PaddedSwiGLU --seqlens 16,560,2048 \
+    --out "$out/padded.json" 2>&1 | tail -4
+  python3 -m warmup merge tables/nvidia-h200/vision-block.swiglu.bf16.json "$out/padded.json" \
+    --prefer a --out "$out/both.json"
+  python3 -m warmup compare --model examples/vision_block.py:SwiGLU --seqlens 16,560,2048 \
+    --also padded=examples/vision_block.py:PaddedSwiGLU+table \
+    --table "$out/both.json" --rounds 30 --out "$out"
+  ;;
+bench-mm)
+  python3 -m warmup bench mm --out "$out"
+  ;;
+bench-layers)
+  python3 -m warmup bench layers --out "$out"
   ;;
 llama) # the starts that the shipped table replaces, in one run
   export WARMUP_AUDIT_LOG=$out/llama-audit.jsonl

@@ -11,8 +11,9 @@ import torch
 from warmup.errors import ProblemError
 from warmup.models import make_inputs
 from warmup.operands import OperandTensor, size_of
+from warmup.precision import precision_of
 from warmup.problem import Dim
-from warmup.standin import OPERATIONS, make_standin, precision_of
+from warmup.standin import OPERATIONS, make_standin
 
 CPU = torch.device("cpu")
 LINEAR = "m=4 n=3 k=2 f32 a=row b=packed out=f32 fp32=ieee | epilogue"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 import sys
@@ -18,6 +19,7 @@ from warmup.kernel import LAUNCH
 from warmup.kind import Kind
 from warmup.kinds import KINDS, ingredients_of, kind_of, natural_order
 from warmup.outcome import BuildReport
+from warmup.peaks import Peaks
 from warmup.problem import GEMM
 from warmup.table import Table
 from warmup.table.codec import digest_of, encode
@@ -53,6 +55,8 @@ def print_build(report: BuildReport) -> None:
     size = report.path.stat().st_size
     if size > _CONFIG_MAP_BYTES:
         sys.stderr.write(f"note: {report.path} has {size} bytes, more than a ConfigMap holds\n")
+    if report.peaks is not None:
+        console.print(_peaks_in_words(report.peaks), soft_wrap=True)
     _print_doubts(console, report)
     console.print(
         f"{report.path}: {len(report.table.rows)} rows, {len(report.timings)} tuned now"
@@ -71,6 +75,13 @@ def _rejected_in_words(report: BuildReport) -> str:
     counts = rejections(report.timings)
     said = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
     return f" (rejected candidates: {said})" if said else ""
+
+
+def _peaks_in_words(peaks: Peaks) -> str:
+    rates = ", ".join(f"{name} {rate:.0f}" for name, rate in sorted(peaks.tflops.items()))
+    return (
+        f"peaks of this device, measured {peaks.measured}: {peaks.gbps:.0f} GB/s; TFLOP/s {rates}"
+    )
 
 
 def _print_doubts(console: Console, report: BuildReport) -> None:
@@ -116,6 +127,7 @@ def print_build_json(report: BuildReport) -> None:
             "known": list(report.known),
             "not_rebuilt": dict(report.not_rebuilt),
             "not_tuned": dict(report.not_tuned),
+            "peaks": None if report.peaks is None else dataclasses.asdict(report.peaks),
         }
     )
 

@@ -6,6 +6,7 @@ not be checked.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -77,13 +78,11 @@ def sm_clock_mhz(device: torch.device) -> int | None:
     return look_at(device).clock_mhz
 
 
-def clock_dropped(before: Condition, after: Condition) -> str | None:
-    """Return what to say when the clock fell between two looks under load, else None."""
-    if before.clock_mhz is None or after.clock_mhz is None:
+def clock_dropped(under_load: Sequence[int]) -> str | None:
+    """Return what to say when the SM clocks seen *under_load*, in MHz, are too far apart."""
+    if not under_load or min(under_load) >= max(under_load) * _CLOCK_DROP:
         return None
-    if after.clock_mhz >= before.clock_mhz * _CLOCK_DROP:
-        return None
-    return f"its clock fell from {before.clock_mhz} to {after.clock_mhz} MHz"
+    return f"its clock went down to {min(under_load)} from {max(under_load)} MHz while measuring"
 
 
 def _handle(pynvml: Any, device: torch.device) -> Any:

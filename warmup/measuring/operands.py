@@ -10,6 +10,7 @@ from warmup.trial import Fill, TensorSpec, Trial
 
 MOST_SETS: Final = 64  # calls of one batch
 _SHARE_OF_MEMORY: Final = 0.25
+_MOST_BYTES: Final = 8 * 2**30  # more than any device reads while a batch lasts
 _CPU_BYTES: Final = 256 * 2**20
 _INTEGERS: Final = 8
 _SMALLEST: Final = 0.5
@@ -18,7 +19,7 @@ _SMALLEST: Final = 0.5
 class OperandSets:
     """Some sets of operands and outputs for one trial; set numbers wrap around.
 
-    Memory for all sets is allocated once, a quarter of what is free at most.
+    All sets together take a quarter of the free memory at most, and no more than 8 GiB.
 
     Raises:
         torch.OutOfMemoryError: not even one set fits.
@@ -91,7 +92,7 @@ def _room(device: torch.device) -> int:
     if device.type == "cpu":
         return _CPU_BYTES
     free, _ = torch.cuda.mem_get_info(device)
-    return int(free * _SHARE_OF_MEMORY)
+    return min(int(free * _SHARE_OF_MEMORY), _MOST_BYTES)
 
 
 def _filled(spec: TensorSpec, device: torch.device, source: torch.Generator) -> torch.Tensor:

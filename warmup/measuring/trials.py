@@ -160,9 +160,10 @@ class _Examiner:
             contender.reject(rejection, said)
 
     def _check_peaks(self, winner: Contender) -> None:
-        """Measure again what is faster than the peaks allow; reject what is so by far."""
-        floor = self._trial.floor_us
-        if floor is None or winner.time_us >= floor:
+        """Measure again what is faster than the peaks allow, or far too slow; reject the first."""
+        floor, doubtful = self._trial.floor_us, self._trial.doubtful_us
+        is_slow = doubtful is not None and winner.time_us > doubtful
+        if floor is None or (winner.time_us >= floor and not is_slow):
             return
         assert winner.batch is not None
         again = run_rounds({winner.winner: winner.batch}, ROUNDS)[winner.winner]
