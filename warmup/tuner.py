@@ -60,6 +60,7 @@ class Tuner:
     library_rows: dict[str, Row] = field(default_factory=dict)
     _peaks: Peaks | None = None
     _knows_peaks: bool = False
+    _results: dict[tuple[str, tuple[Winner, ...]], TrialResult] = field(default_factory=dict)
     _clocks: list[int] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -103,14 +104,11 @@ class Tuner:
             doubtful_us=None if floor is None else doubtful_us(floor),
             environment=question.environment,
         )
-        started = time.monotonic()
         try:
-            result = _run_here(trial, question.live) if question.live else self.process.run(trial)
+            result = self._run(trial, question.live)
         except TrialNotRunError as error:
             self._give_up(question.key, question.library, str(error))
             return None
-        seconds = time.monotonic() - started
-        logger.debug("%d candidates in %.2f s: %s", len(trial.candidates), seconds, question.key)
         if result.clock_mhz is not None:
             self._clocks.append(result.clock_mhz)
         uncompiled = (
@@ -152,6 +150,21 @@ class Tuner:
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
         return self._peaks
+
+    def _run(self, trial: Trial, live: LiveTrial | None) -> TrialResult:
+        """Run *trial*, unless the same product was measured before: what follows it is not timed.
+
+        Raises:
+            TrialNotRunError: it could not be run at all.
+        """
+        product = trial.key.partition(" | ")[0]
+        same = product, tuple(candidate.winner for candidate in trial.candidates)
+        if same not in self._results:
+            started = time.monotonic()
+            self._results[same] = _run_here(trial, live) if live else self.process.run(trial)
+            seconds = time.monotonic() - started
+            logger.debug("%d candidates in %.2f s: %s", len(trial.candidates), seconds, product)
+        return self._results[same]
 
     def _judge(
         self,

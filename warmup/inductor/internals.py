@@ -52,6 +52,7 @@ INTERNALS: Final = (
     "torch._inductor.exc:InvalidCxxCompiler",
     "torch._inductor.async_compile:AsyncCompile.triton(self, kernel_name, source_code)",
     "torch._inductor.async_compile:size_hints_regex",
+    "torch._inductor.codecache:PersistentCache.lookup(self, choices, op, inputs, benchmark)",
     "torch._inductor.codecache:PyCodeCache.load_by_key_path(key, path)",
     "torch._inductor.codecache:PyCodeCache.modules_no_attr",
     "torch._inductor.config:autotune_lookup_table",
