@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import warmup
 from warmup.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
 from warmup.choice import Row, Tuned
+from warmup.destination import open_table, out_path
 from warmup.errors import (
     BuildError,
     MissError,
@@ -27,14 +25,11 @@ from warmup.events import Emitter, Event, EventName
 from warmup.lookup import Lookup, OnMiss
 from warmup.outcome import SILENT, BucketResult, BuildReport, Observer
 from warmup.policies import choose_policy
-from warmup.runtime import Runtime
-from warmup.table import Policy, Provenance, Table
+from warmup.table import Policy, Table
 from warmup.table.codec import digest_of
 from warmup.table.store import (
     add_rows,
-    check_same_origin,
     check_writable,
-    origin_differences,
     read,
     remove_rows,
     write,
@@ -54,7 +49,7 @@ def build(
     model: str,
     *,
     seqlens: str | Sequence[int] | None = None,
-    dims: str | None = None,
+    dims: str | Sequence[str] | None = None,
     inputs: Sequence[str] = (),
     device: str = "auto",
     dtype: str | None = None,
@@ -69,7 +64,8 @@ def build(
 ) -> BuildReport:
     """Tune every GEMM of *model* for every bucket, and write the winners to a table.
 
-    Arguments are spelled as on the command line. A table that exists is completed: only problems it
+    Arguments are spelled as on the command line; *dims* may be several such texts, whose buckets
+    follow each other. A table that exists is completed: only problems it
     lacks are tuned, unless *force* tunes all of them again. Each finished problem is on disk before
     the next one starts. For every bucket the model, compiled from the table alone, is compared with
     eager.
@@ -87,7 +83,9 @@ def build(
         if seqlens is not None and not isinstance(seqlens, str)
         else seqlens
     )
-    buckets = parse_buckets(sizes, dims)
+    groups = [dims] if dims is None or isinstance(dims, str) else dims
+    found = (bucket for group in groups for bucket in parse_buckets(sizes, group))
+    buckets = tuple(dict.fromkeys(found))
     specs = parse_inputs(inputs)
     from warmup.inductor import connect
     from warmup.inductor.machine import check_compiler, resolve_device
@@ -110,7 +108,7 @@ def build(
     )
     with make_tuner(policy, torch_device) as tuner:
         loaded = load_model(model)
-        path = _out_path(out, runtime, loaded, cast)
+        path = out_path(out, runtime, loaded, cast)
         check_writable(path)
         table, replaces = open_table(path, runtime, policy, force=force)
         work = Build(
@@ -147,22 +145,6 @@ def build(
         not_tuned=dict(tuner.not_tuned),
         peaks=tuner.known_peaks,
     )
-
-
-def open_table(path: Path, runtime: Runtime, policy: Policy, *, force: bool) -> tuple[Table, bool]:
-    """Return the table at *path*, or an empty one, and whether it is to replace what is there.
-
-    Raises:
-        TableError: the table at *path* is damaged, or of another origin and *force* is not set.
-    """
-    empty = Table(_provenance(runtime), policy)
-    if not path.exists():
-        return empty, False
-    existing = read(path)
-    if force and origin_differences(existing, runtime, policy):
-        return empty, True
-    check_same_origin(path, existing, runtime, policy)
-    return existing, False
 
 
 @dataclass
@@ -301,22 +283,3 @@ class Build:
             self.table = add_rows(self.path, table.provenance, table.policy, rows, redo=self.force)
         self.tuned.append(tuned)
         self.observer.problem_finished(tuned)
-
-
-def _provenance(runtime: Runtime) -> Provenance:
-    now = dt.datetime.now(dt.UTC).replace(microsecond=0)
-    return Provenance(runtime, warmup.__version__, now.isoformat().replace("+00:00", "Z"))
-
-
-def _out_path(
-    out: str | Path | None, runtime: Runtime, model: LoadedModel, dtype: torch.dtype | None
-) -> Path:
-    if out is not None:
-        return Path(out)
-    from warmup.inductor.epilogues import dtype_name
-
-    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), None)
-    cast = dtype or own
-    words = [model.name, dtype_name(cast)] if cast is not None else [model.name]
-    slug = re.sub(r"[^a-z0-9.]+", "-", ".".join(words).lower()).strip("-.")
-    return Path("tables") / runtime.device.slug / f"{slug}.json"

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from warmup.bucket import Bucket
-from warmup.building import DEFAULT_MODE, Build, open_table
+from warmup.building import DEFAULT_MODE, Build
 from warmup.choice import Family, MissReason, Row, Tuned, Winner
+from warmup.destination import open_table
 from warmup.errors import BuildError, ModelError, NothingRecordedError, ProblemError
 from warmup.events import Emitter
 from warmup.kernel import LAUNCH

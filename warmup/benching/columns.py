@@ -76,7 +76,7 @@ def _inductor_triton(operands: Operands) -> Column:
 
 
 def _table(operands: Operands) -> Column:
-    if operands.missing or operands.table is None:
+    if operands.table is None:
         raise BuildError(operands.missing or "there is no table")
     with install(operands.table, on_miss="strict", device=str(operands.a.device)) as handle:
         compiled = torch.compile(product, dynamic=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -72,12 +72,11 @@ def bench_mm(
         source = _Source(setup, given, folder / TABLE_FILE)
         peaks = measured_peaks(place)
         results: list[ShapeResult] = []
+        if given is None:
+            say(f"building the table for {len(wanted)} shapes")
+            source.build(wanted)
         for i, shape in enumerate(wanted):
-            at = f"{i + 1}/{len(wanted)} {shape}"
-            if given is None:
-                say(f"{at}: building the table")
-                source.build(shape)
-            say(f"{at}: compiling and timing")
+            say(f"{i + 1}/{len(wanted)} {shape}: compiling and timing")
             results.append(time_columns(shape, setup, source.table, source.missing))
             if place.type == "cuda":
                 torch.cuda.empty_cache()
@@ -97,9 +96,9 @@ def bench_mm(
 
 @dataclass
 class _Source:
-    """Where the table comes from: ``table`` was given, or it is built, shape by shape, at *path*.
+    """Where the table comes from: ``table`` was given, or it is built at *path*.
 
-    ``missing`` says why the last shape could not be built.
+    ``missing`` says why it could not be built to the end; what was finished is in it.
     """
 
     setup: Setup
@@ -107,13 +106,12 @@ class _Source:
     path: Path
     missing: str = ""
 
-    def build(self, shape: Shape) -> None:
-        """Build the rows of *shape* into the table."""
-        self.missing = ""
+    def build(self, shapes: Sequence[Shape]) -> None:
+        """Build the rows of *shapes* into the table."""
         try:
             self.table = build(
                 TARGET,
-                dims=shape.dims,
+                dims=[shape.dims for shape in shapes],
                 dtype=self.setup.dtype,
                 device=str(self.setup.device),
                 launch=self.setup.method.launch,
@@ -122,6 +120,7 @@ class _Source:
             ).table
         except WarmupError as error:
             self.missing = reason_of(error)
+            self.table = read(self.path) if self.path.exists() else None
 
 
 def _method(launch: str, l2: str, device: torch.device) -> Method:

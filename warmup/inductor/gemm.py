@@ -25,11 +25,12 @@ from torch._inductor.select_algorithm import (
     ExternKernelChoice,
 )
 
-from warmup.choice import Family, MissReason, Winner
+from warmup.choice import MissReason, Winner
 from warmup.errors import ProblemError
 from warmup.inductor.candidates import question_of
-from warmup.inductor.choices import force, identify, is_library, post_op_of
+from warmup.inductor.choices import force, identify, post_op_of
 from warmup.inductor.describe import current_node, describe
+from warmup.inductor.offered import HeldBack, generate, library_or_first, matching
 from warmup.inductor.options import option_value, tuning_is_on
 from warmup.inductor.patches import Patches
 from warmup.inductor.port import Answers
@@ -45,18 +46,6 @@ class _Asked:
     key: str
     name: str
     choices: list[Any]
-
-
-@dataclass(slots=True)
-class _HeldBack:
-    """A call of ``CppGemmTemplate.add_choices`` that has not happened yet."""
-
-    call: Callable[[list[Any]], Any]
-
-    def generate(self) -> list[Any]:
-        choices: list[Any] = []
-        self.call(choices)
-        return choices
 
 
 class GemmChoices:
@@ -168,7 +157,7 @@ class GemmChoices:
         def add_choices(cls: Any, choices: list[Any], *args: Any, **kwargs: Any) -> Any:
             if not self._active or not tuning_is_on():
                 return original(cls, choices, *args, **kwargs)
-            choices.append(_HeldBack(lambda into: original(cls, into, *args, **kwargs)))
+            choices.append(HeldBack(lambda into: original(cls, into, *args, **kwargs)))
             return None
 
         return add_choices
@@ -189,9 +178,9 @@ class GemmChoices:
                 return original(cache, name, chosen, input_nodes, layout, *args, **kw)
 
             if not self._answers_for(name):
-                ready = _generate(choices)
+                ready = generate(choices)
                 declined = self._active and name in LIBRARY_ONLY and tuning_is_on()
-                return proceed([_library_or_first(name, ready)] if declined else ready)
+                return proceed([library_or_first(name, ready)] if declined else ready)
             dropped, rejected = self._take_notes()
             try:
                 post_op = post_op_of(choices) if name in CPU_LINEAR else None
@@ -200,18 +189,18 @@ class GemmChoices:
                 key = None
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
             if isinstance(answer, Winner):
-                chosen = _matching(choices, answer)
+                chosen = matching(choices, answer)
                 if chosen is not None:
                     result = proceed([chosen])
                     self._answers.hit(str(key), answer)
                     return result
                 answer = rejected or MissReason.TEMPLATE_ABSENT
             if len(choices) + dropped <= 1:
-                return proceed(_generate(choices))  # nothing to choose from is no decision
+                return proceed(generate(choices))  # nothing to choose from is no decision
             if self._answers.tunes and key is not None:
                 kw["return_multi_template"] = False
-                return self._tune(key, name, _generate(choices), proceed)
-            fallback = _library_or_first(name, choices)
+                return self._tune(key, name, generate(choices), proceed)
+            fallback = library_or_first(name, choices)
             self._answers.miss(key or _undescribed(name), answer, str(identify(fallback)))
             return proceed([fallback])
 
@@ -262,48 +251,17 @@ class GemmChoices:
                     replace(
                         question,
                         uncompiled=tuple(filter(None, map(identify, left_out))),
-                        library=identify(_library_or_first(asked.name, asked.choices)),
+                        library=identify(library_or_first(asked.name, asked.choices)),
                     )
                 )
                 chosen = [choice for choice in ready if identify(choice) == winner]
-                best = chosen[0] if chosen else _library_or_first(asked.name, ready)
+                best = chosen[0] if chosen else library_or_first(asked.name, ready)
                 # Inductor takes the least time; the evidence holds the times themselves.
                 return {choice: 0.0 if choice is best else math.inf for choice in ready}
 
             return measure
 
         return make_benchmark_fn
-
-
-def _generate(choices: list[Any]) -> list[Any]:
-    """Return *choices* with every held-back one generated, in place."""
-    generated: list[Any] = []
-    for choice in choices:
-        generated.extend(choice.generate() if isinstance(choice, _HeldBack) else [choice])
-    return generated
-
-
-def _matching(choices: list[Any], winner: Winner) -> Any | None:
-    candidates = choices
-    if winner.family is Family.CPP:
-        candidates = [c for held in choices if isinstance(held, _HeldBack) for c in held.generate()]
-    ready = (choice for choice in candidates if not isinstance(choice, _HeldBack))
-    return next((choice for choice in ready if identify(choice) == winner), None)
-
-
-def _library_or_first(name: str, choices: list[Any]) -> Any:
-    """Return the deterministic fallback: what default mode calls, else the first library call.
-
-    Default mode calls ``addmm`` with the bias as it is. Tuning expands the bias first, which costs
-    ``aten::addmm`` a copy, and offers ``bias_addmm`` to undo that (kernel/mm.py).
-    """
-    ready = [choice for choice in choices if not isinstance(choice, _HeldBack)]
-    library = [choice for choice in ready if is_library(choice)]
-    for uid in (f"aten::bias_{name}", f"aten::{name}"):
-        for choice in library:
-            if identify(choice) == Winner(Family.EXTERN, uid):
-                return choice
-    return library[0] if library else _generate(choices)[0]
 
 
 def _undescribed(name: str) -> str:

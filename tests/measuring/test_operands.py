@@ -1,0 +1,151 @@
+"""Operand sets: random, different, within memory; views share what they are views of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from warmup.measuring import operands
+from warmup.measuring.operands import MOST_SETS, OperandSets, dtype_named, poison_of
+from warmup.trial import Fill, TensorSpec, Trial, ViewSpec
+
+MakeTrial = Callable[..., Trial]
+Dense = Callable[..., TensorSpec]
+CPU = torch.device("cpu")
+
+
+def sets_of(trial: Trial, seed: int = 0, most: int = 3) -> OperandSets:
+    return OperandSets(trial, CPU, seed, most)
+
+
+def one_operand(make_trial: MakeTrial, spec: TensorSpec, *views: ViewSpec) -> OperandSets:
+    return sets_of(make_trial(operands=(spec,), views=views, out=spec))
+
+
+def test_no_two_sets_and_no_two_operands_are_equal(make_trial: MakeTrial) -> None:
+    """Of three sets of two operands, all six differ: a cache cannot know the next call's data."""
+    sets = sets_of(make_trial())
+    found = [tensor.flatten()[:100] for number in range(3) for tensor in sets.operands(number)]
+    assert len({tuple(tensor.tolist()) for tensor in found}) == 6
+
+
+def test_the_seed_decides_the_values(make_trial: MakeTrial) -> None:
+    """The same seed gives the same operands, another one others."""
+    first, same, other = (sets_of(make_trial(), seed).operands(1)[0] for seed in (7, 7, 8))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_set_numbers_wrap_around(make_trial: MakeTrial) -> None:
+    """Call number three of three sets is on the first."""
+    sets = sets_of(make_trial())
+    pairs = zip(sets.operands(0), sets.operands(3), strict=True)
+    assert [a.data_ptr() == b.data_ptr() for a, b in pairs] == [True, True]
+    assert sets.out(0).data_ptr() == sets.out(3).data_ptr() != sets.out(1).data_ptr()
+
+
+def test_a_view_is_of_its_operand(make_trial: MakeTrial) -> None:
+    """What templates and library calls are given is the same memory, also with other strides."""
+    sets = one_operand(
+        make_trial,
+        TensorSpec((4, 6), (6, 1), 0, "float32"),
+        ViewSpec(0, (6, 4), (1, 6), 0),
+        ViewSpec(0, (2, 3), (6, 1), 8),
+    )
+    (operand,), (turned, part) = sets.operands(0), sets.views(0)
+    assert torch.equal(turned, operand.t())
+    assert torch.equal(part, operand[1:3, 2:5])
+    part.zero_()
+    assert operand[1:3, 2:5].count_nonzero() == 0
+
+
+def test_one_operand_may_have_two_views(make_trial: MakeTrial) -> None:
+    """A product of a matrix with its own transpose has one operand."""
+    spec = TensorSpec((4, 6), (6, 1), 0, "float32")
+    views = ViewSpec(0, (4, 6), (6, 1), 0), ViewSpec(0, (6, 4), (1, 6), 0)
+    first, second = one_operand(make_trial, spec, *views).views(0)
+    assert first.data_ptr() == second.data_ptr()
+
+
+def test_an_operand_at_an_offset_has_memory_before_it(make_trial: MakeTrial) -> None:
+    """Templates get the base and add the offset themselves; library calls get it added."""
+    spec = TensorSpec((4, 6), (6, 1), 5, "float32")
+    sets = one_operand(make_trial, spec, ViewSpec(0, (4, 6), (6, 1), 5))
+    (operand,), (view,) = sets.operands(0), sets.views(0)
+    assert (operand.storage_offset(), view.storage_offset()) == (0, 5)
+    assert operand.untyped_storage().nbytes() == 4 * (5 + 24)
+
+
+def test_an_output_at_an_offset_is_given_as_operands_are(
+    make_trial: MakeTrial, dense: Dense
+) -> None:
+    """The base without, and the same memory with the offset."""
+    sets = sets_of(make_trial(out=dense(256, 128, offset=32)))
+    base, shifted = sets.out(0), sets.out(0, at_offset=True)
+    assert shifted.data_ptr() - base.data_ptr() == 32 * 4
+    assert (tuple(shifted.shape), shifted.dtype) == ((256, 128), torch.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "float8_e4m3fn"])
+def test_floats_are_normal(make_trial: MakeTrial, dense: Dense, dtype: str) -> None:
+    """Around zero and of both signs, as real data is: constant data would run faster."""
+    sets = one_operand(make_trial, dense(128, 64, dtype=dtype))
+    values = sets.operands(0)[0].double()
+    assert abs(values.mean().item()) < 0.1
+    assert values.std().item() == pytest.approx(1, abs=0.1)
+
+
+def test_scales_are_positive(make_trial: MakeTrial) -> None:
+    """None is near zero, where a product would say nothing about its factors."""
+    spec = TensorSpec((64, 32), (32, 1), 0, "float32", Fill.POSITIVE)
+    assert one_operand(make_trial, spec).operands(0)[0].min().item() >= 0.5
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint8", "bool"])
+def test_integers_are_small(make_trial: MakeTrial, dense: Dense, dtype: str) -> None:
+    """Sums of their products do not overflow, and they are not all the same."""
+    values = one_operand(make_trial, dense(64, 32, dtype=dtype)).operands(0)[0]
+    assert (values.dtype, len(values.unique()) > 1) == (dtype_named(dtype), True)
+    assert (values.long().min().item(), values.long().max().item() < 8) == (0, True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "int32", "int8", "bool"])
+def test_poison_covers_all_memory_of_every_output(
+    make_trial: MakeTrial, dense: Dense, dtype: str
+) -> None:
+    """Also what is before an offset and between rows, and that of every set."""
+    spec = TensorSpec((8, 16), (32, 1), 24, dtype)
+    sets = sets_of(make_trial(operands=(dense(2, 2),), views=(), out=spec))
+    sets.poison()
+    flats = [sets.out(number).as_strided((spec.span,), (1,), 0) for number in range(3)]
+    if spec.dtype.startswith(("float", "bfloat")):
+        assert all(flat.float().isnan().all() for flat in flats)
+    else:
+        assert all((flat == poison_of(flat.dtype)).all() for flat in flats)
+
+
+def test_memory_bounds_the_sets(
+    make_trial: MakeTrial, dense: Dense, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many sets as fit, and one where none would; never more than asked for or useful."""
+    trial = make_trial(operands=(dense(100),), views=(), out=dense(50))
+    counts = {}
+    for room in (1, 1200, 1799, 10**9):
+        monkeypatch.setattr(operands, "_room", lambda _device, room=room: room)
+        counts[room] = (sets_of(trial).count, sets_of(trial, most=MOST_SETS).count)
+    assert counts == {1: (1, 1), 1200: (2, 2), 1799: (2, 2), 10**9: (3, MOST_SETS)}
+
+
+def test_operands_without_elements_are_no_trouble(make_trial: MakeTrial, dense: Dense) -> None:
+    """A product over an empty dim has tensors of its sizes."""
+    sets = sets_of(make_trial(operands=(dense(0, 4),), views=(), out=dense(0, 4)))
+    assert tuple(sets.operands(0)[0].shape) == tuple(sets.out(0).shape) == (0, 4)
+
+
+@pytest.mark.parametrize("name", ["manual_seed", "no_such_dtype"])
+def test_only_dtypes_are_dtypes(name: str) -> None:
+    """Another name of torch, or none of its names, is refused."""
+    with pytest.raises((AssertionError, AttributeError)):
+        dtype_named(name)

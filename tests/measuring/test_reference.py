@@ -1,0 +1,190 @@
+"""References: what each op should give, in higher precision, and how far off a result is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from warmup.choice import Rejection
+from warmup.measuring.reference import judge_output, reference_of, widened
+from warmup.trial import Trial
+
+MakeTrial = Callable[..., Trial]
+Matrix = list[list[float]]
+M, N, K = 3, 4, 5
+
+
+def normal(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(sum(sizes))).to(dtype)
+
+
+def loops(a: Any, b: Any) -> Matrix:
+    """Return the product of two matrices as nested lists, one element at a time."""
+    return [[sum(row[k] * b[k][n] for k in range(len(b))) for n in range(len(b[0]))] for row in a]
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(loops(a.double().tolist(), b.double().tolist()), dtype=torch.float64)
+
+
+A, B, C, D = normal(M, K), normal(K, N), normal(M, 6), normal(6, N)
+BATCHED = normal(2, M, K), normal(2, K, N)
+BIAS, ROW_SCALES, COLUMN_SCALES = normal(N), normal(M, 1).abs(), normal(1, N).abs()
+ONE_SCALE = torch.tensor(0.5)
+BATCH_PRODUCT = torch.stack([product(*pair) for pair in zip(*BATCHED, strict=True)])
+CASES: dict[str, tuple[str, Sequence[torch.Tensor], torch.Tensor]] = {
+    "mm": ("mm", (A, B), product(A, B)),
+    "bmm": ("bmm", BATCHED, BATCH_PRODUCT),
+    "int_mm": ("int_mm", (A.to(torch.int8), B.to(torch.int8)), product(A.int(), B.int())),
+    "addmm": ("addmm", (BIAS, A, B), 0.5 * BIAS + 2 * product(A, B)),
+    "baddbmm": ("baddbmm", (BIAS, *BATCHED), 0.5 * BIAS + 2 * BATCH_PRODUCT),
+    "mm_plus_mm": ("mm_plus_mm", (A, B, C, D), product(A, B) + product(C, D)),
+    "scaled_mm, one scale each": (
+        "scaled_mm",
+        (A, B, ONE_SCALE, ONE_SCALE),
+        product(A, B) / 4,
+    ),
+    "scaled_mm, scales by row and column": (
+        "scaled_mm",
+        (A, B, ROW_SCALES, COLUMN_SCALES),
+        product(A, B) * ROW_SCALES * COLUMN_SCALES,
+    ),
+    "scaled_mm, bias": (
+        "scaled_mm",
+        (A, B, ROW_SCALES, ONE_SCALE, BIAS),
+        product(A, B) * ROW_SCALES / 2 + BIAS,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_reference_is_what_a_plain_loop_gives(make_trial: MakeTrial, case: str) -> None:
+    """Each op on small operands, with alpha 2 and beta 0.5 where it has them."""
+    op, operands, expected = CASES[case]
+    found = reference_of(make_trial(op=op, alpha=2.0, beta=0.5), operands)
+    assert found is not None
+    torch.testing.assert_close(found.double(), expected.double(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands"),
+    [
+        ("conv", (A, B)),
+        ("mm", (A, B, C)),
+        ("scaled_mm", (A, B, normal(M, 2).abs(), ONE_SCALE)),
+        ("scaled_mm", (A, B, ROW_SCALES, normal(2, N).abs())),
+        ("mm", (A, B.to_mkldnn())),
+    ],
+    ids=["other op", "other operands", "scaled in blocks", "scaled in blocks, b", "packed"],
+)
+def test_what_is_not_known_has_no_reference(
+    make_trial: MakeTrial, op: str, operands: Sequence[torch.Tensor]
+) -> None:
+    """Rather none than a wrong one."""
+    assert reference_of(make_trial(op=op), operands) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wide"),
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
+        (torch.float8_e4m3fn, torch.float32),
+        (torch.float32, torch.float64),
+        (torch.float64, torch.float64),
+        (torch.int8, torch.float64),
+        (torch.int32, torch.float64),
+    ],
+    ids=str,
+)
+def test_a_reference_is_of_higher_precision(
+    make_trial: MakeTrial, dtype: torch.dtype, wide: torch.dtype
+) -> None:
+    """Narrow floats are multiplied in float32, all others in float64, and outputs follow."""
+    found = reference_of(make_trial(), (A.to(dtype), B.to(dtype)))
+    assert found is not None
+    assert found.dtype == widened(A.to(dtype)).dtype == wide
+
+
+@pytest.mark.parametrize("before", ["tf32", "ieee"])
+def test_precision_is_switched_back(make_trial: MakeTrial, before: str) -> None:
+    """Products of a reference are in full precision; the process's own setting returns."""
+    matmul = torch.backends.cuda.matmul
+    own = matmul.fp32_precision
+    matmul.fp32_precision = before
+    try:
+        reference_of(make_trial(), (A, B))
+        assert matmul.fp32_precision == before
+        with pytest.raises(RuntimeError):
+            reference_of(make_trial(), (A, A))
+        assert matmul.fp32_precision == before
+    finally:
+        matmul.fp32_precision = own
+
+
+def test_operands_stay_as_they_are(make_trial: MakeTrial) -> None:
+    """No op writes into what it is given."""
+    copies = [operand.clone() for operand in (BIAS, A, B)]
+    reference_of(make_trial(op="addmm", alpha=2.0, beta=0.5), copies)
+    assert [torch.equal(a, b) for a, b in zip(copies, (BIAS, A, B), strict=True)] == [True] * 3
+
+
+EXACT = torch.full((10, 10), 2.0, dtype=torch.float64)
+
+
+def changed(value: float, count: int = 1) -> torch.Tensor:
+    out = EXACT.float()
+    out.view(-1)[:count] = value
+    return out
+
+
+@pytest.mark.parametrize(
+    ("out", "tolerance", "error", "reason"),
+    [
+        (EXACT.float(), 0.0, 0.0, None),
+        (changed(2.02), 1e-2, 0.01, None),
+        (changed(2.02, 100), 1e-2, 0.01, None),
+        (changed(2.02, 100), 9e-3, 0.01, Rejection.WRONG),
+        (changed(2.18), 1e-2, 0.09, None),
+        (changed(2.24), 1.1e-2, 0.12, Rejection.WRONG),
+        (changed(float("nan")), 1e9, float("inf"), Rejection.UNWRITTEN),
+        (changed(float("-inf")), 1e9, float("inf"), Rejection.WRONG),
+    ],
+    ids=["equal", "one", "all", "all, too far", "one, far", "one, too far", "nan", "infinite"],
+)
+def test_a_result_is_judged_as_a_whole_and_by_element(
+    out: torch.Tensor, tolerance: float, error: float, reason: Rejection | None
+) -> None:
+    """The norm may be off by the tolerance, one element by ten of them; the worst is the error."""
+    found, rejection, said = judge_output(out, EXACT, tolerance)
+    assert (found, rejection, bool(said)) == (pytest.approx(error, rel=1e-5), reason, bool(reason))
+
+
+def test_an_error_is_in_units_of_the_reference() -> None:
+    """Of results a thousand times larger the error is the same number."""
+    small = judge_output(changed(2.02), EXACT, 1.0)[0]
+    large = judge_output(changed(2.02) * 1000, EXACT * 1000, 1.0)[0]
+    assert small == pytest.approx(large, rel=1e-4)
+
+
+def test_a_nan_that_belongs_there_is_written() -> None:
+    """Where the reference itself is no number, NaN does not mean that nothing was written."""
+    reference = EXACT.clone()
+    reference[0, 0] = float("nan")
+    assert judge_output(changed(float("nan")), reference, 1.0)[1] is not Rejection.UNWRITTEN
+
+
+def test_a_result_without_elements_is_right() -> None:
+    """There is nothing to be wrong about."""
+    nothing = torch.empty(0, 4)
+    assert judge_output(nothing, nothing.double(), 0.0) == (0.0, None, "")
+
+
+@pytest.mark.parametrize(("value", "reason"), [(0.0, None), (0.5, Rejection.WRONG)])
+def test_a_reference_of_zeros_has_no_unit(value: float, reason: Rejection | None) -> None:
+    """Zeros are right and anything else is wrong, without a division by zero."""
+    out = torch.full((4, 4), value)
+    assert judge_output(out, torch.zeros(4, 4, dtype=torch.float64), 1e-2)[1] is reason

@@ -1,0 +1,77 @@
+"""Rounds: every batch once a round, in turn, and each round starts one further on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmup.measuring.rounds import run_rounds
+
+
+@dataclass
+class Counted:
+    """A batch whose time is how many batches were timed before it."""
+
+    name: str
+    order: list[str]
+    calls: int = 1
+
+    def time(self) -> float:
+        """Return the number of this timing."""
+        self.order.append(self.name)
+        return float(len(self.order) - 1)
+
+
+def batches(names: str) -> tuple[dict[str, Counted], list[str]]:
+    order: list[str] = []
+    return {name: Counted(name, order) for name in names}, order
+
+
+def test_the_order_rotates() -> None:
+    """Three batches in four rounds: each is the first in turn, so none always follows a rest."""
+    made, order = batches("abc")
+    run_rounds(made, 4)
+    assert "".join(order) == "abc" + "bca" + "cab" + "abc"
+
+
+@given(st.integers(0, 6), st.integers(0, 9))
+def test_every_batch_is_timed_once_a_round(count: int, rounds: int) -> None:
+    """However many there are, none is timed twice before all were timed."""
+    made, order = batches("abcdef"[:count])
+    found = run_rounds(made, rounds)
+    assert [len(samples.times_us) for samples in found.values()] == [rounds] * count
+    for number in range(rounds):
+        assert sorted(order[number * count : (number + 1) * count]) == sorted(made)
+
+
+def test_times_belong_to_their_batch_in_the_order_taken() -> None:
+    """The first of two has times number 0 and 3, the second 1 and 2."""
+    made, _ = batches("ab")
+    found = run_rounds(made, 2)
+    assert {name: samples.times_us for name, samples in found.items()} == {
+        "a": (0.0, 3.0),
+        "b": (1.0, 2.0),
+    }
+
+
+def test_a_batch_is_told_before_it_is_timed() -> None:
+    """What was told last is what runs, also when it raises."""
+    told: list[tuple[str, int]] = []
+    made, order = batches("ab")
+    run_rounds(made, 2, lambda name: told.append((name, len(order))))
+    assert told == [("a", 0), ("b", 1), ("b", 2), ("a", 3)]
+
+
+def test_what_a_batch_raises_ends_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error arrives, and the batch told last is the one that raised it."""
+    made, order = batches("abc")
+    fail: Callable[[], float] = lambda: 1 / 0  # noqa: E731
+    monkeypatch.setattr(made["b"], "time", fail)
+    told: list[str] = []
+    with pytest.raises(ZeroDivisionError):
+        run_rounds(made, 3, told.append)
+    assert (told, order) == (["a", "b"], ["a"])

@@ -1,0 +1,522 @@
+"""Trials run in this process, on a CPU: what is wrong is out, what is left is timed and confirmed.
+
+Times are made up, except where a test says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from warmup.choice import Rejection, Tuned, Winner
+from warmup.judging import judge
+from warmup.measuring.contest import ROUNDS, SCREENING
+from warmup.measuring.operands import OperandSets
+from warmup.measuring.trials import run_trial
+from warmup.method import L2, Method
+from warmup.trial import Candidate, Operands, Outcome, TensorSpec, Trial, ViewSpec
+
+MakeTrial = Callable[..., Trial]
+Dense = Callable[..., TensorSpec]
+Kernel = Callable[..., object]  # takes the views and `out`
+LONG_US = 1e5
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Call:
+    """Calls ``kernel`` on one set after another."""
+
+    uid: str
+    kernel: Kernel
+    sets: Operands
+
+    def __call__(self, number: int) -> object:
+        """Call it on set *number*."""
+        return self.kernel(*self.sets.views(number), out=self.sets.out(number, at_offset=True))
+
+
+@dataclass
+class Bench:
+    """Runs trials of ``kernels``; notes what it is told, and which operand sets were made."""
+
+    kernels: dict[str, Kernel]
+    told: list[tuple[str, str]] = field(default_factory=list)
+    made: list[OperandSets] = field(default_factory=list)
+
+    def make_sets(self, seed: int, most: int) -> OperandSets:
+        """Return operand sets, and note them."""
+        self.made.append(OperandSets(self.trial, CPU, seed, most))
+        return self.made[-1]
+
+    def make_call(self, candidate: Candidate, sets: Operands) -> Call:
+        """Return the call of the kernel that *candidate* is named after."""
+        name = candidate.winner.uid.removeprefix("aten::")
+        return Call(name, self.kernels[name], sets)
+
+    def at(self, winner: Winner, stage: str) -> None:
+        """Note what is run next."""
+        self.told.append((winner.uid.removeprefix("aten::"), stage))
+
+    def run(self, trial: Trial, **options: Any) -> dict[str, Outcome]:
+        """Return the outcomes by name; they come in the order of the candidates."""
+        self.trial = trial
+        outcomes = run_trial(trial, self.make_sets, self.make_call, at=self.at, **options)
+        assert [one.winner for one in outcomes] == [one.winner for one in trial.candidates]
+        return {one.winner.uid.removeprefix("aten::"): one for one in outcomes}
+
+    def stages(self, name: str) -> list[str]:
+        """Return each stage that *name* went through once, in order."""
+        return list(dict.fromkeys(stage for told, stage in self.told if told == name))
+
+
+def winner_of(trial: Trial, outcomes: Iterable[Outcome]) -> str | None:
+    tuned: Tuned | None = judge(trial.key, tuple(outcomes), trial.library, trial.method)
+    return None if tuned is None else tuned.row.winner.uid.removeprefix("aten::")
+
+
+def zeros(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    return out.zero_()
+
+
+def half(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+    rows = a.shape[0] // 2
+    out[:rows] = a[:rows] @ b
+
+
+def nothing(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+    return None
+
+
+def infinite(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+    torch.mm(a, b, out=out)
+    out[3, 3] = float("inf")
+
+
+def one_tile(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+    torch.mm(a, b, out=out)
+    out[:2, :2] = 0
+
+
+def rounded(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+    out.copy_((a.bfloat16() @ b.bfloat16()).float())
+
+
+def own_output(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    return torch.mm(a, b)
+
+
+def failing(error: BaseException) -> Kernel:
+    def fail(*_: torch.Tensor, out: torch.Tensor) -> None:
+        raise error
+
+    return fail
+
+
+class CompilationError(Exception):
+    """As Triton's, by its name."""
+
+
+class OutOfResources(Exception):  # noqa: N818  as Triton's
+    """As Triton's, by its name."""
+
+
+def ran(*kernels: Kernel, **more: Kernel) -> Bench:
+    return Bench({"mm": torch.mm, **{kernel.__name__: kernel for kernel in kernels}, **more})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [
+        (zeros, Rejection.WRONG),
+        (one_tile, Rejection.WRONG),
+        (infinite, Rejection.WRONG),
+        (half, Rejection.UNWRITTEN),
+        (nothing, Rejection.UNWRITTEN),
+        (failing(RuntimeError("no")), Rejection.CRASHED),
+        (failing(RuntimeError("out of resource: shared memory")), Rejection.LAUNCH),
+        (failing(RuntimeError("CUDA error: invalid argument")), Rejection.LAUNCH),
+        (failing(OutOfResources()), Rejection.LAUNCH),
+        (failing(CompilationError()), Rejection.COMPILE),
+        (failing(MemoryError()), Rejection.OUT_OF_MEMORY),
+        (failing(torch.OutOfMemoryError("CUDA out of memory")), Rejection.OUT_OF_MEMORY),
+    ],
+    ids=[
+        *("zeros", "one tile", "infinite", "half", "nothing", "raises", "shared memory"),
+        *("invalid argument", "resources", "compilation", "host memory", "memory"),
+    ],
+)
+def test_what_misbehaves_is_rejected_for_what_it_does(
+    make_trial: MakeTrial, fake_clock: Any, kernel: Kernel, reason: Rejection
+) -> None:
+    """It is never timed, and does not win, though it would be the fastest by far."""
+    fake_clock.times = {"bad": 1.0}
+    trial = make_trial(["mm", "bad"])
+    outcomes = ran(bad=kernel).run(trial)
+    assert (outcomes["bad"].rejection, outcomes["bad"].samples) == (reason, None)
+    assert (fake_clock.taken["bad"], winner_of(trial, outcomes.values())) == (0, "mm")
+
+
+def test_a_small_wrong_tile_hides_from_a_norm_and_is_found(
+    make_trial: MakeTrial, fake_clock: Any
+) -> None:
+    """Four elements of 32768 leave the relative L2 error within the tolerance; it is wrong yet."""
+    trial = make_trial(["mm", "one_tile"], tolerance=0.05)
+    bench = ran(one_tile)
+    outcome = bench.run(trial)["one_tile"]
+    a, b = bench.made[0].views(0)
+    right, wrong = a @ b, torch.empty(256, 128)
+    one_tile(a, b, out=wrong)
+    assert ((wrong - right).norm() / right.norm()).item() < 0.05
+    assert outcome.rejection is Rejection.WRONG
+    assert outcome.error is not None
+    assert outcome.error > 0.5
+
+
+def test_the_reason_is_said(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """How much is unwritten, how wrong it is, and what was raised, in one line."""
+    trial = make_trial(["mm", "half", "zeros", "bad"])
+    said = {
+        name: outcome.said
+        for name, outcome in ran(half, zeros, bad=failing(ValueError("no\nmore")))
+        .run(trial)
+        .items()
+    }
+    assert said["half"] == f"{128 * 128} of {256 * 128} elements"
+    assert said["zeros"].startswith("relative L2 error 1.00e+00")
+    assert (said["bad"], said["mm"]) == ("ValueError: no", "")
+
+
+@pytest.mark.parametrize(("tolerance", "reason"), [(1e-2, None), (1e-4, Rejection.WRONG)])
+def test_the_tolerance_decides_what_is_near_enough(
+    make_trial: MakeTrial, fake_clock: Any, tolerance: float, reason: Rejection | None
+) -> None:
+    """A product in bfloat16 is right to one percent, and not to a hundredth of that."""
+    outcomes = ran(rounded).run(make_trial(["mm", "rounded"], tolerance=tolerance))
+    assert outcomes["rounded"].rejection is reason
+
+
+def test_without_a_tolerance_nothing_is_compared(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """Zeros pass then, and no error is known."""
+    outcome = ran(zeros).run(make_trial(["mm", "zeros"], tolerance=None))["zeros"]
+    assert (outcome.rejection, outcome.error) == (None, None)
+
+
+def test_a_call_may_make_its_own_output(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """What it returns is compared; the poisoned output that it did not touch is not."""
+    outcome = ran(own_output).run(make_trial(["mm", "own_output"]))["own_output"]
+    assert outcome.rejection is None
+    assert outcome.error is not None
+    assert outcome.error < 1e-4
+
+
+def int_trial(make_trial: MakeTrial, dense: Dense, *names: str) -> Trial:
+    a, b = dense(64, 32, dtype="int8"), dense(32, 16, dtype="int8")
+    views = (ViewSpec(0, a.sizes, a.strides, 0), ViewSpec(1, b.sizes, b.strides, 0))
+    out = dense(64, 16, dtype="int32")
+    return make_trial(names, op="int_mm", operands=(a, b), views=views, out=out)
+
+
+def int_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+    out.copy_(a.int() @ b.int())
+
+
+def int_half(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+    out[:32] = a[:32].int() @ b.int()
+
+
+def test_integers_are_poisoned_and_compared_exactly(
+    make_trial: MakeTrial, dense: Dense, fake_clock: Any
+) -> None:
+    """An int8 product has no error; half of one is unwritten, though no integer is NaN."""
+    trial = int_trial(make_trial, dense, "int_mm", "int_half")
+    outcomes = ran(int_mm, int_half).run(trial)
+    assert (outcomes["int_mm"].rejection, outcomes["int_mm"].error) == (None, 0.0)
+    assert outcomes["int_half"].rejection is Rejection.UNWRITTEN
+
+
+@pytest.mark.parametrize("control", [torch.mm, own_output], ids=["writes", "returns"])
+def test_where_no_reference_is_known_the_control_is(
+    make_trial: MakeTrial, fake_clock: Any, control: Kernel
+) -> None:
+    """Of an op that nobody can check candidates must agree with the library default."""
+    trial = make_trial(["mm", "zeros", "half", "own_output"], op="unheard_of")
+    outcomes = ran(zeros, half, own_output, mm=control).run(trial)
+    assert {name: one.rejection for name, one in outcomes.items()} == {
+        "mm": None,
+        "zeros": Rejection.WRONG,
+        "half": Rejection.UNWRITTEN,
+        "own_output": None,
+    }
+
+
+def test_a_wrong_control_loses_where_the_reference_is_known(
+    make_trial: MakeTrial, fake_clock: Any
+) -> None:
+    """The library default is a candidate as any other: when it is wrong, another one wins."""
+    trial = make_trial(["mm", "own_output"])
+    outcomes = ran(own_output, mm=zeros).run(trial)
+    assert outcomes["mm"].rejection is Rejection.WRONG
+    assert winner_of(trial, outcomes.values()) == "own_output"
+
+
+def test_a_result_at_an_offset_is_looked_for_there(
+    make_trial: MakeTrial, dense: Dense, fake_clock: Any
+) -> None:
+    """A call that returns nothing, as templates do, has written at the offset of the output."""
+
+    def at_offset(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+        torch.mm(a, b, out=out)
+
+    trial = make_trial(["mm", "at_offset"], out=dense(256, 128, offset=64))
+    assert ran(at_offset).run(trial)["at_offset"].rejection is None
+
+
+def memorizing() -> Kernel:
+    """Return a product that is right once, and returns that ever after."""
+    memory: list[torch.Tensor] = []
+
+    def memorized(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+        if not memory:
+            memory.append(a @ b)
+        out.copy_(memory[0])
+
+    return memorized
+
+
+def test_a_winner_is_confirmed_on_fresh_data(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """A call that only remembers its first result passes the check, and loses when it has won."""
+    fake_clock.times = {"memo": LONG_US / 2}
+    bench = ran(memo=memorizing())
+    trial = make_trial(["mm", "memo"])
+    outcomes = bench.run(trial)
+    assert bench.stages("memo") == ["check", "prepare", "time", "confirm"]
+    assert outcomes["memo"].rejection is Rejection.WRONG
+    assert outcomes["memo"].samples is not None
+    assert (winner_of(trial, outcomes.values()), bench.stages("mm")[-1]) == ("mm", "confirm")
+
+
+def test_fresh_data_differs_from_the_first(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """The operands of the confirmation have nothing in common with those of the check."""
+    bench = ran()
+    bench.run(make_trial())
+    first, second = (sets.views(0) for sets in bench.made)
+    assert [(a == b).float().mean().item() < 0.01 for a, b in zip(first, second, strict=True)] == [
+        True,
+        True,
+    ]
+
+
+def test_only_who_wins_is_confirmed(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """Others that are slower are not looked at again."""
+    fake_clock.times = {"own_output": LONG_US * 2}
+    bench = ran(own_output)
+    bench.run(make_trial(["own_output", "mm"]))
+    assert ("mm", "confirm") in bench.told
+    assert ("own_output", "confirm") not in bench.told
+
+
+def test_who_is_next_after_a_rejection_was_timed_to_the_end(
+    make_trial: MakeTrial, fake_clock: Any
+) -> None:
+    """A cheater that outruns all others does not leave them half measured: the fastest honest wins.
+
+    Next to its made-up time neither is near enough to be timed again at first.
+    """
+    fake_clock.times = {"memo": LONG_US / 100, "fast": LONG_US / 2}
+    trial = make_trial(["mm", "memo", "fast"])
+    outcomes = ran(memo=memorizing(), fast=torch.mm).run(trial)
+    assert outcomes["memo"].rejection is Rejection.WRONG
+    assert outcomes["fast"].is_final
+    assert winner_of(trial, outcomes.values()) == "fast"
+
+
+def test_somebody_wins_when_the_control_and_a_cheater_are_out(
+    make_trial: MakeTrial, fake_clock: Any
+) -> None:
+    """One honest candidate that ran is enough for a row."""
+    fake_clock.times = {"memo": LONG_US / 100}
+    trial = make_trial(["mm", "memo", "own_output"])
+    outcomes = ran(own_output, mm=zeros, memo=memorizing()).run(trial)
+    assert winner_of(trial, outcomes.values()) == "own_output"
+
+
+def test_a_time_below_the_floor_is_measured_again(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """A clock that keeps saying less than the peaks allow makes a candidate implausible."""
+    fake_clock.times = {"liar": LONG_US / 3}
+    trial = make_trial(["mm", "liar"], floor_us=LONG_US / 2)
+    outcomes = ran(liar=torch.mm).run(trial)
+    assert outcomes["liar"].rejection is Rejection.IMPLAUSIBLE
+    assert fake_clock.taken["liar"] - fake_clock.taken["mm"] == ROUNDS
+    assert winner_of(trial, outcomes.values()) == "mm"
+    assert "the measured peaks allow 50000.00 us" in outcomes["liar"].said
+
+
+def test_a_time_just_below_the_floor_stands(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """The peaks are measured too: within ten percent of them a time is measured again and kept."""
+    trial = make_trial(floor_us=LONG_US * 1.05)
+    outcome = ran().run(trial)["mm"]
+    assert (outcome.rejection, fake_clock.taken["mm"]) == (None, SCREENING + ROUNDS + ROUNDS)
+
+
+def test_a_time_far_above_the_floor_is_measured_again(
+    make_trial: MakeTrial, fake_clock: Any
+) -> None:
+    """A device that was busy for a while gets another chance; what it says then is the time."""
+    slow = itertools.repeat(LONG_US * 10, SCREENING + ROUNDS)
+    fake_clock.times = {"mm": itertools.chain(slow, itertools.repeat(LONG_US))}
+    trial = make_trial(floor_us=LONG_US / 200, doubtful_us=LONG_US * 5)
+    outcome = ran().run(trial)["mm"]
+    assert (outcome.rejection, outcome.time_us) == (None, LONG_US)
+
+
+def test_a_time_between_is_measured_once(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """Above the floor and not far above it there is nothing to doubt."""
+    ran().run(make_trial(floor_us=LONG_US / 2, doubtful_us=LONG_US * 5))
+    assert fake_clock.taken["mm"] == SCREENING + ROUNDS
+
+
+def test_who_wins_after_a_second_look_was_confirmed(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """When a winner, measured again, is no longer the fastest, the next one is confirmed too."""
+    fast = itertools.repeat(LONG_US / 10, SCREENING + ROUNDS)
+    fake_clock.times = {"lucky": itertools.chain(fast, itertools.repeat(LONG_US * 10))}
+    bench = ran(lucky=torch.mm, mm=memorizing())
+    trial = make_trial(["mm", "lucky"], floor_us=LONG_US / 2)
+    outcomes = bench.run(trial)
+    winner = winner_of(trial, outcomes.values())
+    assert winner is not None
+    assert (winner, "confirm") in bench.told
+    assert outcomes["mm"].rejection is Rejection.WRONG
+
+
+def slow_product(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+    time.sleep(0.001)
+    torch.mm(a, b, out=out)
+
+
+def test_a_lying_clock_is_contradicted_by_the_wall_clock(
+    make_trial: MakeTrial, fake_clock: Any
+) -> None:
+    """A call that takes a millisecond and is said to take ten microseconds is implausible."""
+    fake_clock.times = {"liar": 10.0}
+    trial = make_trial(["mm", "liar"])
+    outcomes = ran(liar=slow_product).run(trial)
+    assert outcomes["liar"].rejection is Rejection.IMPLAUSIBLE
+    assert "while the wall clock says" in outcomes["liar"].said
+    assert winner_of(trial, outcomes.values()) == "mm"
+
+
+def test_what_fails_while_it_is_timed_is_out_and_the_rest_goes_on(
+    make_trial: MakeTrial, fake_clock: Any
+) -> None:
+    """The others are timed as often as if it had never been there."""
+    failing_later: Iterator[float | Exception] = iter([1.0, 1.0, RuntimeError("gone")])
+    fake_clock.times = {"bad": failing_later}
+    trial = make_trial(["mm", "bad", "own_output"])
+    outcomes = ran(own_output, bad=torch.mm).run(trial)
+    assert outcomes["bad"].rejection is Rejection.CRASHED
+    for name in ("mm", "own_output"):
+        samples = outcomes[name].samples
+        assert samples is not None
+        assert len(samples.times_us) == ROUNDS
+
+
+def test_an_unsteady_finalist_is_timed_longer(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """As long as the spread is wide rounds are added, three times at most; then it stays so."""
+    fake_clock.times = {"mm": itertools.cycle([LONG_US, LONG_US * 2])}
+    outcomes = ran(own_output).run(make_trial(["mm", "own_output"]))
+    counts = {
+        name: len(one.samples.times_us) for name, one in outcomes.items() if one.samples is not None
+    }
+    assert counts == {"mm": 3 * ROUNDS, "own_output": 3 * ROUNDS}
+
+
+def test_what_is_clearly_slower_is_screened_only(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """A slow candidate has its few times and is not final; the control is timed to the end."""
+    fake_clock.times = {"slow": LONG_US * 2, "mm": LONG_US * 2}
+    outcomes = ran(own_output, slow=torch.mm).run(make_trial(["mm", "slow", "own_output"]))
+    found = {
+        name: (one.is_final, len(one.samples.times_us))
+        for name, one in outcomes.items()
+        if one.samples is not None
+    }
+    assert found == {
+        "mm": (True, ROUNDS),
+        "slow": (False, SCREENING),
+        "own_output": (True, ROUNDS),
+    }
+
+
+def test_what_was_rejected_before_is_not_run(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """Nobody is told about it, its kernel is not called, and its outcome is the one given."""
+    trial = make_trial(["mm", "bad"])
+    before = Outcome(
+        winner=trial.candidates[1].winner, rejection=Rejection.CRASHED, said="took the process down"
+    )
+    bench = ran(bad=failing(AssertionError("it ran")))
+    outcomes = bench.run(trial, rejected=[before])
+    assert (outcomes["bad"], bench.stages("bad")) == (before, [])
+
+
+def test_every_run_is_told_before(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """One that ends the process is the last that was told about: check, prepare, time, confirm."""
+    bench = ran()
+    bench.run(make_trial())
+    assert bench.stages("mm") == ["check", "prepare", "time", "confirm"]
+    assert bench.told.count(("mm", "time")) == SCREENING + ROUNDS
+
+
+@pytest.mark.parametrize("stage", ["check", "time"])
+def test_an_error_that_loses_the_device_is_raised(
+    make_trial: MakeTrial, fake_clock: Any, stage: str
+) -> None:
+    """Nothing more can be run there then; the candidate told about last is the one."""
+    error = RuntimeError("an illegal memory access was encountered")
+    fake_clock.times = {"bad": iter([error])}
+    bench = ran(bad=failing(error) if stage == "check" else torch.mm)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        bench.run(make_trial(["mm", "bad", "own_output"]), is_lost=lambda found: found is error)
+    assert bench.told[-1] == ("bad", stage)
+
+
+def test_operands_that_do_not_fit_are_an_error(make_trial: MakeTrial) -> None:
+    """No candidate is to blame: the error of the memory is raised."""
+
+    def no_room(seed: int, most: int) -> OperandSets:
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError):
+        run_trial(make_trial(), no_room, ran().make_call)
+
+
+@pytest.mark.parametrize(("l2", "has_many"), [(L2.WARM, False), (L2.COLD, True)])
+def test_a_cold_cache_takes_several_operand_sets(
+    make_trial: MakeTrial, fake_clock: Any, l2: L2, has_many: bool
+) -> None:
+    """Calls that are to find their operands in the cache share one set, others have their own."""
+    bench = ran()
+    bench.run(make_trial(method=Method(l2=l2)))
+    assert (bench.made[0].count > 1) == has_many
+
+
+def test_a_trial_without_candidates_has_no_outcome(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """Nothing to measure is no error."""
+    assert ran().run(make_trial([])) == {}
+
+
+@pytest.mark.parametrize("l2", L2)
+def test_the_real_clock_times_every_honest_call(make_trial: MakeTrial, l2: L2) -> None:
+    """With times that are measured: both have as many as full rounds give, and next to no error."""
+    trial = make_trial(["mm", "own_output"], method=Method(l2=l2, max_spread=1e9, near_tie=0.5))
+    outcomes = ran(own_output).run(trial)
+    control = outcomes["mm"].samples
+    assert control is not None
+    assert len(control.times_us) % ROUNDS == 0
+    assert min(control.times_us) > 0
+    assert all((one.error or 0.0) < 1e-4 for one in outcomes.values())

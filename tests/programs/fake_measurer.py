@@ -1,0 +1,47 @@
+"""A child program of the measurements that measures nothing: it speaks their protocol and dies.
+
+``fake_measurer.py MODE FD``: MODE is what comes of the first candidate that is not to be skipped.
+No torch, so that it starts at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+GOOD = {"times_us": [2.0, 1.0, 3.0], "error": 0.5, "rejection": None, "said": "", "is_final": True}
+
+
+def serve(mode: str, descriptor: int) -> None:
+    """Answer every trial as *mode* says."""
+    with os.fdopen(descriptor, "w", buffering=1) as answers:
+
+        def send(message: dict[str, Any]) -> None:
+            answers.write(json.dumps(message) + "\n")
+
+        send({"ready": True})
+        for line in sys.stdin:
+            request = json.loads(line)
+            count = len(request["trial"]["candidates"])
+            left = [number for number in range(count) if number not in request["skip"]]
+            if left and mode != "works":
+                send({"at": left[0], "stage": "check"})
+                act(mode)
+            sys.stdout.write("this is no answer\n")
+            sys.stdout.flush()
+            send({"outcomes": [GOOD] * count, "clock_mhz": 1500})
+
+
+def act(mode: str) -> None:
+    """Die, or say nothing more."""
+    if mode == "dies":
+        sys.stderr.write("these are my last words\n")
+        os._exit(7)
+    time.sleep(3600)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]))
