@@ -89,6 +89,7 @@ def judge(
     control = next((one for one in outcomes if one.winner == library), None)
     rejected = Counter(one.rejection for one in outcomes if one.rejection)
     share = _share(work, peaks, samples)
+    flags = (*verdict.flags, *_flags(share, samples))
     evidence = Evidence(
         time_us=_rounded(samples.median),
         library_us=_rounded_or_none(control.time_us if control else None),
@@ -101,9 +102,9 @@ def judge(
         error=None if chosen.error is None else float(f"{chosen.error:.3g}"),
         tflops=_rate(work, samples, tflops=True),
         gbps=_rate(work, samples, tflops=False),
-        peak_share=share,
+        peak_share=None if share is None else round(share, _DIGITS),
         clock_mhz=clock_mhz,
-        flags=(*verdict.flags, *_flags(share, samples)),
+        flags=flags,
     )
     timings = tuple(
         Timing(one.winner, _rounded_or_none(one.time_us), one.rejection, one.said)
@@ -142,7 +143,7 @@ def _order(winner: Winner) -> tuple[object, ...]:
 def _share(work: Work | None, peaks: Peaks | None, samples: Samples) -> float | None:
     if work is None or peaks is None:
         return None
-    return round(share_of_peak(peaks, work.dtype, work.flops, work.moved, samples.median), _DIGITS)
+    return share_of_peak(peaks, work.dtype, work.flops, work.moved, samples.median)
 
 
 def _rate(work: Work | None, samples: Samples, *, tflops: bool) -> float | None:

@@ -86,7 +86,9 @@ def build_problems(
     results: list[BucketResult] = []
     tuned: list[Tuned] = []
     refused: dict[str, str] = {}
+    watcher = observer or SILENT
     with make_tuner(policy, torch_device) as tuner:
+        watcher.device_looked_at(tuner.look())
         for index, key in enumerate(wanted):
             try:
                 _check_rebuildable(key)
@@ -101,7 +103,7 @@ def build_problems(
                     table,
                     force or missed[key],
                     replaces,
-                    observer or SILENT,
+                    watcher,
                     tuner,
                     tuned,
                     wanted=key,
@@ -113,6 +115,7 @@ def build_problems(
                     table, replaces = work.table, work.replaces
             except (BuildError, ModelError, ProblemError) as error:
                 refused[key] = str(error)
+        watcher.device_looked_at(tuner.look(again=True))
     if not path.exists():
         said = "; ".join(f"{key}: {reason}" for key, reason in list(refused.items())[:_SHOWN])
         raise NothingRecordedError(

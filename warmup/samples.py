@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _QUARTERS: Final = 4
-_Z95: Final = 1.959964  # two-sided 95 % of a normal distribution
-_FEWEST: Final = 6  # below that no two order statistics hold the median with 95 %
+_TAIL: Final = 0.025  # of a two-sided interval of 95 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +35,8 @@ class Samples:
     def interval(self) -> tuple[float, float]:
         """The 95 % confidence interval of the median, from order statistics; assumes no shape.
 
-        Ranks from the normal approximation of the binomial (Conover, Practical Nonparametric
-        Statistics, section 3.2). Below six samples it is the whole range.
+        Ranks by the binomial distribution (Conover, Practical Nonparametric Statistics, section
+        3.2). Below six samples it is the whole range, which then holds the median less surely.
         """
         return interval_of(self.times_us)
 
@@ -48,12 +47,11 @@ class Samples:
 def interval_of(values: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % confidence interval of the median of *values*, of which there is one."""
     ordered, count = sorted(values), len(values)
-    if count < _FEWEST:
-        return ordered[0], ordered[-1]
-    half = _Z95 * math.sqrt(count) / 2
-    low = max(math.floor(count / 2 - half), 0)
-    high = min(math.ceil(count / 2 + half), count - 1)
-    return ordered[low], ordered[high]
+    outside, below = 0.0, 0
+    while (outside := outside + math.comb(count, below) / 2**count) <= _TAIL:
+        below += 1
+    low = max(below - 1, 0)
+    return ordered[low], ordered[count - 1 - low]
 
 
 def geomean(ratios: Sequence[float]) -> float:

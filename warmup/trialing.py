@@ -20,7 +20,7 @@ from warmup.inductor.calls import make_call
 from warmup.measuring.condition import sm_clock_mhz
 from warmup.measuring.contest import reason_for
 from warmup.measuring.operands import OperandSets
-from warmup.measuring.process import outcome_from_json, outcome_to_json
+from warmup.measuring.process import end_with_parent, outcome_from_json, outcome_to_json
 from warmup.measuring.trials import run_trial
 from warmup.precision import precision_of
 from warmup.trial import Trial, trial_from_json
@@ -102,6 +102,7 @@ def _device_works(device: torch.device) -> bool:
 
 def main() -> None:
     """Serve the process that started this one, over the file descriptor it names last."""
+    end_with_parent()
     with os.fdopen(int(sys.argv[-1]), "wb") as answers:
         serve(sys.stdin.buffer, answers)
 

@@ -98,7 +98,7 @@ class Tuner:
             method=self.method,
             alpha=float(words.get("alpha", 1)),
             beta=float(words.get("beta", 1)),
-            tolerance=self.tolerance.get(words["out"], self.tolerance.get(words["dtype"])),
+            tolerance=self._tolerance(words["out"]),
             seed=self.seed,
             floor_us=floor,
             doubtful_us=None if floor is None else doubtful_us(floor),
@@ -129,12 +129,17 @@ class Tuner:
         outcomes = hold_contest(calls, library, self.device, self.method)
         return self._judge(key, outcomes, library)
 
-    def look(self) -> tuple[str, ...]:
-        """Return what makes measurements on the device doubtful so far; nothing when it is fine."""
+    def look(self, *, again: bool = False) -> tuple[str, ...]:
+        """Return what makes measurements on the device doubtful so far; nothing when it is fine.
+
+        When it is looked at *again*, how busy it is says nothing: that was this build.
+        """
         own = {os.getpid(), *filter(None, [self.process.pid])}
         condition = look_at(self.device, frozenset(own))
         if condition.unknown is not None:
             return (f"not checked: {condition.unknown}",)
+        if again:
+            condition = replace(condition, used_percent=None)
         dropped = clock_dropped(self._clocks)
         return (*condition.complaints, *((dropped,) if dropped else ()))
 
@@ -151,13 +156,20 @@ class Tuner:
                 torch.cuda.empty_cache()
         return self._peaks
 
+    def _tolerance(self, out: str) -> float | None:
+        """Return the tolerance of results of dtype *out*; None where the policy names none."""
+        is_whole = out.startswith(("i", "u"))  # integers are right or wrong
+        return 0.0 if is_whole else self.tolerance.get(out)
+
     def _run(self, trial: Trial, live: LiveTrial | None) -> TrialResult:
-        """Run *trial*, unless the same product was measured before: what follows it is not timed.
+        """Run *trial*, unless the same product was measured before.
+
+        In the child what follows a product is not part of it; a CPU's library call may hold it.
 
         Raises:
             TrialNotRunError: it could not be run at all.
         """
-        product = trial.key.partition(" | ")[0]
+        product = trial.key if live else trial.key.partition(" | ")[0]
         same = product, tuple(candidate.winner for candidate in trial.candidates)
         if same not in self._results:
             started = time.monotonic()

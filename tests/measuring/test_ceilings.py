@@ -165,7 +165,7 @@ def test_a_cpu_has_no_peaks(measured: list[torch.device], tmp_path: Path) -> Non
 def test_the_user_s_cache_folder_is_where_peaks_are_kept(
     measured: list[torch.device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Below ``warmup/peaks`` of it, as the environment says where that is."""
+    """Below ``inductor-warmup/peaks`` of it, as the environment says where that is."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     measured_peaks(CUDA)
-    assert only_file(tmp_path / "warmup" / "peaks").suffix == ".json"
+    assert only_file(tmp_path / "inductor-warmup" / "peaks").suffix == ".json"

@@ -12,6 +12,8 @@ import sys
 import time
 from typing import Any
 
+from warmup.measuring.process import end_with_parent
+
 GOOD = {"times_us": [2.0, 1.0, 3.0], "error": 0.5, "rejection": None, "said": "", "is_final": True}
 
 
@@ -44,4 +46,5 @@ def act(mode: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     serve(sys.argv[1], int(sys.argv[2]))

@@ -94,7 +94,7 @@ def print_document(found: dict[str, Any]) -> None:
 
 
 def document(report: Comparison) -> dict[str, Any]:
-    """Return *report* as JSON values; docs/reference/cli.md says what each is."""
+    """Return *report* as JSON values; docs/how-to/compare-a-model.md says what each is."""
     origin = asdict(report.origin)
     peaks = report.peaks
     return {

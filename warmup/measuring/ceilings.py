@@ -44,7 +44,9 @@ def measured_peaks(device: torch.device, folder: Path | None = None) -> Peaks | 
     """
     if device.type != "cuda":
         return None
-    path = (folder or platformdirs.user_cache_path("warmup") / "peaks") / _file_name(device)
+    path = (folder or platformdirs.user_cache_path("inductor-warmup") / "peaks") / _file_name(
+        device
+    )
     known = _read(path)
     if known is not None:
         return known
@@ -142,7 +144,15 @@ def _read(path: Path) -> Peaks | None:
             clock_mhz=None if clock is None else int(clock),
             measured=str(found["measured"])[:10],
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ):
         return None  # measured again, and written anew
 
 

@@ -74,11 +74,15 @@ class Contest:
         self._sets, self._at, self._is_lost = sets, at, is_lost
 
     def run(self) -> None:
-        """Time all, then the finalists until their spread is narrow or the retries are used up."""
+        """Time all a few times, then settle who is fastest."""
         for contender in self.contenders:
             if contender.is_open:
                 self.attempt(contender, "prepare", self._prepare)
         self._add_rounds([one for one in self.contenders if one.is_open], SCREENING)
+        self.settle()
+
+    def settle(self) -> None:
+        """Time the finalists again, until their spread is narrow or the retries are used up."""
         for _ in range(_RETRIES):
             self._add_rounds(self.finalists(), ROUNDS)
             if all(map(self._is_settled, self.finalists())):

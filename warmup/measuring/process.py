@@ -14,9 +14,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, Final
 
 from warmup.choice import Rejection, Winner
@@ -27,7 +29,10 @@ from warmup.trial import Outcome, Trial, trial_to_json
 _START_S: Final = 300.0
 _LIMIT_S: Final = 60.0
 _MOST_DEATHS: Final = 16  # of one trial
+_MOST_RESTARTS: Final = 1  # of one trial, when no candidate can be blamed
+_ROOT: Final = str(Path(__file__).resolve().parents[2])
 _SAID: Final = 200
+_WATCH_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +51,20 @@ class TrialNotRunError(Exception):
 class TrialProcess:
     """Runs trials in a child process, one at a time; the child starts with the first.
 
-    A candidate has *limit_s* seconds for each of its steps. What the child prints goes to *log*.
-    *command* is the program; it speaks the protocol of `warmup.tuner`.
+    A candidate has *limit_s* seconds for each of its steps. What the child prints goes to *log*, a
+    temporary file by default, and its last line is told when it dies. *command* is the program,
+    which speaks the protocol of `warmup.trialing`.
     """
 
     command: Sequence[str]
     limit_s: float = _LIMIT_S
     log: IO[bytes] | None = None
     _child: _Child | None = None
-    _log: IO[bytes] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._log = self.log or tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
 
     def start(self) -> None:
         """Start the child, so that it imports what it needs while other work goes on."""
         if self._child is None:
-            self._child = _Child(self.command, self._log)
+            self._child = _Child(self.command, self.log)
 
     @property
     def pid(self) -> int | None:
@@ -74,26 +76,32 @@ class TrialProcess:
 
         Raises:
             TrialNotRunError: no candidate could be run, for want of memory for example.
-            BuildError: the child does not start.
+            BuildError: the child does not start, or dies before any candidate is run.
         """
         rejected: list[Outcome] = []
+        restarts = 0
         for _ in range(_MOST_DEATHS):
             self.start()
             assert self._child is not None
             try:
                 return self._child.run(trial, rejected, self.limit_s)
             except _LostError as lost:
+                was_ready = self._child.is_ready
                 self.close()
-                if lost.winner is None:
+                if lost.winner is not None:
+                    rejected.append(
+                        Outcome(winner=lost.winner, rejection=lost.reason, said=lost.said)
+                    )
+                elif was_ready and restarts < _MOST_RESTARTS:
+                    restarts += 1  # it died between two trials, or making the operands
+                else:
                     raise BuildError(
-                        f"the process that measures candidates {lost.said}",
-                        "its last words stand above; run `warmup doctor`",
+                        f"the process that measures candidates {lost.said}", "run `warmup doctor`"
                     ) from None
-                rejected.append(Outcome(winner=lost.winner, rejection=lost.reason, said=lost.said))
         raise TrialNotRunError(f"{_MOST_DEATHS} candidates took the process down")
 
     def close(self) -> None:
-        """End the child, at once."""
+        """End the child, at once; the next trial starts another one."""
         if self._child is not None:
             self._child.kill()
             self._child = None
@@ -112,10 +120,18 @@ class _LostError(Exception):
 class _Child:
     """One child process."""
 
-    def __init__(self, command: Sequence[str], log: IO[bytes]) -> None:
+    def __init__(self, command: Sequence[str], log: IO[bytes] | None) -> None:
+        self._own_log: IO[bytes] | None = None
+        if log is None:
+            log = self._own_log = tempfile.TemporaryFile()  # noqa: SIM115  as long as the child
         self._log = log
         ours, theirs = os.pipe()
-        environment = {**os.environ, "TORCH_WARM_POOL": "0"}
+        path = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {
+            **os.environ,
+            "TORCH_WARM_POOL": "0",  # it compiles little, and needs no workers
+            "PYTHONPATH": os.pathsep.join(path),
+        }
         try:
             self._process = subprocess.Popen(  # noqa: S603  the caller's own program
                 [*command, str(theirs)],
@@ -132,16 +148,16 @@ class _Child:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._answers, selectors.EVENT_READ)
         self._buffer = b""
-        self._is_ready = False
+        self.is_ready = False
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def run(self, trial: Trial, rejected: Sequence[Outcome], limit_s: float) -> TrialResult:
-        if not self._is_ready:
+        if not self.is_ready:
             self._receive(None, _START_S)
-            self._is_ready = True
+            self.is_ready = True
         skipped = {outcome.winner: outcome for outcome in rejected}
         numbers = [i for i, one in enumerate(trial.candidates) if one.winner in skipped]
         self._send({"trial": trial_to_json(trial), "skip": numbers})
@@ -168,6 +184,8 @@ class _Child:
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
+        if self._own_log is not None:
+            self._own_log.close()
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -247,4 +265,20 @@ def outcome_from_json(winner: Winner, found: Mapping[str, Any]) -> Outcome:
 
 def own_command() -> list[str]:
     """Return the command that starts warmup's own child program."""
-    return [sys.executable, "-m", "warmup.trialing"]
+    # Without the working folder on the path: a file there must not stand in for a module.
+    return [sys.executable, "-P", "-m", "warmup.trialing"]
+
+
+def end_with_parent() -> None:
+    """End this process soon after the one that started it is gone, whatever a candidate is doing.
+
+    For child programs, when they begin.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_S)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -103,25 +103,22 @@ class _Examiner:
 
     def confirm(self, make_sets: MakeSets) -> None:
         """Hold the winner against fresh data, the peaks and the wall clock, until one stands."""
-        sets: Operands | None = None
-        reference: torch.Tensor | None = None
+        confirmed: list[Contender] = []
+        fresh: tuple[Operands, torch.Tensor | None] | None = None
         while True:
-            finalists = self._contest.finalists()
-            outcomes = [one.outcome for one in finalists]
-            verdict = choose(outcomes, self._trial.library, self._trial.method)
-            if verdict is None:
+            winner = self._winner()
+            if winner is None or winner in confirmed:
                 return
-            winner = next(one for one in finalists if one.outcome is verdict.outcome)
-            if sets is None:
+            if fresh is None:
                 sets = make_sets(self._trial.seed + _FRESH_SEED, 1)
-                reference = self._reference(sets)
-            fresh = sets, reference
+                fresh = sets, self._reference(sets)
+            data = fresh
 
             def look_again(
-                one: Contender, fresh: tuple[Operands, torch.Tensor | None] = fresh
+                one: Contender, data: tuple[Operands, torch.Tensor | None] = data
             ) -> None:
-                call = self._make_call(self._specs[one.winner], fresh[0])
-                self._compare(one, call, *fresh)
+                call = self._make_call(self._specs[one.winner], data[0])
+                self._compare(one, call, *data)
                 if one.is_open:
                     self._check_peaks(one)
                 if one.is_open:
@@ -129,19 +126,37 @@ class _Examiner:
 
             self._contest.attempt(winner, "confirm", look_again)
             if winner.is_open:
-                return
+                confirmed.append(winner)  # another one leads if its second look was slower
+            else:
+                self._contest.settle()  # who is next was only ranked so far
+
+    def _winner(self) -> Contender | None:
+        """Return the contender that is to win, as things stand; None when nobody has a time."""
+        contenders = self._contest.contenders
+        outcomes = [one.outcome for one in contenders]
+        verdict = choose(outcomes, self._trial.library, self._trial.method)
+        if verdict is None:
+            return None
+        return next(one for one in contenders if one.outcome is verdict.outcome)
 
     def _reference(self, sets: Operands) -> torch.Tensor | None:
         """Return what the product should be; where that is unknown, what the control says it is."""
         if self._trial.tolerance is None:
             return None
         known = reference_of(self._trial, sets.views(0))
-        control = self._specs.get(self._trial.library)
-        if known is not None or control is None:
+        library = self._trial.library
+        control = next((one for one in self._contest.contenders if one.winner == library), None)
+        if known is not None or control is None or not control.is_open:
             return known
-        found = self._make_call(control, sets)(0)
-        self._synchronize()
-        return widened(found if isinstance(found, torch.Tensor) else sets.out(0)).clone()
+        found: list[torch.Tensor] = []
+
+        def ask(one: Contender) -> None:
+            made = self._make_call(self._specs[one.winner], sets)(0)
+            self._synchronize()
+            found.append(widened(_output(made, sets)).clone())
+
+        self._contest.attempt(control, "reference", ask)
+        return found[0] if found else None
 
     def _compare(
         self, contender: Contender, call: Call, sets: Operands, reference: torch.Tensor | None
@@ -151,8 +166,7 @@ class _Examiner:
         self._synchronize()
         if reference is None or self._trial.tolerance is None:
             return
-        # A call that makes its own output returns it.
-        out = found if isinstance(found, torch.Tensor) else sets.out(0)
+        out = _output(found, sets)
         error, rejection, said = judge_output(out, reference, self._trial.tolerance)
         worst = max(error, contender.outcome.error or 0.0)
         contender.outcome = replace(contender.outcome, error=worst)
@@ -196,3 +210,8 @@ class _Examiner:
     def _synchronize(self) -> None:
         if self._device.type != "cpu":
             torch.cuda.synchronize(self._device)
+
+
+def _output(made: object, sets: Operands) -> torch.Tensor:
+    """Return what a call returned when it makes its own output, else the one that it was given."""
+    return made if isinstance(made, torch.Tensor) else sets.out(0, at_offset=True)
