@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import proof
+
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 HEAD = """# Benchmarks
@@ -135,6 +137,23 @@ def page() -> str:
         section("vision-linear-h200", "H200: Linear(3420 -> 1280)", NOTES["vision"]),
         section("mlp-cpu", "CPU: the example MLP", NOTES["mlp-cpu"]),
         micro(),
+    ]
+    sections = [
+        proof.comparison(
+            "compare-llama-h200", "H200: whole Llama-8B-shaped layers, compared", NOTES["compare"]
+        ),
+        proof.comparison(
+            "compare-swiglu-h200", "H200: the unaligned SwiGLU MLP, compared", NOTES["padded"]
+        ),
+        proof.products("bench-mm-h200", "H200: ten matrix products", NOTES["products"]),
+        proof.layers("bench-layers-h200", "H200: layers", NOTES["layers"]),
+        proof.two_builds(
+            "two-builds-llama-h200", "H200: the Llama table, built twice", NOTES["twice"]
+        ),
+        proof.bad_candidates(
+            "bad-candidates-h200", "H200: candidates that misbehave", NOTES["bad"]
+        ),
+        *sections,
     ]
     return "\n\n".join([HEAD.rstrip(), *filter(None, sections)]) + "\n"
 

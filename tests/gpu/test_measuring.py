@@ -12,6 +12,9 @@ import pytest
 from warmup.table import Table
 from warmup.table.store import read
 
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "tests/programs/models/plain_linear.py:PlainLinear"
 REASONS = {

@@ -142,7 +142,8 @@ class Result:
     """What came of one variant.
 
     ``start`` is None when it made no first output of every bucket, ``cells`` is empty when it could
-    not be timed to the end; ``failure`` says why, and ``log`` names the file with its last words.
+    not be timed to the end; ``failure`` says why. ``log`` is the name of the file with its last
+    words, beside the report.
     """
 
     variant: Variant

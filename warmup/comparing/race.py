@@ -72,7 +72,7 @@ class _Entrant:
     def result(self, keeps_log: bool) -> Result:  # noqa: FBT001  said by its name
         """Return what came of it."""
         cells = () if self.failure is not None else self._cells()
-        log = str(self.log) if keeps_log else None
+        log = self.log.name if keeps_log else None
         return Result(
             variant=self.variant, start=self.start, cells=cells, failure=self.failure, log=log
         )
