@@ -88,7 +88,7 @@ def test_show_prints_every_row(warmup: Command) -> None:
         0,
         "",
         "NVIDIA H200 (sm_90), torch 2.13.0, trit",
-        "3 of 3 rows",
+        "3 of 3 rows, 3 near_tie",
     )
 
 
@@ -105,9 +105,10 @@ def test_show_prints_every_row(warmup: Command) -> None:
     ids=str,
 )
 def test_show_filters_rows(quick_warmup: Command, filters: tuple[str, ...], shown: int) -> None:
-    """--op and --bucket keep the rows of exactly that op and m."""
+    """--op and --bucket keep the rows of exactly that op and m, and count their flags."""
     done = quick_warmup("show", "a.json", *filters)
-    assert done.stdout.splitlines()[-1] == f"{shown} of 3 rows"
+    flags = f", {shown} near_tie" if shown else ""
+    assert done.stdout.splitlines()[-1] == f"{shown} of 3 rows{flags}"
 
 
 def test_show_json_is_the_document(warmup: Command, folder: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import statistics
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,8 @@ def print_table(table: Table, op: str | None, bucket: str | None) -> None:
     console.print(
         f"{runtime.device.name} ({runtime.device.arch}), torch {runtime.torch}, "
         f"triton {runtime.triton or 'none'}, built {table.provenance.created} by warmup "
-        f"{table.provenance.warmup}, mode {table.policy.mode}, digest {digest_of(table)[:16]}",
+        f"{table.provenance.warmup}, mode {table.policy.mode}, timed {_timed(table)}, "
+        f"digest {digest_of(table)[:16]}",
         soft_wrap=True,
     )
     keys = _filtered(table, op, bucket)
@@ -166,7 +168,14 @@ def print_table(table: Table, op: str | None, bucket: str | None) -> None:
         for key in own:
             grid.add_row(*_spelled(kind, key), *_row_cells(table.rows[key]))
         console.print(grid)
-    console.print(f"{len(keys)} of {len(table.rows)} rows")
+    flags = Counter(flag for key in keys for flag in table.rows[key].evidence.flags)
+    said = "".join(f", {count} {flag}" for flag, count in sorted(flags.items()))
+    console.print(f"{len(keys)} of {len(table.rows)} rows{said}")
+
+
+def _timed(table: Table) -> str:
+    timing = table.policy.timing
+    return f"{timing.launch} from a {timing.l2} L2"
 
 
 def print_table_json(table: Table, op: str | None, bucket: str | None) -> None:
