@@ -128,12 +128,11 @@ def test_the_table_is_served_without_a_benchmark(variants: dict[str, dict[str, A
 
 
 def test_a_start_counts_from_its_process(variants: dict[str, dict[str, Any]]) -> None:
-    """Seconds since the process started hold those of the calls, and compiling takes some."""
+    """Seconds since the process started hold those of the calls."""
     for name in ("eager", "default", "table"):
         (output,) = variants[name]["start"]["outputs"]
         assert 0 < output["call_seconds"] < output["process_seconds"]
         assert output["peak_bytes"] > 0
-    assert variants["default"]["start"]["call_seconds"] > variants["eager"]["start"]["call_seconds"]
 
 
 def test_equal_weights_give_equal_outputs(variants: dict[str, dict[str, Any]]) -> None:

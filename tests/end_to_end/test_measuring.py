@@ -78,7 +78,7 @@ def test_the_policy_says_how_it_was_timed(table: Table) -> None:
 
 
 def test_a_forced_build_measures_the_same_keys(built: Built, table: Table, tmp_path: Path) -> None:
-    """In a fresh process with empty caches the same questions are asked, by the same method."""
+    """--force tunes what is there again: the same questions, by the same method."""
     again = Path(shutil.copy(built[0], tmp_path / "again.json"))
     done = build(tmp_path, "--out", again.name, "--force", "--json")
     assert done.returncode == 0, done.stderr[-3000:]

@@ -18,10 +18,11 @@ from torch._inductor.select_algorithm import (
 )
 from torch._subclasses import FakeTensorMode
 
+from warmup.choice import Winner
 from warmup.inductor.calls import spec_of
 from warmup.inductor.choices import identify
 from warmup.inductor.port import LiveTrial, Question
-from warmup.trial import Candidate, Fill, Operands, TensorSpec, ViewSpec
+from warmup.trial import Candidate, Fill, Operands, Spec, TensorSpec, ViewSpec
 
 _SCALES: Final = (2, 3)  # of the operands of scaled_mm
 _ENVIRONMENT: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
@@ -52,7 +53,7 @@ def question_of(
         )
         candidates = tuple(map(Candidate, found))
         return Question(key, name, str(device), candidates, live=live)
-    specs = {winner: spec_of(choice) for winner, choice in found.items()}
+    specs, uncompiled = _specs(found)
     with FakeTensorMode():  # only sizes and strides are wanted, and no memory
         args = AlgorithmSelectorCache.get_inputs(
             list(choices), list(input_nodes), layout, dict(input_gen_fns or {})
@@ -77,7 +78,20 @@ def question_of(
         views=views,
         out=TensorSpec(*_shape(out), int(library_out.storage_offset()), _dtype_name(out)),
         environment={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+        uncompiled=uncompiled,
     )
+
+
+def _specs(found: Mapping[Winner, Any]) -> tuple[dict[Winner, Spec | None], tuple[Winner, ...]]:
+    """Return how to call each choice, and those of which that cannot be compiled."""
+    specs: dict[Winner, Spec | None] = {}
+    uncompiled: list[Winner] = []
+    for winner, choice in found.items():
+        try:
+            specs[winner] = spec_of(choice)
+        except Exception:  # noqa: BLE001  a subgraph is compiled here, and may raise anything
+            uncompiled.append(winner)
+    return specs, tuple(uncompiled)
 
 
 def _operand(tensor: torch.Tensor, views: Sequence[ViewSpec], op: str, position: int) -> TensorSpec:

@@ -246,11 +246,12 @@ class GemmChoices:
                 question = question_of(
                     asked.key, asked.name, ready, input_nodes, layout, input_gen_fns
                 )
-                left_out = [choice for choice in asked.choices if choice not in ready]
+                left_out = (choice for choice in asked.choices if choice not in ready)
+                uncompiled = filter(None, map(identify, left_out))
                 winner = self._answers.measure(
                     replace(
                         question,
-                        uncompiled=tuple(filter(None, map(identify, left_out))),
+                        uncompiled=(*question.uncompiled, *uncompiled),
                         library=identify(library_or_first(asked.name, asked.choices)),
                     )
                 )

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -60,6 +60,7 @@ class TrialProcess:
     limit_s: float = _LIMIT_S
     log: IO[bytes] | None = None
     _child: _Child | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
         """Start the child, so that it imports what it needs while other work goes on."""
@@ -72,12 +73,16 @@ class TrialProcess:
         return None if self._child is None else self._child.pid
 
     def run(self, trial: Trial) -> TrialResult:
-        """Return what came of *trial*.
+        """Return what came of *trial*; another thread's trial waits.
 
         Raises:
             TrialNotRunError: no candidate could be run, for want of memory for example.
             BuildError: the child does not start, or dies before any candidate is run.
         """
+        with self._lock:
+            return self._run(trial)
+
+    def _run(self, trial: Trial) -> TrialResult:
         rejected: list[Outcome] = []
         restarts = 0
         for _ in range(_MOST_DEATHS):
