@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from warmup.benching.files import write_json
 from warmup.benching.layer import LAYERS
 from warmup.benching.layer_outcome import Cell, LayersReport, Pass
 from warmup.charts.chart import Chart, Series, draw
-from warmup.errors import SettingsError
-from warmup.files import replace_text
 
 STEM: Final = "bench-layers"
 _STEPS: Final = {Pass.FORWARD: "forward", Pass.BOTH: "fwd+bwd"}
@@ -42,15 +40,7 @@ def write_document(report: LayersReport, folder: Path) -> Path:
     Raises:
         SettingsError: it cannot be written.
     """
-    path = folder / f"{STEM}.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_text(path, json.dumps(document(report), indent=2, sort_keys=True) + "\n")
-    except OSError as error:
-        raise SettingsError(
-            f"--out {path}: {error.strerror}", "name a folder that can be written"
-        ) from error
-    return path
+    return write_json(document(report), folder / f"{STEM}.json")
 
 
 def draw_charts(report: LayersReport, folder: Path) -> tuple[Path, ...]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from warmup.benching.files import write_json
 from warmup.benching.mm_outcome import COLUMNS, MmReport, ShapeResult, Timed
 from warmup.charts.chart import Chart, Series, draw
-from warmup.errors import SettingsError
-from warmup.files import replace_text
 
 STEM: Final = "bench-mm"
 
@@ -41,15 +39,7 @@ def write_document(report: MmReport, folder: Path) -> Path:
     Raises:
         SettingsError: it cannot be written.
     """
-    path = folder / f"{STEM}.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_text(path, json.dumps(document(report), indent=2, sort_keys=True) + "\n")
-    except OSError as error:
-        raise SettingsError(
-            f"--out {path}: {error.strerror}", "name a folder that can be written"
-        ) from error
-    return path
+    return write_json(document(report), folder / f"{STEM}.json")
 
 
 def draw_charts(report: MmReport, folder: Path) -> tuple[Path, ...]:

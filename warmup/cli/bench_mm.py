@@ -44,6 +44,10 @@ def mm(
     """Compare torch, Triton, inductor and a table on plain matrix products."""
     from warmup.benching.mm import bench_mm
     from warmup.benching.mm_files import document, draw_charts, write_document
+    from warmup.charts.chart import check_matplotlib
+
+    if out is not None:
+        check_matplotlib()  # now, and not after all the measuring
 
     def say(line: str) -> None:
         sys.stderr.write(f"{line}\n")
