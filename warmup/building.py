@@ -65,10 +65,9 @@ def build(
     """Tune every GEMM of *model* for every bucket, and write the winners to a table.
 
     Arguments are spelled as on the command line; *dims* may be several such texts, whose buckets
-    follow each other. A table that exists is completed: only problems it
-    lacks are tuned, unless *force* tunes all of them again. Each finished problem is on disk before
-    the next one starts. For every bucket the model, compiled from the table alone, is compared with
-    eager.
+    follow each other. A table that exists is completed: only problems it lacks are tuned, unless
+    *force* tunes all of them again. Each finished problem is on disk before the next one starts.
+    For every bucket the model, compiled from the table alone, is compared with eager.
 
     Raises:
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.

@@ -20,12 +20,10 @@ from warmup.inductor.calls import make_call
 from warmup.measuring.condition import sm_clock_mhz
 from warmup.measuring.contest import reason_for
 from warmup.measuring.operands import OperandSets
-from warmup.measuring.process import end_with_parent, outcome_from_json, outcome_to_json
+from warmup.measuring.process import end_with_parent, outcome_to_json
 from warmup.measuring.trials import run_trial
 from warmup.precision import precision_of
-from warmup.trial import Trial, trial_from_json
-
-_LOST = {"rejection": Rejection.CRASHED, "times_us": None, "error": None, "is_final": True}
+from warmup.trial import Outcome, Trial, trial_from_json
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
@@ -47,8 +45,9 @@ def _run(trial: Trial, skip: list[int], send: Any) -> bool:
     os.environ.update(trial.environment)
     device = torch.device(trial.device)
     numbers = {candidate.winner: i for i, candidate in enumerate(trial.candidates)}
+    # Why each is skipped the other end knows.
     skipped = [
-        outcome_from_json(trial.candidates[i].winner, {**_LOST, "said": "skipped"}) for i in skip
+        Outcome(winner=trial.candidates[i].winner, rejection=Rejection.CRASHED) for i in skip
     ]
 
     def at(winner: Winner, stage: str) -> None:

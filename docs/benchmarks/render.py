@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import proof
+from proof import grid, load
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
 HEAD = """# Benchmarks
 
 Made by `docs/benchmarks/render.py` from the JSON files in `results/`; each holds the machine, the
@@ -40,12 +40,6 @@ over the first one's caches.
 """
 
 
-def load(name: str) -> Any:
-    """Return one result file, or None when it does not exist."""
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
 def gemm_benchmarks(start: dict[str, Any]) -> int:
     """Return how many of a start's measurements were about GEMMs."""
     sites = start["benchmarks_by_site"]
@@ -56,13 +50,9 @@ def table_of(record: dict[str, Any], also: Any = None) -> str:
     """Return the starts of one record as a Markdown table; *also* adds starts of another run."""
     starts = [*record["starts"], *(also["starts"] if also else [])]
     kinds = list(dict.fromkeys(start["start"] for start in starts))
-    lines = [
-        (
-            "| start | runs | compile all, s | of it compiling | benchmarks | of GEMMs "
-            "| configs timed | hits / misses | peak, MB | steady, us |"
-        ),
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    head = ("start", "runs", "compile all, s", "of it compiling", "benchmarks", "of GEMMs")
+    head += ("configs timed", "hits / misses", "peak, MB", "steady, us")
+    rows = []
     for kind in kinds:
         group = [start for start in starts if start["start"] == kind]
         seconds = statistics.median(start["seconds"] for start in group)
@@ -75,8 +65,8 @@ def table_of(record: dict[str, Any], also: Any = None) -> str:
         cells = [kind, len(group), f"{seconds:.1f}", f"{compiling:.1f}"]
         cells += [first["benchmarks"], gemm_benchmarks(first)]
         cells += [first.get("configs_timed", ""), lookups, peak, steady]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return grid(head, rows)
 
 
 def section(name: str, title: str, note: str, also: str | None = None) -> str:
@@ -116,11 +106,11 @@ def micro() -> str:
         ("one lookup", f"{record['find_us']} us", "50 us"),
         ("one lookup with its event", f"{record['find_and_event_us']} us", "50 us"),
     ]
-    lines = ["| what | measured | target |", "| --- | --- | --- |"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
     machine = record["machine"]
     facts = f"Best of five, Python {machine['python']}, {machine['cores']} cores."
-    return "\n\n".join(["## warmup itself", facts, "\n".join(lines), NOTES["micro"]])
+    return "\n\n".join(
+        ["## warmup itself", facts, grid(("what", "measured", "target"), rows), NOTES["micro"]]
+    )
 
 
 NOTES = json.loads((HERE / "notes.json").read_text(encoding="utf-8"))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 
@@ -15,15 +14,14 @@ from warmup.benching.layer import Layer, Operator, Rows
 from warmup.benching.layer_backends import operator_of
 from warmup.benching.layer_operands import LayerOperands
 from warmup.benching.layer_outcome import Cell, Pass
-from warmup.errors import warmup_error_in
+from warmup.benching.reasons import reason_of
+from warmup.errors import BuildError
 from warmup.measuring.clock import Batch, batch_of
 from warmup.measuring.rounds import run_rounds
 from warmup.method import L2, Launch
 from warmup.models import parse_dtype
 from warmup.policies import TOLERANCE
 from warmup.samples import Samples
-
-_REASON: Final = 300  # letters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +48,13 @@ class _Restored:
         return self._batch.time()
 
 
-class _UncapturableError(Exception):
-    """A call that works cannot be captured into a CUDA graph."""
-
-
 def cells_at(layer: Layer, shape: Rows, setup: Setup, backends: tuple[str, ...]) -> list[Cell]:
     """Return the cells of *layer* at *shape*; everything that was made for them is gone then."""
     dtype = parse_dtype(setup.dtype, "--dtype")
     try:
         operands = LayerOperands(layer, shape, dtype, setup.device, warm=setup.l2 is L2.WARM)
     except RuntimeError as error:  # out of memory, which is a class of its own on a GPU only
-        reason = f"no operands: {_reason(error)}"
+        reason = f"no operands: {reason_of(error)}"
         none = _Timing({}, {}, dict.fromkeys(backends, reason))
         return [
             cell
@@ -138,7 +132,7 @@ def _timed(
             errors[backend] = _checked(place.step, operator, operands, TOLERANCE[setup.dtype])
             batches[backend] = _ready(place.step, operator, operands, setup)
         except Exception as error:  # noqa: BLE001  whatever a backend raises costs that backend
-            reasons[backend] = _reason(error)
+            reasons[backend] = reason_of(error)
     return _Timing(run_rounds(batches, setup.rounds), errors, reasons)
 
 
@@ -165,8 +159,8 @@ def _ready(step: Pass, operator: Operator, operands: LayerOperands, setup: Setup
             raise
         # Ending the capture fails too, and hides what made it fail.
         first = error.__context__ or error
-        raise _UncapturableError(
-            f"cannot be captured into a CUDA graph, see --launch eager: {_reason(first)}"
+        raise BuildError(
+            f"cannot be captured into a CUDA graph, see --launch eager: {reason_of(first)}"
         ) from error
     restored = _Restored(batch, operands.restore)
     restored.time()
@@ -184,13 +178,3 @@ def _refuse_waiting(call: Callable[[int], object]) -> None:
         call(0)
     finally:
         torch.cuda.set_sync_debug_mode(before)
-
-
-def _reason(error: BaseException) -> str:
-    """Return *error* in one line, without what torch.compile wrapped around it."""
-    own = warmup_error_in(error)
-    if own is not None or isinstance(error, _UncapturableError):
-        text = str(own or error)
-    else:
-        text = f"{type(error).__name__}: {error}"
-    return " ".join(text.strip().partition("\n")[0].split())[:_REASON]

@@ -14,8 +14,9 @@ import torch
 from warmup.benching.mm_outcome import ITEM_BYTES, MmReport, ShapeResult
 from warmup.benching.product import TARGET
 from warmup.benching.provenance import provenance
+from warmup.benching.reasons import reason_of
 from warmup.benching.shapes import CLASSIC, Shape, parse_shapes
-from warmup.benching.timing import Setup, reason_of, time_columns
+from warmup.benching.timing import Setup, time_columns
 from warmup.building import build
 from warmup.errors import SettingsError, WarmupError
 from warmup.inductor import connect

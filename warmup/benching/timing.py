@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 
 from warmup.benching.columns import Column, Operands, make_column
 from warmup.benching.mm_outcome import COLUMNS, TABLE, ShapeResult, Timed
 from warmup.benching.product import trial_of
+from warmup.benching.reasons import reason_of
 from warmup.benching.shapes import Shape
-from warmup.errors import OutputMismatchError, SettingsError, warmup_error_in
+from warmup.errors import OutputMismatchError, SettingsError
 from warmup.inductor.live import empty_caches
 from warmup.measuring.clock import Batch, Call, batch_of, wall_us
 from warmup.measuring.operands import MOST_SETS, OperandSets, poison_of
@@ -22,8 +22,6 @@ from warmup.method import L2, Method
 from warmup.models import parse_dtype
 from warmup.policies import TOLERANCE
 from warmup.table import Table
-
-_REASON: Final = 300  # letters
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -68,13 +66,6 @@ def time_columns(shape: Shape, setup: Setup, table: Table | None, missing: str) 
     }
     hits = ready[TABLE].column.hits if TABLE in ready else None
     return ShapeResult(shape=shape, timed=timed, dropped=dropped, hits=hits)
-
-
-def reason_of(error: BaseException) -> str:
-    """Return *error* in one line, without what torch.compile wrapped around it."""
-    own = warmup_error_in(error)
-    text = str(own) if own is not None else f"{type(error).__name__}: {error}"
-    return " ".join(text.strip().partition("\n")[0].split())[:_REASON]
 
 
 @dataclass

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import warnings
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
 import warmup
-from warmup.cli import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_TERMINATED
+from warmup.cli import EXIT_FOUND
 from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
 from warmup.cli.bench_layers import layers
 from warmup.cli.bench_mm import mm
@@ -23,6 +21,7 @@ from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
 from warmup.cli.run import CONTEXT_SETTINGS
 from warmup.cli.run import run as run_command
+from warmup.cli.signals import interruptible
 from warmup.errors import SettingsError
 
 app = typer.Typer(
@@ -76,14 +75,6 @@ def _options(
 ) -> None:
     """Max-autotune ahead of time: build a table, check it, serve from it, audit it."""
     del version
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, told apart from Ctrl-C."""
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise _Terminated
 
 
 @app.command()
@@ -153,17 +144,9 @@ def build(
         run = partial(build_model, model, out=out, **shared)
     else:
         raise typer.BadParameter("give one of --model and --problems")
-    before = signal.signal(signal.SIGTERM, _terminate)
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
-    with BuildProgress() as progress:
-        try:
-            report = run(observer=progress)
-        except KeyboardInterrupt as interrupt:
-            progress.interrupted()
-            terminated = isinstance(interrupt, _Terminated)
-            raise typer.Exit(EXIT_TERMINATED if terminated else EXIT_INTERRUPTED) from None
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    with BuildProgress() as progress, interruptible(progress.interrupted):
+        report = run(observer=progress)
     if timings is not None:
         write_timings(report, timings)
     (print_build_json if as_json else print_build)(report)

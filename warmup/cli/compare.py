@@ -6,26 +6,17 @@ Exit code 1 when a variant that serves from a table failed or disagrees with eag
 from __future__ import annotations
 
 import importlib.util
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from warmup.cli import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_TERMINATED
+from warmup.cli import EXIT_FOUND
 from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
+from warmup.cli.signals import interruptible
 from warmup.errors import SettingsError
 from warmup.method import Launch
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, told apart from Ctrl-C."""
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise _Terminated
 
 
 def compare(
@@ -74,30 +65,23 @@ def compare(
     from warmup.cli.compare_render import document, print_comparison, print_document, write_document
     from warmup.comparing.compare import compare as run
 
-    before = signal.signal(signal.SIGTERM, _terminate)
-    with CompareProgress() as progress:
-        try:
-            report = run(
-                model,
-                seqlens=seqlens,
-                dims=dims,
-                inputs=tuple(inputs or ()),
-                device=device,
-                dtype=dtype,
-                table=table,
-                variants=variants,
-                also=tuple(also or ()),
-                rounds=rounds,
-                launch=launch,
-                out=out,
-                timeout_s=timeout,
-                observer=progress,
-            )
-        except KeyboardInterrupt as interrupt:
-            terminated = isinstance(interrupt, _Terminated)
-            raise typer.Exit(EXIT_TERMINATED if terminated else EXIT_INTERRUPTED) from None
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    with CompareProgress() as progress, interruptible():
+        report = run(
+            model,
+            seqlens=seqlens,
+            dims=dims,
+            inputs=tuple(inputs or ()),
+            device=device,
+            dtype=dtype,
+            table=table,
+            variants=variants,
+            also=tuple(also or ()),
+            rounds=rounds,
+            launch=launch,
+            out=out,
+            timeout_s=timeout,
+            observer=progress,
+        )
     if out is not None:
         write_document(report, out / "compare.json")
     if as_json:
