@@ -15,7 +15,7 @@ import pytest
 WORDS = {
     *{"errors", "events", "files", "bucket", "runtime", "choice"},
     *{"kind", "kinds", "problem", "padding", "kernel", "spelling"},
-    *{"method", "samples", "peaks", "trial", "judging"},
+    *{"method", "samples", "peaks", "trial", "judging", "child"},
 }
 PARTS = {"table", "inductor", "measuring"}
 VERBS = {

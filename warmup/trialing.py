@@ -15,12 +15,13 @@ from typing import Any, BinaryIO
 
 import torch
 
+from warmup.child import end_with_parent
 from warmup.choice import Rejection, Winner
 from warmup.inductor.calls import make_call
 from warmup.measuring.condition import sm_clock_mhz
 from warmup.measuring.contest import reason_for
 from warmup.measuring.operands import OperandSets
-from warmup.measuring.process import end_with_parent, outcome_to_json
+from warmup.measuring.process import outcome_to_json
 from warmup.measuring.trials import run_trial
 from warmup.precision import precision_of
 from warmup.trial import Outcome, Trial, trial_from_json

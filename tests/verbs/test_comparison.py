@@ -167,9 +167,9 @@ def test_an_output_that_is_no_number_is_wrong() -> None:
 
 def test_a_failed_variant_says_why_and_the_others_stay(report: Report) -> None:
     """Its sentence is the reason; a speed-up beside it is still told."""
-    lost = result("max-autotune", failure="killed by SIGSEGV", start=None, cells=())
+    lost = result("max-autotune", failure="was killed by SIGSEGV", start=None, cells=())
     found = report(result("default", FLAT), lost, result("table", faster(FLAT, 1.5)))
-    assert verdict(found, lost) == "failed: killed by SIGSEGV"
+    assert verdict(found, lost) == "failed: was killed by SIGSEGV"
     assert verdict(found, found.results[2]).startswith("1.50x faster")
 
 

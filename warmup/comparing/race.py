@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from warmup.child import LostError
 from warmup.comparing.comparison import REFERENCE, Cell, Demand, FirstOutput, Result, Start, Variant
-from warmup.comparing.remote import Answer, LostError, Remote
+from warmup.comparing.remote import Answer, Remote
 from warmup.errors import ModelError
 from warmup.peaks import Peaks
 from warmup.samples import Samples

@@ -7,20 +7,16 @@ candidate is rejected, a new child starts, and the others go on.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import selectors
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
+from warmup.child import Child, LostError, Message, SilentError
 from warmup.choice import Rejection, Winner
 from warmup.errors import BuildError
 from warmup.samples import Samples
@@ -31,8 +27,6 @@ _LIMIT_S: Final = 60.0
 _MOST_DEATHS: Final = 16  # of one trial
 _MOST_RESTARTS: Final = 1  # of one trial, when no candidate can be blamed
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
-_SAID: Final = 200
-_WATCH_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +53,13 @@ class TrialProcess:
     command: Sequence[str]
     limit_s: float = _LIMIT_S
     log: IO[bytes] | None = None
-    _child: _Child | None = None
+    _child: _Measurer | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
         """Start the child, so that it imports what it needs while other work goes on."""
         if self._child is None:
-            self._child = _Child(self.command, self.log)
+            self._child = _Measurer(self.command, self.log)
 
     @property
     def pid(self) -> int | None:
@@ -90,74 +84,54 @@ class TrialProcess:
             assert self._child is not None
             try:
                 return self._child.run(trial, rejected, self.limit_s)
-            except _LostError as lost:
+            except _DeadError as dead:
                 was_ready = self._child.is_ready
                 self.close()
-                if lost.winner is not None:
+                if dead.winner is not None:
                     rejected.append(
-                        Outcome(winner=lost.winner, rejection=lost.reason, said=lost.said)
+                        Outcome(winner=dead.winner, rejection=dead.reason, said=str(dead))
                     )
                 elif was_ready and restarts < _MOST_RESTARTS:
                     restarts += 1  # it died between two trials, or making the operands
                 else:
                     raise BuildError(
-                        f"the process that measures candidates {lost.said}", "run `warmup doctor`"
+                        f"the process that measures candidates {dead}", "run `warmup doctor`"
                     ) from None
         raise TrialNotRunError(f"{_MOST_DEATHS} candidates took the process down")
 
     def close(self) -> None:
         """End the child, at once; the next trial starts another one."""
         if self._child is not None:
-            self._child.kill()
+            self._child.close()
             self._child = None
 
 
-class _LostError(Exception):
-    """The child is gone, or was ended because it hung."""
+class _DeadError(Exception):
+    """The child has ended or must be ended: what it was running, and why."""
 
     def __init__(self, winner: Winner | None, reason: Rejection, said: str) -> None:
         super().__init__(said)
         self.winner = winner
         self.reason = reason
-        self.said = said
 
 
-class _Child:
-    """One child process."""
+class _Measurer:
+    """One child process that measures."""
 
     def __init__(self, command: Sequence[str], log: IO[bytes] | None) -> None:
-        self._own_log: IO[bytes] | None = None
-        if log is None:
-            log = self._own_log = tempfile.TemporaryFile()  # noqa: SIM115  as long as the child
-        self._log = log
-        ours, theirs = os.pipe()
         path = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,
             "TORCH_WARM_POOL": "0",  # it compiles little, and needs no workers
             "PYTHONPATH": os.pathsep.join(path),
         }
-        try:
-            self._process = subprocess.Popen(  # noqa: S603  the caller's own program
-                [*command, str(theirs)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                pass_fds=(theirs,),
-                env=environment,
-                start_new_session=True,  # Ctrl-C is the parent's to handle
-            )
-        finally:
-            os.close(theirs)
-        self._answers = os.fdopen(ours, "rb", buffering=0)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._answers, selectors.EVENT_READ)
-        self._buffer = b""
+        with contextlib.nullcontext(log) if log is not None else tempfile.TemporaryFile() as file:
+            self._child = Child(command, environment, file)
         self.is_ready = False
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     def run(self, trial: Trial, rejected: Sequence[Outcome], limit_s: float) -> TrialResult:
         if not self.is_ready:
@@ -165,7 +139,7 @@ class _Child:
             self.is_ready = True
         skipped = {outcome.winner: outcome for outcome in rejected}
         numbers = [i for i, one in enumerate(trial.candidates) if one.winner in skipped]
-        self._send({"trial": trial_to_json(trial), "skip": numbers})
+        self._child.send({"trial": trial_to_json(trial), "skip": numbers})
         current: Winner | None = None
         while True:
             # Making the operands and the reference takes its time before the first candidate.
@@ -174,64 +148,22 @@ class _Child:
                 current = trial.candidates[message["at"]].winner
             elif "lost" in message:
                 reason = Rejection(message["reason"])
-                raise _LostError(current, reason, str(message["lost"]))
+                raise _DeadError(current, reason, str(message["lost"]))
             elif "failed" in message:
                 raise TrialNotRunError(str(message["failed"]))
             else:
                 return _read_result(trial, message, skipped)
 
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._selector.close()
-        self._answers.close()
-        if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
-        if self._own_log is not None:
-            self._own_log.close()
+    def close(self) -> None:
+        self._child.kill()
 
-    def _send(self, message: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
+    def _receive(self, current: Winner | None, limit_s: float) -> Message:
         try:
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise _LostError(None, Rejection.CRASHED, self._how_it_ended()) from None
-
-    def _receive(self, current: Winner | None, limit_s: float) -> dict[str, Any]:
-        deadline = time.monotonic() + limit_s
-        while b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
-            if left <= 0 or not self._selector.select(left):
-                said = f"said nothing for {limit_s:.0f} s"
-                raise _LostError(current, Rejection.TIMED_OUT, said)
-            found = os.read(self._answers.fileno(), 1 << 16)
-            if not found:
-                raise _LostError(current, Rejection.CRASHED, self._how_it_ended())
-            self._buffer += found
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)
-        return message
-
-    def _how_it_ended(self) -> str:
-        code = self._process.wait()
-        if code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
-        else:
-            how = f"ended with exit code {code}"
-        last = self._last_words()
-        return f"{how} ({last})" if last else how
-
-    def _last_words(self) -> str:
-        with contextlib.suppress(OSError, ValueError):
-            size = self._log.seek(0, os.SEEK_END)
-            self._log.seek(max(0, size - 4096))
-            lines = self._log.read().decode(errors="replace").strip().splitlines()
-            self._log.seek(0, os.SEEK_END)
-            return lines[-1].strip()[:_SAID] if lines else ""
-        return ""
+            return self._child.receive(limit_s)
+        except SilentError as silent:
+            raise _DeadError(current, Rejection.TIMED_OUT, str(silent)) from None
+        except LostError as lost:
+            raise _DeadError(current, Rejection.CRASHED, str(lost)) from None
 
 
 def _read_result(
@@ -272,18 +204,3 @@ def own_command() -> list[str]:
     """Return the command that starts warmup's own child program."""
     # Without the working folder on the path: a file there must not stand in for a module.
     return [sys.executable, "-P", "-m", "warmup.trialing"]
-
-
-def end_with_parent() -> None:
-    """End this process soon after the one that started it is gone, whatever a candidate is doing.
-
-    For child programs, when they begin.
-    """
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_WATCH_S)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
