@@ -26,6 +26,7 @@ ROUNDS: Final = 30
 DTYPES: Final = ("bf16", "f16", "f32")
 
 Say = Callable[[str], None]
+Keep = Callable[[LayersReport], None]
 
 
 def bench_layers(
@@ -40,13 +41,15 @@ def bench_layers(
     backward: bool = True,
     device: str = "auto",
     say: Say = lambda _line: None,
+    keep: Keep = lambda _report: None,
 ) -> LayersReport:
     """Return the times of *layers* on *backends* over *shapes*, or why there are none.
 
     Arguments are spelled as on the command line; without them it is all layers, all backends, and
     each layer's usual shapes. Eager is always among the backends, as the base of the speed-ups.
     With *backward*, forward and backward together are timed too, as one call. *say* is told how far
-    it is. On a CPU there are no graphs: calls are launched one by one.
+    it is, and after each shape *keep* gets what there is. On a CPU there are no graphs: calls are
+    launched one by one.
 
     Raises:
         SettingsError: an argument cannot be used.
@@ -76,24 +79,29 @@ def bench_layers(
     peaks = measured_peaks(place)
     cells: list[Cell] = []
     places = [(layer, shape) for layer in wanted for shape in rows or layer.shapes]
+
+    def report() -> LayersReport:
+        return LayersReport(
+            provenance=provenance(place),
+            device_type=place.type,
+            dtype=dtype,
+            launch=setup.launch,
+            l2=setup.l2,
+            rounds=rounds,
+            backends=names,
+            missing=absent,
+            versions={name: one for name, one in versions().items() if name in usable},
+            options=CUSTOM_OPTIONS,
+            peaks=peaks,
+            cells=tuple(cells),
+        )
+
     with _on(place):
         for number, (layer, shape) in enumerate(places):
             say(f"{number + 1}/{len(places)} {layer.name} {shape}: compiling and timing")
             cells += cells_at(layer, shape, setup, usable)
-    return LayersReport(
-        provenance=provenance(place),
-        device_type=place.type,
-        dtype=dtype,
-        launch=setup.launch,
-        l2=setup.l2,
-        rounds=rounds,
-        backends=names,
-        missing=absent,
-        versions={name: one for name, one in versions().items() if name in usable},
-        options=CUSTOM_OPTIONS,
-        peaks=peaks,
-        cells=tuple(cells),
-    )
+            keep(report())
+    return report()
 
 
 def _chosen(text: str | None, known: tuple[str, ...], option: str) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ ROUNDS: Final = 50
 TABLE_FILE: Final = "bench-mm-table.json"
 
 Say = Callable[[str], None]
+Keep = Callable[[MmReport], None]
 
 
 def bench_mm(
@@ -44,6 +45,7 @@ def bench_mm(
     table: Path | None = None,
     device: str = "auto",
     say: Say = lambda _line: None,
+    keep: Keep = lambda _report: None,
 ) -> MmReport:
     """Time every column at every shape, each checked against a reference of higher precision.
 
@@ -51,8 +53,8 @@ def bench_mm(
     measured the same way, in the folder *out* if that is given, where a table that exists is
     completed. Device times are taken in turn, *rounds* of each column; after them total times,
     calls launched one by one. A column that fails, or is wrong, is left out of that shape with its
-    reason. *say* is told how far it is. On a CPU calls are launched one by one and find their
-    operands in the cache, as in a build.
+    reason. *say* is told how far it is, and after each shape *keep* gets what there is. On a CPU
+    calls are launched one by one and find their operands in the cache, as in a build.
 
     Raises:
         SettingsError: an argument cannot be used, or the operands of a shape cannot be made.
@@ -73,26 +75,31 @@ def bench_mm(
         source = _Source(setup, given, folder / TABLE_FILE)
         peaks = measured_peaks(place)
         results: list[ShapeResult] = []
+
+        def report() -> MmReport:
+            return MmReport(
+                provenance=provenance(place),
+                device_type=place.type,
+                dtype=dtype,
+                launch=setup.method.launch,
+                l2=setup.method.l2,
+                rounds=rounds,
+                near_tie=setup.method.near_tie,
+                peaks=peaks,
+                table=None if source.table is None else digest_of(source.table),
+                shapes=tuple(results),
+            )
+
         if given is None:
             say(f"building the table for {len(wanted)} shapes")
             source.build(wanted)
         for i, shape in enumerate(wanted):
             say(f"{i + 1}/{len(wanted)} {shape}: compiling and timing")
             results.append(time_columns(shape, setup, source.table, source.missing))
+            keep(report())
             if place.type == "cuda":
                 torch.cuda.empty_cache()
-    return MmReport(
-        provenance=provenance(place),
-        device_type=place.type,
-        dtype=dtype,
-        launch=setup.method.launch,
-        l2=setup.method.l2,
-        rounds=rounds,
-        near_tie=setup.method.near_tie,
-        peaks=peaks,
-        table=None if source.table is None else digest_of(source.table),
-        shapes=tuple(results),
-    )
+    return report()
 
 
 @dataclass

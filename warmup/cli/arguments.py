@@ -14,4 +14,6 @@ INPUTS: Final = typer.Option(
     "--input", help='One input, "hidden_states=[seqlen,3420]:bf16". Repeatable.'
 )
 DTYPE: Final = typer.Option(help="Cast model and inputs: bf16, f16, f32.")
+LAUNCH: Final = typer.Option(help="How calls are launched; on a CPU one by one.")
+L2_CACHE: Final = typer.Option(help="What a call finds in the last cache.")
 JSON: Final = typer.Option("--json", help="Print JSON on stdout.")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from warmup.cli.arguments import DEVICE, JSON
+from warmup.cli.arguments import DEVICE, JSON, L2_CACHE, LAUNCH
+from warmup.cli.signals import interruptible
 from warmup.errors import printable
 from warmup.method import L2, Launch
 
@@ -41,10 +42,8 @@ def layers(
     ] = None,
     dtype: Annotated[str, typer.Option(help="bf16, f16 or f32.")] = "bf16",
     rounds: Annotated[int, typer.Option(min=1, help="Times taken of each, in turn.")] = 30,
-    launch: Annotated[
-        Launch, typer.Option(help="How calls are launched; on a CPU one by one.")
-    ] = Launch.CUDAGRAPH,
-    l2: Annotated[L2, typer.Option(help="What a call finds in the last cache.")] = L2.COLD,
+    launch: Annotated[Launch, LAUNCH] = Launch.CUDAGRAPH,
+    l2: Annotated[L2, L2_CACHE] = L2.COLD,
     backward: Annotated[bool, typer.Option(help="Time forward and backward together too.")] = True,
     out: Annotated[
         Path | None, typer.Option(help="Write bench-layers.json and a chart for each layer there.")
@@ -59,18 +58,28 @@ def layers(
 
     if out is not None:
         check_matplotlib()  # now, and not after all the measuring
-    report = bench_layers(
-        layers=layers,
-        backends=backends,
-        shapes=shapes,
-        dtype=dtype,
-        rounds=rounds,
-        launch=launch,
-        l2=l2,
-        backward=backward,
-        device=device,
-        say=_say,
-    )
+
+    def keep(report: LayersReport) -> None:
+        if out is not None:
+            write_document(report, out)
+
+    def interrupted() -> None:
+        _say("interrupted" if out is None else f"interrupted: finished shapes are in {out}")
+
+    with interruptible(interrupted):
+        report = bench_layers(
+            layers=layers,
+            backends=backends,
+            shapes=shapes,
+            dtype=dtype,
+            rounds=rounds,
+            launch=launch,
+            l2=l2,
+            backward=backward,
+            device=device,
+            say=_say,
+            keep=keep,
+        )
     if as_json:
         json.dump(document(report), sys.stdout, indent=2, sort_keys=True)
         sys.stdout.write("\n")

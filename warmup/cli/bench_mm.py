@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from warmup.benching.mm_outcome import COLUMNS, TABLE, TORCH, MmReport, Timed, Verdict, shown_us
-from warmup.cli.arguments import DEVICE, JSON
+from warmup.cli.arguments import DEVICE, JSON, L2_CACHE, LAUNCH
+from warmup.cli.signals import interruptible
 from warmup.errors import printable
 from warmup.method import L2, Launch
 from warmup.samples import Samples
@@ -26,10 +27,8 @@ def mm(
         str | None, typer.Option(help="M x K x N: 128x9216x4096,2048x768x768; default ten of them.")
     ] = None,
     dtype: Annotated[str, typer.Option(help="Of the operands: f16, bf16 or f32.")] = "f16",
-    launch: Annotated[
-        Launch, typer.Option(help="How calls are launched when device time is taken.")
-    ] = Launch.CUDAGRAPH,
-    l2: Annotated[L2, typer.Option(help="What a call finds in the last cache.")] = L2.COLD,
+    launch: Annotated[Launch, LAUNCH] = Launch.CUDAGRAPH,
+    l2: Annotated[L2, L2_CACHE] = L2.COLD,
     rounds: Annotated[int, typer.Option(min=1, help="Times of each column.")] = _ROUNDS,
     out: Annotated[
         Path | None,
@@ -52,17 +51,26 @@ def mm(
     def say(line: str) -> None:
         sys.stderr.write(f"{line}\n")
 
-    report = bench_mm(
-        shapes=shapes,
-        dtype=dtype,
-        launch=launch,
-        l2=l2,
-        rounds=rounds,
-        out=out,
-        table=table,
-        device=device,
-        say=say,
-    )
+    def keep(report: MmReport) -> None:
+        if out is not None:
+            write_document(report, out)
+
+    def interrupted() -> None:
+        say("interrupted" if out is None else f"interrupted: finished shapes are in {out}")
+
+    with interruptible(interrupted):
+        report = bench_mm(
+            shapes=shapes,
+            dtype=dtype,
+            launch=launch,
+            l2=l2,
+            rounds=rounds,
+            out=out,
+            table=table,
+            device=device,
+            say=say,
+            keep=keep,
+        )
     if as_json:
         json.dump(document(report), sys.stdout, indent=2, sort_keys=True)
         sys.stdout.write("\n")
