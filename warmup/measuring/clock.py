@@ -25,6 +25,7 @@ Call = Callable[[int], object]  # makes call number i, on operand set i modulo t
 _US_PER_S: Final = 1e6
 _US_PER_MS: Final = 1e3
 _BATCH_US: Final = 1000.0
+_CPU_BATCH_US: Final = 2000.0  # other work of the host shows less in a longer one
 _MAX_CALLS: Final = 64  # of a batch; the launch queue of a stream holds 1024
 _WARM_CALLS: Final = 3
 _FLUSH_FACTOR: Final = 2  # bytes overwritten, in sizes of the L2
@@ -79,13 +80,30 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _sized(call: Call, device: torch.device, l2: L2, sets: int) -> tuple[int, float]:
-    """Return how many calls a batch has, and the microseconds the host takes to enqueue one."""
+    """Return how many calls a batch has, and the microseconds the host takes to enqueue one.
+
+    The number follows from the device time alone, so that calls of one device time share what a
+    batch costs alike, however long the host takes for each.
+    """
     for number in range(_WARM_CALLS):
         call(number)
     enqueue, finish = min(wall_us(call, device, _WARM_CALLS) for _ in range(2))
+    if device.type == "cpu":
+        batch_us, busy = _CPU_BATCH_US, finish
+    else:
+        batch_us, busy = _BATCH_US, min(_device_us(call, device, enqueue) for _ in range(2))
     most = min(_MAX_CALLS, sets) if l2 is L2.COLD else _MAX_CALLS
-    # `finish` is host-bound for short kernels, which only makes their batches shorter than wished.
-    return max(1, min(most, math.ceil(_BATCH_US / max(finish - enqueue / 2, 1.0)))), enqueue
+    return max(1, min(most, math.ceil(batch_us / max(busy, 1.0)))), enqueue
+
+
+def _device_us(call: Call, device: torch.device, enqueue_us: float) -> float:
+    """Return about how long the device works on one call that takes *enqueue_us* to launch."""
+    events = _Events()
+    _sleep(int(_cycles_per_us(device) * (_HEADSTART * enqueue_us * _WARM_CALLS + _LAUNCH_US)))
+    with events:
+        for number in range(_WARM_CALLS):
+            call(number)
+    return events.elapsed_us / _WARM_CALLS
 
 
 @dataclass
