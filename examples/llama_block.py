@@ -2,6 +2,9 @@
 
 warmup build --model examples/llama_block.py:LlamaBlocks \\
     --seqlens 16,256,560,1024,2048 --out tables/nvidia-h200/llama-blocks.bf16.json
+
+The same layer in the shape of Qwen2.5-7B is ``qwen``, with ``--input
+"hidden_states=[1,seqlen,3584]:bf16"``.
 """
 
 import torch
@@ -17,13 +20,15 @@ LAYERS = 2
 class Layer(nn.Module):
     """RMSNorm, grouped-query attention, RMSNorm, SwiGLU, with residuals."""
 
-    def __init__(self, hidden: int, heads: int, kv_heads: int, ffn: int) -> None:
+    def __init__(
+        self, hidden: int, heads: int, kv_heads: int, ffn: int, qkv_bias: bool = False
+    ) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, hidden // heads
         self.before_attention = nn.RMSNorm(hidden)
-        self.q = nn.Linear(hidden, hidden, bias=False)
-        self.k = nn.Linear(hidden, kv_heads * self.head_dim, bias=False)
-        self.v = nn.Linear(hidden, kv_heads * self.head_dim, bias=False)
+        self.q = nn.Linear(hidden, hidden, bias=qkv_bias)
+        self.k = nn.Linear(hidden, kv_heads * self.head_dim, bias=qkv_bias)
+        self.v = nn.Linear(hidden, kv_heads * self.head_dim, bias=qkv_bias)
         self.o = nn.Linear(hidden, hidden, bias=False)
         self.before_ffn = nn.RMSNorm(hidden)
         self.gate = nn.Linear(hidden, ffn, bias=False)
@@ -47,15 +52,21 @@ class Layer(nn.Module):
 
 
 class LlamaBlocks(nn.Module):
-    """Two layers in a row; on the GPU from the start where there is one."""
+    """Some layers in a row, two by default; on the GPU from the start where there is one."""
 
     def __init__(
-        self, hidden: int = HIDDEN, heads: int = HEADS, kv_heads: int = KV_HEADS, ffn: int = FFN
+        self,
+        hidden: int = HIDDEN,
+        heads: int = HEADS,
+        kv_heads: int = KV_HEADS,
+        ffn: int = FFN,
+        qkv_bias: bool = False,
+        layers: int = LAYERS,
     ) -> None:
         super().__init__()
         with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-            layers = [Layer(hidden, heads, kv_heads, ffn) for _ in range(LAYERS)]
-        self.layers = nn.ModuleList(layers).to(torch.bfloat16)
+            made = [Layer(hidden, heads, kv_heads, ffn, qkv_bias) for _ in range(layers)]
+        self.layers = nn.ModuleList(made).to(torch.bfloat16)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
@@ -66,6 +77,11 @@ class LlamaBlocks(nn.Module):
 def example_inputs(seqlen: int) -> torch.Tensor:
     """Return hidden states of one sequence."""
     return torch.randn(1, seqlen, HIDDEN, dtype=torch.bfloat16)
+
+
+def qwen() -> nn.Module:
+    """Return one layer of Qwen2.5-7B's shape: biases in q, k and v, KV heads of 128."""
+    return LlamaBlocks(hidden=3584, heads=28, kv_heads=4, ffn=18944, qkv_bias=True, layers=1)
 
 
 def small() -> nn.Module:

@@ -14,8 +14,9 @@ import pytest
 
 WORDS = {
     *{"errors", "events", "files", "bucket", "runtime", "choice"},
-    *{"kind", "kinds", "problem", "padding", "kernel", "spelling"},
+    *{"kind", "kinds", "problem", "padding", "kernel", "weight", "spelling"},
     *{"method", "samples", "peaks", "trial", "judging", "child"},
+    *{"search", "tile"},
 }
 PARTS = {"table", "inductor", "measuring"}
 VERBS = {
@@ -25,15 +26,19 @@ VERBS = {
         "policies",
         "agreement",
         "building",
+        "underway",
         "destination",
+        "ground",
+        "extent",
+        "widening",
         "outcome",
         "rebuilding",
         "standin",
         "operands",
     },
-    *{"serving", "running", "checking", "priming", "diagnosing"},
+    *{"serving", "preparing", "running", "checking", "priming", "diagnosing"},
     *{"auditing", "ledger", "misses", "exposition"},
-    *{"tuner", "trialing", "precision", "comparing", "benching", "charts"},
+    *{"tuner", "trialing", "fusing", "inquiry", "precision", "comparing", "benching", "charts"},
 }
 EDGES = {"", "__main__", "cli", "startup"}
 FLOORS = {name: floor for floor, names in enumerate((WORDS, PARTS, VERBS, EDGES)) for name in names}
@@ -43,15 +48,20 @@ THIRD_PARTY = {
     "inductor": {"torch", "sympy", "triton"},
     "measuring": {"torch", "platformdirs", "pynvml"},
     "precision": {"torch"},
+    "preparing": {"torch"},
     "destination": {"torch"},
+    "ground": {"torch"},
     "tuner": {"torch"},
+    "serving": {"torch"},
     "trialing": {"torch"},
+    "fusing": {"torch"},
+    "inquiry": {"torch"},
     "comparing": {"torch"},
     "benching": {"torch", "triton", "liger_kernel", "quack", "helion"},
     "charts": {"matplotlib"},
     "agreement": {"torch"},
     "models": {"torch"},
-    "building": {"torch"},
+    "underway": {"torch"},
     "priming": {"torch"},
     "operands": {"torch"},
     "standin": {"torch"},

@@ -1,8 +1,9 @@
 """warmup: max-autotune ahead of time for torch.compile. Importing it does nothing, and no torch.
 
 `build` tunes every bucket and writes a table, `install` serves from one, `audit` reads what
-happened. Before a start, `diagnose` looks at the machine, `check` at a table on it, and `prime`
-compiles every bucket. Each name is loaded from its own module when it is first used.
+happened. `prepare` pads weights as a table says. Before a start, `diagnose` looks at the machine,
+`check` at a table on it, and `prime` compiles every bucket. Each name is loaded from its own module
+when it is first used.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         WarmupWarning,
     )
     from warmup.outcome import BuildReport
+    from warmup.preparing.prepare import Prepared, prepare
     from warmup.priming import prime
     from warmup.serving import Handle, Report, install
     from warmup.table.store import read as load
@@ -48,6 +50,7 @@ _HOMES = {
     "Handle": "serving",
     "MissError": "errors",
     "ModelError": "errors",
+    "Prepared": "preparing.prepare",
     "ProblemError": "errors",
     "Report": "serving",
     "SettingsError": "errors",
@@ -61,6 +64,7 @@ _HOMES = {
     "check": "checking",
     "diagnose": "diagnosing",
     "install": "serving",
+    "prepare": "preparing.prepare",
     "prime": "priming",
 }
 
@@ -75,6 +79,7 @@ __all__ = [
     "Handle",
     "MissError",
     "ModelError",
+    "Prepared",
     "ProblemError",
     "Report",
     "SettingsError",
@@ -90,6 +95,7 @@ __all__ = [
     "diagnose",
     "install",
     "load",
+    "prepare",
     "prime",
 ]
 

@@ -80,12 +80,27 @@ def parse_sizes(text: str, source: str) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def parse_buckets(seqlens: str | None, dims: str | None) -> tuple[Bucket, ...]:
+def parse_buckets(
+    seqlens: str | Sequence[int] | None, dims: str | Sequence[str] | None
+) -> tuple[Bucket, ...]:
     """Return the product of all dims bound by ``--seqlens`` and ``--dims``, last dim fastest.
+
+    *seqlens* may be the sizes themselves. Of several *dims* the products follow each other, each
+    bucket once.
 
     Raises:
         SettingsError: neither is given, a dim is bound twice, or there are too many buckets.
     """
+    if seqlens is not None and not isinstance(seqlens, str):
+        seqlens = ",".join(map(str, seqlens))
+    groups: Sequence[str | None] = [dims] if dims is None or isinstance(dims, str) else dims
+    products = (_product(seqlens, group) for group in groups or [None])
+    found = dict.fromkeys(bucket for product in products for bucket in product)
+    _check_count(len(found))
+    return tuple(found)
+
+
+def _product(seqlens: str | None, dims: str | None) -> tuple[Bucket, ...]:
     bound: dict[str, tuple[int, ...]] = {}
     for part in dims.split(";") if dims else []:
         name, equals, sizes = part.partition("=")
@@ -106,15 +121,19 @@ def parse_buckets(seqlens: str | None, dims: str | None) -> tuple[Bucket, ...]:
     count = 1
     for sizes_of_dim in bound.values():
         count *= len(sizes_of_dim)
-    if count > MAX_BUCKETS:
-        raise SettingsError(
-            f"{count} buckets are more than {MAX_BUCKETS}", "tune fewer sizes at once"
-        )
+    _check_count(count)
     names = tuple(bound)
     return tuple(
         Bucket(tuple(zip(names, combination, strict=True)))
         for combination in itertools.product(*bound.values())
     )
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_BUCKETS:
+        raise SettingsError(
+            f"{count} buckets are more than {MAX_BUCKETS}", "tune fewer sizes at once"
+        )
 
 
 def parse_inputs(texts: Sequence[str]) -> tuple[InputSpec, ...]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from warmup.method import Search
+
 
 class Family(StrEnum):
     """Where a choice comes from; only these can be forced at serving."""
@@ -18,6 +20,7 @@ class Family(StrEnum):
     CPP = "cpp"
     LAUNCH = "launch"
     PAD = "pad"
+    WEIGHT = "weight"
 
 
 KwargValue = bool | int | str | None
@@ -104,14 +107,25 @@ class Flag(StrEnum):
     FAR_BELOW_PEAK = "far_below_peak"
 
 
+class Scope(StrEnum):
+    """What the times of a row are times of. Closed, as above."""
+
+    BARE = "bare"  # the product alone
+    FUSED = "fused"  # the product and what is compiled with it
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One candidate's median time in microseconds, or why it has none."""
+    """One candidate's median time in microseconds, or why it has none.
+
+    ``fused_us`` is that with what can be fused into it, where that was timed.
+    """
 
     winner: Winner
     time_us: float | None
     rejection: Rejection | None = None
     said: str = ""
+    fused_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +137,10 @@ class Evidence:
     the fastest time within which candidates tied, ``error`` the largest element error against the
     reference in units of the reference's root mean square. Rates and ``peak_share`` are None where
     the work or the device's peaks are unknown, ``clock_mhz`` where the SM clock could not be read.
+
+    With the scope ``fused`` the three times, spread, band and error are those of the product and
+    what is compiled with it. ``bare_us`` is the winner's time of the product alone, which the rates
+    are of then. ``search`` says which candidates there were.
     """
 
     time_us: float
@@ -139,6 +157,9 @@ class Evidence:
     peak_share: float | None = None
     clock_mhz: int | None = None
     flags: tuple[Flag, ...] = ()
+    scope: Scope = Scope.BARE
+    bare_us: float | None = None
+    search: Search = Search.DEFAULT
 
     @property
     def failed(self) -> int:

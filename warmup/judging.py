@@ -10,16 +10,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from warmup.choice import Evidence, Family, Flag, Rejection, Row, Timing, Tuned, Winner
-from warmup.method import Method
+from warmup.choice import Evidence, Family, Flag, Rejection, Row, Scope, Timing, Tuned, Winner
+from warmup.method import Method, Search
 from warmup.peaks import Peaks, gbps_of, share_of_peak, tflops_of
 from warmup.samples import Samples
 from warmup.trial import Outcome
 
-_FAMILIES: Final = (Family.EXTERN, Family.PAD, Family.CPP, Family.LAUNCH, Family.TEMPLATE)
+_FAMILIES: Final = (
+    *(Family.EXTERN, Family.PAD, Family.WEIGHT, Family.CPP, Family.LAUNCH, Family.TEMPLATE),
+)
 _DIGITS: Final = 3
 _SLOWEST_SHARE: Final = 0.01  # of the peaks
 _SLOW_US: Final = 100.0  # shorter times are mostly launch latency, which no peak tells about
@@ -78,6 +80,7 @@ def judge(
     work: Work | None = None,
     peaks: Peaks | None = None,
     clock_mhz: int | None = None,
+    search: Search = Search.DEFAULT,
 ) -> Tuned | None:
     """Return the row for *key* with its evidence; None when no candidate has a time."""
     verdict = choose(outcomes, library, method)
@@ -105,12 +108,62 @@ def judge(
         peak_share=None if share is None else round(share, _DIGITS),
         clock_mhz=clock_mhz,
         flags=flags,
+        search=search,
     )
     timings = tuple(
         Timing(one.winner, _rounded_or_none(one.time_us), one.rejection, one.said)
         for one in outcomes
     )
     return Tuned(key, Row(chosen.winner, evidence), timings)
+
+
+def judge_fused(
+    bare: Tuned,
+    outcomes: Sequence[Outcome],
+    library: Winner,
+    method: Method,
+    *,
+    work: Work | None = None,
+    peaks: Peaks | None = None,
+) -> Tuned | None:
+    """Return the row for the key of *bare*, chosen by *outcomes* of candidates as they will run.
+
+    What was tried and rejected counts both times. None when no candidate has a time.
+    """
+    fused = judge(bare.key, outcomes, library, method)
+    if fused is None:
+        return None
+    alone = {timing.winner: timing.time_us for timing in bare.timings}
+    bare_us = alone.get(fused.row.winner)
+    rejected = Counter(dict(bare.row.evidence.rejected))
+    rejected.update(dict(fused.row.evidence.rejected))
+    product = Samples((bare_us,)) if bare_us else None
+    share = None if product is None else _share(work, peaks, product)
+    evidence = replace(
+        fused.row.evidence,
+        scope=Scope.FUSED,
+        bare_us=bare_us,
+        tried=bare.row.evidence.tried,
+        rejected=tuple(sorted(rejected.items())),
+        tflops=None if product is None else _rate(work, product, tflops=True),
+        gbps=None if product is None else _rate(work, product, tflops=False),
+        peak_share=None if share is None else round(share, _DIGITS),
+        clock_mhz=bare.row.evidence.clock_mhz,
+        search=bare.row.evidence.search,
+    )
+    seen = {timing.winner: timing for timing in fused.timings}
+    timings = tuple(
+        replace(
+            timing,
+            fused_us=seen[timing.winner].time_us,
+            rejection=timing.rejection or seen[timing.winner].rejection,
+            said=timing.said or seen[timing.winner].said,
+        )
+        if timing.winner in seen
+        else timing
+        for timing in bare.timings
+    )
+    return Tuned(bare.key, Row(fused.row.winner, evidence), timings)
 
 
 def doubtful_us(floor_us: float) -> float:

@@ -13,8 +13,9 @@ from warmup.kernel import LAUNCH
 from warmup.kind import Kind
 from warmup.padding import PAD
 from warmup.problem import GEMM
+from warmup.weight import WEIGHT
 
-KINDS: Final = {kind.name: kind for kind in (GEMM, LAUNCH, PAD)}
+KINDS: Final = {kind.name: kind for kind in (GEMM, LAUNCH, PAD, WEIGHT)}
 
 
 def kind_of(key: str) -> Kind:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -14,8 +14,10 @@ from warmup.errors import ContradictionWarning, MissError, ProblemError, Uncover
 from warmup.events import Emitter, EventName
 from warmup.inductor.port import Question
 from warmup.kinds import ingredients_of, kind_of, nearest
+from warmup.method import Search
 from warmup.problem import COVERED
 from warmup.runtime import Mismatch
+from warmup.search import neighbours_of
 
 
 class OnMiss(StrEnum):
@@ -51,12 +53,17 @@ class Tuner(Protocol):
 _TUNED_SITES: Final = frozenset({"launch", "pad"})
 
 
+def _never(_key: str) -> bool:
+    return False
+
+
 @dataclass
 class Lookup:
     """The rows of one table with a policy for misses. Implements `warmup.inductor.port.Answers`.
 
     When *mismatches* holds a hard one every lookup is a miss with that reason. Each problem that
-    *tuner* finishes is handed to *on_tuned* and answered from then on.
+    *tuner* finishes is handed to *on_tuned* and answered from then on. A key that *asks_again* says
+    true of is a miss although it has a row.
     """
 
     rows: Mapping[str, Row]
@@ -66,6 +73,8 @@ class Lookup:
     on_uncovered: Uncovered = Uncovered.COUNT
     tuner: Tuner | None = None
     on_tuned: Callable[[Tuned], None] | None = None
+    search: Search = Search.DEFAULT
+    asks_again: Callable[[str], bool] = _never
     _fresh: dict[str, Row] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -73,6 +82,10 @@ class Lookup:
     @property
     def tunes(self) -> bool:
         return self.on_miss is OnMiss.TUNE
+
+    def neighbours(self, key: str) -> tuple[Winner, ...]:
+        with self._lock:
+            return neighbours_of(key, {**self.rows, **self._fresh})
 
     def find(self, key: str) -> Winner | MissReason:
         fresh = self._fresh.get(key)
@@ -82,7 +95,7 @@ class Lookup:
         if rejection is not None:
             return rejection
         row = self.rows.get(key)
-        return _absence(key) if row is None else row.winner
+        return row.winner if row is not None and self._stands(key) else _absence(key)
 
     def hit(self, key: str, winner: Winner) -> None:
         self.emitter.emit(EventName.HIT, kind=kind_of(key).name, key=key, winner=str(winner))
@@ -103,6 +116,11 @@ class Lookup:
 
     def measure(self, question: Question) -> Winner | None:
         assert self.tuner is not None
+        if question.region is not None:
+            with self._lock:
+                rows = {**self.rows, **self._fresh}
+            known = {key: row.winner for key, row in rows.items() if self._stands(key)}
+            question = replace(question, known=known)
         return self._tuned(self.tuner.measure(question))
 
     def contest(
@@ -162,6 +180,10 @@ class Lookup:
                 return
             self._told.add(option)
         self.emitter.emit(EventName.OVERRULED, option=option, table=wanted, found=found)
+
+    def _stands(self, key: str) -> bool:
+        """Whether the row of *key* is not to be replaced."""
+        return key in self._fresh or not self.asks_again(key)
 
     def _rejection(self) -> MissReason | None:
         hard = [mismatch for mismatch in self.mismatches if mismatch.is_hard]

@@ -52,7 +52,8 @@ class BuildReport:
 
     A build from a list of problems has ``known``, the keys that the table had already, and
     ``not_rebuilt``, those that it could not tune and why. ``not_tuned`` are keys without a row,
-    because no candidate could be measured, and why. ``peaks`` are those that rates were held
+    because no candidate could be measured, and why; ``not_fused`` are keys whose row was measured
+    without what follows the product, and why. ``peaks`` are those that rates were held
     against, None on a CPU.
     """
 
@@ -65,6 +66,7 @@ class BuildReport:
     known: tuple[str, ...] = ()
     not_rebuilt: Mapping[str, str] = field(default_factory=dict)
     not_tuned: Mapping[str, str] = field(default_factory=dict)
+    not_fused: Mapping[str, str] = field(default_factory=dict)
     peaks: Peaks | None = None
 
     @property

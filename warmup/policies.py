@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from warmup.errors import SettingsError
-from warmup.method import L2, Launch, Method
+from warmup.method import L2, MAX_TOP_K, TOP_K, Launch, Method
 from warmup.table import Policy
 
 BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "cpu": ("ATEN", "CPP"),
     "cuda": ("ATEN", "TRITON"),
 }
+DEFAULT_MODE: Final = "max-autotune-gemm"
 # Mode of a build -> what is switched on beside GEMM choice. Serving keeps it, as it changes the
 # graph too (decomposition.py); there the rows answer, and nothing of it measures.
 MODES: Final[Mapping[str, Mapping[str, bool]]] = {
@@ -27,28 +29,35 @@ TOLERANCE: Final[Mapping[str, float]] = {"f64": 1e-7, "f32": 1e-3, "f16": 5e-3, 
 _SEED: Final = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a build is asked for, as spelled on the command line; None leaves the choice to it."""
+
+    mode: str = DEFAULT_MODE
+    backends: str | None = None
+    tolerance: float | None = None
+    launch: str | None = None
+    l2: str | None = None
+    fused_top_k: int | None = None
+
+
 def choose_policy(
-    mode: str,
-    backends: str | None,
-    device_type: str,
-    tolerance: float | None,
-    switches: Mapping[str, bool | int | str],
-    *,
-    launch: str | None = None,
-    l2: str | None = None,
+    asked: Asked, device_type: str, switches: Mapping[str, bool | int | str]
 ) -> Policy:
-    """Return the policy of a build on a *device_type* for the command line's words.
+    """Return the policy of a build on a *device_type* that was *asked* for.
 
     *switches* are the inductor options that decide what is measured, with their quiet values.
 
     Raises:
         SettingsError: the mode is unknown, or a backend cannot be used there.
     """
-    if mode not in MODES:
-        raise SettingsError(f"--mode {mode!r} is not a mode", f"use one of {', '.join(MODES)}")
+    if asked.mode not in MODES:
+        raise SettingsError(
+            f"--mode {asked.mode!r} is not a mode", f"use one of {', '.join(MODES)}"
+        )
     options: dict[str, bool | int | float | str | None] = {
         **switches,
-        "max_autotune_gemm_backends": _backends(backends, device_type),
+        "max_autotune_gemm_backends": _backends(asked.backends, device_type),
         "max_autotune_gemm_search_space": "DEFAULT",
     }
     if device_type == "cpu":
@@ -57,24 +66,29 @@ def choose_policy(
     else:
         # A convolution has one choice then; no row kind covers Triton's own.
         options["max_autotune_conv_backends"] = "ATEN"
-    options |= MODES[mode]
-    if MODES[mode]:
+    options |= MODES[asked.mode]
+    if MODES[asked.mode]:
         # Under these its split size would be measured while compiling, and written nowhere.
         options["triton.mix_order_reduction"] = False
-    timing = choose_method(mode, device_type, launch, l2)
-    limits = dict(TOLERANCE) if tolerance is None else dict.fromkeys(TOLERANCE, tolerance)
-    return Policy(mode=mode, options=options, timing=timing, seed=_SEED, tolerance=limits)
+    timing = choose_method(asked, device_type)
+    limits = dict(TOLERANCE)
+    if asked.tolerance is not None:
+        limits = dict.fromkeys(TOLERANCE, asked.tolerance)
+    return Policy(mode=asked.mode, options=options, timing=timing, seed=_SEED, tolerance=limits)
 
 
-def choose_method(mode: str, device_type: str, launch: str | None, l2: str | None) -> Method:
+def choose_method(asked: Asked, device_type: str) -> Method:
     """Return how candidates are timed: as they will be served, from a cold L2 on a GPU.
 
-    *launch* and *l2* are the command line's words; None chooses: CUDA graphs for the mode that
-    serves with them, launches one by one for others.
+    That is with CUDA graphs for the mode that serves with them, launched one by one for others.
 
     Raises:
         SettingsError: a word is unknown, or cannot be had on a *device_type*.
     """
+    launch, l2 = asked.launch, asked.l2
+    top_k = TOP_K if asked.fused_top_k is None else asked.fused_top_k
+    if not 0 <= top_k <= MAX_TOP_K:
+        raise SettingsError(f"--fused-top-k {top_k}", f"give a number from 0 to {MAX_TOP_K}")
     if launch is not None and launch not in set(Launch):
         raise SettingsError(f"--launch {launch!r} is unknown", f"use one of {', '.join(Launch)}")
     if l2 is not None and l2 not in set(L2):
@@ -82,10 +96,10 @@ def choose_method(mode: str, device_type: str, launch: str | None, l2: str | Non
     if device_type == "cpu":
         if launch == Launch.CUDAGRAPH or l2 == L2.COLD:
             raise SettingsError("a CPU has no CUDA graphs and is timed warm", "drop the option")
-        return Method(launch=Launch.EAGER, l2=L2.WARM)
-    graphed = mode == "max-autotune"
+        return Method(launch=Launch.EAGER, l2=L2.WARM, fused_top_k=top_k)
+    graphed = asked.mode == "max-autotune"
     own = Launch.CUDAGRAPH if graphed else Launch.EAGER
-    return Method(launch=Launch(launch or own), l2=L2(l2 or L2.COLD))
+    return Method(launch=Launch(launch or own), l2=L2(l2 or L2.COLD), fused_top_k=top_k)
 
 
 def _backends(text: str | None, device_type: str) -> str:

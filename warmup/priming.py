@@ -37,7 +37,7 @@ def prime(
     model: str,
     *,
     seqlens: str | Sequence[int] | None = None,
-    dims: str | None = None,
+    dims: str | Sequence[str] | None = None,
     inputs: Sequence[str] = (),
     device: str = "auto",
     dtype: str | None = None,
@@ -59,8 +59,7 @@ def prime(
         raise SettingsError(f"--mode {mode!r} is not a mode", f"use one of {', '.join(MODES)}")
     if checked.state is not State.READY or checked.table is None:
         return checked
-    sizes = seqlens if isinstance(seqlens, str | None) else ",".join(map(str, seqlens))
-    buckets, specs = parse_buckets(sizes, dims), parse_inputs(inputs)
+    buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
     from warmup.inductor.machine import resolve_device
     from warmup.models import load_model, parse_dtype
 

@@ -13,21 +13,24 @@ from pathlib import Path
 from typing import Final
 
 from warmup.bucket import Bucket
-from warmup.building import DEFAULT_MODE, Build
 from warmup.choice import Family, MissReason, Row, Tuned, Winner
 from warmup.destination import open_table
 from warmup.errors import BuildError, ModelError, NothingRecordedError, ProblemError
 from warmup.events import Emitter
+from warmup.extent import parse_extent
+from warmup.ground import find_ground
 from warmup.kernel import LAUNCH
 from warmup.kinds import kind_of
 from warmup.lookup import Lookup, OnMiss
+from warmup.method import Search
 from warmup.misses import MissedProblem, read_misses
 from warmup.outcome import SILENT, BucketResult, BuildReport, Observer
 from warmup.padding import PAD
-from warmup.policies import choose_policy
+from warmup.policies import DEFAULT_MODE, Asked
 from warmup.problem import GEMM
 from warmup.table.codec import digest_of
 from warmup.table.store import check_writable, read
+from warmup.underway import Build
 
 _WITH_MODEL: Final = "run `warmup build --model ...` with this bucket"
 _AS_IS: Final = Winner(Family.PAD, "as_is")
@@ -44,13 +47,16 @@ def build_problems(
     tolerance: float | None = None,
     launch: str | None = None,
     l2: str | None = None,
+    fused_top_k: int | None = None,
+    search: str = Search.DEFAULT,
     force: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
     """Tune the problems of the misses document *problems* and add their rows to the table *out*.
 
-    A problem that the table answers already is left alone, unless *force* is set or its row could
-    not be used at serving. Each finished problem is on disk before the next one starts.
+    A problem that the table answers already is left alone, unless *force* is set, its row could not
+    be used at serving, or was searched less far than *search*. Each finished problem is on disk
+    before the next one starts.
 
     Raises:
         SettingsError: an argument or the document cannot be used; nothing was written.
@@ -59,45 +65,45 @@ def build_problems(
     """
     started = time.monotonic()
     missed = _by_key(read_misses(problems))
-    from warmup.inductor import connect
-    from warmup.inductor.machine import check_compiler, resolve_device
     from warmup.precision import precision_of
     from warmup.standin import make_standin
     from warmup.tuner import make_tuner
 
-    inductor = connect()
-    torch_device = resolve_device(device)
-    check_compiler(torch_device)
-    runtime = inductor.runtime(str(torch_device))
-    policy = choose_policy(
-        mode,
-        backends,
-        torch_device.type,
-        tolerance,
-        inductor.quiet_switches(),
+    extent = parse_extent(search, None)
+    asked = Asked(
+        mode=mode,
+        backends=backends,
+        tolerance=tolerance,
         launch=launch,
         l2=l2,
+        fused_top_k=fused_top_k,
     )
+    ground = find_ground(device, asked)
     path = Path(out)
     check_writable(path)
-    table, replaces = open_table(path, runtime, policy, force=force)
-    known = () if force else tuple(k for k, redo in missed.items() if k in table.rows and not redo)
+    table, replaces = open_table(path, ground.runtime, ground.policy, force=force)
+    known = tuple(
+        key
+        for key, redo in missed.items()
+        if (row := table.rows.get(key)) is not None and not (force or redo)
+        if not row.evidence.search.is_narrower_than(extent.search)
+    )
     wanted = [key for key in missed if key not in known]
     results: list[BucketResult] = []
     tuned: list[Tuned] = []
     refused: dict[str, str] = {}
     watcher = observer or SILENT
-    with make_tuner(policy, torch_device) as tuner:
+    with make_tuner(ground.policy, ground.device) as tuner:
         watcher.device_looked_at(tuner.look())
         for index, key in enumerate(wanted):
             try:
                 _check_rebuildable(key)
-                model, bucket = make_standin(key, torch_device)
+                model, bucket = make_standin(key, ground.device)
                 work = _OneProblem(
-                    inductor,
+                    ground.inductor,
                     model,
                     (),
-                    torch_device,
+                    ground.device,
                     None,
                     path,
                     table,
@@ -106,10 +112,11 @@ def build_problems(
                     watcher,
                     tuner,
                     tuned,
+                    search=extent.search,
                     wanted=key,
                 )
                 try:
-                    with precision_of(key, torch_device):
+                    with precision_of(key, ground.device):
                         results.append(work.run(bucket, index, len(wanted)))
                 finally:
                     table, replaces = work.table, work.replaces
@@ -133,6 +140,7 @@ def build_problems(
         known,
         refused,
         dict(tuner.not_tuned),
+        dict(tuner.not_fused),
         tuner.known_peaks,
     )
 
@@ -186,6 +194,8 @@ class _OneProblem(Build):
             emitter,
             tuner=self.tuner,
             on_tuned=self.save,
+            search=self.search,
+            asks_again=self.asks_again,
             wanted=self.wanted,
             others=self.others,
         )

@@ -6,7 +6,7 @@ import atexit
 import logging
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,14 +25,19 @@ from warmup.events import (
     log_event,
     logger,
 )
+from warmup.kinds import kind_of
 from warmup.lookup import Lookup, OnMiss, Uncovered
-from warmup.runtime import Runtime, compare_runtimes
+from warmup.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.table import Policy, Table
 from warmup.table.codec import digest_of
 from warmup.table.store import Found, discover, find
+from warmup.weight import WEIGHT
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from warmup.inductor.live import Attachment
+    from warmup.preparing.prepare import Prepared
     from warmup.tuner import Tuner
 
 
@@ -43,8 +48,8 @@ class Report:
     ``hits`` and ``misses`` count decisions by key, ``uncovered`` counts benchmarks by site;
     ``from_cache`` counts compiled graphs that inductor took whole from its caches under this
     table's digest, consulting nobody, ``cached_decisions`` the decisions those were compiled with
-    and ``cached_misses`` those of them that no row had answered; ``unused`` are rows never asked
-    for.
+    and ``cached_misses`` those of them that no row had answered; ``unused`` are rows that inductor
+    never asked for; those about weights it never asks for.
     """
 
     digest: str
@@ -83,13 +88,17 @@ class Report:
 
 @dataclass
 class Handle(AbstractContextManager["Handle"]):
-    """An installed table. Close it, or use it as a context manager, to restore inductor."""
+    """An installed table. Close it, or use it as a context manager, to restore inductor.
+
+    ``prepared`` says what was padded in the model that was given, None without one.
+    """
 
     table: Table
     digest: str
     _lookup: Lookup
     _tally: Tally
     _attachment: Attachment
+    prepared: Prepared | None = None
     _file: JsonLinesSink | None = None
     _is_closed: bool = field(default=False)
     _owner: int = field(default_factory=os.getpid)
@@ -107,7 +116,13 @@ class Handle(AbstractContextManager["Handle"]):
             from_cache=tally.cached_graphs,
             cached_decisions=tally.cached_decisions,
             cached_misses=tally.cached_misses,
-            unused=tuple(sorted(self.table.rows.keys() - tally.hits.keys() - tally.misses.keys())),
+            unused=tuple(
+                sorted(
+                    key
+                    for key in self.table.rows.keys() - tally.hits.keys() - tally.misses.keys()
+                    if kind_of(key) is not WEIGHT
+                )
+            ),
         )
 
     def close(self) -> None:
@@ -156,6 +171,7 @@ def install(
     uncovered: str = "count",
     audit_log: str | os.PathLike[str] | None = None,
     device: str = "auto",
+    model: nn.Module | None = None,
 ) -> Handle:
     """Answer what inductor would measure from *table*, in every thread, until the handle is closed.
 
@@ -165,14 +181,16 @@ def install(
     raises) or ``tune`` (benchmark; for development). *uncovered* says what happens when something
     that no row covers is about to be measured: ``count`` it and let it run, or ``forbid`` it with
     an `UncoveredError` before anything is timed. *audit_log*, or ``WARMUP_AUDIT_LOG``, appends
-    every event to a file as JSON lines.
+    every event to a file as JSON lines. The weights of *model*, which is in eval mode and not
+    compiled yet, are padded as the table says; see `warmup.prepare`.
 
     Every compile meanwhile runs under the table's inductor options. Those that decide what is
     measured replace the caller's own, a mode's included; any other setting of the caller's that
     contradicts them stands, and is told as a warning and an event.
 
     Raises:
-        SettingsError: a table is installed already, or an argument cannot be used.
+        SettingsError: a table is installed already, or an argument cannot be used; *model* is in
+            training mode, or padded already.
         TableError: the table is missing or damaged.
         AdapterError: this torch is not supported.
     """
@@ -207,6 +225,7 @@ def install(
         found.table.rows, OnMiss(on_miss), emitter, mismatches, Uncovered(uncovered), tuner
     )
     try:
+        prepared = _prepare(model, found.table, mismatches)
         # One tag for strict and fallback: a graph carries its misses, and strict refuses them.
         tag = f"warmup-{digest[:32]}{'-tune' if lookup.tunes else ''}"
         attachment = inductor.attach(lookup, found.table.policy.options, tag)
@@ -225,9 +244,22 @@ def install(
         torch=here.torch,
         mismatches=[str(mismatch) for mismatch in mismatches],
     )
-    handle = Handle(found.table, digest, lookup, tally, attachment, file)
+    handle = Handle(found.table, digest, lookup, tally, attachment, prepared, file)
     atexit.register(handle.close)
     return handle
+
+
+def _prepare(
+    model: nn.Module | None, table: Table, mismatches: Sequence[Mismatch]
+) -> Prepared | None:
+    if model is None:
+        return None
+    from warmup.preparing.prepare import pad_by_rows
+
+    hard = "; ".join(str(mismatch) for mismatch in mismatches if mismatch.is_hard)
+    prepared = pad_by_rows(model, table.rows, hard or None)
+    logger.info("%s", prepared)
+    return prepared
 
 
 def _tuner(policy: Policy, device: str) -> Tuner:

@@ -55,6 +55,36 @@ class ViewSpec:
     offset: int
 
 
+# One argument of an operator: a number, a string, None, a list of arguments, or one of
+# {"step": i}, {"input": i}, {"dtype": name}, {"memory_format": name}, {"device": true}.
+Argument = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operator: its name below ``torch.ops``, such as ``aten.mm.default``, and arguments."""
+
+    target: str
+    args: tuple[Argument, ...]
+    kwargs: Mapping[str, Argument]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A GEMM and what is compiled with it: operators in order, and which results are wanted.
+
+    The kernels beside a GEMM depend on which kernel computes it: a Triton template takes what
+    follows into itself, a library call leaves it to a kernel of its own. A region is as much of a
+    graph as it takes to see the difference. ``flops`` are the operations of each product in it, of
+    the one that it is about first.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    flops: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One choice and how to call it."""
@@ -70,8 +100,12 @@ class Trial:
     ``operands`` are what templates are given, ``views`` what library calls are, ``out`` what both
     write. ``tolerance`` bounds the relative L2 error against the reference of ``op`` (with
     ``alpha`` and ``beta``); None checks nothing. ``library`` is the control.
-    ``floor_us`` is the time at the measured peaks, ``doubtful_us`` one so
-    far above it that it is measured again; None without peaks.
+    ``floor_us`` is the time at the measured peaks, ``doubtful_us`` one so far above it that it is
+    measured again; None without peaks.
+
+    With a ``region`` each candidate is timed as it will run: ``operands`` are the region's inputs,
+    and the whole is compiled under the inductor options ``options`` with the candidate for ``key``
+    and, for other products in it, with what is ``known`` to win there.
     """
 
     key: str
@@ -90,6 +124,9 @@ class Trial:
     floor_us: float | None = None
     doubtful_us: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    region: Region | None = None
+    options: Mapping[str, bool | int | float | str | None] = field(default_factory=dict)
+    known: tuple[tuple[str, Winner], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +192,20 @@ def trial_from_json(found: Mapping[str, Any]) -> Trial:
             "method": Method(
                 **{**method, "launch": Launch(method["launch"]), "l2": L2(method["l2"])}
             ),
+            "known": tuple((key, _winner(one)) for key, one in found["known"]),
+            "region": None if found["region"] is None else _region(found["region"]),
         }
+    )
+
+
+def _region(found: Mapping[str, Any]) -> Region:
+    return Region(
+        inputs=tuple(map(_tensor, found["inputs"])),
+        steps=tuple(
+            Step(one["target"], tuple(one["args"]), one["kwargs"]) for one in found["steps"]
+        ),
+        outputs=tuple(found["outputs"]),
+        flops=tuple(found["flops"]),
     )
 
 

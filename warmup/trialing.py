@@ -17,6 +17,7 @@ import torch
 
 from warmup.child import end_with_parent
 from warmup.choice import Rejection, Winner
+from warmup.fusing import Fusing, RegionSets
 from warmup.inductor.calls import make_call
 from warmup.measuring.condition import sm_clock_mhz
 from warmup.measuring.contest import reason_for
@@ -35,13 +36,25 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         answers.flush()
 
     send({"ready": True})
+    fusing: Fusing | None = None
     for line in requests:
         request = json.loads(line)
-        if not _run(trial_from_json(request["trial"]), request["skip"], send):
+        trial = trial_from_json(request["trial"])
+        fusing = _fusing(trial, fusing)
+        if not _run(trial, request["skip"], send, fusing):
             return
 
 
-def _run(trial: Trial, skip: list[int], send: Any) -> bool:
+def _fusing(trial: Trial, before: Fusing | None) -> Fusing | None:
+    """Return what compiles the region of *trial*, *before* when that is for the same key."""
+    if before is not None:
+        if trial.region is not None and before.key == trial.key:
+            return before
+        before.close()
+    return None if trial.region is None else Fusing(trial, torch.device(trial.device))
+
+
+def _run(trial: Trial, skip: list[int], send: Any, fusing: Fusing | None) -> bool:
     """Run one trial; return whether the device can still be used."""
     os.environ.update(trial.environment)
     device = torch.device(trial.device)
@@ -55,7 +68,7 @@ def _run(trial: Trial, skip: list[int], send: Any) -> bool:
         send({"at": numbers[winner], "stage": stage})
 
     def make_sets(seed: int, most: int) -> OperandSets:
-        return OperandSets(trial, device, seed, most)
+        return (OperandSets if fusing is None else RegionSets)(trial, device, seed, most)
 
     def is_lost(_error: BaseException) -> bool:
         return not _device_works(device)
@@ -63,7 +76,13 @@ def _run(trial: Trial, skip: list[int], send: Any) -> bool:
     try:
         with precision_of(trial.key, device), _on_stream(device):
             outcomes = run_trial(
-                trial, make_sets, make_call, at=at, rejected=skipped, is_lost=is_lost
+                trial,
+                make_sets,
+                make_call if fusing is None else fusing.make_call,
+                make_reference=None if fusing is None else fusing.make_reference,
+                at=at,
+                rejected=skipped,
+                is_lost=is_lost,
             )
     except Exception as error:  # noqa: BLE001  told to the other end
         said = f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -1,7 +1,8 @@
 """Measuring what inductor asks while a table is built, and choosing. Floor 2.
 
-GEMM selections on a GPU are measured in a child process; what has live operands only (launch
-configs, padding, packed CPU weights) is measured here.
+GEMM selections on a GPU are measured in a child process, first each candidate alone, then the best
+of them with what is compiled with it; what has live operands only (launch configs, padding, packed
+CPU weights) is measured here.
 """
 
 from __future__ import annotations
@@ -12,34 +13,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 import torch
 
 from warmup.choice import Evidence, Rejection, Row, Tuned, Winner
 from warmup.events import logger
 from warmup.inductor.port import LiveTrial, Question
-from warmup.judging import Work, doubtful_us, judge
-from warmup.kinds import ingredients_of
+from warmup.inquiry import bare_trial, challengers, region_trial, work_of
+from warmup.judging import Work, doubtful_us, judge, judge_fused
 from warmup.measuring.ceilings import measured_peaks
 from warmup.measuring.condition import clock_dropped, look_at
 from warmup.measuring.contest import hold_contest
-from warmup.measuring.operands import dtype_named
 from warmup.measuring.process import TrialNotRunError, TrialProcess, TrialResult, own_command
 from warmup.measuring.trials import run_trial
-from warmup.method import L2, Method
+from warmup.method import L2, Method, Search
 from warmup.peaks import Peaks, share_of_peak
 from warmup.table import Policy
-from warmup.trial import Outcome, TensorSpec, Trial
-
-_COUNTED: Final = {
-    "mm": "mm",
-    "addmm": "addmm",
-    "bmm": "bmm",
-    "baddbmm": "baddbmm",
-    "scaled_mm": "_scaled_mm",
-}
-_NO_TENSOR: Final = TensorSpec((), (), 0, "float32")  # of a trial with live operands
+from warmup.table.schema import OptionValue
+from warmup.trial import Candidate, Outcome, Region, Trial
 
 
 @dataclass
@@ -47,8 +39,9 @@ class Tuner:
     """Measures questions about *device* by *method*. A context manager: it ends its child process.
 
     ``tolerance`` is the largest relative L2 error against the reference, by dtype of the output.
-    ``not_tuned`` says, by key, why a question has no row, and ``library_rows`` holds what is served
-    in its place.
+    ``options`` are those of inductor that serving shares. ``not_tuned`` says, by key, why a
+    question has no row, and ``library_rows`` holds what is served in its place; ``not_fused`` says
+    why a row was measured without what follows the product.
     """
 
     device: torch.device
@@ -56,7 +49,9 @@ class Tuner:
     tolerance: Mapping[str, float]
     seed: int = 0
     process: TrialProcess = field(default_factory=lambda: TrialProcess(own_command()))
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
     not_tuned: dict[str, str] = field(default_factory=dict)
+    not_fused: dict[str, str] = field(default_factory=dict)
     library_rows: dict[str, Row] = field(default_factory=dict)
     _peaks: Peaks | None = None
     _knows_peaks: bool = False
@@ -81,28 +76,23 @@ class Tuner:
         self.process.close()
 
     def measure(self, question: Question) -> Tuned | None:
-        """Return the row for a GEMM selection; None when no candidate could be measured."""
-        words = ingredients_of(question.key)
-        work = _work(question, words)
+        """Return the row for a GEMM selection; None when no candidate could be measured.
+
+        Where something may be fused into the GEMM the best candidates are measured with it too.
+        """
+        bare, region = self._measure_bare(question), question.region
+        if bare is None or region is None or not self.method.fused_top_k:
+            return bare
+        return self._measure_fused(question, bare, region)
+
+    def _measure_bare(self, question: Question) -> Tuned | None:
         assert question.library is not None
+        work = work_of(question)
         floor = self._floor_us(work)
-        trial = Trial(
-            key=question.key,
-            op=question.op,
-            device=question.device,
-            operands=question.operands,
-            views=question.views,
-            out=question.out or _NO_TENSOR,
-            candidates=question.candidates,
-            library=question.library,
-            method=self.method,
-            alpha=float(words.get("alpha", 1)),
-            beta=float(words.get("beta", 1)),
-            tolerance=self._tolerance(words["out"]),
-            seed=self.seed,
+        trial = replace(
+            bare_trial(question, self.method, self.tolerance, self.seed),
             floor_us=floor,
             doubtful_us=None if floor is None else doubtful_us(floor),
-            environment=question.environment,
         )
         try:
             result = self._run(trial, question.live)
@@ -120,7 +110,31 @@ class Tuner:
             question.library,
             work=work,
             clock_mhz=result.clock_mhz,
+            search=question.searched.search if question.searched else Search.DEFAULT,
         )
+
+    def _measure_fused(self, question: Question, bare: Tuned, region: Region) -> Tuned:
+        """Return the row that follows from candidates as they will run; *bare* when none did."""
+        library = question.library
+        assert library is not None
+        trial = region_trial(question, region, self.method, self.tolerance, self.seed)
+        trial = replace(trial, options=self.options)
+        try:
+            outcomes = self.process.run(trial).outcomes
+            others = challengers(bare, library, region, outcomes[0].time_us)
+            if others := others[: self.method.fused_top_k]:
+                every = (*trial.candidates, *map(Candidate, others))
+                outcomes = self.process.run(replace(trial, candidates=every)).outcomes
+        except TrialNotRunError as error:
+            self.not_fused[question.key] = str(error)
+            return bare
+        work = work_of(question)
+        peaks = self._peaks_here() if work is not None else None
+        fused = judge_fused(bare, outcomes, library, self.method, work=work, peaks=peaks)
+        if fused is None or outcomes[0].time_us is None:
+            self.not_fused[question.key] = outcomes[0].said or "no candidate ran"
+            return bare
+        return fused
 
     def contest(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
@@ -156,11 +170,6 @@ class Tuner:
                 torch.cuda.empty_cache()
         return self._peaks
 
-    def _tolerance(self, out: str) -> float | None:
-        """Return the tolerance of results of dtype *out*; None where the policy names none."""
-        is_whole = out.startswith(("i", "u"))  # integers are right or wrong
-        return 0.0 if is_whole else self.tolerance.get(out)
-
     def _run(self, trial: Trial, live: LiveTrial | None) -> TrialResult:
         """Run *trial*, unless the same product was measured before.
 
@@ -186,6 +195,7 @@ class Tuner:
         *,
         work: Work | None = None,
         clock_mhz: int | None = None,
+        search: Search = Search.DEFAULT,
     ) -> Tuned | None:
         tuned = judge(
             key,
@@ -195,6 +205,7 @@ class Tuner:
             work=work,
             peaks=self._peaks_here() if work is not None else None,
             clock_mhz=clock_mhz,
+            search=search,
         )
         if tuned is None:
             said = next((one.said for one in outcomes if one.said), "no candidate was left")
@@ -224,36 +235,9 @@ class Tuner:
 
 def make_tuner(policy: Policy, device: torch.device) -> Tuner:
     """Return a tuner that measures on *device* as *policy* says."""
-    return Tuner(device, policy.timing, policy.tolerance, policy.seed)
+    return Tuner(device, policy.timing, policy.tolerance, policy.seed, options=policy.options)
 
 
 def _run_here(trial: Trial, live: LiveTrial) -> TrialResult:
     with torch.no_grad():
         return TrialResult(tuple(run_trial(trial, live.make_sets, live.make_call)))
-
-
-def _work(question: Question, words: Mapping[str, str]) -> Work | None:
-    """Return what the problem asks for at least; None where the operands are not told."""
-    if question.out is None or not question.views:
-        return None
-    moved = sum(
-        min(math.prod(view.sizes), spec.span) * dtype_named(spec.dtype).itemsize
-        for view in question.views
-        for spec in (question.operands[view.base],)
-    )
-    out = question.out
-    moved += math.prod(out.sizes) * dtype_named(out.dtype).itemsize
-    dtype = words["fp32"] if words.get("fp32") == "tf32" else words["dtype"]
-    return Work(dtype, _flops(question), moved)
-
-
-def _flops(question: Question) -> int | None:
-    """Return the operations that torch's flop counter counts; None for an op it does not know."""
-    from torch.utils.flop_counter import flop_registry
-
-    name = _COUNTED.get(question.op)
-    formula = None if name is None else flop_registry.get(getattr(torch.ops.aten, name))
-    if formula is None or question.out is None:
-        return None
-    shapes = [list(view.sizes) for view in question.views]
-    return int(formula(*shapes, out_val=list(question.out.sizes)))

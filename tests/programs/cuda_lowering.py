@@ -5,8 +5,8 @@
 One case a line on stdin, one result a line on stdout.
 
 Cases: ``winner`` triton, tma, decompose_k, extern or none (an empty table); ``m`` a size or a
-range; ``mode`` fallback or strict. The row is made by listing this torch's own candidates for the
-problem and taking the one asked for, so that its kwargs are complete.
+range, ``n`` and ``k`` sizes; ``mode`` fallback or strict. The row is made by listing this torch's
+own candidates for the problem and taking the one asked for, so that its kwargs are complete.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from warmup.events import Emitter, Event  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.choices import identify  # noqa: E402
 from warmup.inductor.describe import describe  # noqa: E402
-from warmup.inductor.tma import tma_candidates  # noqa: E402
+from warmup.inductor.search import Selection, unlisted  # noqa: E402
 from warmup.lookup import Lookup, OnMiss  # noqa: E402
 
 UIDS = {
@@ -56,7 +56,7 @@ UIDS = {
 }
 EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
 OPTIONS = {"max_autotune_gemm_backends": "ATEN,TRITON"}
-_SPARE = {"aten::bias_addmm"}  # torch 2.11 offers it beside addmm
+SPARE = {"aten::bias_addmm"}  # torch 2.11 offers it beside addmm
 
 
 def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv, FakeTensorMode]:
@@ -64,6 +64,7 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
     shapes = ShapeEnv()
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
     n, k = (32, 8192) if case["winner"] == "decompose_k" else (768, 1024)
+    n, k = case.get("n", n), case.get("k", k)
     m: Any = case["m"]
     if isinstance(m, list):
         source = ConstantSource("s_m")
@@ -149,18 +150,16 @@ def list_candidates(case: dict[str, Any]) -> dict[str, Winner]:
                     template_choices, kernel_inputs, templates, op_name, kw
                 )
             key = describe(op_name, kernel_inputs.nodes(), kernel_inputs.output_layout()).key
-            extra = tma_candidates(self, kernel_inputs, templates, op_name)
-            if extra:
-                template_choices = {**template_choices, extra.uid: iter(extra)}
+            selection = Selection(connect().version, self, kernel_inputs, templates, op_name)
             kept = []
-            for uid, candidates in template_choices.items():
+            for uid, candidates in {**template_choices, **unlisted(selection)}.items():
                 first = next(candidates, None)
                 if first is None:
                     continue
-                if uid.startswith("aten::") and uid not in _SPARE:
+                if uid.startswith("aten::") and uid not in SPARE:
                     kept.append(first)
-                if uid.startswith(UIDS[case["winner"]]) and key not in found and uid not in _SPARE:
-                    built = first.choice if uid.startswith("aten::") else _Unbuilt(first)
+                if uid.startswith(UIDS[case["winner"]]) and key not in found and uid not in SPARE:
+                    built = first.choice if uid.startswith("aten::") else Unbuilt(first)
                     winner = identify(built)
                     assert winner is not None, first.params.to_kwargs()
                     kwargs = {**dict(winner.kwargs), **case.get("tile", {})}
@@ -172,7 +171,7 @@ def list_candidates(case: dict[str, Any]) -> dict[str, Winner]:
     return found
 
 
-class _Unbuilt:
+class Unbuilt:
     """What `identify` needs of a choice, without generating its code."""
 
     def __init__(self, origin: Any) -> None:
@@ -181,7 +180,11 @@ class _Unbuilt:
 
 def run(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
     """Lower one case under its own table and return what came of it."""
-    rows = {} if case["winner"] == "none" else list_candidates(case)
+    return serve(case, {} if case["winner"] == "none" else list_candidates(case), generated)
+
+
+def serve(case: dict[str, Any], rows: dict[str, Winner], generated: list[str]) -> dict[str, Any]:
+    """Lower one case under a table of *rows* and return what came of it."""
     events: list[Event] = []
     lookup = Lookup(
         {key: Row(winner, EVIDENCE) for key, winner in rows.items()},
@@ -212,7 +215,8 @@ def run(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
     return result
 
 
-def main() -> None:
+def answer_each(answer: Callable[[dict[str, Any], list[str]], dict[str, Any]]) -> None:
+    """Print what *answer* makes of each case on stdin; the list grows by what is generated."""
     generated: list[str] = []
     original = select_algorithm.TritonTemplate.generate
 
@@ -223,9 +227,9 @@ def main() -> None:
     select_algorithm.TritonTemplate.generate = count
     for line in sys.stdin:
         case = {"epilogue": False, "mode": "strict", **json.loads(line)}
-        sys.stdout.write(json.dumps(run(case, generated)) + "\n")
+        sys.stdout.write(json.dumps(answer(case, generated)) + "\n")
         sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main()
+    answer_each(run)

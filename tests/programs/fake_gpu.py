@@ -167,6 +167,8 @@ def _pretend_torch(properties: Any) -> None:
     cuda.device_count = lambda: 2
     cuda.current_device = lambda: 0
     cuda.synchronize = lambda *_: None
+    cuda.get_rng_state = lambda *_: torch.get_rng_state()
+    cuda.set_rng_state = lambda *_: None
     cuda.get_device_capability = lambda *_, **__: (9, 0)
     cuda.get_device_properties = lambda *_, **__: properties
     from torch._subclasses import fake_tensor

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from hypothesis import strategies as st
 
-from warmup.choice import MAX_INT, Evidence, Flag, Rejection, Row, Winner
+from warmup.choice import MAX_INT, Evidence, Flag, Rejection, Row, Scope, Winner
 from warmup.kernel import LAUNCH
 from warmup.kind import Kind
-from warmup.method import L2, Launch, Method
+from warmup.method import L2, MAX_TOP_K, Launch, Method, Search
 from warmup.padding import PAD
 from warmup.problem import GEMM
 from warmup.runtime import Device, Runtime
@@ -71,6 +71,9 @@ def _rows(kind: Kind, keys: st.SearchStrategy[str]) -> st.SearchStrategy[dict[st
         peak_share=SHARES,
         clock_mhz=COUNTS,
         flags=st.lists(st.sampled_from(Flag), unique=True).map(tuple),
+        scope=st.sampled_from(Scope),
+        bare_us=st.none() | TIMES,
+        search=st.sampled_from(Search),
     )
     return st.dictionaries(keys, st.builds(Row, winners, evidence), max_size=4)
 
@@ -107,6 +110,7 @@ POLICIES = st.builds(
         l2=st.sampled_from(L2),
         near_tie=st.floats(0, 1),
         max_spread=st.floats(0, 1),
+        fused_top_k=st.integers(0, MAX_TOP_K),
     ),
     seed=st.integers(0, MAX_INT),
     tolerance=st.dictionaries(st.sampled_from(["bf16", "f16", "f32"]), st.floats(0, 1)),

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.choice import Family, Flag, Rejection, Row
-from warmup.method import L2, Launch, Method
+from warmup.choice import Family, Flag, Rejection, Row, Scope
+from warmup.method import L2, Launch, Method, Search
 from warmup.table import Policy, Table
 from warmup.table.codec import decode, digest_of, encode
 
@@ -28,6 +28,8 @@ OTHER = {
     "L2": L2.WARM,
     "tuple[tuple[Rejection, int], ...]": ((Rejection.WRONG, 2),),
     "tuple[Flag, ...]": (Flag.UNSTABLE,),
+    "Scope": Scope.FUSED,
+    "Search": Search.WIDE,
     "tuple[tuple[str, KwargValue], ...]": (("BLOCK_M", 16),),
     "Mapping[str, OptionValue]": {"freezing": True},
     "Mapping[str, float]": {"bf16": 0.5},

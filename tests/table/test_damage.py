@@ -299,6 +299,12 @@ def test_an_older_schema_is_its_own_error(text: str) -> None:
         ("spread", "-0.1"),
         ("peak_share", "true"),
         ("clock_mhz", "0"),
+        ("scope", '"whole"'),
+        ("scope", "1"),
+        ("scope", "null"),
+        ("bare_us", "0"),
+        ("search", '"narrow"'),
+        ("search", "null"),
     ],
 )
 def test_evidence_is_checked_to_the_last_value(text: str, name: str, raw: str) -> None:
@@ -309,7 +315,13 @@ def test_evidence_is_checked_to_the_last_value(text: str, name: str, raw: str) -
 
 @pytest.mark.parametrize(
     ("name", "raw"),
-    [("launch", '"fast"'), ("l2", '"hot"'), ("near_tie", "2"), ("max_spread", "null")],
+    [
+        ("launch", '"fast"'),
+        ("l2", '"hot"'),
+        ("near_tie", "2"),
+        ("max_spread", "null"),
+        ("fused_top_k", "-1"),
+    ],
 )
 def test_a_timing_method_is_one(text: str, name: str, raw: str) -> None:
     """How rows were timed is spelled in known words and shares."""

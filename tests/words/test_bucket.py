@@ -205,3 +205,14 @@ def test_an_unbound_dim_is_named() -> None:
     """A dim that no flag binds is a SettingsError that names the input and the dim."""
     with pytest.raises(SettingsError, match="--input x: nothing binds the dim 'batch'"):
         InputSpec("x", ("batch",), None).shape(Bucket((("seqlen", 560),)))
+
+
+def test_several_dims_follow_each_other() -> None:
+    """Each is a product of its own; a bucket of two of them is built once."""
+    buckets = parse_buckets(None, ["n=1;k=2,3", "n=1;k=3,4"])
+    assert [dict(bucket.sizes)["k"] for bucket in buckets] == [2, 3, 4]
+
+
+def test_sizes_can_be_numbers() -> None:
+    """As `warmup.build` takes them."""
+    assert parse_buckets([16, 64], None) == parse_buckets("16,64", None)

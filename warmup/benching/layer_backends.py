@@ -29,7 +29,6 @@ BACKENDS: Final = (EAGER, COMPILED, CUSTOM, *LIBRARIES)
 CUSTOM_OPTIONS: Final[Mapping[str, bool | int]] = {
     "max_autotune_pointwise": True,
     "coordinate_descent_tuning": True,
-    "coordinate_descent_check_all_directions": True,
 }
 
 

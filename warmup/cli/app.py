@@ -23,6 +23,7 @@ from warmup.cli.run import CONTEXT_SETTINGS
 from warmup.cli.run import run as run_command
 from warmup.cli.signals import interruptible
 from warmup.errors import SettingsError
+from warmup.method import Search
 
 app = typer.Typer(
     name="warmup",
@@ -85,7 +86,7 @@ def build(
         typer.Option(help="Instead of a model: what `warmup audit --misses-out` wrote."),
     ] = None,
     seqlens: Annotated[str | None, SEQLENS] = None,
-    dims: Annotated[str | None, DIMS] = None,
+    dims: Annotated[list[str] | None, DIMS] = None,
     inputs: Annotated[list[str] | None, INPUTS] = None,
     device: Annotated[str, DEVICE] = "auto",
     dtype: Annotated[str | None, DTYPE] = None,
@@ -111,6 +112,20 @@ def build(
     l2: Annotated[
         str | None, typer.Option(help="cold or warm: the L2 that candidates meet; default cold.")
     ] = None,
+    fused_top_k: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Candidates beside the library's that are timed with their epilogue; default 4.",
+        ),
+    ] = None,
+    search: Annotated[
+        Search, typer.Option(help="How many kernels are tried: default, wide or exhaustive.")
+    ] = Search.DEFAULT,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Time for a wider search, such as 20m: where it may gain most."),
+    ] = None,
     force: Annotated[bool, typer.Option(help="Tune again what the table has.")] = False,
     timings: Annotated[
         Path | None, typer.Option(help="Write every candidate's time here, as JSON lines.")
@@ -123,7 +138,13 @@ def build(
     from warmup.cli.render import print_build, print_build_json, write_timings
     from warmup.rebuilding import build_problems
 
-    of_model = {"--seqlens": seqlens, "--dims": dims, "--input": inputs, "--dtype": dtype}
+    of_model = {
+        "--seqlens": seqlens,
+        "--dims": dims,
+        "--input": inputs,
+        "--dtype": dtype,
+        "--budget": budget,
+    }
     shared: dict[str, Any] = {
         "device": device,
         "mode": mode,
@@ -131,6 +152,8 @@ def build(
         "tolerance": tolerance,
         "launch": launch,
         "l2": l2,
+        "fused_top_k": fused_top_k,
+        "search": search,
         "force": force,
     }
     if problems is not None and model is None:
@@ -141,6 +164,7 @@ def build(
         run = partial(build_problems, problems, out=out, **shared)
     elif model is not None and problems is None:
         shared |= {"seqlens": seqlens, "dims": dims, "inputs": tuple(inputs or ()), "dtype": dtype}
+        shared["budget"] = budget
         run = partial(build_model, model, out=out, **shared)
     else:
         raise typer.BadParameter("give one of --model and --problems")

@@ -38,7 +38,7 @@ def check(
     ] = False,
     model: Annotated[str | None, MODEL] = None,
     seqlens: Annotated[str | None, SEQLENS] = None,
-    dims: Annotated[str | None, DIMS] = None,
+    dims: Annotated[list[str] | None, DIMS] = None,
     inputs: Annotated[list[str] | None, INPUTS] = None,
     dtype: Annotated[str | None, DTYPE] = None,
     on_miss: Annotated[

@@ -23,7 +23,7 @@ def compare(
     model: Annotated[str, MODEL],
     *,
     seqlens: Annotated[str | None, SEQLENS] = None,
-    dims: Annotated[str | None, DIMS] = None,
+    dims: Annotated[list[str] | None, DIMS] = None,
     inputs: Annotated[list[str] | None, INPUTS] = None,
     dtype: Annotated[str | None, DTYPE] = None,
     device: Annotated[str, DEVICE] = "auto",

@@ -25,11 +25,12 @@ from warmup.problem import GEMM
 from warmup.table import Table
 from warmup.table.codec import digest_of, encode
 from warmup.table.merge import Difference
+from warmup.weight import WEIGHT
 
 _WIDE = 10_000
 _SHOWN = 20
 _EXPECTED = {None, Rejection.COMPILE, Rejection.LAUNCH}  # configs that are too large for a device
-_QUESTIONS = {"gemm": ("epilogue",), "pad": (), "launch": ()}
+_QUESTIONS = {"gemm": ("epilogue",), "pad": (), "launch": (), "weight": ("via",)}
 _CONFIG_MAP_BYTES = 1024 * 1024
 
 
@@ -39,7 +40,7 @@ def print_build(report: BuildReport) -> None:
     for result in report.buckets:
         for key in result.keys:
             named, row = ingredients_of(key), report.table.rows[key]
-            if kind_of(key) is LAUNCH:
+            if kind_of(key) in (LAUNCH, WEIGHT):
                 continue
             shape = f"{named['op']} {named['n']}x{named['k']}"
             question = named.get("epilogue", named.get("kind"))
@@ -66,10 +67,13 @@ def print_build(report: BuildReport) -> None:
         f"digest {report.digest[:16]}",
         soft_wrap=True,
     )
-    for key, reason in report.not_rebuilt.items():
-        _say(f"not rebuilt: {key}: {reason}")
-    for key, reason in report.not_tuned.items():
-        _say(f"not tuned: {key}: {reason}")
+    for what, keys in (
+        ("not rebuilt", report.not_rebuilt),
+        ("not tuned", report.not_tuned),
+        ("measured without its epilogue", report.not_fused),
+    ):
+        for key, reason in keys.items():
+            _say(f"{what}: {key}: {reason}")
 
 
 def _rejected_in_words(report: BuildReport) -> str:
@@ -128,6 +132,7 @@ def print_build_json(report: BuildReport) -> None:
             "known": list(report.known),
             "not_rebuilt": dict(report.not_rebuilt),
             "not_tuned": dict(report.not_tuned),
+            "not_fused": dict(report.not_fused),
             "peaks": None if report.peaks is None else dataclasses.asdict(report.peaks),
         }
     )
@@ -290,6 +295,7 @@ def _timings(tuned: Tuned) -> dict[str, Any]:
             {
                 "choice": str(timing.winner),
                 "time_us": timing.time_us,
+                "fused_us": timing.fused_us,
                 "rejection": timing.rejection,
                 "said": timing.said,
             }

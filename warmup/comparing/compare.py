@@ -35,7 +35,7 @@ def compare(
     model: str,
     *,
     seqlens: str | Sequence[int] | None = None,
-    dims: str | None = None,
+    dims: str | Sequence[str] | None = None,
     inputs: Sequence[str] = (),
     device: str = "auto",
     dtype: str | None = None,
@@ -60,8 +60,7 @@ def compare(
         TableError: a variant serves from a table, and it is missing or damaged.
         AdapterError: this torch is not supported.
     """
-    sizes = seqlens if seqlens is None or isinstance(seqlens, str) else ",".join(map(str, seqlens))
-    buckets = parse_buckets(sizes, dims)
+    buckets = parse_buckets(seqlens, dims)
     parse_inputs(inputs)
     chosen = parse_variants(variants, also, model)
     if rounds < FEWEST_ROUNDS:

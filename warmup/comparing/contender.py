@@ -7,6 +7,7 @@ It makes the first output of every bucket, then answers requests to check and to
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import time
 from collections import Counter
@@ -163,11 +164,13 @@ class Contender:
             self._inputs.append(make_inputs(model, specs, bucket, self._device, dtype))
 
     def _dtype(self) -> str:
-        """Return the dtype of the weights, or how their products are computed."""
+        """Return the dtype of the weights, else of the inputs, or how products are computed."""
         from warmup.inductor.epilogues import dtype_name
 
         assert self._module is not None
-        floats = (p.dtype for p in self._module.parameters() if p.is_floating_point())
+        given = tensors_in([(one.args, one.kwargs) for one in self._inputs])
+        tensors = itertools.chain(self._module.parameters(), given)
+        floats = (one.dtype for one in tensors if one.is_floating_point())
         name = dtype_name(next(floats, torch.float32))
         is_tf32 = self._device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
         return "tf32" if name == "f32" and is_tf32 else name

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from torch._inductor import compile_fx as compile_fx_module
@@ -20,6 +20,7 @@ from warmup.choice import MissReason, Winner
 from warmup.inductor.patches import Patches
 from warmup.inductor.port import Answers, Question
 from warmup.kinds import kind_of
+from warmup.method import Search
 from warmup.padding import PAD
 
 _MARK: Final = "_warmup_decisions"
@@ -102,6 +103,13 @@ class _Counted(Answers):
     @property
     def tunes(self) -> bool:
         return self._answers.tunes
+
+    @property
+    def search(self) -> Search:
+        return self._answers.search
+
+    def neighbours(self, key: str) -> Sequence[Winner]:
+        return self._answers.neighbours(key)
 
     def find(self, key: str) -> Winner | MissReason:
         return self._answers.find(key)

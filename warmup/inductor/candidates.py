@@ -21,9 +21,13 @@ from torch._subclasses import FakeTensorMode
 from warmup.choice import Winner
 from warmup.inductor.calls import spec_of
 from warmup.inductor.choices import identify
+from warmup.inductor.describe import current_node
 from warmup.inductor.port import LiveTrial, Question
-from warmup.trial import Candidate, Fill, Operands, Spec, TensorSpec, ViewSpec
+from warmup.inductor.regions import region_of
+from warmup.problem import NO_EPILOGUE
+from warmup.trial import Candidate, Fill, Operands, Region, Spec, TensorSpec, ViewSpec
 
+_ALONE: Final = f"epilogue={NO_EPILOGUE}"
 _SCALES: Final = (2, 3)  # of the operands of scaled_mm
 _ENVIRONMENT: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
@@ -52,7 +56,7 @@ def question_of(
             make_call=lambda candidate, sets: _live_call(found[candidate.winner], sets),
         )
         candidates = tuple(map(Candidate, found))
-        return Question(key, name, str(device), candidates, live=live)
+        return Question(key, name, str(device), candidates, live=live, region=_region(key, ()))
     specs, uncompiled = _specs(found)
     with FakeTensorMode():  # only sizes and strides are wanted, and no memory
         args = AlgorithmSelectorCache.get_inputs(
@@ -66,20 +70,36 @@ def question_of(
         ViewSpec(names.index(node.get_name()), *_shape(view), int(view.storage_offset()))
         for node, view in zip(input_nodes, args.extern.input_tensors, strict=True)
     )
+    operands = tuple(
+        _operand(tensor, [view for view in views if view.base == i], name, i)
+        for i, tensor in enumerate(args.triton.input_tensors)
+    )
     return Question(
         key,
         name,
         str(device),
         tuple(Candidate(winner, spec) for winner, spec in specs.items() if spec is not None),
-        operands=tuple(
-            _operand(tensor, [view for view in views if view.base == i], name, i)
-            for i, tensor in enumerate(args.triton.input_tensors)
-        ),
+        operands=operands,
         views=views,
         out=TensorSpec(*_shape(out), int(library_out.storage_offset()), _dtype_name(out)),
         environment={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         uncompiled=uncompiled,
+        region=_region(
+            key,
+            [
+                TensorSpec(view.sizes, view.strides, view.offset, operands[view.base].dtype)
+                for view in views
+            ],
+        ),
     )
+
+
+def _region(key: str, views: Sequence[TensorSpec]) -> Region | None:
+    """Return the region of the GEMM being lowered, whose operands are *views*."""
+    node = current_node()
+    if node is None:
+        return None
+    return region_of(node, views, has_epilogue=not key.endswith(_ALONE))
 
 
 def _specs(found: Mapping[Winner, Any]) -> tuple[dict[Winner, Spec | None], tuple[Winner, ...]]:

@@ -34,9 +34,11 @@ from warmup.inductor.offered import HeldBack, generate, library_or_first, matchi
 from warmup.inductor.options import option_value, tuning_is_on
 from warmup.inductor.patches import Patches
 from warmup.inductor.port import Answers
-from warmup.inductor.tma import tma_candidates
+from warmup.inductor.search import Selection, search, unlisted
 from warmup.inductor.versions import Version
+from warmup.method import Search
 from warmup.problem import COVERED, CPU_LINEAR, LIBRARY_ONLY, VIA_CHOICES
+from warmup.search import Searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class _Asked:
     key: str
     name: str
     choices: list[Any]
+    searched: Searched | None
 
 
 class GemmChoices:
@@ -95,12 +98,11 @@ class GemmChoices:
             except ProblemError:
                 key = None
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
-            extra = tma_candidates(handler, kernel_inputs, templates, op_name)
+            selection = Selection(self._version, handler, kernel_inputs, templates, op_name)
             if isinstance(answer, MissReason) and self._answers.tunes:
-                return [*everything(), *extra]
-            if extra:
-                template_choices = {**template_choices, extra.uid: iter(extra)}
-            kept = self._keep(template_choices, templates, answer)
+                return self._widen(selection, everything(), key)
+            offered = {**template_choices, **unlisted(selection)}
+            kept = self._keep(offered, templates, answer)
             if kept or "ATEN" in option_value("max_autotune_gemm_backends"):
                 return kept
             # The caller switched the library off, and a selection without choices is an error:
@@ -115,6 +117,18 @@ class GemmChoices:
             return everything()
 
         return finalize
+
+    def _widen(self, selection: Selection, listed: list[Any], key: str | None) -> list[Any]:
+        """Return what inductor *listed* and what the search adds; note what that came to.
+
+        A selection may be listed in parts: from torch 2.12 on addmm asks for its templates last.
+        """
+        word = Search.DEFAULT if key is None else self._answers.search
+        near = () if key is None or word is Search.DEFAULT else self._answers.neighbours(key)
+        found = search(selection, word, listed, near)
+        before = getattr(self._local, "searched", None)
+        self._local.searched = found.searched if before is None else before + found.searched
+        return [*listed, *found.choices]
 
     def _keep(
         self,
@@ -148,9 +162,13 @@ class GemmChoices:
             self._local.dropped += 1
             self._local.rejected = rejected
 
-    def _take_notes(self) -> tuple[int, MissReason | None]:
-        notes = getattr(self._local, "dropped", 0), getattr(self._local, "rejected", None)
-        self._local.dropped, self._local.rejected = 0, None
+    def _take_notes(self) -> tuple[int, MissReason | None, Searched | None]:
+        notes = (
+            getattr(self._local, "dropped", 0),
+            getattr(self._local, "rejected", None),
+            getattr(self._local, "searched", None),
+        )
+        self._local.dropped, self._local.rejected, self._local.searched = 0, None, None
         return notes
 
     def _wrap_add_choices(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,7 +199,7 @@ class GemmChoices:
                 ready = generate(choices)
                 declined = self._active and name in LIBRARY_ONLY and tuning_is_on()
                 return proceed([library_or_first(name, ready)] if declined else ready)
-            dropped, rejected = self._take_notes()
+            dropped, rejected, searched = self._take_notes()
             try:
                 post_op = post_op_of(choices) if name in CPU_LINEAR else None
                 key = describe(name, list(input_nodes), layout, post_op).key
@@ -199,7 +217,8 @@ class GemmChoices:
                 return proceed(generate(choices))  # nothing to choose from is no decision
             if self._answers.tunes and key is not None:
                 kw["return_multi_template"] = False
-                return self._tune(key, name, generate(choices), proceed)
+                asked = _Asked(key, name, generate(choices), searched)
+                return self._tune(asked, proceed)
             fallback = library_or_first(name, choices)
             self._answers.miss(key or _undescribed(name), answer, str(identify(fallback)))
             return proceed([fallback])
@@ -208,12 +227,10 @@ class GemmChoices:
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def _tune(
-        self, key: str, name: str, choices: list[Any], proceed: Callable[[list[Any]], Any]
-    ) -> Any:
-        self._local.asked = _Asked(key, name, choices)
+    def _tune(self, asked: _Asked, proceed: Callable[[list[Any]], Any]) -> Any:
+        self._local.asked = asked
         try:
-            return proceed(choices)
+            return proceed(asked.choices)
         finally:
             self._local.asked = None
 
@@ -253,6 +270,7 @@ class GemmChoices:
                         question,
                         uncompiled=(*question.uncompiled, *uncompiled),
                         library=identify(library_or_first(asked.name, asked.choices)),
+                        searched=asked.searched,
                     )
                 )
                 chosen = [choice for choice in ready if identify(choice) == winner]

@@ -38,6 +38,7 @@ INTERNALS: Final = (
     ),
     "torch._inductor.autotune_process:TritonGPUBenchmarkRequest.make_run_fn",
     "torch._inductor.choices:InductorChoices.get_ktc(self, kernel_inputs, template, op_name)",
+    "torch._inductor.choices:get_template_heuristic(template_name, device_type, op_name)",
     (
         "torch._inductor.codegen.cpp_gemm_template:CppGemmTemplate.add_choices"
         "(choices, layout, input_nodes)"
@@ -48,6 +49,7 @@ INTERNALS: Final = (
     "torch._inductor.config:max_autotune",
     "torch._inductor.config:max_autotune_gemm",
     "torch._inductor.config:_config",
+    "torch._inductor.config:triton.num_decompose_k_splits",
     "torch._inductor.cpp_builder:get_cpp_compiler()",
     "torch._inductor.exc:InvalidCxxCompiler",
     "torch._inductor.async_compile:AsyncCompile.triton(self, kernel_name, source_code)",
@@ -63,7 +65,10 @@ INTERNALS: Final = (
     "torch._inductor.fx_passes.pad_mm:is_padded_faster(key, ori_time, pad_time)",
     "torch._inductor.fx_passes.pad_mm:should_exclude_padding_time(match, arg_name)",
     "torch._inductor.ir:FlexibleLayout.get_fixed_layout_without_freezing(self)",
+    "torch._inductor.kernel_inputs:MMKernelInputs.mat1mat2",
     "torch._inductor.kernel_inputs:MMKernelInputs.mnk_symbolic",
+    "torch._inductor.kernel.bmm:bmm_template.uid",
+    "torch._inductor.kernel.mm:decompose_k_subgraph_template.uid",
     "torch._inductor.kernel.mm:mm_template.uid",
     "torch._inductor.kernel.mm:persistent_tma_mm_template.uid",
     (
@@ -117,6 +122,12 @@ INTERNALS: Final = (
     "torch._inductor.select_algorithm:PRINT_AUTOTUNE",
     "torch._inductor.codegen.subgraph:SubgraphChoiceCaller._compile_for_benchmarking(self)",
     "torch._inductor.codegen.subgraph:SubgraphTemplate",
+    "torch._inductor.sizevars:SizeVarAllocator.statically_known_equals(self, left, right)",
+    "torch._inductor.sizevars:SizeVarAllocator.statically_known_leq(self, left, right)",
+    (
+        "torch._inductor.sizevars:SizeVarAllocator.statically_known_multiple_of"
+        "(self, numerator, denominator)"
+    ),
     "torch._inductor.utils:can_use_tma",
     "torch._inductor.utils:fresh_cache",
     "torch._inductor.virtualized:V",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from warmup.choice import MissReason, Winner
-from warmup.trial import Candidate, Operands, TensorSpec, ViewSpec
+from warmup.method import Search
+from warmup.search import Searched
+from warmup.trial import Candidate, Operands, Region, TensorSpec, ViewSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,8 @@ class Question:
     """One selection to be measured; see `warmup.trial.Trial` for its parts.
 
     ``live`` is how to measure in this process, None when another one does. ``uncompiled`` are
-    candidates that did not compile.
+    candidates that did not compile. ``region`` is what may be fused into it, None where nothing is,
+    and ``known`` are winners of other keys.
     """
 
     key: str
@@ -37,6 +40,9 @@ class Question:
     live: LiveTrial | None = None
     uncompiled: tuple[Winner, ...] = ()
     library: Winner | None = None
+    region: Region | None = None
+    searched: Searched | None = None
+    known: Mapping[str, Winner] = field(default_factory=dict)
 
 
 class Answers(Protocol):
@@ -45,6 +51,13 @@ class Answers(Protocol):
     @property
     def tunes(self) -> bool:
         """True when a question without a row is to be benchmarked and reported to `tuned`."""
+
+    @property
+    def search(self) -> Search:
+        """Which candidates a GEMM selection has beyond inductor's own (only when `tunes`)."""
+
+    def neighbours(self, key: str) -> Sequence[Winner]:
+        """Return winners of GEMM problems near *key*, nearest first (only when `tunes`)."""
 
     def find(self, key: str) -> Winner | MissReason:
         """Return the winner for a GEMM key, or why there is none. Emits nothing."""

@@ -9,6 +9,7 @@ from typing import Final
 import torch
 
 from warmup.choice import Rejection, Winner
+from warmup.errors import BuildError
 from warmup.measuring.clock import Batch, Call, batch_of
 from warmup.measuring.rounds import run_rounds
 from warmup.method import Method
@@ -22,6 +23,7 @@ _RETRIES: Final = 3
 _FINAL_SHARE: Final = 1.25  # of the fastest time
 _FINALISTS: Final = 8
 _SAID: Final = 300
+_COMPILING: Final = ("Compil", "Inductor", "Lowering")  # in the names of what compilers raise
 
 
 @dataclass
@@ -176,4 +178,5 @@ def reason_for(error: BaseException) -> Rejection:
     # Triton's OutOfResources, wrapped by inductor or not; too many threads or shared memory.
     if "OutOfResources" in name or "out of resource" in text or "invalid argument" in text:
         return Rejection.LAUNCH
-    return Rejection.COMPILE if "Compil" in name else Rejection.CRASHED
+    is_compiling = isinstance(error, BuildError) or any(word in name for word in _COMPILING)
+    return Rejection.COMPILE if is_compiling else Rejection.CRASHED

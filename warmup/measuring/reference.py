@@ -22,18 +22,18 @@ def reference_of(trial: Trial, operands: Sequence[torch.Tensor]) -> torch.Tensor
     """
     if any(operand.layout is not torch.strided for operand in operands):
         return None  # packed, as mkldnn wants it
-    wide = _wide(operands[-1].dtype)
-    with _full_precision():
+    wide = wide_dtype(operands[-1].dtype)
+    with full_precision():
         return _product(trial, [operand.to(wide) for operand in operands])
 
 
 def widened(out: torch.Tensor) -> torch.Tensor:
     """Return *out* in the precision that references have."""
-    return out.to(_wide(out.dtype))
+    return out.to(wide_dtype(out.dtype))
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Return float64 for float32 and for integers, whose products it holds exactly."""
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return float32; for float32, and for integers, whose products it holds exactly, float64."""
     is_narrow = dtype.is_floating_point and dtype.itemsize < torch.float32.itemsize
     return torch.float32 if is_narrow else torch.float64
 
@@ -84,7 +84,8 @@ def judge_output(
 
 
 @contextlib.contextmanager
-def _full_precision() -> Iterator[None]:
+def full_precision() -> Iterator[None]:
+    """Multiply float32 matrices in float32 inside, not in TF32."""
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     matmul.fp32_precision = "ieee"

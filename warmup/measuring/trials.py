@@ -5,7 +5,7 @@ Nothing here protects from a candidate that faults or hangs; `warmup.measuring.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -32,6 +32,8 @@ _FRESH_SEED: Final = 1_000_003
 
 MakeSets = Callable[[int, int], Operands]  # seed, most sets
 MakeCall = Callable[[Candidate, Operands], Call]
+Outputs = Sequence[torch.Tensor]
+MakeReference = Callable[[Operands], Outputs | None]  # None where it is unknown
 
 
 def run_trial(
@@ -39,6 +41,7 @@ def run_trial(
     make_sets: MakeSets,
     make_call: MakeCall,
     *,
+    make_reference: MakeReference | None = None,
     at: At = lambda _winner, _stage: None,
     rejected: Collection[Outcome] = (),
     is_lost: Callable[[BaseException], bool] = lambda _error: False,
@@ -49,6 +52,7 @@ def run_trial(
     are timed in turn, then the fastest again, until their spread is narrow or the retries are used
     up. The winner is called once more on fresh data, and its time held against the wall clock and
     the measured peaks; when it fails there it is rejected and the next one is looked at.
+    *make_reference* says what is computed from an operand set, where that is not the product alone.
 
     *at* is told before a candidate runs. Those in *rejected* are not run. An error after which the
     device cannot be used, as *is_lost* tells, is raised.
@@ -72,7 +76,7 @@ def run_trial(
         at=at,
         is_lost=is_lost,
     )
-    examiner = _Examiner(trial, device, make_call, contest)
+    examiner = _Examiner(trial, device, make_call, contest, make_reference)
     examiner.check(sets)
     contest.run()
     examiner.confirm(make_sets)
@@ -83,10 +87,16 @@ class _Examiner:
     """Checks the contenders of one trial before the contest, and the winner after it."""
 
     def __init__(
-        self, trial: Trial, device: torch.device, make_call: MakeCall, contest: Contest
+        self,
+        trial: Trial,
+        device: torch.device,
+        make_call: MakeCall,
+        contest: Contest,
+        make_reference: MakeReference | None,
     ) -> None:
         self._trial, self._device = trial, device
         self._make_call, self._contest = make_call, contest
+        self._make_reference = make_reference or self._product
         self._specs = {candidate.winner: candidate for candidate in trial.candidates}
 
     def check(self, sets: Operands) -> None:
@@ -104,7 +114,7 @@ class _Examiner:
     def confirm(self, make_sets: MakeSets) -> None:
         """Hold the winner against fresh data, the peaks and the wall clock, until one stands."""
         confirmed: list[Contender] = []
-        fresh: tuple[Operands, torch.Tensor | None] | None = None
+        fresh: tuple[Operands, Outputs | None] | None = None
         while True:
             winner = self._winner()
             if winner is None or winner in confirmed:
@@ -114,9 +124,7 @@ class _Examiner:
                 fresh = sets, self._reference(sets)
             data = fresh
 
-            def look_again(
-                one: Contender, data: tuple[Operands, torch.Tensor | None] = data
-            ) -> None:
+            def look_again(one: Contender, data: tuple[Operands, Outputs | None] = data) -> None:
                 call = self._make_call(self._specs[one.winner], data[0])
                 self._compare(one, call, *data)
                 if one.is_open:
@@ -139,11 +147,15 @@ class _Examiner:
             return None
         return next(one for one in contenders if one.outcome is verdict.outcome)
 
-    def _reference(self, sets: Operands) -> torch.Tensor | None:
-        """Return what the product should be; where that is unknown, what the control says it is."""
+    def _product(self, sets: Operands) -> Outputs | None:
+        known = reference_of(self._trial, sets.views(0))
+        return None if known is None else [known]
+
+    def _reference(self, sets: Operands) -> Outputs | None:
+        """Return what should come out; where that is unknown, what the control says it is."""
         if self._trial.tolerance is None:
             return None
-        known = reference_of(self._trial, sets.views(0))
+        known = self._make_reference(sets)
         library = self._trial.library
         control = next((one for one in self._contest.contenders if one.winner == library), None)
         if known is not None or control is None or not control.is_open:
@@ -153,25 +165,26 @@ class _Examiner:
         def ask(one: Contender) -> None:
             made = self._make_call(self._specs[one.winner], sets)(0)
             self._synchronize()
-            found.append(widened(_output(made, sets)).clone())
+            found.extend(widened(one).clone() for one in _outputs(made, sets))
 
         self._contest.attempt(control, "reference", ask)
-        return found[0] if found else None
+        return found or None
 
     def _compare(
-        self, contender: Contender, call: Call, sets: Operands, reference: torch.Tensor | None
+        self, contender: Contender, call: Call, sets: Operands, reference: Outputs | None
     ) -> None:
         sets.poison()
         found = call(0)
         self._synchronize()
         if reference is None or self._trial.tolerance is None:
             return
-        out = _output(found, sets)
-        error, rejection, said = judge_output(out, reference, self._trial.tolerance)
-        worst = max(error, contender.outcome.error or 0.0)
-        contender.outcome = replace(contender.outcome, error=worst)
-        if rejection is not None:
-            contender.reject(rejection, said)
+        for out, expected in zip(_outputs(found, sets), reference, strict=True):
+            error, rejection, said = judge_output(out, expected, self._trial.tolerance)
+            worst = max(error, contender.outcome.error or 0.0)
+            contender.outcome = replace(contender.outcome, error=worst)
+            if rejection is not None:
+                contender.reject(rejection, said)
+                return
 
     def _check_peaks(self, winner: Contender) -> None:
         """Measure again what is faster than the peaks allow, or far too slow; reject the first."""
@@ -212,6 +225,8 @@ class _Examiner:
             torch.cuda.synchronize(self._device)
 
 
-def _output(made: object, sets: Operands) -> torch.Tensor:
-    """Return what a call returned when it makes its own output, else the one that it was given."""
-    return made if isinstance(made, torch.Tensor) else sets.out(0, at_offset=True)
+def _outputs(made: object, sets: Operands) -> Outputs:
+    """Return what a call returned when it makes its own outputs, else the one it was given."""
+    if isinstance(made, tuple):
+        return made
+    return [made if isinstance(made, torch.Tensor) else sets.out(0, at_offset=True)]

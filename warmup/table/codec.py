@@ -17,7 +17,7 @@ from warmup.choice import MAX_INT, Family, KwargValue, Row, Winner
 from warmup.errors import ProblemError, TableSchemaError
 from warmup.kind import Kind
 from warmup.kinds import KINDS, kind_of
-from warmup.method import L2, Launch, Method
+from warmup.method import L2, MAX_TOP_K, Launch, Method
 from warmup.runtime import Device, Runtime
 from warmup.table.decode import Node, load_json
 from warmup.table.evidence import evidence_from_json, evidence_to_json, plain_evidence
@@ -30,7 +30,7 @@ _WORD = re.compile(r"tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32}")
 _OPTION = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
 _DTYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _HASH = re.compile(r"[0-9a-f]{8,64}")
-_TIMING: Final = frozenset({"launch", "l2", "near_tie", "max_spread"})
+_TIMING: Final = frozenset({"launch", "l2", "near_tie", "max_spread", "fused_top_k"})
 
 _DEVICE_TEXT: Final = ("type", "vendor", "name", "arch")
 _DEVICE_COUNT: Final = ("sm_count", "memory_gib", "threads")
@@ -192,6 +192,7 @@ def _timing(method: Method) -> dict[str, object]:
         "l2": method.l2.value,
         "near_tie": float(method.near_tie),
         "max_spread": float(method.max_spread),
+        "fused_top_k": method.fused_top_k,
     }
 
 
@@ -205,6 +206,7 @@ def _read_timing(node: Node) -> Method:
         l2=L2(members["l2"].string(16)),
         near_tie=members["near_tie"].number(0, 1),
         max_spread=members["max_spread"].number(0, 1),
+        fused_top_k=members["fused_top_k"].integer(0, MAX_TOP_K),
     )
 
 

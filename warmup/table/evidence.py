@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from warmup.choice import MAX_INT, Evidence, Flag, Rejection
+from warmup.choice import MAX_INT, Evidence, Flag, Rejection, Scope
+from warmup.method import Search
 from warmup.table.decode import Node
+
+_Word = TypeVar("_Word", Scope, Search)
 
 _MIN_US: Final = 1e-6
 _MAX_US: Final = 1e9
@@ -20,6 +23,7 @@ _NUMBERS: Final[Mapping[str, tuple[bool, float, float]]] = {
     "time_us": (False, _MIN_US, _MAX_US),
     "library_us": (True, _MIN_US, _MAX_US),
     "runner_up_us": (True, _MIN_US, _MAX_US),
+    "bare_us": (True, _MIN_US, _MAX_US),
     "spread": (True, 0, _MAX_SHARE),
     "band": (True, 0, _MAX_SHARE),
     "error": (True, 0, _MAX_SHARE),
@@ -30,7 +34,9 @@ _NUMBERS: Final[Mapping[str, tuple[bool, float, float]]] = {
     "clock_mhz": (True, 1, MAX_INT),
 }
 _INTEGERS: Final = frozenset({"tried", "clock_mhz"})
-_FIELDS: Final = frozenset({*_NUMBERS, "runner_up", "rejected", "flags"})
+_FIELDS: Final = frozenset({*_NUMBERS, "runner_up", "rejected", "flags", "scope", "search"})
+_SCOPES: Final = {scope.value: scope for scope in Scope}
+_SEARCHES: Final = {search.value: search for search in Search}
 _PLAIN: Final = tuple(
     (name, int if name in _INTEGERS else float, *bounds) for name, bounds in _NUMBERS.items()
 )
@@ -44,6 +50,8 @@ def evidence_to_json(evidence: Evidence) -> dict[str, object]:
         "runner_up": evidence.runner_up,
         "rejected": {reason.value: count for reason, count in evidence.rejected},
         "flags": [flag.value for flag in evidence.flags],
+        "scope": evidence.scope.value,
+        "search": evidence.search.value,
     }
 
 
@@ -79,7 +87,14 @@ def plain_evidence(value: Any) -> Evidence | None:
         return None
     if type(value["rejected"]) is not dict or type(value["flags"]) is not list:
         return None
-    return Evidence(runner_up=runner_up, **numbers)
+    scope, search = _known(value.get("scope"), _SCOPES), _known(value.get("search"), _SEARCHES)
+    if scope is None or search is None:
+        return None
+    return Evidence(runner_up=runner_up, scope=scope, search=search, **numbers)
+
+
+def _known(value: Any, words: Mapping[str, _Word]) -> _Word | None:
+    return words.get(value) if type(value) is str else None
 
 
 def _checked(node: Node) -> Evidence:
@@ -92,6 +107,8 @@ def _checked(node: Node) -> Evidence:
         runner_up=members["runner_up"].optional(lambda n: n.string(_MAX_CHOICE)),
         rejected=tuple(sorted(_read_rejected(*one) for one in members["rejected"].items())),
         flags=_read_flags(members["flags"]),
+        scope=_read_word(members["scope"], _SCOPES),
+        search=_read_word(members["search"], _SEARCHES),
         **numbers,
     )
 
@@ -116,6 +133,12 @@ def _read_flags(node: Node) -> tuple[Flag, ...]:
         if type(flag) is not str or flag not in set(Flag):
             node.fail(f"not a flag; expected any of {', '.join(Flag)}")
     return tuple(Flag(flag) for flag in value)
+
+
+def _read_word(node: Node, words: Mapping[str, _Word]) -> _Word:
+    if node.string(16) not in words:
+        node.fail(f"expected one of {', '.join(words)}")
+    return words[node.string(16)]
 
 
 def _number(name: str, value: float | None) -> float | None:

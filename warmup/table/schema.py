@@ -10,7 +10,7 @@ from warmup.choice import Row
 from warmup.method import Method
 from warmup.runtime import Runtime
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 OptionValue = bool | int | float | str | None
 
@@ -50,7 +50,7 @@ def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], 
     ]
     fields += [
         (f"policy timing {name}", getattr(a.timing, name), getattr(b.timing, name))
-        for name in ("launch", "l2", "near_tie", "max_spread")
+        for name in ("launch", "l2", "near_tie", "max_spread", "fused_top_k")
     ]
     for what in ("options", "tolerance"):
         mine, theirs = getattr(a, what), getattr(b, what)

@@ -1,0 +1,88 @@
+"""Products measured with what follows them: a build, its child program, a CPU; real compiles."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests" / "programs"
+MODEL = """
+import torch
+from torch import nn
+
+
+class Summed(nn.Module):
+    def forward(self, a, b, r):
+        y = torch.relu(a @ b) + r
+        return y, y.amax(-1)
+
+
+class Plain(nn.Module):
+    def forward(self, a, b, r):
+        return a @ b
+
+
+def example_inputs(seqlen):
+    return torch.randn(seqlen, 128), torch.randn(128, 64), torch.randn(seqlen, 64)
+"""
+SUMMED = "mm m=16 n=64 k=128 f32 a=row b=row out=f32 fp32=ieee | epilogue=relu,add(f32[16,64])"
+PLAIN = "mm m=16 n=64 k=128 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
+
+Build = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    """``build("Summed", 4)``: the rows that a build makes of it, offered a slow call as well."""
+    (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
+
+    def run(name: str, top_k: int) -> dict[str, Any]:
+        target = [f"{tmp_path / 'model.py'}:{name}", "16", str(tmp_path / "table.json")]
+        done = subprocess.run(
+            [sys.executable, str(PROGRAMS / "two_candidates.py"), *target, str(top_k)],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+            },
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    return run
+
+
+def test_a_product_is_measured_with_what_follows_it(build: Build) -> None:
+    """Compiled with each candidate, in the child, the library's kernel first; its own row says so.
+
+    The other candidate takes ten times as long alone as all of the region, so it is left out.
+    """
+    found = build("Summed", 4)
+    row = found["rows"][SUMMED]
+    assert found["not_fused"] == {}
+    assert (row["winner"], row["scope"]) == ("aten::mm", "fused")
+    assert row["fused"][0] == "aten::mm"
+    assert row["bare_us"] > 0
+
+
+def test_nothing_to_fuse_is_measured_alone(build: Build) -> None:
+    """Where no kernel could take anything in, there is nothing to compile."""
+    row = build("Plain", 4)["rows"][PLAIN]
+    assert (row["scope"], row["fused"], row["bare_us"]) == ("bare", [], None)
+
+
+def test_top_k_zero_measures_products_alone(build: Build) -> None:
+    """``--fused-top-k 0`` is the build without regions."""
+    row = build("Summed", 0)["rows"][SUMMED]
+    assert (row["scope"], row["fused"], row["bare_us"]) == ("bare", [], None)

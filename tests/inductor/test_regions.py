@@ -1,0 +1,152 @@
+"""Regions of GEMMs: cut out of graphs lowered for a stated H100, and made into modules again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from warmup.choice import Family, Winner
+from warmup.inductor.regions import module_of, region_of
+from warmup.method import Method
+from warmup.trial import Region, TensorSpec, Trial, trial_from_json, trial_to_json
+
+pytest.importorskip("triton")
+
+ROOT = Path(__file__).resolve().parents[2]
+GATE = "mm m=64 n=512 k=256 bf16 a=row b=row out=bf16 | epilogue=silu,mul(bf16[64,512])"
+UP = "mm m=64 n=512 k=256 bf16 a=row b=row out=bf16 | epilogue=mul(bf16[64,512])"
+DOWN = "mm m=64 n=256 k=512 bf16 a=row b=row out=bf16 | epilogue=none"
+GELU = "addmm m=64 n=512 k=256 bf16 a=row b=row bias=1d out=bf16 | epilogue=gelu_tanh"
+CASES = ("gelu", "gated", "residual", "whole", "quantized")
+
+Cut = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cuts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Cut]]:
+    """For each model what was cut out of it, by the key in the model."""
+    folder = tmp_path_factory.mktemp("regions")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests/programs/region_lowering.py"), *CASES],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+            "TRITON_CACHE_DIR": str(folder / "triton"),
+        },
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    found: dict[str, list[Cut]] = json.loads(done.stdout)
+    return {name: {cut["key"]: cut for cut in cut_out} for name, cut_out in found.items()}
+
+
+def test_a_region_asks_for_the_key_that_it_was_cut_for(cuts: dict[str, dict[str, Cut]]) -> None:
+    """Lowered alone, every region makes inductor ask what the model made it ask."""
+    regions = [cut for found in cuts.values() for cut in found.values() if cut["steps"]]
+    assert len(regions) == 4
+    assert [cut["key"] for cut in regions if cut["key"] not in cut["again"]] == []
+
+
+def test_an_activation_is_in_the_region(cuts: dict[str, dict[str, Cut]]) -> None:
+    """From the product to the cast back to its dtype, which is what the model wants of it."""
+    found = cuts["gelu"][GELU]
+    assert found["steps"][0] == "aten.addmm.default"
+    assert "aten.tanh.default" in found["steps"]
+    assert found["outputs"] == ["prims.convert_element_type.default"]
+
+
+def test_both_products_of_a_gate_are_in_the_region_of_either(
+    cuts: dict[str, dict[str, Cut]],
+) -> None:
+    """Only one of them can take the multiplication, so each is measured beside the other."""
+    assert [sorted(cuts["gated"][key]["again"]) for key in (GATE, UP)] == [sorted([GATE, UP])] * 2
+
+
+def test_a_product_with_nothing_to_fuse_has_no_region(cuts: dict[str, dict[str, Cut]]) -> None:
+    """Neither the last one of a model, nor one whose sum became its bias before a norm."""
+    alone = [*cuts["whole"].values(), *cuts["residual"].values(), cuts["gated"][DOWN]]
+    assert [cut["steps"] for cut in alone] == [None] * 4
+
+
+def test_a_weight_that_is_kept_in_fewer_bytes_is_cast_in_the_region(
+    cuts: dict[str, dict[str, Cut]],
+) -> None:
+    """A template reads int8 itself; a library call needs a copy in bf16 at every call."""
+    (found,) = cuts["quantized"].values()
+    assert found["steps"] == ["prims.convert_element_type.default", "aten.mm.default"]
+
+
+def _two_outputs(
+    x: torch.Tensor, w: torch.Tensor, r: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y = torch.relu(x @ w) + r
+    return y, y.amax(-1) @ r
+
+
+def _cut(*inputs: torch.Tensor) -> tuple[GraphModule, Region]:
+    graph = make_fx(_two_outputs)(*inputs)
+    gemm = next(node for node in graph.graph.nodes if node.target is torch.ops.aten.mm.default)
+    for node in graph.graph.nodes:  # as inductor traces: fake, here real
+        if "tensor_meta" in node.meta and "val" not in node.meta:
+            node.meta["val"] = torch.empty(node.meta["tensor_meta"].shape)
+    region = region_of(gemm, (), has_epilogue=True)
+    assert region is not None
+    return graph, region
+
+
+def _inputs(*sizes: int) -> tuple[torch.Tensor, ...]:
+    source = torch.Generator().manual_seed(0)
+    m, n = sizes
+    shapes = ((m, 32), (32, n), (m, n))
+    return tuple(torch.randn(shape, generator=source) for shape in shapes)
+
+
+def test_the_module_of_a_region_computes_what_the_graph_does() -> None:
+    """Whatever other nodes want of it is an output: here the sum, and what is reduced from it."""
+    inputs = _inputs(16, 16)
+    _, region = _cut(*inputs)
+    summed, largest = module_of(region, torch.device("cpu"))(*inputs)
+    expected = torch.relu(inputs[0] @ inputs[1]) + inputs[2]
+    torch.testing.assert_close((summed, largest.squeeze(0)), (expected, expected.amax(-1)))
+
+
+def test_a_region_survives_the_way_to_another_process() -> None:
+    """As a part of its trial, through JSON."""
+    _, region = _cut(*_inputs(8, 8))
+    spec, library = TensorSpec((1,), (1,), 0, "float32"), Winner(Family.EXTERN, "aten::mm")
+    trial = Trial(
+        key="k",
+        op="mm",
+        device="cpu",
+        operands=region.inputs,
+        views=(),
+        out=spec,
+        candidates=(),
+        library=library,
+        method=Method(),
+        region=region,
+        options={"freezing": True},
+        known=(("other", library),),
+    )
+    assert trial_from_json(json.loads(json.dumps(trial_to_json(trial)))) == trial
+
+
+@pytest.mark.parametrize("target", ["aten.mm", "os.system.default", "aten.__class__.x", "a b.c.d"])
+def test_only_operators_of_torch_are_made(target: str) -> None:
+    """A step names an operator below torch.ops.aten or prims, or nothing is made of it."""
+    _, region = _cut(*_inputs(8, 8))
+    step = region.steps[0]
+    bad = Region(region.inputs, (type(step)(target, (), {}),), (0,), (1,))
+    with pytest.raises(ValueError, match="no operator of torch"):
+        module_of(bad, torch.device("cpu"))

@@ -1,0 +1,242 @@
+"""What a search adds to inductor's candidates for a stated H100, and that all of it can be forced.
+
+Each case is one line to tests/programs/cuda_search.py: real heuristics, lowering and codegen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+from warmup.choice import Row, Tuned, Winner
+from warmup.events import Emitter
+from warmup.inductor.port import Question
+from warmup.inductor.splits import splits_of
+from warmup.lookup import Lookup, OnMiss
+
+ROOT = Path(__file__).resolve().parents[2]
+FEW = {"op": "mm", "m": 16, "n": 6144, "k": 4096}
+MANY = {"op": "mm", "m": 2048, "n": 6144, "k": 4096}
+LARGE_K = {"op": "mm", "m": 16, "n": 64, "k": 16384}
+ELSEWHERE = {
+    "BLOCK_M": 128,
+    "BLOCK_N": 32,
+    "BLOCK_K": 64,
+    "GROUP_M": 4,
+    "num_stages": 6,
+    "num_warps": 4,
+    "EVEN_K": False,
+    "ACC_TYPE": "tl.float64",
+    "ALLOW_TF32": True,
+}
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    """``ask(FEW, search="wide")``: search in the program, and what it prints."""
+    folder = tmp_path_factory.mktemp("search")
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / "tests/programs/cuda_search.py")],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+            "TRITON_CACHE_DIR": str(folder / "triton"),
+        },
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+
+        def answer(problem: dict[str, Any], **case: Any) -> dict[str, Any]:
+            assert program.stdin is not None
+            assert program.stdout is not None
+            program.stdin.write(json.dumps({**problem, **case}) + "\n")
+            program.stdin.flush()
+            line = program.stdout.readline()
+            assert line, "the program ended; its stderr is above"
+            result: dict[str, Any] = json.loads(line)
+            return result
+
+        yield answer
+
+
+def test_the_default_adds_persistent_tma_alone(ask: Ask) -> None:
+    """The default space is inductor's list and its persistent TMA candidates."""
+    found = ask(FEW, search="default")
+    assert found["added"] == {"tma": 7}
+
+
+def test_wide_adds_splits_and_stated_tiles(ask: Ask) -> None:
+    """A wide search adds each source, and no more candidates than can be waited for."""
+    found = ask(FEW, search="wide")
+    assert list(found["added"]) == ["tma", "splits", "tiles"]
+    assert found["tried"] < 80
+
+
+def test_exhaustive_adds_what_inductor_would_list(ask: Ask) -> None:
+    """Beside splits and six stages, all of inductor's 426 are tried but 25 that cannot launch."""
+    found = ask(FEW, search="exhaustive")
+    six_stages = 14
+    assert found["pruned"] == {"shared_memory": 25}
+    assert found["tried"] - len(found["splits"]) - six_stages == 426 - 25
+
+
+def test_spilling_tiles_are_tried_and_counted(ask: Ask) -> None:
+    """Tiles that spill, which inductor's exhaustive list lacks, are added and counted."""
+    found = ask(MANY, search="exhaustive")
+    assert found["spilling"] > 200
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        FEW,
+        MANY,
+        LARGE_K,
+        {"op": "mm", "m": [2, 1024]},
+        *({"op": op, "m": 64} for op in ("addmm", "bmm", "mm_plus_mm", "int_mm", "scaled_mm")),
+    ],
+    ids=lambda problem: f"{problem['op']} {problem['m']} {problem.get('k', '')}",
+)
+def test_nothing_is_there_twice_and_no_size_is_guarded_on(
+    ask: Ask, problem: dict[str, Any]
+) -> None:
+    """Whatever the product, each candidate is there once and the search leaves no guard."""
+    found = ask(problem, search="exhaustive", neighbours=[ELSEWHERE])
+    assert (found["twice"], found["guards"]) == (0, [])
+
+
+def test_k_is_split_where_inductor_would_not(ask: Ask) -> None:
+    """A product with few rows and a K below 32 times N is offered all even splits."""
+    found = ask(FEW, search="wide")
+    assert found["splits"] == [2, 4, 8, 16, 32]
+
+
+def test_a_dynamic_m_is_not_split(ask: Ask) -> None:
+    """Splits are offered for constants only."""
+    assert ask({"op": "mm", "m": [2, 1024]}, search="exhaustive")["splits"] == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "only_even", "splits"),
+    [
+        ((16, 6144, 4096), True, (2, 4, 8, 16, 32)),
+        ((16, 4096, 6144), True, (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)),
+        ((16, 1280, 3420), True, ()),
+        ((16, 1280, 3420), False, (2, 3, 4, 5, 6, 9, 10, 12, 15, 18, 19, 20)),
+        ((4096, 4096, 4096), False, ()),
+        ((512, 512, 2048), False, (2, 4)),
+        ((0, 512, 2048), False, ()),
+    ],
+)
+def test_splits_leave_parts_worth_a_block(
+    sizes: tuple[int, int, int], only_even: bool, splits: tuple[int, ...]
+) -> None:
+    """Parts are at least 128 long, and the partial sums no larger than the operands."""
+    assert splits_of(*sizes, 2, only_even=only_even) == splits
+
+
+def test_a_neighbours_tile_is_worked_out_anew(ask: Ask) -> None:
+    """Of a neighbour only the tile is taken; EVEN_K and the accumulator are this problem's."""
+    found = ask({"op": "mm", "m": 200}, search="wide", neighbours=[ELSEWHERE])["last"]["neighbours"]
+    tile = {"BLOCK_M": 128, "BLOCK_N": 32, "BLOCK_K": 64, "GROUP_M": 4, "num_stages": 6}
+    assert found.items() >= {**tile, "EVEN_K": True, "ACC_TYPE": "tl.float32"}.items()
+    assert "ALLOW_TF32" not in found
+
+
+def test_a_neighbours_tile_is_cut_to_the_problem(ask: Ask) -> None:
+    """A neighbour with more rows lends what fits these."""
+    found = ask(FEW, search="wide", neighbours=[ELSEWHERE])["last"]["neighbours"]
+    assert (found["BLOCK_M"], found["BLOCK_N"], found["num_warps"]) == (16, 32, 2)
+
+
+def test_a_neighbour_that_is_listed_already_adds_nothing(ask: Ask) -> None:
+    """A tile of inductor's own list is not tried twice."""
+    listed = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_stages": 3, "num_warps": 4}
+    assert "neighbours" not in ask(MANY, search="wide", neighbours=[listed])["added"]
+
+
+def test_an_exhaustive_search_offers_templates_for_a_large_k(ask: Ask) -> None:
+    """Where the lowering offers decompose_k alone, the tiles are tried too."""
+    assert ask(LARGE_K, search="wide")["added"] == {}
+    assert ask(LARGE_K, search="exhaustive")["added"] == {"exhaustive": 175}
+
+
+@pytest.mark.parametrize(
+    ("problem", "word", "source"),
+    [
+        (FEW, "wide", "splits"),
+        (FEW, "wide", "tiles"),
+        (MANY, "exhaustive", "exhaustive"),
+        (LARGE_K, "exhaustive", "exhaustive"),
+        ({"op": "mm", "m": 16, "n": 771, "k": 1023}, "exhaustive", "splits"),
+        ({"op": "mm", "m": [2, 1024]}, "exhaustive", "exhaustive"),
+        ({"op": "mm", "m": 200}, "wide", "neighbours"),
+        ({"op": "addmm", "m": 16}, "wide", "tiles"),
+        ({"op": "bmm", "m": 64}, "exhaustive", "exhaustive"),
+        ({"op": "baddbmm", "m": 64}, "wide", "tiles"),
+        ({"op": "scaled_mm", "m": 64}, "exhaustive", "exhaustive"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{value['op']} {value['m']}",
+)
+def test_what_a_search_finds_is_served(
+    ask: Ask, problem: dict[str, Any], word: str, source: str
+) -> None:
+    """A row with the last candidate of a source hits, and only its template is generated."""
+    found = ask(problem, search=word, serve=source, neighbours=[ELSEWHERE])
+    served, last = found["served"], found["last"][source]
+    tile = {name: last[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K") if name in last}
+    assert [event["name"] for event in served["events"]] == ["lookup.hit"]
+    assert (served["tile"], len(served["generated"])) == (tile, 0 if source == "splits" else 1)
+    assert not [guard for guard in served["guards"] if guard.startswith("Eq(")]
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm", "bmm"])
+def test_stated_tiles_compile_and_take_the_foretold_shared_memory(ask: Ask, op: str) -> None:
+    """Triton compiles the last stated tile, and takes what was foretold and the barriers."""
+    found = ask({"op": op, "m": 16}, search="wide", compile=["tiles"])["shared"]["tiles"]
+    assert 0 <= found["taken"] - found["foretold"] <= 64
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm"])
+def test_a_tuner_is_told_of_the_search(ask: Ask, op: str) -> None:
+    """The question holds every candidate of the search, and what it came to."""
+    asked = ask({"op": op, "m": 16}, search="wide", asked=True)
+    assert asked["word"] == "wide"
+    assert asked["offered"] == asked["tried"]
+    assert asked["added"]["tiles"] > 0
+
+
+def test_neighbours_are_the_rows_of_the_table_and_of_this_build(
+    make_key: Callable[..., str], make_row: Callable[..., Row]
+) -> None:
+    """A lookup's neighbours come from its table and from what was tuned since, nearest first."""
+    fresh = Tuned(make_key(40), make_row(BLOCK_M=40), ())
+
+    class Finished:
+        def measure(self, question: Question) -> Tuned:
+            del question
+            return fresh
+
+        def contest(self, key: str, library: Winner, calls: object) -> None:
+            raise AssertionError(key, library, calls)
+
+        def close(self) -> None:
+            pass
+
+    rows = {make_key(16): make_row(BLOCK_M=16)}
+    lookup = Lookup(rows, OnMiss.TUNE, Emitter([]), tuner=Finished())
+    lookup.measure(Question(fresh.key, "addmm", "cuda", ()))
+    found = lookup.neighbours(make_key(32))
+    assert [dict(winner.kwargs)["BLOCK_M"] for winner in found] == [40, 16]

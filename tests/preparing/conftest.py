@@ -1,0 +1,92 @@
+"""Small models with sizes that are not aligned, and what pads all of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from warmup.preparing.groups import find_groups
+from warmup.preparing.padded import pad
+from warmup.weight import padded_sizes
+
+
+class Gated(nn.Module):
+    """down(activation(gate(x)) * up(x)), as in SwiGLU."""
+
+    def __init__(
+        self,
+        hidden: int = 32,
+        inner: int = 45,
+        *,
+        out: int | None = None,
+        activation: Callable[[torch.Tensor], torch.Tensor] = nn.functional.silu,
+        biases: tuple[bool, bool, bool] = (True, True, True),
+    ) -> None:
+        super().__init__()
+        self.gate = nn.Linear(hidden, inner, bias=biases[0])
+        self.up = nn.Linear(hidden, inner, bias=biases[1])
+        self.down = nn.Linear(inner, out or hidden, bias=biases[2])
+        self.activation = activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the gated features, projected down."""
+        return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+class Speaker(nn.Module):
+    """A language model without attention: an embedding, a gated layer, a head tied to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(101, 32)
+        self.patch = nn.Linear(30, 32)
+        self.mlp = Gated()
+        self.head = nn.Linear(32, 101, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the logits of each token, a pixel row beside it."""
+        if tokens.shape[0] != pixels.shape[0]:  # what no tracer goes through
+            raise ValueError("not as many tokens as pixels")
+        hidden = self.embed(tokens) + self.patch(torch.tanh(pixels))
+        return self.head(hidden + self.mlp(hidden))
+
+
+@pytest.fixture
+def gated() -> type[Gated]:
+    """The class of the gated layer: ``gated(hidden, inner, out=, activation=, biases=)``."""
+    return Gated
+
+
+@pytest.fixture
+def speaker() -> Speaker:
+    """The language model, the same weights in every test."""
+    torch.manual_seed(0)
+    return Speaker().eval()
+
+
+@pytest.fixture
+def spoken() -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs of the language model."""
+    torch.manual_seed(1)
+    return torch.randint(0, 101, (7,)), torch.randn(7, 30)
+
+
+@pytest.fixture
+def pad_all() -> Callable[..., Any]:
+    """``pad_all(model, pick=min)``: pad every group to the picked size; return the groups."""
+
+    def pad_every(model: nn.Module, pick: Callable[..., int] = min) -> Any:
+        groups = find_groups(model).groups
+        sizes = {
+            group: pick(padded_sizes(group.structure.features, group.structure.dtype))
+            for group in groups
+        }
+        pad(model, sizes)
+        return groups
+
+    return pad_every

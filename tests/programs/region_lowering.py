@@ -1,0 +1,139 @@
+"""Lower small models for the stated H100, cut the regions of their GEMMs, and lower those again.
+
+    python region_lowering.py CASE...
+
+Prints one JSON object: for each case its regions' operators and outputs, the key in the model and
+the key asked for when the region is lowered alone, and whether both compute the same.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import fake_gpu
+import torch
+import torch.nn.functional as F  # noqa: N812  as everybody does
+
+fake_gpu.pretend()
+
+from torch._inductor import config  # noqa: E402  after the device is pretended
+from torch._inductor.debug import DebugContext  # noqa: E402
+from torch._inductor.decomposition import select_decomp_table  # noqa: E402
+from torch._inductor.fx_passes.post_grad import post_grad_passes  # noqa: E402
+from torch._inductor.graph import GraphLowering  # noqa: E402
+from torch._inductor.virtualized import V  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
+
+from warmup.choice import MissReason, Winner  # noqa: E402
+from warmup.events import Emitter  # noqa: E402
+from warmup.inductor import connect  # noqa: E402
+from warmup.inductor.describe import current_node  # noqa: E402
+from warmup.inductor.regions import module_of, region_of  # noqa: E402
+from warmup.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.trial import Region  # noqa: E402
+
+OPTIONS = {"max_autotune_gemm_backends": "ATEN,TRITON"}
+
+
+def gelu(x: Any, w: Any, bias: Any) -> Any:
+    return F.gelu(torch.addmm(bias, x, w), approximate="tanh")
+
+
+def gated(x: Any, gate: Any, up: Any, down: Any) -> Any:
+    return (F.silu(x @ gate) * (x @ up)) @ down
+
+
+def residual(x: Any, w: Any, stream: Any, weight: Any, after: Any) -> Any:
+    stream = stream + x @ w
+    normed = F.rms_norm(stream.float(), (stream.shape[-1],), weight.float()).to(stream.dtype)
+    return stream + normed @ after
+
+
+def whole(x: Any, w: Any) -> Any:
+    return x @ w
+
+
+def quantized(x: Any, w: Any) -> Any:
+    return x @ w.to(x.dtype)
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "gelu": (gelu, ((64, 256), (256, 512), (512,))),
+    "gated": (gated, ((64, 256), (256, 512), (256, 512), (512, 256))),
+    "residual": (residual, ((64, 512), (512, 256), (64, 256), (256,), (256, 256))),
+    "whole": (whole, ((64, 256), (256, 512))),
+    "quantized": (quantized, ((64, 256), (256, 512))),
+}
+
+
+class Noting(Lookup):
+    """Has no rows, and cuts a region at every GEMM that is asked for."""
+
+    def find(self, key: str) -> Winner | MissReason:
+        node = current_node()
+        if node is not None and key not in regions:
+            regions[key] = region_of(node, (), has_epilogue="epilogue=none" not in key)
+        return super().find(key)
+
+
+regions: dict[str, Region | None] = {}
+
+
+def lower(function: Callable[..., Any], sizes: Any, dtypes: Any) -> dict[str, Region | None]:
+    """Return the regions of *function*, by the keys it asks for."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    with mode:
+        inputs = [
+            torch.empty_strided(size, strides, dtype=dtype, device="cuda:0")
+            for (size, strides), dtype in zip(sizes, dtypes, strict=True)
+        ]
+        graph = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
+        graph.graph.eliminate_dead_code()
+    settings = {"max_autotune_gemm": True, "fx_graph_cache": False, "compile_threads": 1}
+    regions.clear()
+    answers = Noting({}, OnMiss.FALLBACK, Emitter([]))
+    attachment = connect().attach(answers, OPTIONS, "test")
+    try:
+        with V.set_fake_mode(mode), config.patch(settings):
+            post_grad_passes(graph, is_inference=True)
+            lowering = GraphLowering(graph, example_inputs=inputs, is_inference=True)
+            with V.set_graph_handler(lowering), V.set_debug_handler(DebugContext()):
+                lowering.run(*inputs)
+    finally:
+        attachment.detach()
+    return dict(regions)
+
+
+def run(name: str) -> list[dict[str, Any]]:
+    """Return what became of one case."""
+    function, shapes = CASES[name]
+    dtypes = [torch.bfloat16] * len(shapes)
+    if name == "quantized":
+        dtypes[1] = torch.int8
+    sizes = [(shape, torch.empty(shape, device="meta").stride()) for shape in shapes]
+    found = []
+    for key, region in lower(function, sizes, dtypes).items():
+        if region is None:
+            found.append({"key": key, "steps": None})
+            continue
+        module = module_of(region, torch.device("cuda:0"))
+        specs = [(one.sizes, one.strides) for one in region.inputs]
+        again = lower(module, specs, [getattr(torch, one.dtype) for one in region.inputs])
+        found.append(
+            {
+                "key": key,
+                "steps": [step.target for step in region.steps],
+                "outputs": [region.steps[i].target for i in region.outputs],
+                "again": list(again),
+            }
+        )
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps({name: run(name) for name in sys.argv[1:]}) + "\n")

@@ -1,0 +1,75 @@
+"""Two library calls for every product, in a build and in the child program of its measurements.
+
+    python two_candidates.py MODEL.py:NAME SEQLENS TABLE.json TOP_K    prints the rows as JSON
+    python two_candidates.py FD                                        is the child program
+
+The second one, ``slow_mm``, multiplies ten times.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from typing import Any
+
+import torch
+from torch._inductor.kernel import mm
+from torch._inductor.select_algorithm import ExternKernelChoice
+
+from warmup import trialing, tuner
+from warmup.building import build
+from warmup.measuring.process import TrialProcess
+
+
+def slow_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Multiply ten times."""
+    for _ in range(10):
+        torch.mm(a, b, out=out)
+    return out
+
+
+def offer() -> None:
+    """Add `slow_mm` to each selection for a plain product."""
+    offered = ExternKernelChoice(slow_mm, None, name="slow_mm")
+    original = mm.autotune_select_algorithm
+
+    @functools.wraps(original)
+    def select(name: str, choices: Any, nodes: Any, layout: Any, *args: Any, **kw: Any) -> Any:
+        if name == "mm":
+            choices = [*choices, offered.bind(nodes, layout)]
+        return original(name, choices, nodes, layout, *args, **kw)
+
+    mm.autotune_select_algorithm = select
+
+
+def main() -> None:
+    """Do what the arguments say."""
+    offer()
+    if len(sys.argv) == 2:
+        trialing.main()
+        return
+    model, seqlens, out, top_k = sys.argv[1:]
+    make = tuner.make_tuner
+
+    def make_tuner(*args: Any) -> Any:
+        made = make(*args)
+        made.process = TrialProcess([sys.executable, __file__])
+        return made
+
+    tuner.make_tuner = make_tuner
+    report = build(model, seqlens=seqlens, out=out, fused_top_k=int(top_k))
+    rows = {
+        one.key: {
+            "winner": one.row.winner.uid,
+            "scope": one.row.evidence.scope,
+            "bare_us": one.row.evidence.bare_us,
+            "fused": [t.winner.uid for t in one.timings if t.fused_us is not None],
+        }
+        for one in report.timings
+    }
+    sys.stdout.write(json.dumps({"rows": rows, "not_fused": report.not_fused}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

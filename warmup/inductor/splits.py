@@ -1,0 +1,68 @@
+"""Decompose_k candidates with more splits than inductor tries, and where it tries none.
+
+Inductor's gate asks for a K that is 32 times M and N, and takes ten splits. A product with few rows
+has few blocks at any K, and K in parts gives it more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from torch._inductor.kernel.mm import decompose_k_subgraph_template, mm_template
+from torch._inductor.kernel_template_choice import KernelTemplateChoice
+from torch._inductor.virtualized import V
+
+from warmup.inductor.options import option_value
+from warmup.inductor.versions import Version
+
+UID: Final[str] = decompose_k_subgraph_template.uid
+_LEAST_PART: Final = 128  # of K, as inductor's own (torch/_inductor/utils.py, get_k_splits)
+_EVEN_PART: Final = 32  # parts that are multiples of it end with a tile
+_SUM_BYTES: Final = 4
+
+
+def splits_of(m: int, n: int, k: int, itemsize: int, *, only_even: bool) -> tuple[int, ...]:
+    """Return the numbers of parts that K is worth splitting into, ascending.
+
+    All divisors of K that leave parts of at least 128, *only_even* those that leave multiples of
+    32; and whose partial sums, which are written and read back, are no larger than the operands.
+    For a square product of 16-bit operands that is inductor's own bound, K / M.
+    """
+    most = min(k // _LEAST_PART, itemsize * k * (m + n) // (_SUM_BYTES * m * n)) if m and n else 0
+    return tuple(
+        split
+        for split in range(2, most + 1)
+        if k % split == 0 and not (only_even and k // split % _EVEN_PART)
+    )
+
+
+def split_candidates(
+    version: Version,
+    kernel_inputs: Any,
+    templates: list[Any],
+    op_name: str,
+    *,
+    only_even: bool = False,
+) -> Iterator[Any]:
+    """Yield decompose_k choices where the lowering offers Triton and all sizes are constants."""
+    offered = {template.uid for template in templates}
+    sizes = kernel_inputs.mnk_symbolic()
+    if (
+        op_name != "mm"
+        or not offered & {UID, mm_template.uid}
+        or any(getattr(size, "free_symbols", None) for size in sizes)
+        or not option_value("triton.num_decompose_k_splits")
+        or V.graph.aot_mode  # no subgraph can be had there (utils.py, use_decompose_k_choice)
+        or V.graph.cpp_wrapper
+    ):
+        return
+    m, n, k = map(int, sizes)
+    for split in splits_of(m, n, k, kernel_inputs.dtype().itemsize, only_even=only_even):
+        yield KernelTemplateChoice(
+            decompose_k_subgraph_template,
+            version.TemplateParams({"k_split": split}),
+            {},
+            kernel_inputs.output_layout(),
+            kernel_inputs,
+        )

@@ -1,0 +1,131 @@
+"""`prepare`: weights padded as the rows of a table say. Floor 2; no torch before it is called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from warmup.choice import Row
+from warmup.errors import ProblemError
+from warmup.kinds import kind_of
+from warmup.runtime import compare_runtimes
+from warmup.table import Table
+from warmup.table.store import read
+from warmup.weight import WEIGHT, Structure, features_of, parse_weight
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from warmup.preparing.groups import Group, Left
+
+_MIB: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What was padded to how many features, what was left as it is and why, and the memory.
+
+    Bytes are those of the model's parameters and buffers, memory that several share once; sharded
+    and quantized tensors are not counted.
+    """
+
+    padded: Mapping[Group, int]
+    left: tuple[Left, ...]
+    bytes_before: int
+    bytes_after: int
+
+    def __str__(self) -> str:
+        grown = (self.bytes_after - self.bytes_before) / _MIB
+        share = grown * _MIB / self.bytes_before if self.bytes_before else 0.0
+        lines = [
+            f"groups of weights padded: {len(self.padded)}, {grown:.1f} MiB more ({share:.2%})"
+        ]
+        lines += [
+            f"{group}: {group.structure.features} features padded to {features}"
+            for group, features in self.padded.items()
+        ]
+        lines += [str(each) for each in self.left]
+        return "\n".join(lines)
+
+
+def prepare(model: nn.Module, table: str | os.PathLike[str] | Table) -> Prepared:
+    """Pad the weights of *model* in place where the rows of *table* say that it pays.
+
+    Call it once the model is in eval mode and on its device, and before it is compiled or wrapped.
+    Weights are shared by all numbers of rows, so a group is padded when all rows of its structure
+    name the same size. Rows of a table for another device or runtime say nothing here.
+
+    Raises:
+        SettingsError: the model is in training mode, or padded already.
+        TableError: the table is missing or damaged.
+        AdapterError: this torch is not supported.
+    """
+    from warmup.inductor import connect
+    from warmup.preparing.linears import tensors_of
+
+    table = table if isinstance(table, Table) else read(table)
+    device = next((tensor.device for tensor in tensors_of(model)), None)
+    if device is None:
+        return pad_by_rows(model, {})
+    found = compare_runtimes(table.provenance.runtime, connect().runtime(str(device)))
+    hard = [str(mismatch) for mismatch in found if mismatch.is_hard]
+    return pad_by_rows(model, table.rows, "; ".join(hard) or None)
+
+
+def pad_by_rows(model: nn.Module, rows: Mapping[str, Row], refusal: str | None = None) -> Prepared:
+    """Do as `prepare`, from *rows*; with a *refusal*, leave every group for that reason.
+
+    Raises:
+        SettingsError: the model is in training mode, or padded already.
+    """
+    from warmup.preparing.groups import Left, find_groups
+    from warmup.preparing.padded import pad
+
+    found = find_groups(model)
+    said = _said(rows)
+    choices: dict[Group, int] = {}
+    left = list(found.left)
+    for group in found.groups:
+        answer = refusal or _agreed(said.get(group.structure, {}))
+        if isinstance(answer, int) and answer != group.structure.features:
+            choices[group] = answer
+        else:
+            reason = answer if isinstance(answer, str) else "it is faster as it is"
+            left.append(Left(group.names, reason))
+    before = _held(model)
+    pad(model, choices)
+    return Prepared(choices, tuple(left), before, _held(model))
+
+
+def _said(rows: Mapping[str, Row]) -> dict[Structure, dict[str, int | str]]:
+    """Return what *rows* say about each structure: a size, or what is wrong, by their rows."""
+    said: dict[Structure, dict[str, int | str]] = {}
+    for key, row in rows.items():
+        if kind_of(key) is not WEIGHT:
+            continue
+        structure, m = parse_weight(key)
+        try:
+            answer: int | str = features_of(structure, row.winner)
+        except ProblemError as error:
+            answer = str(error)
+        said.setdefault(structure, {})[f"m={m}"] = answer
+    return said
+
+
+def _agreed(said: Mapping[str, int | str]) -> int | str:
+    """Return the size that all rows name, or why there is none."""
+    if not said:
+        return "not in the table"
+    if len({*said.values()}) > 1:
+        return f"its rows disagree ({', '.join(f'{m}: {size}' for m, size in said.items())})"
+    return next(iter(said.values()))
+
+
+def _held(model: nn.Module) -> int:
+    """Return the bytes of the memory that the tensors of *model* are in."""
+    from warmup.preparing.linears import tensors_of
+
+    storages = [tensor.untyped_storage() for tensor in tensors_of(model)]
+    return sum({each.data_ptr(): each.nbytes() for each in storages}.values())

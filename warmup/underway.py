@@ -1,0 +1,210 @@
+"""One build under way: bucket by bucket, each finished row on disk. Floor 2."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warmup.bucket import Bucket, InputSpec
+from warmup.choice import Row, Tuned
+from warmup.errors import BuildError, MissError, ModelError, OutputMismatchError, warmup_error_in
+from warmup.events import Emitter, Event, EventName
+from warmup.kinds import kind_of
+from warmup.lookup import Lookup, OnMiss
+from warmup.method import Search
+from warmup.outcome import BucketResult, Observer
+from warmup.problem import GEMM
+from warmup.table import Policy, Table
+from warmup.table.store import add_rows, remove_rows, write
+
+if TYPE_CHECKING:
+    import torch
+
+    from warmup.inductor.live import Inductor
+    from warmup.models import Inputs, LoadedModel
+    from warmup.tuner import Tuner
+
+
+@dataclass
+class Build:
+    """One build under way."""
+
+    inductor: Inductor
+    model: LoadedModel
+    specs: tuple[InputSpec, ...]
+    device: torch.device
+    dtype: torch.dtype | None
+    path: Path
+    table: Table
+    force: bool
+    replaces: bool
+    observer: Observer
+    tuner: Tuner
+    tuned: list[Tuned] = field(default_factory=list)
+    uncovered: Counter[str] = field(default_factory=Counter)
+    search: Search = Search.DEFAULT
+    chosen: frozenset[str] | None = None  # who may be searched further; None for all
+    until: float = math.inf  # by the clock of `time.monotonic`
+    _done: set[str] = field(default_factory=set)
+    _replaced: dict[str, Row] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.model.module.to(device=self.device, dtype=self.dtype)
+
+    def run_bucket(self, bucket: Bucket, index: int, total: int) -> BucketResult:
+        """Tune one bucket, then serve it from the table and compare with eager."""
+        import torch
+
+        from warmup.agreement import worst_error
+        from warmup.models import make_inputs
+
+        self.observer.bucket_started(bucket, index, total)
+        started = time.monotonic()
+        before = len(self.tuned)
+        torch.manual_seed(self.table.policy.seed)
+        inputs = make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
+        with torch.no_grad():
+            expected = self._eager(inputs, bucket)
+            keys, found = self._compiled(inputs, bucket, OnMiss.TUNE)
+            if len(self.tuned) > before:  # else that run was served from rows alone already
+                keys, found = self._compiled(inputs, bucket, OnMiss.STRICT)
+            error, limit = worst_error(expected, found, self.tolerance)
+        if not error <= limit:
+            fresh = {tuned.key for tuned in self.tuned[before:]}
+            self._take_back(fresh)
+            raise OutputMismatchError(
+                f"bucket {bucket}: the compiled output is {error:.2e} away from eager "
+                f"(relative L2), more than {limit:.0e}",
+                f"{len(fresh)} rows tuned for it were removed; report this with the model",
+            )
+        result = BucketResult(
+            bucket=bucket,
+            keys=keys,
+            tuned=len(self.tuned) - before,
+            error=error,
+            seconds=time.monotonic() - started,
+            uncovered=dict(self.uncovered),
+        )
+        self.observer.bucket_finished(result)
+        return result
+
+    @property
+    def tolerance(self) -> Mapping[str, float]:
+        """The largest error against eager that is accepted, by dtype of the output."""
+        return self.table.policy.tolerance
+
+    def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
+        """Return what answers inductor while a bucket is compiled."""
+        return Lookup(
+            rows,
+            on_miss,
+            emitter,
+            tuner=self.tuner,
+            on_tuned=self.save,
+            search=self.search,
+            asks_again=self.asks_again,
+        )
+
+    def asks_again(self, key: str) -> bool:
+        """Whether the row of *key* is to be tuned again: forced, or searched less far than now."""
+        row = self.table.rows.get(key)
+        if key in self._done or row is None:
+            return False
+        if self.chosen is None and self.force:
+            return True
+        is_chosen = self.chosen is None or key in self.chosen
+        narrower = row.evidence.search.is_narrower_than(self.search)
+        return is_chosen and narrower and self._can_search(key) and time.monotonic() < self.until
+
+    def reopen(self, keys: Collection[str]) -> None:
+        """Let *keys* be tuned once more, though they were tuned now."""
+        self._done.difference_update(keys)
+
+    def _can_search(self, key: str) -> bool:
+        """Whether a wider search tries more for *key*."""
+        return kind_of(key) is GEMM and self.device.type != "cpu"
+
+    def _take_back(self, fresh: set[str]) -> None:
+        """Undo the rows *fresh*; those that they replaced stand again."""
+        before = {key: row for key, row in self._replaced.items() if key in fresh}
+        if fresh:
+            self.table = remove_rows(self.path, fresh)
+        if before:
+            origin = self.table
+            self.table = add_rows(self.path, origin.provenance, origin.policy, before)
+
+    def _eager(self, inputs: Inputs, bucket: Bucket) -> Any:
+        try:
+            return self.model.module(*inputs.args, **inputs.kwargs)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ModelError(
+                f"bucket {bucket}: the model failed in eager mode ({reason})"
+            ) from error
+
+    def _compiled(
+        self, inputs: Inputs, bucket: Bucket, on_miss: OnMiss
+    ) -> tuple[tuple[str, ...], Any]:
+        """Return the keys asked for, each once, and the output of one call.
+
+        ``uncovered`` then counts what this call measured without a row.
+        """
+        from warmup.inductor.live import compile_model, empty_caches
+
+        asked: dict[str, None] = {}
+        self.uncovered.clear()
+
+        def note(event: Event) -> None:
+            if event.name in (EventName.HIT, EventName.TUNED):
+                asked[str(event.fields["key"])] = None
+            elif event.name is EventName.UNCOVERED:
+                self.uncovered[str(event.fields["site"])] += 1
+
+        rows = self.table.rows
+        if on_miss is OnMiss.STRICT:  # what could not be tuned is served by the library's kernel
+            rows = {**rows, **self.tuner.library_rows}
+        lookup = self.lookup(rows, on_miss, Emitter([note]))
+        policy = self.table.policy
+        with self._attached(lookup, policy, on_miss), empty_caches():
+            try:
+                compiled = compile_model(self.model.module)
+                output = compiled(*inputs.args, **inputs.kwargs)
+            except Exception as error:
+                own = warmup_error_in(error)
+                if own is not None and not isinstance(own, MissError):
+                    raise own from error
+                reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+                raise BuildError(f"bucket {bucket}: compiling failed ({reason})") from error
+        return tuple(key for key in asked if key not in self.tuner.library_rows), output
+
+    @contextlib.contextmanager
+    def _attached(self, lookup: Lookup, policy: Policy, on_miss: OnMiss) -> Iterator[None]:
+        tag = f"warmup-build-{on_miss}"
+        attachment = self.inductor.attach(lookup, policy.options, tag, quiet=True)
+        try:
+            yield
+        finally:
+            attachment.detach()
+
+    def save(self, tuned: Tuned) -> None:
+        """Put a finished problem on disk."""
+        table = self.table
+        rows: Mapping[str, Row] = {tuned.key: tuned.row}
+        if (before := table.rows.get(tuned.key)) is not None:
+            self._replaced[tuned.key] = before
+        self._done.add(tuned.key)
+        if (
+            self.replaces
+        ):  # --force over another device's table: it goes when its successor has a row
+            self.table, self.replaces = replace(table, rows=rows), False
+            write(self.path, self.table)
+        else:
+            self.table = add_rows(self.path, table.provenance, table.policy, rows, redo=True)
+        self.tuned.append(tuned)
+        self.observer.problem_finished(tuned)
