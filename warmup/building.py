@@ -42,6 +42,7 @@ def build(
     fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
     budget: str | float | None = None,
+    pad_weights: bool | None = None,
     force: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
@@ -51,8 +52,9 @@ def build(
     follow each other. A table that exists is completed: only problems it lacks are tuned, and those
     that were searched less far than *search*, unless *force* tunes all of them again. With a
     *budget*, seconds or text such as ``20m``, every problem is searched by ``default`` first, then
-    those by *search* that promise most, until so much time has passed since the start. Each
-    finished problem is on disk before the next one starts.
+    those by *search* that promise most, until so much time has passed since the start. Weights with
+    unaligned sizes are measured as they are and padded (*pad_weights*; by default on a GPU), and
+    padded where that pays. Each finished problem is on disk before the next one starts.
     For every bucket the model, compiled from the table alone, is compared with eager.
 
     Raises:
@@ -67,6 +69,7 @@ def build(
     buckets = parse_buckets(seqlens, dims)
     specs = parse_inputs(inputs)
     from warmup.models import load_model, parse_dtype
+    from warmup.preparing.weighing import weigh
     from warmup.tuner import make_tuner
 
     asked = Asked(
@@ -99,6 +102,8 @@ def build(
             search=extent.first,
         )
         work.observer.device_looked_at(tuner.look())
+        wants_padding = ground.device.type != "cpu" if pad_weights is None else pad_weights
+        prepared = weigh(work, buckets) if wants_padding else None
         results = tuple(
             work.run_bucket(bucket, i, len(buckets)) for i, bucket in enumerate(buckets)
         )
@@ -120,5 +125,6 @@ def build(
         time.monotonic() - started,
         not_tuned=dict(tuner.not_tuned),
         not_fused=dict(tuner.not_fused),
+        prepared=prepared,
         peaks=tuner.known_peaks,
     )

@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from warmup.bucket import Bucket
 from warmup.choice import Tuned
 from warmup.peaks import Peaks
 from warmup.table import Table
+
+if TYPE_CHECKING:
+    from warmup.preparing.prepare import Prepared
 
 
 class Observer(Protocol):
@@ -53,8 +56,8 @@ class BuildReport:
     A build from a list of problems has ``known``, the keys that the table had already, and
     ``not_rebuilt``, those that it could not tune and why. ``not_tuned`` are keys without a row,
     because no candidate could be measured, and why; ``not_fused`` are keys whose row was measured
-    without what follows the product, and why. ``peaks`` are those that rates were held
-    against, None on a CPU.
+    without what follows the product, and why. ``prepared`` says which weights were padded, None
+    when that was not asked for. ``peaks`` are those that rates were held against, None on a CPU.
     """
 
     path: Path
@@ -68,6 +71,7 @@ class BuildReport:
     not_tuned: Mapping[str, str] = field(default_factory=dict)
     not_fused: Mapping[str, str] = field(default_factory=dict)
     peaks: Peaks | None = None
+    prepared: Prepared | None = None
 
     @property
     def uncovered(self) -> Mapping[str, int]:

@@ -75,7 +75,11 @@ def prime(
         )
         work.place()
         with install(
-            checked.table, on_miss=on_miss, uncovered="forbid", device=str(work.device)
+            checked.table,
+            on_miss=on_miss,
+            uncovered="forbid",
+            device=str(work.device),
+            model=work.model.module,
         ) as handle:
             for bucket in buckets:
                 if observer is not None:

@@ -20,7 +20,7 @@ from warmup.lookup import Lookup, OnMiss
 from warmup.method import Search
 from warmup.outcome import BucketResult, Observer
 from warmup.problem import GEMM
-from warmup.table import Policy, Table
+from warmup.table import Table
 from warmup.table.store import add_rows, remove_rows, write
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from warmup.inductor.live import Inductor
     from warmup.models import Inputs, LoadedModel
+    from warmup.preparing.groups import Group
     from warmup.tuner import Tuner
 
 
@@ -51,6 +52,7 @@ class Build:
     search: Search = Search.DEFAULT
     chosen: frozenset[str] | None = None  # who may be searched further; None for all
     until: float = math.inf  # by the clock of `time.monotonic`
+    padded: Mapping[Group, int] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
     _replaced: dict[str, Row] = field(default_factory=dict)
 
@@ -62,15 +64,13 @@ class Build:
         import torch
 
         from warmup.agreement import worst_error
-        from warmup.models import make_inputs
 
         self.observer.bucket_started(bucket, index, total)
         started = time.monotonic()
         before = len(self.tuned)
-        torch.manual_seed(self.table.policy.seed)
-        inputs = make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
+        inputs = self.inputs(bucket)
         with torch.no_grad():
-            expected = self._eager(inputs, bucket)
+            expected = self._unpadded(inputs, bucket)
             keys, found = self._compiled(inputs, bucket, OnMiss.TUNE)
             if len(self.tuned) > before:  # else that run was served from rows alone already
                 keys, found = self._compiled(inputs, bucket, OnMiss.STRICT)
@@ -139,6 +139,39 @@ class Build:
             origin = self.table
             self.table = add_rows(self.path, origin.provenance, origin.policy, before)
 
+    def inputs(self, bucket: Bucket) -> Inputs:
+        """Return the inputs of *bucket*, the same each time."""
+        import torch
+
+        from warmup.models import make_inputs
+
+        torch.manual_seed(self.table.policy.seed)
+        return make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
+
+    def eager(self, bucket: Bucket) -> Any:
+        """Return what the model gives in *bucket* uncompiled.
+
+        Raises:
+            ModelError: it failed.
+        """
+        return self._eager(self.inputs(bucket), bucket)
+
+    def lacks(self, key: str) -> bool:
+        """Whether *key* is to be tuned: it has no row, or one that is to be replaced."""
+        return key not in self.table.rows or self.asks_again(key)
+
+    def _unpadded(self, inputs: Inputs, bucket: Bucket) -> Any:
+        """Return what the model gives with its weights as they were."""
+        if not self.padded:
+            return self._eager(inputs, bucket)
+        from warmup.preparing.padded import pad, restore
+
+        restore(self.model.module)
+        try:
+            return self._eager(inputs, bucket)
+        finally:
+            pad(self.model.module, self.padded)
+
     def _eager(self, inputs: Inputs, bucket: Bucket) -> Any:
         try:
             return self.model.module(*inputs.args, **inputs.kwargs)
@@ -170,8 +203,7 @@ class Build:
         if on_miss is OnMiss.STRICT:  # what could not be tuned is served by the library's kernel
             rows = {**rows, **self.tuner.library_rows}
         lookup = self.lookup(rows, on_miss, Emitter([note]))
-        policy = self.table.policy
-        with self._attached(lookup, policy, on_miss), empty_caches():
+        with self.attached(lookup, on_miss), empty_caches():
             try:
                 compiled = compile_model(self.model.module)
                 output = compiled(*inputs.args, **inputs.kwargs)
@@ -184,9 +216,10 @@ class Build:
         return tuple(key for key in asked if key not in self.tuner.library_rows), output
 
     @contextlib.contextmanager
-    def _attached(self, lookup: Lookup, policy: Policy, on_miss: OnMiss) -> Iterator[None]:
+    def attached(self, lookup: Lookup, on_miss: OnMiss) -> Iterator[None]:
+        """Let *lookup* answer while the context is open."""
         tag = f"warmup-build-{on_miss}"
-        attachment = self.inductor.attach(lookup, policy.options, tag, quiet=True)
+        attachment = self.inductor.attach(lookup, self.table.policy.options, tag, quiet=True)
         try:
             yield
         finally:
@@ -205,6 +238,8 @@ class Build:
             self.table, self.replaces = replace(table, rows=rows), False
             write(self.path, self.table)
         else:
-            self.table = add_rows(self.path, table.provenance, table.policy, rows, redo=True)
+            self.table = add_rows(
+                self.path, table.provenance, table.policy, rows, redo=before is not None
+            )
         self.tuned.append(tuned)
         self.observer.problem_finished(tuned)

@@ -126,6 +126,10 @@ def build(
         str | None,
         typer.Option(help="Time for a wider search, such as 20m: where it may gain most."),
     ] = None,
+    pad_weights: Annotated[
+        bool | None,
+        typer.Option(help="Pad weights ahead of time where that pays; by default on a GPU."),
+    ] = None,
     force: Annotated[bool, typer.Option(help="Tune again what the table has.")] = False,
     timings: Annotated[
         Path | None, typer.Option(help="Write every candidate's time here, as JSON lines.")
@@ -164,7 +168,7 @@ def build(
         run = partial(build_problems, problems, out=out, **shared)
     elif model is not None and problems is None:
         shared |= {"seqlens": seqlens, "dims": dims, "inputs": tuple(inputs or ()), "dtype": dtype}
-        shared["budget"] = budget
+        shared |= {"budget": budget, "pad_weights": pad_weights}
         run = partial(build_model, model, out=out, **shared)
     else:
         raise typer.BadParameter("give one of --model and --problems")

@@ -90,7 +90,10 @@ def _peaks_in_words(peaks: Peaks) -> str:
 
 
 def _print_doubts(console: Console, report: BuildReport) -> None:
-    """Print the rows that a reader should look at, and the candidates that misbehaved."""
+    """Print what was padded, the rows that a reader should look at, and what misbehaved."""
+    if report.prepared is not None and (report.prepared.padded or report.prepared.left):
+        for line in str(report.prepared).splitlines():
+            console.print(printable(line), soft_wrap=True)
     for flag in (Flag.UNSTABLE, Flag.OVER_PEAK, Flag.FAR_BELOW_PEAK):
         keys = [one.key for one in report.timings if flag in one.row.evidence.flags]
         for key in keys[:_SHOWN]:

@@ -182,7 +182,9 @@ class Contender:
         if how is How.TABLE:
             from warmup.serving import install
 
-            handle = self._open.enter_context(install(case.table, device=case.device))
+            handle = self._open.enter_context(
+                install(case.table, device=case.device, model=self._module)
+            )
             return _Watch(Counter(), handle)
         from warmup.inductor import connect
 
