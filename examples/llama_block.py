@@ -21,7 +21,7 @@ class Layer(nn.Module):
     """RMSNorm, grouped-query attention, RMSNorm, SwiGLU, with residuals."""
 
     def __init__(
-        self, hidden: int, heads: int, kv_heads: int, ffn: int, qkv_bias: bool = False
+        self, hidden: int, heads: int, kv_heads: int, ffn: int, *, qkv_bias: bool = False
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, hidden // heads
@@ -60,12 +60,13 @@ class LlamaBlocks(nn.Module):
         heads: int = HEADS,
         kv_heads: int = KV_HEADS,
         ffn: int = FFN,
+        *,
         qkv_bias: bool = False,
         layers: int = LAYERS,
     ) -> None:
         super().__init__()
         with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-            made = [Layer(hidden, heads, kv_heads, ffn, qkv_bias) for _ in range(layers)]
+            made = [Layer(hidden, heads, kv_heads, ffn, qkv_bias=qkv_bias) for _ in range(layers)]
         self.layers = nn.ModuleList(made).to(torch.bfloat16)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ class Plain(nn.Module):
     def forward(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, other: torch.Tensor
     ) -> torch.Tensor:
+        del bias, other
         return functional.linear(x, weight)
 
 
@@ -27,6 +28,7 @@ class BiasGelu(nn.Module):
     def forward(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, other: torch.Tensor
     ) -> torch.Tensor:
+        del other
         return functional.gelu(functional.linear(x, weight, bias), approximate="tanh")
 
 
@@ -36,6 +38,7 @@ class SiluMul(nn.Module):
     def forward(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, other: torch.Tensor
     ) -> torch.Tensor:
+        del bias
         return functional.silu(functional.linear(x, weight)) * other
 
 
@@ -45,6 +48,7 @@ class Residual(nn.Module):
     def forward(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, other: torch.Tensor
     ) -> torch.Tensor:
+        del bias
         return other + functional.linear(x, weight)
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything measured on a GPU machine: tests, tables, starts, audits. Results go to the folder $1.
 #   docs/benchmarks/gpu.sh OUT tests|builds-llama|builds-swiglu|bad|compare-llama|compare-swiglu|bench-mm|bench-layers
+#   docs/benchmarks/gpu.sh OUT products CLASS|unaligned CLASS|exhaustive
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -38,6 +39,33 @@ bad) # candidates that misbehave are offered to a build
 compare-llama)
   python3 -m warmup compare --model examples/llama_block.py:LlamaBlocks --seqlens 16,560,2048 \
     --table tables/nvidia-h200/llama-blocks.bf16.json --rounds 30 --out "$out"
+  ;;
+products) # the layers of Llama-3-8B with one epilogue: Plain, BiasGelu, SiluMul or Residual
+  sizes=()
+  for shape in "n=6144;k=4096" "n=4096;k=4096" "n=14336;k=4096" "n=4096;k=14336"; do
+    sizes+=(--dims "$shape;m=16,64,256,560,1024,2048")
+  done
+  python3 -m warmup build --model "examples/products.py:$3" "${sizes[@]}" --search wide \
+    --out "$out/products.json" --timings "$out/products-$3.jsonl" 2>&1 | tail -4
+  python3 -m warmup compare --model "examples/products.py:$3" "${sizes[@]}" \
+    --table "$out/products.json" --rounds 12 --launch cudagraph --no-charts --out "$out/$3"
+  ;;
+unaligned) # one layer of a real model, its weights padded where that pays: Gpt2Head and others
+  case $3 in
+  Gpt2Head) x="x=[seqlen,768]:bf16" sizes=16,1024 ;;
+  WhisperHead) x="x=[seqlen,1280]:bf16" sizes=16,256 ;;
+  VitPatch) x="x=[seqlen,588]:bf16" sizes=1024 ;;
+  esac
+  python3 -m warmup build --model "examples/unaligned.py:$3" --input "$x" --seqlens $sizes \
+    --out "$out/unaligned.json" 2>&1 | tail -4
+  python3 -m warmup compare --model "examples/unaligned.py:$3" --input "$x" --seqlens $sizes \
+    --table "$out/unaligned.json" --rounds 20 --launch cudagraph --no-charts --out "$out/$3"
+  ;;
+exhaustive) # one product in every search
+  for search in default wide exhaustive; do
+    python3 -m warmup build --model examples/products.py:Plain --dims "n=6144;k=4096;m=16" \
+      --search $search --out "$out/searched.json" --timings "$out/searched-$search.jsonl" 2>&1 | tail -3
+  done
   ;;
 compare-swiglu) # the unaligned MLP, and the same with weights padded ahead of time
   python3 -m warmup build --model examples/vision_block.py:PaddedSwiGLU --seqlens 16,560,2048 \
