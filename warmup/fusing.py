@@ -6,6 +6,7 @@ For the child program that runs trials, since nothing can be compiled in the mid
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -48,7 +49,8 @@ class Fusing:
         self._region, self._options, self._device = trial.region, trial.options, device
         self._known = dict(trial.known)
         self._open = ExitStack()
-        self._open.enter_context(empty_caches())
+        # In the build's own caches, which are removed whatever becomes of this process.
+        self._open.enter_context(empty_caches(os.environ.get("TORCHINDUCTOR_CACHE_DIR")))
         self._compiled: dict[Winner, Compiled] = {}
 
     def close(self) -> None:

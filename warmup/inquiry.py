@@ -74,6 +74,7 @@ def region_trial(
         method=method,
         tolerance=_tolerance(ingredients_of(question.key)["out"], tolerance),
         seed=seed,
+        environment=question.environment,
         region=region,
         known=tuple(question.known.items()) if len(region.flops) > 1 else (),
     )

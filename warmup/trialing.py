@@ -37,12 +37,16 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
     send({"ready": True})
     fusing: Fusing | None = None
-    for line in requests:
-        request = json.loads(line)
-        trial = trial_from_json(request["trial"])
-        fusing = _fusing(trial, fusing)
-        if not _run(trial, request["skip"], send, fusing):
-            return
+    try:
+        for line in requests:
+            request = json.loads(line)
+            trial = trial_from_json(request["trial"])
+            fusing = _fusing(trial, fusing)
+            if not _run(trial, request["skip"], send, fusing):
+                return
+    finally:
+        if fusing is not None:
+            fusing.close()
 
 
 def _fusing(trial: Trial, before: Fusing | None) -> Fusing | None:
@@ -51,12 +55,12 @@ def _fusing(trial: Trial, before: Fusing | None) -> Fusing | None:
         if trial.region is not None and before.key == trial.key:
             return before
         before.close()
+    os.environ.update(trial.environment)
     return None if trial.region is None else Fusing(trial, torch.device(trial.device))
 
 
 def _run(trial: Trial, skip: list[int], send: Any, fusing: Fusing | None) -> bool:
     """Run one trial; return whether the device can still be used."""
-    os.environ.update(trial.environment)
     device = torch.device(trial.device)
     numbers = {candidate.winner: i for i, candidate in enumerate(trial.candidates)}
     # Why each is skipped the other end knows.

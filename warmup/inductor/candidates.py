@@ -56,7 +56,15 @@ def question_of(
             make_call=lambda candidate, sets: _live_call(found[candidate.winner], sets),
         )
         candidates = tuple(map(Candidate, found))
-        return Question(key, name, str(device), candidates, live=live, region=_region(key, ()))
+        return Question(
+            key,
+            name,
+            str(device),
+            candidates,
+            environment=_environment(),
+            live=live,
+            region=_region(key, ()),
+        )
     specs, uncompiled = _specs(found)
     with FakeTensorMode():  # only sizes and strides are wanted, and no memory
         args = AlgorithmSelectorCache.get_inputs(
@@ -82,7 +90,7 @@ def question_of(
         operands=operands,
         views=views,
         out=TensorSpec(*_shape(out), int(library_out.storage_offset()), _dtype_name(out)),
-        environment={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+        environment=_environment(),
         uncompiled=uncompiled,
         region=_region(
             key,
@@ -92,6 +100,11 @@ def question_of(
             ],
         ),
     )
+
+
+def _environment() -> dict[str, str]:
+    """Return where this build keeps what it compiles."""
+    return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
 
 
 def _region(key: str, views: Sequence[TensorSpec]) -> Region | None:

@@ -138,9 +138,12 @@ def compile_model(model: Callable[..., Any], mode: str | None = None) -> Callabl
 
 
 @contextlib.contextmanager
-def empty_caches() -> Iterator[None]:
-    """Compile inside with empty caches, in memory and on disk: nothing is answered by old work."""
+def empty_caches(folder: str | None = None) -> Iterator[None]:
+    """Compile inside with empty caches, in memory and on disk: nothing is answered by old work.
+
+    Those on disk are in a folder of their own, which is made in *folder* and removed.
+    """
     torch._dynamo.reset()
-    with fresh_cache():
+    with fresh_cache(dir=folder):
         yield
     torch._dynamo.reset()
