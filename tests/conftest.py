@@ -129,6 +129,16 @@ def _run_together(code: str, arguments: list[list[str]]) -> list[subprocess.Pope
     return processes
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let pytest-xdist hand out files as they stand, not those with the fewest tests last."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest file, so that no worker ends with it while the others idle."""
+    items.sort(key=lambda item: item.path.name != "test_serving_on_cpu.py")
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The checkout."""

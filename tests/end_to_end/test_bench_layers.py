@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,11 @@ def test_every_layer_is_timed_on_eager_and_on_inductor(tmp_path: Path) -> None:
         *("--backends", "compiled,custom", "--out", str(tmp_path / "out")),
     ]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM, *arguments],
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out" / "bench-layers.json").read_text(encoding="utf-8"))

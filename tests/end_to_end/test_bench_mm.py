@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from warmup.errors import SettingsError
 from warmup.table import Table
 from warmup.table.store import write
 
@@ -44,19 +46,6 @@ report = bench_mm(
     shapes="16x32x8", dtype="f32", rounds=1, device="cpu", table=Path(sys.argv[1])
 )
 print(json.dumps(dict(report.shapes[0].dropped)))
-"""
-
-REFUSED = """
-from warmup.benching.mm import bench_mm
-from warmup.errors import SettingsError
-
-for words in (
-    {"shapes": "16x32"}, {"dtype": "i8"}, {"rounds": 0}, {"l2": "tepid"}, {"device": "tpu"}
-):
-    try:
-        bench_mm(**{"device": "cpu", "say": print, **words})
-    except SettingsError as error:
-        print(str(error).split()[0].rstrip(":"))
 """
 
 INTERPRETED = """
@@ -126,12 +115,19 @@ def run(
     )
 
 
-def test_a_cpu_has_the_columns_that_it_can_have(tmp_path: Path) -> None:
-    """The library columns are timed and right; each other one says why it is not there."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """What the command put into --out for two small products, and what it printed."""
+    folder = tmp_path_factory.mktemp("bench-mm")
     words = ("--shapes", "64x32x48,16x64x24", "--dtype", "f32", "--rounds", "2")
-    done = run(COMMAND, *words, "--device", "cpu", "--out", "made", folder=tmp_path)
+    done = run(COMMAND, *words, "--device", "cpu", "--out", "made", folder=folder)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads((tmp_path / "made" / "bench-mm.json").read_text())
+    return folder / "made", done.stdout
+
+
+def test_a_cpu_has_the_columns_that_it_can_have(made: tuple[Path, str]) -> None:
+    """The library columns are timed and right; each other one says why it is not there."""
+    found = json.loads((made[0] / "bench-mm.json").read_text())
     assert [one["shape"] for one in found["shapes"]] == [
         {"m": 64, "k": 32, "n": 48},
         {"m": 16, "k": 64, "n": 24},
@@ -146,19 +142,14 @@ def test_a_cpu_has_the_columns_that_it_can_have(tmp_path: Path) -> None:
     assert (found["launch"], found["l2"]) == ("eager", "warm")
     assert (found["peaks"], found["table"]) == (None, None)
     assert found["provenance"]["torch"] is not None
-    assert f"no triton: {NO_TRITON}" in done.stdout.splitlines()
+    assert f"no triton: {NO_TRITON}" in made[1].splitlines()
 
 
-def test_charts_stand_beside_the_document(tmp_path: Path, foreign_table: Path) -> None:
+def test_charts_stand_beside_the_document(made: tuple[Path, str]) -> None:
     """--out has both charts, each as PNG and as SVG."""
-    pytest.importorskip("matplotlib")
-    words = ("--shapes", "16x32x8", "--dtype", "f32", "--rounds", "1", "--device", "cpu")
-    table = ("--table", str(foreign_table))
-    done = run(COMMAND, *words, *table, "--out", "made", folder=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    made = {path.name for path in (tmp_path / "made").iterdir() if path.stat().st_size}
+    found = {path.name for path in made[0].iterdir() if path.stat().st_size}
     charts = {f"bench-mm-{name}.{kind}" for name in ("time", "tflops") for kind in ("png", "svg")}
-    assert made == {"bench-mm.json", *charts}
+    assert found == {"bench-mm.json", *charts}
 
 
 def test_a_column_that_is_wrong_or_fails_is_dropped_with_its_reason(
@@ -175,11 +166,18 @@ def test_a_column_that_is_wrong_or_fails_is_dropped_with_its_reason(
     assert "answered 0 decisions" in dropped["table"]
 
 
-def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("shapes", "16x32"), ("dtype", "i8"), ("rounds", 0), ("l2", "tepid"), ("device", "tpu")],
+)
+def test_what_cannot_be_used_is_refused(name: str, value: Any) -> None:
     """Each setting that cannot be used is a WarmupError that names it; nothing is timed."""
-    done = run(REFUSED, folder=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines() == ["--shapes", "--dtype", "--rounds", "--l2", "--device"]
+    from warmup.benching.mm import bench_mm
+
+    said: list[str] = []
+    with pytest.raises(SettingsError, match=rf"^--{name}\b"):
+        bench_mm(**{"device": "cpu", "say": said.append, name: value})
+    assert said == []
 
 
 def test_the_triton_kernel_is_right_at_ragged_sizes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,20 +39,16 @@ def build(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def build_net(folder: Path, seqlens: str, *arguments: str) -> dict[str, Any]:
-    """Build the plain script's model and return the printed JSON."""
-    out = ("--out", "net.json", "--json")
-    done = build(folder, "--model", f"{PLAIN}:Net", *INPUT, "--seqlens", seqlens, *out, *arguments)
+def test_a_second_build_tunes_only_what_is_missing(
+    net: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """A re-run with one more bucket, from empty caches, tunes that bucket alone."""
+    shutil.copy(net[0], tmp_path)
+    model = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8,24")
+    done = build(tmp_path, *model, "--out", "net.json", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
-
-
-def test_a_second_build_tunes_only_what_is_missing(tmp_path: Path) -> None:
-    """A re-run with one more bucket tunes that bucket alone."""
-    first = build_net(tmp_path, "8")
-    second = build_net(tmp_path, "8,24")
-    tuned = [[bucket["tuned"] for bucket in report["buckets"]] for report in (first, second)]
+    reports = (net[1], json.loads(done.stdout))
+    tuned = [[bucket["tuned"] for bucket in report["buckets"]] for report in reports]
     assert tuned == [[1], [0, 1]]
 
 
@@ -85,15 +82,19 @@ def test_an_output_that_disagrees_with_eager_fails_the_build(tmp_path: Path) -> 
     assert read(tmp_path / "noisy.json").rows == {}
 
 
-def test_a_table_of_another_policy_is_not_touched(tmp_path: Path) -> None:
+def test_a_table_of_another_policy_is_not_touched(
+    net: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Building into a table with other backends exits 3, names them, and writes nothing."""
-    build_net(tmp_path, "8")
-    before = (tmp_path / "net.json").read_bytes()
-    model = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "16")
-    done = build(tmp_path, *model, "--out", "net.json", "--backends", "CPP")
-    assert done.returncode == 3
-    assert "max_autotune_gemm_backends: table ATEN,CPP, here CPP" in done.stderr
-    assert (tmp_path / "net.json").read_bytes() == before
+    table = Path(shutil.copy(net[0], tmp_path))
+    before = table.read_bytes()
+    model = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "16", "--device", "cpu")
+    with pytest.raises(SystemExit) as stopped:
+        main(["build", *model, "--out", str(table), "--backends", "CPP"])
+    assert stopped.value.code == 3
+    said = " ".join(capsys.readouterr().err.split())
+    assert "max_autotune_gemm_backends: table ATEN,CPP, here CPP" in said
+    assert table.read_bytes() == before
 
 
 def test_a_model_without_a_choice_is_said_so(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from warmup.cli import main
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = f"{ROOT / 'examples' / 'mlp.py'}:MLP"
 # Variants beside the example model, which has the same inputs and outputs.
@@ -209,11 +211,20 @@ def test_weights_that_do_not_follow_from_the_seed_are_told(folder: Path) -> None
         (("--charts",), "--charts has no folder"),
     ],
 )
-def test_what_cannot_be_compared_is_code_3(folder: Path, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_compared_is_code_3(
+    folder: Path,
+    words: tuple[str, ...],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A bad argument or a missing table ends it before any process is started."""
-    done = run(folder, "--model", "others.py:Same", "--seqlens", "4", *words)
-    assert done.returncode == 3
-    assert said in done.stderr
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("warmup.comparing.race.Remote", None)  # a process would be another error
+    with pytest.raises(SystemExit) as stopped:
+        main(["compare", "--device", "cpu", "--model", "others.py:Same", "--seqlens", "4", *words])
+    assert stopped.value.code == 3
+    assert said in capsys.readouterr().err
 
 
 def test_eager_mode_that_fails_is_code_3(folder: Path) -> None:

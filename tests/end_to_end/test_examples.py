@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -25,11 +26,11 @@ def run(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProc
     return done
 
 
-def test_the_server_serves_mixed_sizes_and_exits_with_its_audit(tmp_path: Path) -> None:
+def test_the_server_serves_mixed_sizes_and_exits_with_its_audit(
+    built: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
     """Build, serve 20 random sizes, audit: every decision a hit, nothing measured, exit 0."""
-    build = ("-m", "warmup", "build", "--device", "cpu", "--model", f"{EXAMPLES / 'mlp.py'}:MLP")
-    run(tmp_path, *build, "--seqlens", "16,64", "--out", "mlp.json")
-    serve = (str(EXAMPLES / "serve.py"), "--table", "mlp.json", "--requests", "20")
+    serve = (str(EXAMPLES / "serve.py"), "--table", str(built[0]), "--requests", "20")
     done = run(tmp_path, *serve, WARMUP_AUDIT_LOG="audit.jsonl")
     assert "4 hits, 0 misses, 0 uncovered benchmarks" in done.stdout
     audit = ("-m", "warmup", "audit", "audit.jsonl", "--fail-on", "miss,uncovered,silent")

@@ -13,29 +13,17 @@ from typing import Any
 import pytest
 
 from warmup.choice import Family, Rejection
+from warmup.cli import main
 from warmup.method import L2, Launch
 from warmup.table import Table
 from warmup.table.store import read
 
 ROOT = Path(__file__).resolve().parents[2]
+NET = (
+    *("--model", f"{ROOT / 'tests' / 'programs' / 'models' / 'plain_script.py'}:Net"),
+    *("--input", "x=[seqlen,32]:f32", "--seqlens", "8"),
+)
 Built = tuple[Path, dict[str, Any]]
-
-
-def build(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Build the example MLP into *folder* in a fresh process with empty caches."""
-    model = ("--model", f"{ROOT / 'examples' / 'mlp.py'}:MLP", "--seqlens", "16,64")
-    return subprocess.run(
-        [sys.executable, "-m", "warmup", "build", "--device", "cpu", *model, *arguments],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        },
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.fixture
@@ -77,22 +65,40 @@ def test_the_policy_says_how_it_was_timed(table: Table) -> None:
     assert (table.policy.timing.launch, table.policy.timing.l2) == (Launch.EAGER, L2.WARM)
 
 
-def test_a_forced_build_measures_the_same_keys(built: Built, table: Table, tmp_path: Path) -> None:
+def test_a_forced_build_measures_the_same_keys(net: Built, tmp_path: Path) -> None:
     """--force tunes what is there again: the same questions, by the same method."""
-    again = Path(shutil.copy(built[0], tmp_path / "again.json"))
-    done = build(tmp_path, "--out", again.name, "--force", "--json")
+    again = Path(shutil.copy(net[0], tmp_path / "again.json"))
+    words = (*NET, "--device", "cpu", "--out", again.name, "--force", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "warmup", "build", *words],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    second, report = read(again), json.loads(done.stdout)
-    assert set(second.rows) == set(table.rows)
-    assert second.policy == table.policy
-    tuned = [sum(bucket["tuned"] for bucket in one["buckets"]) for one in (built[1], report)]
-    assert tuned == [len(table.rows)] * 2
+    first, second, report = read(net[0]), read(again), json.loads(done.stdout)
+    assert set(second.rows) == set(first.rows)
+    assert second.policy == first.policy
+    tuned = [sum(bucket["tuned"] for bucket in one["buckets"]) for one in (net[1], report)]
+    assert tuned == [len(first.rows)] * 2
 
 
 @pytest.mark.parametrize(("option", "word"), [("--launch", "cudagraph"), ("--l2", "cold")])
-def test_what_a_cpu_cannot_be_timed_with_is_refused(tmp_path: Path, option: str, word: str) -> None:
+def test_what_a_cpu_cannot_be_timed_with_is_refused(
+    tmp_path: Path, option: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exit 3 and one line, before anything is written."""
-    done = build(tmp_path, "--out", "mlp.json", option, word)
-    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
-    assert done.stderr.startswith("error: a CPU has no CUDA graphs and is timed warm")
-    assert not (tmp_path / "mlp.json").exists()
+    out = tmp_path / "mlp.json"
+    words = (*NET, "--device", "cpu", "--out", str(out), option, word)
+    with pytest.raises(SystemExit) as stopped:
+        main(["build", *words])
+    said = capsys.readouterr().err
+    assert (stopped.value.code, said.count("\n")) == (3, 1)
+    assert said.startswith("error: a CPU has no CUDA graphs and is timed warm")
+    assert not out.exists()

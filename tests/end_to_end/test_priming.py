@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -70,9 +71,13 @@ def serve(folder: Path, module: str, name: str, inputs: str, on_miss: str) -> di
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a table of the measuring model, for 8 and 24 rows."""
+def folder(net: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table of the measuring model, for 8 and 24 rows.
+
+    Its layer is that of `net`, whose table has the row for 8 already.
+    """
     folder = tmp_path_factory.mktemp("net")
+    shutil.copy(net[0], folder / "table.json")
     build(folder, NET, "8,24")
     return folder
 

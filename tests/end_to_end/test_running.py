@@ -29,14 +29,11 @@ Prepare = Callable[..., tuple[list[str], dict[str, str]]]
 
 
 def environment(folder: Path, *paths: Path, **extra: str) -> dict[str, str]:
-    """Return an environment with this checkout and *paths* importable, and TMPDIR in *folder*."""
-    temporary = folder / "tmp"
-    temporary.mkdir(exist_ok=True)
+    """Return an environment with this checkout and *paths* importable."""
     outer = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
     return {
         **outer,
         "PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT))),
-        "TMPDIR": str(temporary),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         **extra,
     }
@@ -55,10 +52,12 @@ def warmup_run(folder: Path, *words: str, paths: tuple[Path, ...] = (), **extra:
 
 
 def start(folder: Path, table: Path, *command: str) -> subprocess.Popen[str]:
-    """Start ``warmup run`` of *command*, and return it when the command has said ready."""
+    """Start ``warmup run`` of *command*, with TMPDIR in *folder*; return when it has said ready."""
+    temporary = folder / "tmp"
+    temporary.mkdir()
     process = subprocess.Popen(
         [sys.executable, "-m", "warmup", "run", "--table", str(table), "--", *command],
-        env=environment(folder),
+        env=environment(folder, TMPDIR=str(temporary)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

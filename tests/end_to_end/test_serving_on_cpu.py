@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -68,20 +69,30 @@ def template_table(
     return target
 
 
+def serve_in(folder: Path, table: Path, seqlens: list[int], **case: Any) -> dict[str, Any]:
+    """Run tests/programs/serve_mlp.py with a case and return what it printed."""
+    log = case.pop("log", None)
+    extra = {"WARMUP_AUDIT_LOG": str(log)} if log else {}
+    text = json.dumps({"table": str(table), "seqlens": seqlens, **case})
+    done = run_python(folder, str(PROGRAMS / "serve_mlp.py"), text, **extra)
+    result: dict[str, Any] = json.loads(done.stdout.split("RESULT ")[1])
+    result["stderr"] = done.stderr
+    return result
+
+
 @pytest.fixture
 def serve(tmp_path: Path) -> Run:
-    """Run tests/programs/serve_mlp.py with a case and return what it printed."""
+    """``serve(table, [16], on_miss="strict")``: `serve_in` a folder of the test's own."""
+    return functools.partial(serve_in, tmp_path)
 
-    def run(table: Path, seqlens: list[int], **case: Any) -> dict[str, Any]:
-        log = case.pop("log", None)
-        extra = {"WARMUP_AUDIT_LOG": str(log)} if log else {}
-        text = json.dumps({"table": str(table), "seqlens": seqlens, **case})
-        done = run_python(tmp_path, str(PROGRAMS / "serve_mlp.py"), text, **extra)
-        result: dict[str, Any] = json.loads(done.stdout.split("RESULT ")[1])
-        result["stderr"] = done.stderr
-        return result
 
-    return run
+@pytest.fixture(scope="module")
+def served_template(
+    template_table: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """Both buckets served strictly from the C++ template's rows."""
+    folder = tmp_path_factory.mktemp("served")
+    return serve_in(folder, template_table, [16, 64], on_miss="strict")
 
 
 def test_a_build_writes_one_row_for_each_problem_of_each_bucket(
@@ -118,9 +129,9 @@ def test_a_served_model_measures_nothing_and_hits_every_row(
     assert (result["misses"], result["unused"], result["benchmarks"]) == ({}, [], {})
 
 
-def test_a_served_model_agrees_with_eager(template_table: Path, serve: Run) -> None:
+def test_a_served_model_agrees_with_eager(served_template: dict[str, Any]) -> None:
     """Outputs served from C++ template rows are within tolerance of eager in every bucket."""
-    assert max(serve(template_table, [16, 64], on_miss="strict")["errors"]) < 1e-5
+    assert max(served_template["errors"]) < 1e-5
 
 
 def test_without_a_table_the_same_program_benchmarks(
@@ -132,23 +143,28 @@ def test_without_a_table_the_same_program_benchmarks(
 
 
 def test_template_rows_generate_exactly_the_recorded_candidate(
-    template_table: Path, serve: Run
+    template_table: Path, served_template: dict[str, Any]
 ) -> None:
     """Code is generated for one C++ candidate per decision, and it is the recorded micro-kernel."""
-    result = serve(template_table, [16, 64], on_miss="strict")
     winners = [row.winner.uid for row in read(template_table).rows.values()]
-    assert [f"cpp::{name}" for name in result["generated"]] == winners
+    assert [f"cpp::{name}" for name in served_template["generated"]] == winners
 
 
-def test_library_rows_generate_no_candidate(
-    built: tuple[Path, dict[str, Any]], tmp_path: Path, serve: Run
-) -> None:
-    """Where the library call won, no C++ candidate is generated at all."""
+@pytest.fixture(scope="module")
+def library_table(
+    built: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The same table with the library call as every winner."""
     table = read(built[0])
     library = Winner(Family.EXTERN, "aten::_mkl_linear")
-    path = tmp_path / "library.json"
+    path = tmp_path_factory.mktemp("library") / "library.json"
     write(path, replace(table, rows={k: replace(r, winner=library) for k, r in table.rows.items()}))
-    result = serve(path, [16, 64], on_miss="strict")
+    return path
+
+
+def test_library_rows_generate_no_candidate(library_table: Path, serve: Run) -> None:
+    """Where the library call won, no C++ candidate is generated at all."""
+    result = serve(library_table, [16, 64], on_miss="strict")
     assert (result["generated"], len(result["hits"])) == ([], 4)
 
 
@@ -161,14 +177,19 @@ def test_a_table_installed_in_the_main_thread_answers_in_others(
     assert (len(result["hits"]), result["misses"], result["benchmarks"]) == (2, {}, {})
 
 
-def test_an_unseen_bucket_falls_back_without_measuring(
-    built: tuple[Path, dict[str, Any]], serve: Run
-) -> None:
+@pytest.fixture(scope="module")
+def fallen_back(library_table: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A bucket with rows of the library call, and one without rows; ``log`` has the events."""
+    folder = tmp_path_factory.mktemp("fallback")
+    log = folder / "audit.jsonl"
+    return {**serve_in(folder, library_table, [16, 32], log=log), "log": log}
+
+
+def test_an_unseen_bucket_falls_back_without_measuring(fallen_back: dict[str, Any]) -> None:
     """fallback: two counted misses, the library call, no candidate, no benchmark, right output."""
-    result = serve(built[0], [32])
-    assert result["reasons"] == {"not_in_table": 2}
-    assert (result["benchmarks"], result["generated"]) == ({}, [])
-    assert max(result["errors"]) < 1e-5
+    assert fallen_back["reasons"] == {"not_in_table": 2}
+    assert (fallen_back["benchmarks"], fallen_back["generated"]) == ({}, [])
+    assert max(fallen_back["errors"]) < 1e-5
 
 
 def test_strict_names_the_nearest_row_and_what_differs(
@@ -209,12 +230,11 @@ def test_a_callers_contradicting_option_is_told(
 
 
 def test_the_json_log_and_the_text_log_tell_the_same_story(
-    built: tuple[Path, dict[str, Any]], tmp_path: Path, serve: Run
+    fallen_back: dict[str, Any], tmp_path: Path
 ) -> None:
     """`audit` reads equal counts from the JSON lines, from the server's own log, and from both."""
-    lines, text = tmp_path / "audit.jsonl", tmp_path / "server.log"
-    result = serve(built[0], [16, 32], log=lines)
-    text.write_text("unrelated line\n" + result["stderr"], encoding="utf-8")
+    lines, text = fallen_back["log"], tmp_path / "server.log"
+    text.write_text("unrelated line\n" + fallen_back["stderr"], encoding="utf-8")
     reports = [audit([lines]), audit([text]), audit([lines, text])]
     assert {(sum(r.hits.values()), r.miss_count, len(r.unused or ())) for r in reports} == {
         (2, 2, 2)
