@@ -1,4 +1,4 @@
-"""Fixtures for tests that need no torch: small tables, and programs run in their own process."""
+"""Small tables, programs run in processes of their own, and what those are told."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,15 @@ if importlib.util.find_spec("hypothesis"):  # the tests for a GPU run without it
 
     settings.register_profile("fast", max_examples=50, deadline=None, database=None)
     settings.load_profile("fast")
+
+_COMPILING = ("end_to_end", "preparing")  # folders of tests with real compiles on a CPU
+# Compiles and loads one probe for each set of vector instructions that this CPU reports.
+_PROBES = """
+from torch._inductor import cpu_vec_isa as found
+reported = {*found.x86_isa_checker()}
+expected = [each for each in found.supported_vec_isa_list if reported >= {*str(each).split()}]
+print(int(expected == found.valid_vec_isa_list()))
+"""
 
 _DEVICE = Device(
     type="cuda", vendor="nvidia", name="NVIDIA H200", arch="sm_90", sm_count=132, memory_gib=140
@@ -137,6 +146,68 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest file, so that no worker ends with it while the others idle."""
     items.sort(key=lambda item: item.path.name != "test_serving_on_cpu.py")
+
+
+@pytest.fixture(scope="session")
+def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, str]]:
+    """``run_once("mlp", "-m", "warmup", ..., NAME="value")``: a folder, and what Python printed.
+
+    The first worker that wants *name* runs it in a folder of that name, from empty caches; the
+    others wait and get the same.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def run(name: str, *words: str, **variables: str) -> tuple[Path, str]:
+        from filelock import FileLock
+
+        folder = shared / f"once-{name}"
+        folder.mkdir(exist_ok=True)
+        said = folder / "said"
+        with FileLock(folder / "lock"):
+            if not said.exists():
+                caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+                done = subprocess.run(
+                    [sys.executable, *words],
+                    env={**_environment(), **caches, **variables},
+                    cwd=folder,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+                assert done.returncode == 0, done.stderr[-4000:]
+                said.write_text(done.stdout)
+        return folder, said.read_text()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def variables(run_once: Callable[..., tuple[Path, str]]) -> dict[str, str]:
+    """What processes that compile are told, so that they wait less; no answer depends on it.
+
+    Where the caches are empty, every process first compiles and loads one probe for each set of
+    vector instructions: 6 s, more than most models here. They are tried here, once; if this CPU
+    runs what it reports, inductor is told so. The caches themselves still start empty: neither a
+    probe nor a graph, a kernel or a timing is carried over. And threads that wait sleep, since the
+    workers share the cores.
+    """
+    _, said = run_once("probes", "-c", _PROBES)
+    probed = {"TORCHINDUCTOR_VEC_ISA_OK": "1"} if said == "1\n" else {}
+    return {"OMP_WAIT_POLICY": "passive", **probed}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def inherited(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Processes that a file of ``_COMPILING`` starts inherit ``variables``.
+
+    Those of `test_locked_pod` do not, whose environment is emptied: a first start there probes.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent.name in _COMPILING:
+            for name, value in request.getfixturevalue("variables").items():
+                patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -51,3 +51,28 @@ def test_every_layer_is_timed_on_eager_and_on_inductor(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*charts, "bench-layers.json"}
     assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
     assert "speed-up over eager" in done.stdout
+
+
+def test_what_is_measured_is_kept_when_it_is_ended(tmp_path: Path) -> None:
+    """SIGTERM while the second shape is measured: the document has the first, the code is 143."""
+    arguments = [
+        *("--shapes", "16x64,32x64", "--dtype", "f32", "--rounds", "2", "--device", "cpu"),
+        *("--layers", "softmax", "--backends", "compiled", "--no-backward"),
+        *("--out", str(tmp_path / "out")),
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("2/2"):
+                process.terminate()
+                break
+        said = process.stderr.read()
+    found = json.loads((tmp_path / "out" / "bench-layers.json").read_text(encoding="utf-8"))
+    assert process.returncode == 143
+    assert f"interrupted: finished shapes are in {tmp_path / 'out'}" in said
+    assert {one["rows"] for one in found["cells"]} == {16}
