@@ -7,6 +7,7 @@ Each takes one result file as the commands wrote it (`warmup compare`, `warmup b
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 CHARTS = HERE / "charts"
+_COLUMNS = ("torch", "triton", "inductor-aten", "inductor-triton", "table")
 _MISSED = {
     "bad_zeros": "returns zeros",
     "bad_half": "writes half of its output",
@@ -164,12 +166,12 @@ def products(name: str, title: str, note: str) -> str:
         f"{peaks['gbps']:.0f} GB/s and {peaks['tflops'][record['dtype']]:.0f} TFLOP/s. GPU us per "
         "call, in brackets the total with the launch."
     )
-    names = list(dict.fromkeys(name for one in record["shapes"] for name in one["columns"]))
+    names = [name for name in _COLUMNS if any(name in one["columns"] for one in record["shapes"])]
     rows = []
     for one in record["shapes"]:
         shape, best = one["shape"], one["table_over_best"]
         columns = [one["columns"].get(column) for column in names]
-        cells = [f"{c['device_us']:g} ({c['total_us']:g})" if c else "dropped" for c in columns]
+        cells = [f"{c['device_us']:.2f} ({c['total_us']:.1f})" if c else "dropped" for c in columns]
         verdict = f"{best['ratio']:.3f}, {best['verdict']}" if best else ""
         rows.append((f"{shape['m']}x{shape['k']}x{shape['n']}", *cells, one["fastest"], verdict))
     said = ", ".join(f"{n} {verdict}" for verdict, n in record["summary"]["verdicts"].items())
@@ -206,11 +208,12 @@ def layers(name: str, title: str, note: str) -> str:
             if (one["layer"], one["pass"]) == (layer, what)
         }
         rows.append((layer or "all", what, *(found.get(backend, "") for backend in backends)))
+    counts = Counter(
+        (one["backend"], one["layer"], one["reason"]) for one in record["cells"] if one["reason"]
+    )
     reasons = [
-        f"- `{one['backend']}`, {one['layer']} {one['rows']}x{one['columns']} {one['pass']}: "
-        f"{one['reason']}"
-        for one in record["cells"]
-        if one["reason"]
+        f"- `{backend}`, {layer}, {count} of its shapes and passes: {reason}"
+        for (backend, layer, reason), count in counts.items()
     ]
     reasons += [f"- `{backend}`: {reason}" for backend, reason in record["missing"].items()]
     dropped = "Dropped out:\n\n" + "\n".join(reasons) if reasons else ""
