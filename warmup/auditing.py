@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from warmup.errors import TableError
-from warmup.kinds import natural_order
+from warmup.kinds import kind_of, natural_order
 from warmup.ledger import Ledger, Run, read_logs
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine
 from warmup.table.store import read
+from warmup.weight import WEIGHT
 
 FAILURES: Final = ("miss", "uncovered", "silent", "diverged")
 
@@ -220,7 +222,7 @@ def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
     runs = ledger.runs.values()
     asked = {key for run in runs for key in (*run.hits, *run.tuned, *(k for k, _ in run.misses))}
     if named is not None:
-        return _sorted_keys(read(Path(named)).rows.keys() - asked)
+        return _unasked(read(Path(named)).rows.keys(), asked)
     rows: set[str] = set()
     for run in runs:
         try:
@@ -231,8 +233,10 @@ def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
         if union is None or digest_of(union) != run.table_digest:
             return None
         rows |= union.rows.keys()
-    return _sorted_keys(rows - asked) if runs else None
+    return _unasked(rows, asked) if runs else None
 
 
-def _sorted_keys(keys: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(keys, key=natural_order))
+def _unasked(keys: AbstractSet[str], asked: AbstractSet[str]) -> tuple[str, ...]:
+    """Return those of *keys* that inductor could have asked for and did not."""
+    unasked = (key for key in keys - asked if kind_of(key) is not WEIGHT)
+    return tuple(sorted(unasked, key=natural_order))

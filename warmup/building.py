@@ -53,9 +53,10 @@ def build(
     that were searched less far than *search*, unless *force* tunes all of them again. With a
     *budget*, seconds or text such as ``20m``, every problem is searched by ``default`` first, then
     those by *search* that promise most, until so much time has passed since the start. Weights with
-    unaligned sizes are measured as they are and padded (*pad_weights*; by default on a GPU), and
-    padded where that pays. Each finished problem is on disk before the next one starts.
-    For every bucket the model, compiled from the table alone, is compared with eager.
+    unaligned sizes are measured as they are and padded (*pad_weights*; by default on a GPU). Where
+    padding pays, every bucket is run once more with padded weights, so that the table answers the
+    model both ways. Each finished problem is on disk before the next one starts. In each run of a
+    bucket the model, compiled from the table alone, is compared with eager.
 
     Raises:
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
@@ -103,12 +104,16 @@ def build(
         )
         work.observer.device_looked_at(tuner.look())
         wants_padding = ground.device.type != "cpu" if pad_weights is None else pad_weights
+        count = len(buckets)
+        results = [work.run_bucket(bucket, i, count) for i, bucket in enumerate(buckets)]
         prepared = weigh(work, buckets) if wants_padding else None
-        results = tuple(
-            work.run_bucket(bucket, i, len(buckets)) for i, bucket in enumerate(buckets)
-        )
+        if prepared is not None and prepared.padded:
+            results += [
+                work.run_bucket(bucket, count + i, 2 * count, weights_padded=True)
+                for i, bucket in enumerate(buckets)
+            ]
         if extent.budget_s is not None:
-            results = widen(work, results, extent.search, started, extent.budget_s)
+            results = list(widen(work, results, extent.search, started, extent.budget_s))
         work.observer.device_looked_at(tuner.look(again=True))
     if not any(result.keys for result in results):
         raise NothingRecordedError(
@@ -120,7 +125,7 @@ def build(
         path,
         final,
         digest_of(final),
-        results,
+        tuple(results),
         tuple(work.tuned),
         time.monotonic() - started,
         not_tuned=dict(tuner.not_tuned),

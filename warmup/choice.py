@@ -6,9 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warmup.method import Search
+
+if TYPE_CHECKING:
+    from warmup.search import Searched
 
 
 class Family(StrEnum):
@@ -177,11 +180,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """One finished problem of a build: its key, its row and every candidate's timing."""
+    """One finished problem of a build: its key, its row and every candidate's timing.
+
+    ``searched`` says how a GEMM selection came to its candidates, None for every other decision.
+    """
 
     key: str
     row: Row
     timings: tuple[Timing, ...]
+    searched: Searched | None = None
 
 
 class MissReason(StrEnum):

@@ -149,6 +149,7 @@ def judge_fused(
         gbps=None if product is None else _rate(work, product, tflops=False),
         peak_share=None if share is None else round(share, _DIGITS),
         clock_mhz=bare.row.evidence.clock_mhz,
+        flags=(*fused.row.evidence.flags, *(_flags(share, product) if product else ())),
         search=bare.row.evidence.search,
     )
     seen = {timing.winner: timing for timing in fused.timings}

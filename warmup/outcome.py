@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """Who is told how a build gets on."""
 
-    def bucket_started(self, bucket: Bucket, index: int, total: int) -> None:
-        """Bucket number *index* (from 0) of *total* begins."""
+    def bucket_started(
+        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
+    ) -> None:
+        """Run number *index* (from 0) of *total* begins: *bucket*, as it is or padded."""
 
     def device_looked_at(self, complaints: Sequence[str]) -> None:
         """The device's condition was read, before or after: what makes it doubtful, if anything."""
@@ -37,8 +39,9 @@ class Observer(Protocol):
 class BucketResult:
     """One finished bucket: its keys in graph order, how many were tuned now, error and seconds.
 
-    ``error`` is the relative L2 distance of the compiled output, served from the table, to eager;
-    ``uncovered`` counts, by site, what was measured although every row was there.
+    It was run with the weights as they are, or ``weights_padded`` where that pays. ``error`` is the
+    relative L2 distance of the compiled output, served from the table, to eager; ``uncovered``
+    counts, by site, what was measured although every row was there.
     """
 
     bucket: Bucket
@@ -47,17 +50,26 @@ class BucketResult:
     error: float
     seconds: float
     uncovered: Mapping[str, int] = field(default_factory=dict)
+    weights_padded: bool = False
+
+    @property
+    def name(self) -> str:
+        """The bucket, and how it was run, for people."""
+        return name_of(self.bucket, weights_padded=self.weights_padded)
 
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """A finished build. ``timings`` holds every candidate of the problems tuned now.
+    """A finished build. ``buckets`` has each bucket once, and once more where weights were padded.
+
+    ``timings`` holds every candidate of the problems tuned now.
 
     A build from a list of problems has ``known``, the keys that the table had already, and
     ``not_rebuilt``, those that it could not tune and why. ``not_tuned`` are keys without a row,
     because no candidate could be measured, and why; ``not_fused`` are keys whose row was measured
-    without what follows the product, and why. ``prepared`` says which weights were padded, None
-    when that was not asked for. ``peaks`` are those that rates were held against, None on a CPU.
+    without what follows the product, and why. ``prepared`` says which weights were padded for the
+    second time, None when that was not asked for. ``peaks`` are those that rates were held against,
+    None on a CPU.
     """
 
     path: Path
@@ -82,9 +94,16 @@ class BuildReport:
         return dict(counts)
 
 
+def name_of(bucket: Bucket, *, weights_padded: bool) -> str:
+    """Return *bucket* for people, and whether it is run with padded weights."""
+    return f"{bucket}, weights padded" if weights_padded else str(bucket)
+
+
 @dataclass
 class _Silent:
-    def bucket_started(self, bucket: Bucket, index: int, total: int) -> None:
+    def bucket_started(
+        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
+    ) -> None:
         pass
 
     def device_looked_at(self, complaints: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from warmup.models import LoadedModel
+    from warmup.preparing.prepare import Prepared
 
 
 MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -24,6 +25,9 @@ MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-c
 
 class Observer(Protocol):
     """Who is told how priming gets on."""
+
+    def model_prepared(self, prepared: Prepared) -> None:
+        """Weights were padded as the table says, before the first bucket."""
 
     def bucket_started(self, bucket: Bucket) -> None:
         """A bucket begins to compile."""
@@ -43,14 +47,17 @@ def prime(
     dtype: str | None = None,
     on_miss: str = "strict",
     mode: str = "default",
+    pad_weights: bool = True,
     observer: Observer | None = None,
 ) -> CheckReport:
     """Compile and call every bucket of *model* once from a table that *checked* found ready.
 
-    As a server does it: the table installed with *on_miss*, `torch.compile(model, dynamic=False)`
-    in the server's *mode*, no gradients. So inductor's caches are warm for servers that install
-    this table. A measurement that no row covers is refused. A bucket that fails does not stop the
-    others. Arguments are spelled as on the command line.
+    As a server does it: the table installed with *on_miss*, and with the model, so that its weights
+    are padded where the table says so, unless *pad_weights* is false;
+    `torch.compile(model, dynamic=False)` in the server's *mode*; no gradients. So inductor's caches
+    are warm for servers that install this table likewise. A measurement that no row covers is
+    refused. A bucket that fails does not stop the others. Arguments are spelled as on the command
+    line.
 
     Raises:
         SettingsError, ModelError: an argument or the model cannot be used.
@@ -79,8 +86,11 @@ def prime(
             on_miss=on_miss,
             uncovered="forbid",
             device=str(work.device),
-            model=work.model.module,
+            model=work.model.module if pad_weights else None,
         ) as handle:
+            prepared = handle.prepared
+            if observer is not None and prepared is not None and prepared.padded:
+                observer.model_prepared(prepared)
             for bucket in buckets:
                 if observer is not None:
                     observer.bucket_started(bucket)

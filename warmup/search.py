@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from warmup.choice import Family, Row, Winner
 from warmup.method import Search
@@ -50,6 +50,20 @@ class Searched:
         """How many are to be compiled and measured."""
         return self.listed + sum(count for _, count in self.added)
 
+    def completed(self, offered: int) -> Searched:
+        """Return this for a selection that *offered* so many: what no source added was listed.
+
+        Inductor lists C++ templates, and all of a CPU linear, after and beside its own heuristics.
+        """
+        return replace(self, listed=self.listed + max(offered - self.tried, 0))
+
+    def __str__(self) -> str:
+        said = [f"{self.listed} listed"]
+        said += [f"{count} {source}" for source, count in self.added]
+        said += [f"{count} pruned by {resource}" for resource, count in self.pruned]
+        said += [f"{self.spilling} spilling"] if self.spilling else []
+        return f"{self.search}: {', '.join(said)}"
+
     def __add__(self, later: Searched) -> Searched:
         """Return this and a *later* search for the same selection as one."""
         return replace(
@@ -59,6 +73,12 @@ class Searched:
             pruned=_sum(self.pruned, later.pruned),
             spilling=self.spilling + later.spilling,
         )
+
+
+def searched_to_json(searched: Searched) -> dict[str, Any]:
+    """Return *searched* as JSON values: counts by source and by resource are objects."""
+    counts = {"added": dict(searched.added), "pruned": dict(searched.pruned)}
+    return {**asdict(searched), **counts}
 
 
 def neighbours_of(

@@ -27,6 +27,7 @@ from warmup.events import (
 )
 from warmup.kinds import kind_of
 from warmup.lookup import Lookup, OnMiss, Uncovered
+from warmup.preparing.prepare import Prepared, pad_by_rows, refusal_of, sizes_to_pad
 from warmup.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.table import Policy, Table
 from warmup.table.codec import digest_of
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from warmup.inductor.live import Attachment
-    from warmup.preparing.prepare import Prepared
     from warmup.tuner import Tuner
 
 
@@ -182,7 +182,8 @@ def install(
     that no row covers is about to be measured: ``count`` it and let it run, or ``forbid`` it with
     an `UncoveredError` before anything is timed. *audit_log*, or ``WARMUP_AUDIT_LOG``, appends
     every event to a file as JSON lines. The weights of *model*, which is in eval mode and not
-    compiled yet, are padded as the table says; see `warmup.prepare`.
+    compiled yet, are padded as the table says; see `warmup.prepare`. Without *model* the rows for
+    weights as they are answer, and the log says at INFO what could be padded.
 
     Every compile meanwhile runs under the table's inductor options. Those that decide what is
     measured replace the caller's own, a mode's included; any other setting of the caller's that
@@ -252,14 +253,19 @@ def install(
 def _prepare(
     model: nn.Module | None, table: Table, mismatches: Sequence[Mismatch]
 ) -> Prepared | None:
-    if model is None:
-        return None
-    from warmup.preparing.prepare import pad_by_rows
-
-    hard = "; ".join(str(mismatch) for mismatch in mismatches if mismatch.is_hard)
-    prepared = pad_by_rows(model, table.rows, hard or None)
-    logger.info("%s", prepared)
-    return prepared
+    if model is not None:
+        prepared = pad_by_rows(model, table.rows, refusal_of(mismatches))
+        logger.info("%s", prepared)
+        return prepared
+    if sizes := sizes_to_pad(table, mismatches):
+        said = dict.fromkeys(f"{one.features} features to {size}" for one, size in sizes.items())
+        logger.info(
+            "weights stay as they are; structures that install(table, model=model) would pad: "
+            "%d (%s)",
+            len(sizes),
+            ", ".join(said),
+        )
+    return None
 
 
 def _tuner(policy: Policy, device: str) -> Tuner:

@@ -80,10 +80,14 @@ class Tuner:
 
         Where something may be fused into the GEMM the best candidates are measured with it too.
         """
-        bare, region = self._measure_bare(question), question.region
-        if bare is None or region is None or not self.method.fused_top_k:
-            return bare
-        return self._measure_fused(question, bare, region)
+        if question.searched is not None:
+            logger.debug("searched %s: %s", question.searched, question.key)
+        tuned, region = self._measure_bare(question), question.region
+        if tuned is None:
+            return None
+        if region is not None and self.method.fused_top_k:
+            tuned = self._measure_fused(question, tuned, region)
+        return replace(tuned, searched=question.searched)
 
     def _measure_bare(self, question: Question) -> Tuned | None:
         assert question.library is not None
@@ -102,7 +106,8 @@ class Tuner:
         if result.clock_mhz is not None:
             self._clocks.append(result.clock_mhz)
         uncompiled = (
-            Outcome(winner=winner, rejection=Rejection.COMPILE) for winner in question.uncompiled
+            Outcome(winner=winner, rejection=Rejection.COMPILE, said=said)
+            for winner, said in question.uncompiled.items()
         )
         return self._judge(
             question.key,

@@ -18,7 +18,7 @@ from warmup.events import Emitter, Event, EventName
 from warmup.kinds import kind_of
 from warmup.lookup import Lookup, OnMiss
 from warmup.method import Search
-from warmup.outcome import BucketResult, Observer
+from warmup.outcome import BucketResult, Observer, name_of
 from warmup.problem import GEMM
 from warmup.table import Table
 from warmup.table.store import add_rows, remove_rows, write
@@ -52,34 +52,42 @@ class Build:
     search: Search = Search.DEFAULT
     chosen: frozenset[str] | None = None  # who may be searched further; None for all
     until: float = math.inf  # by the clock of `time.monotonic`
-    padded: Mapping[Group, int] = field(default_factory=dict)
+    padded: Mapping[Group, int] = field(default_factory=dict)  # where `run_bucket` pads weights
     _done: set[str] = field(default_factory=set)
     _replaced: dict[str, Row] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.model.module.to(device=self.device, dtype=self.dtype)
 
-    def run_bucket(self, bucket: Bucket, index: int, total: int) -> BucketResult:
-        """Tune one bucket, then serve it from the table and compare with eager."""
+    def run_bucket(
+        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool = False
+    ) -> BucketResult:
+        """Tune one bucket, then serve it from the table and compare with eager.
+
+        With *weights_padded* the model is compiled with the groups in ``padded`` padded. Eager is
+        the model as it is, and so is the model afterwards.
+        """
         import torch
 
         from warmup.agreement import worst_error
 
-        self.observer.bucket_started(bucket, index, total)
+        self.observer.bucket_started(bucket, index, total, weights_padded=weights_padded)
+        name = name_of(bucket, weights_padded=weights_padded)
         started = time.monotonic()
         before = len(self.tuned)
         inputs = self.inputs(bucket)
         with torch.no_grad():
-            expected = self._unpadded(inputs, bucket)
-            keys, found = self._compiled(inputs, bucket, OnMiss.TUNE)
-            if len(self.tuned) > before:  # else that run was served from rows alone already
-                keys, found = self._compiled(inputs, bucket, OnMiss.STRICT)
+            expected = self._eager(inputs, bucket)
+            with self._padding() if weights_padded else contextlib.nullcontext():
+                keys, found = self._compiled(inputs, name, OnMiss.TUNE)
+                if len(self.tuned) > before:  # else that run was served from rows alone already
+                    keys, found = self._compiled(inputs, name, OnMiss.STRICT)
             error, limit = worst_error(expected, found, self.tolerance)
         if not error <= limit:
             fresh = {tuned.key for tuned in self.tuned[before:]}
             self._take_back(fresh)
             raise OutputMismatchError(
-                f"bucket {bucket}: the compiled output is {error:.2e} away from eager "
+                f"bucket {name}: the compiled output is {error:.2e} away from eager "
                 f"(relative L2), more than {limit:.0e}",
                 f"{len(fresh)} rows tuned for it were removed; report this with the model",
             )
@@ -90,6 +98,7 @@ class Build:
             error=error,
             seconds=time.monotonic() - started,
             uncovered=dict(self.uncovered),
+            weights_padded=weights_padded,
         )
         self.observer.bucket_finished(result)
         return result
@@ -160,17 +169,16 @@ class Build:
         """Whether *key* is to be tuned: it has no row, or one that is to be replaced."""
         return key not in self.table.rows or self.asks_again(key)
 
-    def _unpadded(self, inputs: Inputs, bucket: Bucket) -> Any:
-        """Return what the model gives with its weights as they were."""
-        if not self.padded:
-            return self._eager(inputs, bucket)
+    @contextlib.contextmanager
+    def _padding(self) -> Iterator[None]:
+        """Pad the weights of the model while the context is open."""
         from warmup.preparing.padded import pad, restore
 
-        restore(self.model.module)
+        pad(self.model.module, self.padded)
         try:
-            return self._eager(inputs, bucket)
+            yield
         finally:
-            pad(self.model.module, self.padded)
+            restore(self.model.module)
 
     def _eager(self, inputs: Inputs, bucket: Bucket) -> Any:
         try:
@@ -181,9 +189,7 @@ class Build:
                 f"bucket {bucket}: the model failed in eager mode ({reason})"
             ) from error
 
-    def _compiled(
-        self, inputs: Inputs, bucket: Bucket, on_miss: OnMiss
-    ) -> tuple[tuple[str, ...], Any]:
+    def _compiled(self, inputs: Inputs, name: str, on_miss: OnMiss) -> tuple[tuple[str, ...], Any]:
         """Return the keys asked for, each once, and the output of one call.
 
         ``uncovered`` then counts what this call measured without a row.
@@ -212,7 +218,7 @@ class Build:
                 if own is not None and not isinstance(own, MissError):
                     raise own from error
                 reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-                raise BuildError(f"bucket {bucket}: compiling failed ({reason})") from error
+                raise BuildError(f"bucket {name}: compiling failed ({reason})") from error
         return tuple(key for key in asked if key not in self.tuner.library_rows), output
 
     @contextlib.contextmanager

@@ -40,18 +40,20 @@ def widen(
     each_s = (time.monotonic() - started) / tried if tried else _CANDIDATE_S
     keys = choose(results, rows, search, left / (each_s * _ADDED[search]))
     build.search, build.until = search, started + budget_s
-    found = {result.bucket: result for result in results}
-    order = sorted(found, key=lambda bucket: _first(keys, found[bucket]))
-    for number, bucket in enumerate(order):
-        before = found[bucket]
+    found = list(results)
+    order = sorted(range(len(found)), key=lambda place: _first(keys, found[place]))
+    for number, place in enumerate(order):
+        before = found[place]
         build.chosen = frozenset(keys) & frozenset(before.keys)
         if build.chosen and time.monotonic() < build.until:
             build.reopen(build.chosen)
-            after = build.run_bucket(bucket, number, len(order))
-            found[bucket] = replace(
+            after = build.run_bucket(
+                before.bucket, number, len(order), weights_padded=before.weights_padded
+            )
+            found[place] = replace(
                 after, tuned=before.tuned + after.tuned, seconds=before.seconds + after.seconds
             )
-    return tuple(found[result.bucket] for result in results)
+    return tuple(found)
 
 
 def choose(

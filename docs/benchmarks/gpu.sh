@@ -69,7 +69,7 @@ exhaustive) # one product in every search
   ;;
 compare-swiglu) # the unaligned MLP, and the same with weights padded ahead of time
   python3 -m warmup build --model examples/vision_block.py:PaddedSwiGLU --seqlens 16,560,2048 \
-    --out "$out/padded.json" 2>&1 | tail -4
+    --fused-top-k 0 --out "$out/padded.json" 2>&1 | tail -4
   python3 -m warmup merge tables/nvidia-h200/vision-block.swiglu.bf16.json "$out/padded.json" \
     --prefer a --out "$out/both.json"
   python3 -m warmup compare --model examples/vision_block.py:SwiGLU --seqlens 16,560,2048 \

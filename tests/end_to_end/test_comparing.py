@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from warmup.cli import main
+from warmup.table import Table
+from warmup.table.store import write
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = f"{ROOT / 'examples' / 'mlp.py'}:MLP"
@@ -76,10 +79,11 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the other models."""
+def folder(tmp_path_factory: pytest.TempPathFactory, make_table: Callable[..., Table]) -> Path:
+    """A folder with the other models, and a table of another device."""
     folder = tmp_path_factory.mktemp("compared")
     (folder / "others.py").write_text(OTHERS)
+    write(folder / "other.json", make_table())
     return folder
 
 
@@ -209,6 +213,10 @@ def test_weights_that_do_not_follow_from_the_seed_are_told(folder: Path) -> None
         (("--table", "none.json"), "no table at none.json"),
         (("--variants", "table"), "no table for "),
         (("--charts",), "--charts has no folder"),
+        (
+            ("--variants", "table-padded", "--table", "other.json"),
+            "table-padded: other.json pads no weights on this device",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_code_3(

@@ -89,6 +89,16 @@ def test_a_forced_build_measures_the_same_keys(net: Built, tmp_path: Path) -> No
     assert tuned == [len(first.rows)] * 2
 
 
+def test_timings_say_what_each_search_came_to(built: Built) -> None:
+    """On a CPU nothing is added or left out: every candidate is one that inductor listed."""
+    lines = (built[0].parent / "timings.jsonl").read_text().splitlines()
+    assert len(lines) == len(built[1]["problems"])
+    for problem in map(json.loads, lines):
+        listed = len(problem["candidates"])
+        none = {"added": {}, "pruned": {}, "spilling": 0}
+        assert problem["searched"] == {"search": "default", "listed": listed, **none}
+
+
 @pytest.mark.parametrize(("option", "word"), [("--launch", "cudagraph"), ("--l2", "cold")])
 def test_what_a_cpu_cannot_be_timed_with_is_refused(
     tmp_path: Path, option: str, word: str, capsys: pytest.CaptureFixture[str]

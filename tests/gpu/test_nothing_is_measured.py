@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 ROOT = Path(__file__).resolve().parents[2]
 Serve = Callable[..., dict[str, Any]]
+Asked = dict[bool, set[str]]
 PROGRAM = ROOT / "tests/programs/serve_block.py"
 
 
@@ -36,37 +37,66 @@ def serve(run: Callable[..., str]) -> Serve:
 
 @pytest.fixture(scope="module")
 def table(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of the small block for two buckets, built by the command line."""
+    """A table of the small block for two buckets, built by the command line, its report beside it.
+
+    Its inner size is unaligned, so whether padded weights pay is measured, with either outcome.
+    """
     kept = os.environ.get("WARMUP_TEST_TABLE")  # keeps the table of one run for the next
     path = Path(kept) if kept else tmp_path_factory.mktemp("table") / "block.json"
     if path.exists():
         return path
-    run(
+    said = run(
         tmp_path_factory.mktemp("caches"),
-        *("-m", "warmup", "build", "--model", "examples/vision_block.py:small"),
+        *("-m", "warmup", "build", "--model", "examples/vision_block.py:small", "--json"),
         *("--input", "hidden_states=[seqlen,128]:bf16"),
         *("--seqlens", "64,256", "--out", str(path)),
     )
+    path.with_suffix(".said").write_text(said)
     return path
 
 
+@pytest.fixture(scope="module")
+def asked(table: Path) -> Asked:
+    """The keys that the build asked for in all buckets: of the model as it is, and prepared.
+
+    Where padding did not pay, a prepared model is the model as it is.
+    """
+    buckets = json.loads(table.with_suffix(".said").read_text())["buckets"]
+    found: Asked = {False: set(), True: set()}
+    for bucket in buckets:
+        found[bucket["weights_padded"]].update(bucket["keys"])
+    return {**found, True: found[True] or found[False]}
+
+
 def test_the_table_has_rows_of_every_kind(table: Path) -> None:
-    """The build wrote GEMM, launch and pad rows."""
+    """The build wrote GEMM, launch and pad rows, and rows about the unaligned weights."""
     rows = json.loads(table.read_text())["rows"]
-    assert sorted(rows) == ["gemm", "launch", "pad"]
+    assert sorted(rows) == ["gemm", "launch", "pad", "weight"]
 
 
 @pytest.mark.parametrize(
     "mode", ["default", "max-autotune", "max-autotune-no-cudagraphs", "max-autotune-gemm"]
 )
 def test_with_empty_caches_nothing_is_measured(
-    serve: Serve, table: Path, tmp_path: Path, mode: str
+    serve: Serve, table: Path, asked: Asked, tmp_path: Path, mode: str
 ) -> None:
-    """Whatever mode the caller keeps: all hits, and no benchmark at either place."""
+    """Whatever mode the caller keeps: all that the build asked hits, no benchmark at any place."""
     result = serve(tmp_path, table=str(table), seqlens=[64, 256], mode=mode, uncovered="forbid")
     assert (result["benchmarker"], result["autotuner"]) == (0, 0)
     assert (result["misses"], result["uncovered"]) == ({}, {})
-    assert result["unused"] == []
+    assert set(result["hits"]) == asked[False]
+    assert max(result["errors"]) < 2e-2
+
+
+def test_a_prepared_model_is_not_measured_either(
+    serve: Serve, table: Path, asked: Asked, tmp_path: Path
+) -> None:
+    """With its weights padded where that pays: all hits, no benchmark, and as right as before."""
+    case = {"seqlens": [64, 256], "mode": "default", "uncovered": "forbid", "prepared": True}
+    result = serve(tmp_path, table=str(table), **case)
+    assert (result["benchmarker"], result["autotuner"]) == (0, 0)
+    assert (result["misses"], result["uncovered"]) == ({}, {})
+    assert set(result["hits"]) == asked[True]
     assert max(result["errors"]) < 2e-2
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,9 @@ from torch import nn
 from warmup.preparing.groups import find_groups
 from warmup.preparing.padded import pad
 from warmup.weight import padded_sizes
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = f"{ROOT / 'tests' / 'programs' / 'models' / 'unaligned_head.py'}:Head"
 
 
 class Gated(nn.Module):
@@ -90,3 +95,19 @@ def pad_all() -> Callable[..., Any]:
         return groups
 
     return pad_every
+
+
+@pytest.fixture(scope="session")
+def weighed(
+    run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]
+) -> tuple[Path, dict[str, Any]]:
+    """A table that pads the unaligned head, built for 8 rows, and what build_padded.py printed."""
+    program = str(ROOT / "tests" / "programs" / "build_padded.py")
+    folder, said = run_once("weighed", program, HEAD, "head.json", **variables)
+    return folder / "head.json", json.loads(said)
+
+
+@pytest.fixture(scope="session")
+def head() -> str:
+    """The model of that table, as ``--model`` spells it."""
+    return HEAD

@@ -17,8 +17,9 @@ from warmup.inductor import connect
 from warmup.method import Method
 from warmup.preparing.groups import Group, find_groups
 from warmup.preparing.padded import PaddedLinear, restore
-from warmup.preparing.prepare import Prepared, pad_by_rows, prepare
+from warmup.preparing.prepare import Prepared, pad_by_rows, prepare, sizes_to_pad
 from warmup.problem import Dim
+from warmup.runtime import Mismatch
 from warmup.table import Policy, Provenance, Table
 from warmup.table.store import write
 from warmup.weight import winner_of
@@ -160,6 +161,22 @@ def test_a_table_of_another_device_pads_nothing(speaker: nn.Module, table: Table
     prepared = prepare(speaker, other)
     assert prepared.padded == {}
     assert "another" in reasons_of(prepared)["head"]
+
+
+def test_a_table_tells_what_it_pads(groups: dict[str, Group], table: Table) -> None:
+    """Without a model: by structure, those alone that its rows agree to pad."""
+    head, mlp = groups["head"], groups["mlp.gate"]
+    agreed = {**table.rows, **row(mlp, 7, 45)}
+    assert sizes_to_pad(replace(table, rows=agreed), ()) == {head.structure: 104}
+    disagreed = {**agreed, **row(head, 560, 101)}
+    assert sizes_to_pad(replace(table, rows=disagreed), ()) == {}
+
+
+def test_a_table_of_another_device_tells_of_nothing_to_pad(table: Table) -> None:
+    """A mismatch that makes its rows unusable does so here; one that is warned about does not."""
+    hard = Mismatch("device.arch", "sm_90", "sm_80", is_hard=True)
+    assert sizes_to_pad(table, (hard,)) == {}
+    assert len(sizes_to_pad(table, (replace(hard, is_hard=False),))) == 1
 
 
 def test_a_table_that_is_not_there_is_an_error(speaker: nn.Module, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What ships beside the code: tables, the benchmark page, the README's commands."""
+"""What ships beside the code and its tables: the benchmark page, the README's commands."""
 
 from __future__ import annotations
 
@@ -8,31 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from warmup.table.codec import encode
-from warmup.table.store import read
-
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = sorted((ROOT / "tables").rglob("*.json"))
-
-
-def test_there_is_a_table_for_the_h200() -> None:
-    """The H200 table of the Llama-shaped layers ships."""
-    assert ROOT / "tables/nvidia-h200/llama-blocks.bf16.json" in TABLES
-
-
-@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
-def test_a_shipped_table_is_canonical(path: Path) -> None:
-    """It decodes, its digest holds, and it is byte for byte what would be written today."""
-    assert encode(read(path)) == path.read_text(encoding="ascii")
-
-
-@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
-def test_a_shipped_table_lies_under_its_devices_name(path: Path) -> None:
-    """tables/<device-slug>/<name>.json, in letters that every shell and volume takes."""
-    assert path.parent.name == read(path).provenance.runtime.device.slug
-    assert re.fullmatch(r"[a-z0-9.-]+\.json", path.name)
 
 
 def test_the_benchmark_page_says_what_the_results_say() -> None:

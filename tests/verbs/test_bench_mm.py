@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from warmup.benching.mm_files import charts_of, document, write_document
+from warmup.benching.files import write_json
+from warmup.benching.mm_files import charts_of, document
 from warmup.benching.mm_outcome import (
     COLUMNS,
     TABLE,
@@ -195,7 +196,7 @@ def test_what_was_dropped_is_said_with_its_reason() -> None:
 def test_the_document_holds_every_round(tmp_path: Path) -> None:
     """The JSON file says what was measured, round by round, and what follows from it."""
     made = full_report()
-    written = json.loads(write_document(made, tmp_path).read_text())
+    written = json.loads(write_json(document(made), tmp_path / "made.json").read_text())
     assert written == json.loads(json.dumps(document(made)))
     first = written["shapes"][0]
     assert first["shape"] == {"m": 128, "k": 9216, "n": 4096}

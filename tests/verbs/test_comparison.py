@@ -173,6 +173,12 @@ def test_a_failed_variant_says_why_and_the_others_stay(report: Report) -> None:
     assert verdict(found, found.results[2]).startswith("1.50x faster")
 
 
+def test_a_table_decides_with_padded_weights_too(report: Report) -> None:
+    """It failed for padded weights: that variant is told by name, the other is not."""
+    lost = result("table-padded", failure="no", cells=())
+    assert report(result("default", FLAT), result("table", FLAT), lost).failed == ("table-padded",)
+
+
 @pytest.mark.parametrize(
     "changes", [{"failure": "no", "cells": ()}, {"cells": cells(FLAT, error=1)}]
 )
@@ -263,6 +269,13 @@ def test_reference_and_baseline_always_run() -> None:
         ("padded", "table", "p.py:P"),
         ("plain", "default", "p.py"),
     ]
+
+
+@pytest.mark.parametrize(("pads", "last"), [(False, ["table"]), (True, ["table", "table-padded"])])
+def test_without_names_all_that_can_be_are_compared(pads: bool, last: list[str]) -> None:
+    """Padded weights are among them where the table pads any, the others always."""
+    found = parse_variants(None, (), "m.py:M", pads=pads)
+    assert [one.name for one in found] == ["eager", "default", "max-autotune", *last]
 
 
 @pytest.mark.parametrize(

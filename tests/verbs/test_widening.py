@@ -108,15 +108,25 @@ class _Build:
     search: Search = Search.DEFAULT
     chosen: frozenset[str] | None = None
     until: float = 0.0
-    ran: list[tuple[Bucket, frozenset[str] | None, Search]] = field(default_factory=list)
+    ran: list[tuple[str, frozenset[str] | None, Search]] = field(default_factory=list)
 
     def reopen(self, keys: frozenset[str]) -> None:
         assert keys == self.chosen
 
-    def run_bucket(self, bucket: Bucket, _index: int, _total: int) -> BucketResult:
-        self.ran.append((bucket, self.chosen, self.search))
+    def run_bucket(
+        self, bucket: Bucket, _index: int, _total: int, *, weights_padded: bool
+    ) -> BucketResult:
         keys = tuple(sorted(self.chosen or ()))
-        return BucketResult(bucket=bucket, keys=keys, tuned=len(keys), error=0.0, seconds=2.0)
+        result = BucketResult(
+            bucket=bucket,
+            keys=keys,
+            tuned=len(keys),
+            error=0.0,
+            seconds=2.0,
+            weights_padded=weights_padded,
+        )
+        self.ran.append((result.name, self.chosen, self.search))
+        return result
 
 
 def test_the_bucket_with_the_best_problem_is_compiled_first(
@@ -128,12 +138,30 @@ def test_the_bucket_with_the_best_problem_is_compiled_first(
     build = _Build(make_table(rows))
     results = (_result("1", small), _result("2", large))
     found = widen(build, results, Search.WIDE, time.monotonic(), 3600.0)  # type: ignore[arg-type]
-    assert [(dict(bucket.sizes)["m"], chosen) for bucket, chosen, _ in build.ran] == [
-        (2, frozenset({large})),
-        (1, frozenset({small})),
+    assert [(name, chosen) for name, chosen, _ in build.ran] == [
+        ("m=2", frozenset({large})),
+        ("m=1", frozenset({small})),
     ]
     assert {search for _, _, search in build.ran} == {Search.WIDE}
     assert [(result.tuned, result.seconds) for result in found] == [(2, 3.0), (2, 3.0)]
+
+
+def test_a_bucket_is_compiled_again_as_it_was(
+    make_key: MakeKey, make_row: MakeRow, make_table: MakeTable
+) -> None:
+    """With its weights as they are and padded it has two results, each with keys of its own."""
+    as_is, padded = make_key(1), make_key(1, n=1288)
+    build = _Build(make_table({as_is: make_row(time_us=10.0), padded: make_row(time_us=20.0)}))
+    results = (_result("1", as_is), replace(_result("1", padded), weights_padded=True))
+    found = widen(build, results, Search.WIDE, time.monotonic(), 3600.0)  # type: ignore[arg-type]
+    assert [(name, chosen) for name, chosen, _ in build.ran] == [
+        ("m=1, weights padded", frozenset({padded})),
+        ("m=1", frozenset({as_is})),
+    ]
+    assert [(result.keys, result.weights_padded) for result in found] == [
+        ((as_is,), False),
+        ((padded,), True),
+    ]
 
 
 def test_a_budget_that_is_used_up_searches_nothing(

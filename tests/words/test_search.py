@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,11 +11,18 @@ import pytest
 from warmup.choice import Family, Row, Winner
 from warmup.errors import ProblemError
 from warmup.method import Search
-from warmup.search import Searched, Source, neighbours_of
+from warmup.search import Searched, Source, neighbours_of, searched_to_json
 from warmup.tile import Resource
 
 MakeKey = Callable[..., str]
 MakeRow = Callable[..., Row]
+FOUND = Searched(
+    search=Search.WIDE,
+    listed=18,
+    added=((Source.TMA, 7), (Source.TILES, 3)),
+    pruned=((Resource.SHARED_MEMORY, 25),),
+    spilling=1,
+)
 
 
 def blocks(winners: tuple[Winner, ...]) -> list[object]:
@@ -100,3 +108,26 @@ def test_what_is_tried_is_what_is_listed_and_added() -> None:
     pruned = ((Resource.SHARED_MEMORY, 9),)
     searched = Searched(search=Search.WIDE, listed=20, added=((Source.TMA, 7),), pruned=pruned)
     assert searched.tried == 27
+
+
+def test_a_search_is_said_in_one_line() -> None:
+    """The word and every count that there is; what did not occur is not said."""
+    assert str(FOUND) == "wide: 18 listed, 7 tma, 3 tiles, 25 pruned by shared_memory, 1 spilling"
+    assert str(Searched(search=Search.DEFAULT, listed=2)) == "default: 2 listed"
+
+
+def test_a_search_is_written_as_plain_json() -> None:
+    """What is written holds every count, by the names of sources and resources."""
+    assert json.loads(json.dumps(searched_to_json(FOUND))) == {
+        "search": "wide",
+        "listed": 18,
+        "added": {"tma": 7, "tiles": 3},
+        "pruned": {"shared_memory": 25},
+        "spilling": 1,
+    }
+
+
+@pytest.mark.parametrize(("offered", "listed"), [(30, 20), (28, 18), (27, 18)])
+def test_what_no_source_added_was_listed(offered: int, listed: int) -> None:
+    """Candidates beyond those that were seen are inductor's own; a lost one was still listed."""
+    assert FOUND.completed(offered) == replace(FOUND, listed=listed)

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from warmup.benching.files import write_json
 from warmup.benching.layer import LAYERS
 from warmup.benching.layer_outcome import Cell, LayersReport, Pass
 from warmup.charts.chart import Chart, Series, draw
@@ -32,15 +31,6 @@ def document(report: LayersReport) -> dict[str, Any]:
         "cells": [_cell(report, cell) for cell in report.cells],
         "speedup_over_eager": _speedups(report),
     }
-
-
-def write_document(report: LayersReport, folder: Path) -> Path:
-    """Write ``bench-layers.json`` into *folder*, made where there is none; return its path.
-
-    Raises:
-        SettingsError: it cannot be written.
-    """
-    return write_json(document(report), folder / f"{STEM}.json")
 
 
 def draw_charts(report: LayersReport, folder: Path) -> tuple[Path, ...]:

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from warmup.benching.files import write_json
 from warmup.benching.mm_outcome import COLUMNS, MmReport, ShapeResult, Timed
 from warmup.charts.chart import Chart, Series, draw
 
@@ -31,15 +30,6 @@ def document(report: MmReport) -> dict[str, Any]:
         "shapes": [_shape(report, one) for one in report.shapes],
         "summary": {"verdicts": dict(verdicts), "table_over_torch": report.speedup},
     }
-
-
-def write_document(report: MmReport, folder: Path) -> Path:
-    """Write ``bench-mm.json`` into *folder*, and return its path.
-
-    Raises:
-        SettingsError: it cannot be written.
-    """
-    return write_json(document(report), folder / f"{STEM}.json")
 
 
 def draw_charts(report: MmReport, folder: Path) -> tuple[Path, ...]:

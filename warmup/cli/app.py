@@ -138,8 +138,8 @@ def build(
 ) -> None:
     """Tune every bucket, or what serving missed, and write the winners to a table."""
     from warmup.building import build as build_model
+    from warmup.cli.build_render import print_build, print_build_json, write_timings
     from warmup.cli.progress import BuildProgress
-    from warmup.cli.render import print_build, print_build_json, write_timings
     from warmup.rebuilding import build_problems
 
     of_model = {

@@ -52,21 +52,12 @@ def layers(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Time norms, softmax, cross-entropy and SwiGLU: eager, compiled, and kernel libraries."""
-    from warmup.benching.layer_files import document, draw_charts, write_document
+    from warmup.benching.layer_files import STEM, document, draw_charts
     from warmup.benching.layers import bench_layers
-    from warmup.charts.chart import check_matplotlib
+    from warmup.cli.bench_results import BenchResults, say
 
-    if out is not None:
-        check_matplotlib()  # now, and not after all the measuring
-
-    def keep(report: LayersReport) -> None:
-        if out is not None:
-            write_document(report, out)
-
-    def interrupted() -> None:
-        _say("interrupted" if out is None else f"interrupted: finished shapes are in {out}")
-
-    with interruptible(interrupted):
+    results = BenchResults(out, STEM, document, draw_charts)
+    with interruptible(results.interrupted):
         report = bench_layers(
             layers=layers,
             backends=backends,
@@ -77,17 +68,15 @@ def layers(
             l2=l2,
             backward=backward,
             device=device,
-            say=_say,
-            keep=keep,
+            say=say,
+            keep=results.keep,
         )
     if as_json:
         json.dump(document(report), sys.stdout, indent=2, sort_keys=True)
         sys.stdout.write("\n")
     else:
         sys.stdout.write(spell(report))
-    if out is not None:
-        for path in (write_document(report, out), *draw_charts(report, out)):
-            _say(str(path))
+    results.finish(report)
 
 
 def spell(report: LayersReport) -> str:
@@ -164,7 +153,3 @@ def _fold(text: str, indent: int = 2) -> list[str]:
         break_on_hyphens=False,
         drop_whitespace=True,
     )
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{printable(line)}\n")

@@ -42,23 +42,11 @@ def mm(
 ) -> None:
     """Compare torch, Triton, inductor and a table on plain matrix products."""
     from warmup.benching.mm import bench_mm
-    from warmup.benching.mm_files import document, draw_charts, write_document
-    from warmup.charts.chart import check_matplotlib
+    from warmup.benching.mm_files import STEM, document, draw_charts
+    from warmup.cli.bench_results import BenchResults, say
 
-    if out is not None:
-        check_matplotlib()  # now, and not after all the measuring
-
-    def say(line: str) -> None:
-        sys.stderr.write(f"{line}\n")
-
-    def keep(report: MmReport) -> None:
-        if out is not None:
-            write_document(report, out)
-
-    def interrupted() -> None:
-        say("interrupted" if out is None else f"interrupted: finished shapes are in {out}")
-
-    with interruptible(interrupted):
+    results = BenchResults(out, STEM, document, draw_charts)
+    with interruptible(results.interrupted):
         report = bench_mm(
             shapes=shapes,
             dtype=dtype,
@@ -69,16 +57,14 @@ def mm(
             table=table,
             device=device,
             say=say,
-            keep=keep,
+            keep=results.keep,
         )
     if as_json:
         json.dump(document(report), sys.stdout, indent=2, sort_keys=True)
         sys.stdout.write("\n")
     else:
         sys.stdout.writelines(f"{printable(line)}\n" for line in spell(report))
-    if out is not None:
-        for path in (write_document(report, out), *draw_charts(report, out)):
-            say(f"wrote {path}")
+    results.finish(report)
 
 
 def spell(report: MmReport) -> Iterator[str]:

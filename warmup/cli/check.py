@@ -23,6 +23,7 @@ from warmup.checking import CheckReport, PrimedBucket, State
 from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
 from warmup.errors import SettingsError, printable
 from warmup.files import replace_text
+from warmup.preparing.prepare import Prepared
 from warmup.runtime import Runtime
 
 
@@ -51,6 +52,13 @@ def check(
             "max-autotune-no-cudagraphs."
         ),
     ] = "default",
+    pad_weights: Annotated[
+        bool,
+        typer.Option(
+            help="Pad weights as install(table, model=model) does; --no-pad-weights for a server "
+            "that does not give its model, such as one under `warmup run`."
+        ),
+    ] = True,
     ready_file: Annotated[
         Path | None, typer.Option(help="Write this file last, when everything is ready.")
     ] = None,
@@ -85,6 +93,7 @@ def check(
                     dtype=dtype,
                     on_miss=on_miss,
                     mode=mode,
+                    pad_weights=pad_weights,
                     observer=run,
                 )
     if ready_file is not None and run.report.state is State.READY:
@@ -101,6 +110,7 @@ class _Run:
         self._as_json = as_json
         self._out = sys.stdout
         self._at = "before the first bucket"
+        self._groups_padded = 0
         self._done: list[PrimedBucket] = []
         self._ending = threading.Lock()
 
@@ -114,6 +124,13 @@ class _Run:
             self._say(f"rows      {sum(report.rows.values())}{f' ({kinds})' if kinds else ''}")
             self._say(f"tuned on  {_line(built)}")
             self._say(f"here      {_line(report.here) if report.here else 'unknown'}")
+
+    def model_prepared(self, prepared: Prepared) -> None:
+        """Keep and print what was padded, and which servers that is for."""
+        self._groups_padded = len(prepared.padded)
+        if not self._as_json:
+            groups = f"groups of weights: {self._groups_padded}"
+            self._say(f"padded    {groups}, as by install(table, model=model)")
 
     def bucket_started(self, bucket: Bucket) -> None:
         """Remember where the run is."""
@@ -164,7 +181,8 @@ class _Run:
         for line in _warnings(report):
             sys.stderr.write(f"{_rank()}warning: {printable(' '.join(line.split()))}\n")
         if self._as_json:
-            json.dump(_document(report), self._out, indent=2, sort_keys=True)
+            document = {**_document(report), "groups_padded": self._groups_padded}
+            json.dump(document, self._out, indent=2, sort_keys=True)
             self._out.write("\n")
         elif report.table is not None:
             if report.buckets:

@@ -31,8 +31,12 @@ def compare(
         Path | None, typer.Option(help="The table; without it, the one `install` would find.")
     ] = None,
     variants: Annotated[
-        str, typer.Option(help="Any of eager,default,max-autotune,table; the first two always run.")
-    ] = "eager,default,max-autotune,table",
+        str | None,
+        typer.Option(
+            help="Any of eager,default,max-autotune,table,table-padded; the first two always run. "
+            "Without it all do, the last where the table pads weights."
+        ),
+    ] = None,
     also: Annotated[
         list[str] | None,
         typer.Option(help="Another model, NAME=MODEL or NAME=MODEL+table. Repeatable."),

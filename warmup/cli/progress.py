@@ -10,7 +10,7 @@ from rich.progress import TextColumn, TimeRemainingColumn
 from warmup.bucket import Bucket
 from warmup.choice import Tuned
 from warmup.cli.live import LiveLine
-from warmup.outcome import BucketResult
+from warmup.outcome import BucketResult, name_of
 
 
 class BuildProgress(LiveLine):
@@ -21,8 +21,10 @@ class BuildProgress(LiveLine):
         super().__init__("buckets", TextColumn("left", markup=False), left)
         self._problems = self._buckets = 0
 
-    def bucket_started(self, bucket: Bucket, index: int, total: int) -> None:
-        self.show(str(bucket), done=index, total=total)
+    def bucket_started(
+        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
+    ) -> None:
+        self.show(name_of(bucket, weights_padded=weights_padded), done=index, total=total)
 
     def device_looked_at(self, complaints: Sequence[str]) -> None:
         for said in complaints:
@@ -36,7 +38,7 @@ class BuildProgress(LiveLine):
         self._buckets += 1
         self.show(done=self._buckets)
         self.say(
-            f"{result.bucket}: {result.tuned} tuned, {len(result.keys) - result.tuned} known, "
+            f"{result.name}: {result.tuned} tuned, {len(result.keys) - result.tuned} known, "
             f"error {result.error:.1e}, {result.seconds:.1f} s"
         )
 

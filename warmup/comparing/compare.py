@@ -21,11 +21,11 @@ from warmup.comparing.comparison import FEWEST_ROUNDS, Comparison, How, Origin, 
 from warmup.comparing.race import SILENT, Observer, Race
 from warmup.errors import SettingsError
 from warmup.method import Launch
+from warmup.preparing.prepare import sizes_to_pad
 from warmup.runtime import Runtime, compare_runtimes
 from warmup.table.codec import digest_of
 from warmup.table.store import Found, discover, find, write
 
-DEFAULT_VARIANTS: Final = ",".join(How)
 DEFAULT_ROUNDS: Final = 30
 DEFAULT_TIMEOUT_S: Final = 1800.0
 _SEED: Final = 0
@@ -40,7 +40,7 @@ def compare(
     device: str = "auto",
     dtype: str | None = None,
     table: str | os.PathLike[str] | None = None,
-    variants: str = DEFAULT_VARIANTS,
+    variants: str | None = None,
     also: Sequence[str] = (),
     rounds: int = DEFAULT_ROUNDS,
     launch: str = Launch.EAGER,
@@ -50,13 +50,15 @@ def compare(
 ) -> Comparison:
     """Return how *model* starts and runs in every bucket, in each of *variants* and *also*.
 
-    Arguments are spelled as on the command line. Eager is always among the variants, as what the
-    outputs of the others must agree with, and default, as what speed-ups are over. A variant that
-    fails, dies, or does not answer within *timeout_s* is told as failed, and the others go on. The
-    folder *out*, made where there is none, gets the log of each process.
+    Arguments are spelled as on the command line. Without *variants* all are compared, the one with
+    padded weights only where the table pads any on this device. Eager is always among them, as what
+    the outputs of the others must agree with, and default, as what speed-ups are over. A variant
+    that fails, dies, or does not answer within *timeout_s* is told as failed, and the others go on.
+    The folder *out*, made where there is none, gets the log of each process.
 
     Raises:
-        SettingsError, ModelError: the arguments or the model cannot be used, eager mode included.
+        SettingsError, ModelError: the arguments or the model cannot be used, eager mode included;
+            a variant is to have padded weights, and the table pads none here.
         TableError: a variant serves from a table, and it is missing or damaged.
         AdapterError: this torch is not supported.
     """
@@ -69,12 +71,21 @@ def compare(
         )
     if launch not in set(Launch):
         raise SettingsError(f"--launch {launch!r}", f"use one of {', '.join(Launch)}")
-    needs_table = any(one.how is How.TABLE for one in chosen)
+    needs_table = any(one.how.is_served for one in chosen)
     named = table if table is not None else os.environ.get("WARMUP_TABLE")
     found = find(named, {}) if needs_table and named else None
     runtime, device = _describe(device, dtype, Launch(launch))
     if needs_table and found is None:
         found = discover(runtime)
+    if found is not None:
+        pads = _pads(found, runtime)
+        chosen = parse_variants(variants, also, model, pads=pads)
+        padded = [one.name for one in chosen if one.how is How.TABLE_PADDED]
+        if padded and not pads:
+            raise SettingsError(
+                f"{', '.join(padded)}: {found.origin} pads no weights on this device",
+                "build it with --pad-weights, or leave that variant out",
+            )
     with _folders(out) as (scratch, logs):
         copy = None
         if found is not None:
@@ -132,6 +143,10 @@ def _describe(device: str, dtype: str | None, launch: Launch) -> tuple[Runtime, 
     if launch is Launch.CUDAGRAPH and resolved.type == "cpu":
         raise SettingsError("--launch cudagraph needs a GPU", "use --launch eager on the CPU")
     return inductor.runtime(str(resolved)), str(resolved)
+
+
+def _pads(found: Found, here: Runtime) -> bool:
+    return bool(sizes_to_pad(found.table, compare_runtimes(found.table.provenance.runtime, here)))
 
 
 def _remarks(found: Found | None, here: Runtime) -> Iterator[str]:

@@ -32,6 +32,12 @@ class How(StrEnum):
     DEFAULT = "default"
     MAX_AUTOTUNE = "max-autotune"
     TABLE = "table"
+    TABLE_PADDED = "table-padded"
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a table answers, for the weights as they are or for those that it pads."""
+        return self in (How.TABLE, How.TABLE_PADDED)
 
 
 REFERENCE: Final = How.EAGER.value  # the variant whose outputs the others must have
@@ -211,19 +217,24 @@ class Comparison:
     @property
     def failed(self) -> tuple[str, ...]:
         """The variants served from a table that failed or disagree with eager."""
-        of_table = [one for one in self.results if one.variant.how is How.TABLE]
+        of_table = [one for one in self.results if one.variant.how.is_served]
         return tuple(one.variant.name for one in of_table if not is_sound(one))
 
 
-def parse_variants(names: str, also: Sequence[str], model: str) -> tuple[Variant, ...]:
+def parse_variants(
+    names: str | None, also: Sequence[str], model: str, *, pads: bool = False
+) -> tuple[Variant, ...]:
     """Return the variants of *model* named in *names*, and the others in *also*.
 
-    Eager and default are always among them, first. One of *also* is spelled ``NAME=MODEL`` or
+    Without names all are, the one with padded weights only if the table *pads* any. Eager and
+    default are always among them, first. One of *also* is spelled ``NAME=MODEL`` or
     ``NAME=MODEL+HOW``, such as ``padded=examples/mlp.py:Padded+table``; HOW is default without.
 
     Raises:
         SettingsError: one is spelled otherwise, or a name is given twice.
     """
+    if names is None:
+        names = ",".join(how for how in How if pads or how is not How.TABLE_PADDED)
     found: dict[str, Variant] = {}
     for word in (part.strip() for part in names.split(",")):
         if word not in set(How):

@@ -68,7 +68,7 @@ class Contender:
         self._batches: list[Batch] = []
 
     def start(self, **case: Any) -> Answer:
-        """Load, compile and call the model once in every bucket; answer with a `Start`."""
+        """Load, compile and call the model once in every bucket; answer with a `Start`, remarks."""
         given = Case(**case)
         self._device = torch.device(given.device)
         if self._device.type == "cuda":
@@ -79,8 +79,12 @@ class Contender:
         watch = self._watch(how, given)
         self._served = self._compiled(how)
         outputs = [self._first_output(i, given.spawned, watch) for i in range(len(self._inputs))]
-        sites, reasons = watch.sites(), watch.miss_reasons()
-        return {"outputs": [asdict(o) for o in outputs], "sites": sites, "miss_reasons": reasons}
+        return {
+            "outputs": [asdict(output) for output in outputs],
+            "sites": watch.sites(),
+            "miss_reasons": watch.miss_reasons(),
+            "remarks": watch.remarks(),
+        }
 
     def demand(self) -> Answer:
         """Answer with the `Demand` of every bucket, the dtype, and what could not be counted."""
@@ -179,13 +183,12 @@ class Contender:
         """Count benchmarks from now on; with a table, install it."""
         if how is How.EAGER:
             return _Watch(Counter(), None)
-        if how is How.TABLE:
+        if how.is_served:
             from warmup.serving import install
 
-            handle = self._open.enter_context(
-                install(case.table, device=case.device, model=self._module)
-            )
-            return _Watch(Counter(), handle)
+            model = self._module if how is How.TABLE_PADDED else None
+            handle = install(case.table, device=case.device, model=model)
+            return _Watch(Counter(), self._open.enter_context(handle))
         from warmup.inductor import connect
 
         inductor: Inductor = connect()
@@ -269,6 +272,11 @@ class _Watch:
     def miss_reasons(self) -> dict[str, int]:
         """Return misses by reason."""
         return {} if self.handle is None else dict(self.handle.report().miss_reasons)
+
+    def remarks(self) -> list[str]:
+        """Return what was padded, where weights were to be."""
+        prepared = None if self.handle is None else self.handle.prepared
+        return [] if prepared is None else [prepared.summary]
 
 
 def _main(answers: int) -> None:

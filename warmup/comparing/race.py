@@ -123,6 +123,7 @@ class Race:
         start = self._ask(entrant, "start", **case)
         if start is not None:
             entrant.start = _start_from(start)
+            self.remarks += [f"{variant.name}: {said}" for said in start["remarks"]]
             self._check(entrant)
         if entrant.failure is not None and variant.name == REFERENCE:
             raise ModelError(

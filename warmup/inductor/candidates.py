@@ -115,16 +115,16 @@ def _region(key: str, views: Sequence[TensorSpec]) -> Region | None:
     return region_of(node, views, has_epilogue=not key.endswith(_ALONE))
 
 
-def _specs(found: Mapping[Winner, Any]) -> tuple[dict[Winner, Spec | None], tuple[Winner, ...]]:
-    """Return how to call each choice, and those of which that cannot be compiled."""
+def _specs(found: Mapping[Winner, Any]) -> tuple[dict[Winner, Spec | None], dict[Winner, str]]:
+    """Return how to call each choice, and why some of them cannot be compiled."""
     specs: dict[Winner, Spec | None] = {}
-    uncompiled: list[Winner] = []
+    uncompiled: dict[Winner, str] = {}
     for winner, choice in found.items():
         try:
             specs[winner] = spec_of(choice)
-        except Exception:  # noqa: BLE001  a subgraph is compiled here, and may raise anything
-            uncompiled.append(winner)
-    return specs, tuple(uncompiled)
+        except Exception as error:  # noqa: BLE001  a subgraph is compiled here: it may raise any
+            uncompiled[winner] = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return specs, uncompiled
 
 
 def _operand(tensor: torch.Tensor, views: Sequence[ViewSpec], op: str, position: int) -> TensorSpec:

@@ -15,7 +15,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from torch._inductor.choices import InductorChoices
 from torch._inductor.codecache import PersistentCache
@@ -40,6 +40,8 @@ from warmup.method import Search
 from warmup.problem import COVERED, CPU_LINEAR, LIBRARY_ONLY, VIA_CHOICES
 from warmup.search import Searched
 
+_LEFT_OUT: Final = "inductor could not compile it, and left it out"
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -48,7 +50,7 @@ class _Asked:
     key: str
     name: str
     choices: list[Any]
-    searched: Searched | None
+    searched: Searched
 
 
 class GemmChoices:
@@ -217,8 +219,9 @@ class GemmChoices:
                 return proceed(generate(choices))  # nothing to choose from is no decision
             if self._answers.tunes and key is not None:
                 kw["return_multi_template"] = False
-                asked = _Asked(key, name, generate(choices), searched)
-                return self._tune(asked, proceed)
+                ready = generate(choices)
+                searched = searched or Searched(search=Search.DEFAULT, listed=0)
+                return self._tune(_Asked(key, name, ready, searched.completed(len(ready))), proceed)
             fallback = library_or_first(name, choices)
             self._answers.miss(key or _undescribed(name), answer, str(identify(fallback)))
             return proceed([fallback])
@@ -264,11 +267,12 @@ class GemmChoices:
                     asked.key, asked.name, ready, input_nodes, layout, input_gen_fns
                 )
                 left_out = (choice for choice in asked.choices if choice not in ready)
-                uncompiled = filter(None, map(identify, left_out))
+                known = filter(None, map(identify, left_out))
+                uncompiled: dict[Winner, str] = dict.fromkeys(known, _LEFT_OUT)
                 winner = self._answers.measure(
                     replace(
                         question,
-                        uncompiled=(*question.uncompiled, *uncompiled),
+                        uncompiled={**question.uncompiled, **uncompiled},
                         library=identify(library_or_first(asked.name, asked.choices)),
                         searched=asked.searched,
                     )

@@ -25,8 +25,8 @@ class Question:
     """One selection to be measured; see `warmup.trial.Trial` for its parts.
 
     ``live`` is how to measure in this process, None when another one does. ``uncompiled`` are
-    candidates that did not compile. ``region`` is what may be fused into it, None where nothing is,
-    and ``known`` are winners of other keys.
+    candidates that did not compile, and why. ``region`` is what may be fused into it, None where
+    nothing is, ``searched`` how the candidates were found, and ``known`` are winners of other keys.
     """
 
     key: str
@@ -38,7 +38,7 @@ class Question:
     out: TensorSpec | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     live: LiveTrial | None = None
-    uncompiled: tuple[Winner, ...] = ()
+    uncompiled: Mapping[Winner, str] = field(default_factory=dict)
     library: Winner | None = None
     region: Region | None = None
     searched: Searched | None = None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from warmup.choice import Row
 from warmup.errors import ProblemError
 from warmup.kinds import kind_of
-from warmup.runtime import compare_runtimes
+from warmup.runtime import Mismatch, compare_runtimes
 from warmup.table import Table
 from warmup.table.store import read
 from warmup.weight import WEIGHT, Structure, features_of, parse_weight
@@ -36,12 +36,15 @@ class Prepared:
     bytes_before: int
     bytes_after: int
 
-    def __str__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """How many groups were padded, and what that takes."""
         grown = (self.bytes_after - self.bytes_before) / _MIB
         share = grown * _MIB / self.bytes_before if self.bytes_before else 0.0
-        lines = [
-            f"groups of weights padded: {len(self.padded)}, {grown:.1f} MiB more ({share:.2%})"
-        ]
+        return f"groups of weights padded: {len(self.padded)}, {grown:.1f} MiB more ({share:.2%})"
+
+    def __str__(self) -> str:
+        lines = [self.summary]
         lines += [
             f"{group}: {group.structure.features} features padded to {features}"
             for group, features in self.padded.items()
@@ -70,8 +73,24 @@ def prepare(model: nn.Module, table: str | os.PathLike[str] | Table) -> Prepared
     if device is None:
         return pad_by_rows(model, {})
     found = compare_runtimes(table.provenance.runtime, connect().runtime(str(device)))
-    hard = [str(mismatch) for mismatch in found if mismatch.is_hard]
-    return pad_by_rows(model, table.rows, "; ".join(hard) or None)
+    return pad_by_rows(model, table.rows, refusal_of(found))
+
+
+def refusal_of(mismatches: Iterable[Mismatch]) -> str | None:
+    """Return why the rows of a table with these *mismatches* say nothing here, None if they do."""
+    return "; ".join(str(mismatch) for mismatch in mismatches if mismatch.is_hard) or None
+
+
+def sizes_to_pad(table: Table, mismatches: Iterable[Mismatch]) -> dict[Structure, int]:
+    """Return to how many features *table* pads which structures here; not those that it leaves."""
+    if refusal_of(mismatches) is not None:
+        return {}
+    agreed = {structure: _agreed(said) for structure, said in _said(table.rows).items()}
+    return {
+        structure: answer
+        for structure, answer in agreed.items()
+        if isinstance(answer, int) and answer != structure.features
+    }
 
 
 def pad_by_rows(model: nn.Module, rows: Mapping[str, Row], refusal: str | None = None) -> Prepared:

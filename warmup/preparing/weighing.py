@@ -22,7 +22,7 @@ from warmup.inductor.live import compile_model, empty_caches
 from warmup.kinds import kind_of
 from warmup.lookup import Lookup, OnMiss
 from warmup.preparing.groups import Group, Left, find_groups
-from warmup.preparing.padded import pad
+from warmup.preparing.padded import pad, restore
 from warmup.preparing.prepare import Prepared, pad_by_rows
 from warmup.preparing.rows import rows_of
 from warmup.preparing.standin import make_standin
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 
 
 def weigh(build: Build, buckets: Sequence[Bucket]) -> Prepared:
-    """Measure what the table lacks about the weights of the model, and pad them as it says then.
+    """Measure what the table lacks about the weights of the model, and say what it pads then.
 
-    A group whose stand-in cannot be compiled, or disagrees with eager, is left with that reason.
+    The model is as it was afterwards; *build* knows what `Build.run_bucket` is to pad. A group
+    whose stand-in cannot be compiled, or disagrees with eager, is left with that reason.
     """
     model = build.model.module
     found = find_groups(model)
@@ -54,6 +55,7 @@ def weigh(build: Build, buckets: Sequence[Bucket]) -> Prepared:
         except (BuildError, OutputMismatchError) as error:
             failed[structure] = str(error)
     prepared = pad_by_rows(model, build.table.rows)
+    restore(model)
     build.padded = prepared.padded
     reasons = {group.names: failed.get(group.structure) for group in found.groups}
     left = (Left(one.names, reasons.get(one.names) or one.reason) for one in prepared.left)

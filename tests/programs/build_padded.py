@@ -1,0 +1,80 @@
+"""Build a table of a model whose weights are found to be faster padded, then serve it both ways.
+
+    python build_padded.py model.py:Head table.json
+
+Prints as JSON what the build found and said, and what it came to to serve 8 rows strictly, of the
+model as it is and prepared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import warmup
+from warmup.cli.build_render import print_build, print_build_json
+from warmup.cli.progress import BuildProgress
+from warmup.models import load_model
+from warmup.preparing import weighing
+
+
+def serve(table: str, model: torch.nn.Module, *, prepared: bool) -> dict[str, Any]:
+    """Serve one bucket strictly; what was asked, and how far the output is from eager."""
+    torch.compiler.reset()
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    logging.getLogger("warmup").addHandler(handler)
+    inputs = torch.randn(8, 64)
+    with torch.no_grad():
+        expected = model(inputs)
+        handle = warmup.install(table, on_miss="strict", model=model if prepared else None)
+        with handle:
+            found = torch.compile(model)(inputs)
+            report = handle.report()
+    logging.getLogger("warmup").removeHandler(handler)
+    return {
+        "hits": sorted(report.hits),
+        "misses": dict(report.misses),
+        "unused": list(report.unused),
+        "padded": None if handle.prepared is None else list(handle.prepared.padded.values()),
+        "error": ((found - expected).norm() / expected.norm()).item(),
+        "sizes": [list(one.shape) for one in model.state_dict().values()],
+        "log": [line for line in said.getvalue().splitlines() if "install(" in line],
+    }
+
+
+def main() -> None:
+    spelled, table = sys.argv[1:]
+    weighing._pays = lambda *_: True  # timings decide no test
+    progress, text, document = io.StringIO(), io.StringIO(), io.StringIO()
+    with contextlib.redirect_stderr(progress), BuildProgress() as observer:
+        report = warmup.build(
+            spelled, seqlens="8", out=table, device="cpu", pad_weights=True, observer=observer
+        )
+    with contextlib.redirect_stdout(text):
+        print_build(report)
+    with contextlib.redirect_stdout(document):
+        print_build_json(report)
+    logging.getLogger("warmup").setLevel(logging.INFO)
+    said = {
+        "rows": {key: dict(row.winner.kwargs) for key, row in report.table.rows.items()},
+        "document": json.loads(document.getvalue()),
+        "progress": progress.getvalue().splitlines(),
+        "text": text.getvalue().splitlines(),
+        "path": str(Path(table)),
+        "built": [str(one) for one in report.prepared.padded] if report.prepared else None,
+        "as_is": serve(table, load_model(spelled).module, prepared=False),
+        "prepared": serve(table, load_model(spelled).module, prepared=True),
+    }
+    sys.stdout.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    main()

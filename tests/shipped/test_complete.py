@@ -1,0 +1,164 @@
+"""Shipped evidence is complete: a row says of itself what rows of its kind say.
+
+A claim yields what contradicts it. Each is also given a damaged row, of which it must complain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.choice import Rejection, Row, Scope
+from warmup.kinds import ingredients_of, kind_of
+from warmup.method import Search
+from warmup.problem import GEMM
+from warmup.table import Table
+from warmup.table.store import read
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = sorted((ROOT / "tables").rglob("*.json"))
+Claim = Callable[[str, Row, Table], Iterator[str]]
+
+COUNTED = {"mm", "addmm", "bmm", "baddbmm", "scaled_mm"}  # torch knows their operations
+ELEMENT_FACTOR = 10  # tolerances that one element may be away (docs/explanation/measurement.md)
+
+
+def is_counted(key: str, row: Row, table: Table) -> Iterator[str]:
+    """Somebody won: not every candidate was rejected."""
+    if row.evidence.scope is Scope.BARE and row.evidence.failed >= row.evidence.tried:
+        yield f"{row.evidence.failed} of {row.evidence.tried} rejected, and one won"
+
+
+def has_times(key: str, row: Row, table: Table) -> Iterator[str]:
+    """Spread and band are there, and the library's time unless candidates were rejected."""
+    found, least = row.evidence, table.policy.timing.near_tie
+    if found.spread is None:
+        yield "no spread"
+    if found.band is None or found.band < least:
+        yield f"band {found.band}, and the least is {least}"
+    if found.library_us is None and not found.rejected:
+        yield "no time of the library default, and nothing was rejected"
+
+
+def has_runner_up(key: str, row: Row, table: Table) -> Iterator[str]:
+    """There is a runner-up with its time, or no other candidate was left to be one."""
+    found = row.evidence
+    if (found.runner_up is None) != (found.runner_up_us is None):
+        yield f"runner-up {found.runner_up} in {found.runner_up_us} us"
+    # Beside the library's nothing else is compiled where it could not be faster.
+    is_alone = found.scope is Scope.FUSED or found.tried - found.failed <= 1
+    if found.runner_up is None and not is_alone:
+        yield f"no runner-up among {found.tried - found.failed}"
+
+
+def has_an_error(key: str, row: Row, table: Table) -> Iterator[str]:
+    """A product was compared with its reference; its largest error is within the tolerance."""
+    if kind_of(key) is not GEMM:
+        return
+    out, error = ingredients_of(key)["out"], row.evidence.error
+    limit = 0.0 if out.startswith(("i", "u")) else table.policy.tolerance.get(out)
+    if limit is None:
+        return
+    if error is None:
+        yield f"no error, though {out} has a tolerance"
+    elif error > limit * ELEMENT_FACTOR:
+        yield f"error {error}, and the tolerance of {out} is {limit}"
+
+
+def has_rates(key: str, row: Row, table: Table) -> Iterator[str]:
+    """A product on a GPU says its rates, its share of the peak and the clock."""
+    if kind_of(key) is not GEMM or table.provenance.runtime.device.type == "cpu":
+        return
+    names = ["gbps", "peak_share", "clock_mhz"]
+    names += ["tflops"] if ingredients_of(key)["op"] in COUNTED else []
+    yield from (f"no {name}" for name in names if getattr(row.evidence, name) is None)
+
+
+def has_its_scope(key: str, row: Row, table: Table) -> Iterator[str]:
+    """Times with what follows a product have the time alone beside them, and others have not."""
+    found, is_fused = row.evidence, row.evidence.scope is Scope.FUSED
+    if is_fused != (found.bare_us is not None):
+        yield f"bare time {found.bare_us} with the scope {found.scope}"
+    if is_fused and (kind_of(key) is not GEMM or not table.policy.timing.fused_top_k):
+        yield "measured with what follows, which the policy does not do"
+
+
+def was_searched(key: str, row: Row, table: Table) -> Iterator[str]:
+    """Only for a product on a GPU is there more than the default search."""
+    is_wider = row.evidence.search is not Search.DEFAULT
+    if is_wider and (kind_of(key) is not GEMM or table.provenance.runtime.device.type == "cpu"):
+        yield f"a search that is {row.evidence.search}"
+
+
+CLAIMS: tuple[Claim, ...] = (
+    is_counted,
+    has_times,
+    has_runner_up,
+    has_an_error,
+    has_rates,
+    has_its_scope,
+    was_searched,
+)
+DAMAGES = [
+    ("library", is_counted, {"rejected": ((Rejection.CRASHED, 20),)}),
+    ("library", has_times, {"spread": None}),
+    ("launch", has_times, {"band": None}),
+    ("pad", has_times, {"band": 0.01}),
+    ("library", has_times, {"library_us": None}),
+    ("library", has_runner_up, {"runner_up": None}),
+    ("weight", has_runner_up, {"runner_up_us": None}),
+    ("launch", has_runner_up, {"runner_up": None, "runner_up_us": None}),
+    ("template", has_an_error, {"error": None}),
+    ("fused", has_an_error, {"error": None}),
+    ("template", has_an_error, {"error": 0.21}),
+    *(("template", has_rates, {name: None}) for name in ("tflops", "gbps", "peak_share")),
+    ("fused", has_rates, {"clock_mhz": None}),
+    ("fused", has_its_scope, {"bare_us": None}),
+    ("template", has_its_scope, {"bare_us": 14.0}),
+    ("launch", has_its_scope, {"scope": Scope.FUSED, "bare_us": 6.0}),
+    ("pad", was_searched, {"search": Search.WIDE}),
+]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_every_shipped_row_is_complete(path: Path, claim: Claim) -> None:
+    """No row of a shipped table contradicts the claim."""
+    table = read(path)
+    assert table.rows
+    assert [f"{key}: {s}" for key, row in table.rows.items() for s in claim(key, row, table)] == []
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
+def test_sound_rows_pass(claim: Claim, sound: Table) -> None:
+    """The rows that are damaged below are sound before."""
+    assert [said for key, row in sound.rows.items() for said in claim(key, row, sound)] == []
+
+
+@pytest.mark.parametrize(("name", "claim", "changes"), DAMAGES)
+def test_a_row_that_lacks_something_is_told(
+    name: str, claim: Claim, changes: dict[str, Any], sound: Table, keys: Mapping[str, str]
+) -> None:
+    """A sound row with other evidence makes the claim complain."""
+    key = keys[name]
+    row = sound.rows[key]
+    damaged = replace(row, evidence=replace(row.evidence, **changes))
+    assert list(claim(key, damaged, sound)) != []
+
+
+def test_what_follows_is_measured_under_a_policy_that_says_so(
+    sound: Table, keys: Mapping[str, str]
+) -> None:
+    """A fused row under a policy that measures every product alone is told."""
+    policy = replace(sound.policy, timing=replace(sound.policy.timing, fused_top_k=0))
+    key = keys["fused"]
+    assert list(has_its_scope(key, sound.rows[key], replace(sound, policy=policy))) != []
+
+
+def test_every_claim_can_fail() -> None:
+    """No claim about evidence stands here without a damage that it tells."""
+    assert {claim for _, claim, _ in DAMAGES} == set(CLAIMS)

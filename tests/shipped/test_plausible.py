@@ -1,0 +1,251 @@
+"""Shipped evidence is plausible: its numbers agree with each other, with the key and the policy.
+
+A claim yields what contradicts it. Each is also given a damaged row, of which it must complain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.choice import Flag, Row
+from warmup.kinds import ingredients_of, kind_of
+from warmup.padding import PAD
+from warmup.problem import GEMM
+from warmup.table import Table
+from warmup.table.store import read
+from warmup.weight import ITEM_BYTES, WEIGHT, parse_weight
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = sorted((ROOT / "tables").rglob("*.json"))
+Claim = Callable[[str, Row, Table], Iterator[str]]
+
+COUNTED = {"mm", "addmm", "bmm", "baddbmm", "scaled_mm"}  # torch knows their operations
+MOST_OF_A_PEAK = 1.10  # what is faster is rejected by the build
+ROUNDING_US = 0.002
+ROUNDING = 0.002  # of four digits
+PEAKS_DRIFT = 0.05  # between the peaks of two builds of one table
+READABLE_SHARE = 0.1  # from here on three digits say something about the peak
+BIAS = {"scalar": "", "1d": "n", "2d": "mn", "3d": "bmn"}  # the dims along which it varies
+
+
+def is_no_slower_than_the_library(key: str, row: Row, table: Table) -> Iterator[str]:
+    """The winner ties with the library default at least."""
+    found = row.evidence
+    if found.library_us is not None:
+        limit = found.library_us * (1 + (found.band or 0)) + ROUNDING_US
+        if not 0 < found.time_us <= limit:
+            yield f"{found.time_us} us, and the library default takes {found.library_us} us"
+        if row.winner.uid == "as_is" and abs(found.time_us - found.library_us) > ROUNDING_US:
+            yield f"as it is in {found.time_us} us, and in {found.library_us} us"
+
+
+def is_steady(key: str, row: Row, table: Table) -> Iterator[str]:
+    """Times that shook are flagged, and the library default was kept then."""
+    found, most = row.evidence, table.policy.timing.max_spread
+    if kind_of(key) is WEIGHT:
+        return  # decided for all numbers of rows together
+    is_flagged = Flag.UNSTABLE in found.flags
+    if found.spread is not None and found.spread > most and not is_flagged:
+        yield f"spread {found.spread}, and the most is {most}"
+    if is_flagged and found.library_us not in (None, found.time_us):
+        yield f"unstable, and not the library default in {found.library_us} us"
+
+
+def is_ranked(key: str, row: Row, table: Table) -> Iterator[str]:
+    """A runner-up is slower, or within the band of a near tie."""
+    found = row.evidence
+    if kind_of(key) is WEIGHT or found.runner_up_us is None or Flag.UNSTABLE in found.flags:
+        return
+    low, high = sorted((found.time_us, found.runner_up_us))
+    is_tie = high <= low * (1 + (found.band or 0)) + ROUNDING_US
+    if Flag.NEAR_TIE in found.flags and not is_tie:
+        yield f"no near tie: {low} and {high} us"
+    if found.runner_up_us < found.time_us and Flag.NEAR_TIE not in found.flags:
+        yield f"the runner-up is faster: {low} us, not {high} us"
+
+
+def rates_follow_from_the_time(key: str, row: Row, table: Table) -> Iterator[str]:
+    """Rates, times the time alone, are the operations and the bytes that the key spells."""
+    found = row.evidence
+    if kind_of(key) is not GEMM:
+        return
+    time_us = found.bare_us or found.time_us
+    for name, rate, count in (
+        ("TFLOP/s", found.tflops, (_flops(key) or math.nan) / 1e6),
+        ("GB/s", found.gbps, (_moved(key) or math.nan) / 1e3),
+    ):
+        if rate is not None and abs(rate * time_us - count) > count * ROUNDING:
+            yield f"{rate} {name} is not {count / time_us:.4g}"
+
+
+def share_is_possible(key: str, row: Row, table: Table) -> Iterator[str]:
+    """The share of the peak is above zero and at most so far above one, and flagged where odd."""
+    found, share = row.evidence, row.evidence.peak_share
+    if share is None:
+        return
+    if not 0 < share <= MOST_OF_A_PEAK:
+        yield f"{share} of the peak"
+    if (Flag.OVER_PEAK in found.flags) != (share > 1) and share != 1:
+        yield f"{share} of the peak with the flags {found.flags}"
+    alone_us = found.bare_us or found.time_us
+    is_far_below = share < 0.01 and alone_us > 100
+    if (Flag.FAR_BELOW_PEAK in found.flags) != is_far_below and share != 0.01:
+        yield f"{share} of the peak in {alone_us} us with the flags {found.flags}"
+
+
+def share_follows_from_the_rates(key: str, row: Row, table: Table) -> Iterator[str]:
+    """All rows of a table are held against the same peaks, those that their shares imply."""
+    found, share = row.evidence, row.evidence.peak_share
+    if share is None or share < READABLE_SHARE:
+        return
+    gbps, tflops = _implied_peaks(table)
+    of_flops = (found.tflops or 0) / tflops.get(_operand_dtype(key), math.inf)
+    implied = max((found.gbps or 0) / gbps, of_flops)
+    if abs(implied - share) > share * PEAKS_DRIFT:
+        yield f"{share} of the peak, where other rows imply {implied:.3f}"
+
+
+def time_is_possible(key: str, row: Row, table: Table) -> Iterator[str]:
+    """A product is no faster than the operations it asks for and the peak that rows imply."""
+    _, tflops = _implied_peaks(table)
+    if (flops := _flops(key)) and (peak := tflops.get(_operand_dtype(key))):
+        least = flops / 1e6 / peak / MOST_OF_A_PEAK
+        time_us = row.evidence.bare_us or row.evidence.time_us
+        if time_us < least:
+            yield f"{time_us} us, where the peak allows {least:.3f} us"
+
+
+def _operand_dtype(key: str) -> str:
+    named = ingredients_of(key)
+    return "tf32" if named.get("fp32") == "tf32" else named.get("dtype", "")
+
+
+def _implied_peaks(table: Table) -> tuple[float, dict[str, float]]:
+    """Return GB/s, and TFLOP/s by dtype: the most that a rate over its share comes to."""
+    gbps, tflops = 0.0, dict[str, float]()
+    for key, row in table.rows.items():
+        found, share = row.evidence, row.evidence.peak_share
+        if share is not None and share >= READABLE_SHARE:
+            dtype = _operand_dtype(key)
+            gbps = max(gbps, (found.gbps or 0) / share)
+            tflops[dtype] = max(tflops.get(dtype, 0), (found.tflops or 0) / share)
+    return gbps or math.inf, {dtype: rate for dtype, rate in tflops.items() if rate}
+
+
+def _flops(key: str) -> int | None:
+    """Return the operations of the products of *key*; None where they are not all known."""
+    named, kind = ingredients_of(key), kind_of(key)
+    if kind is WEIGHT:
+        structure, rows = parse_weight(key)
+        widths = sum(structure.inputs) + sum(structure.outputs)
+        return 2 * rows.low * structure.features * widths if rows.is_static else None
+    sizes = [named.get(name, "1") for name in ("batch", "m", "n", "k")]
+    is_known = kind is PAD or named.get("op") in COUNTED
+    return 2 * math.prod(map(int, sizes)) if is_known and all(map(str.isdecimal, sizes)) else None
+
+
+def _moved(key: str) -> int | None:
+    """Return the bytes of operands and result, each once; None where the key leaves it open."""
+    named = ingredients_of(key)
+    sizes = [named.get(name, "1") for name in ("batch", "m", "n", "k")]
+    is_plain = named["op"] in COUNTED - {"scaled_mm"} and not named.keys() & {"dtype_b", "scale"}
+    is_known = {named["dtype"], named["out"]} <= ITEM_BYTES.keys()
+    is_shared = any(sign in named["a"] + named["b"] for sign in ("@", "any"))
+    if not (is_plain and is_known and all(map(str.isdecimal, sizes))) or is_shared:
+        return None
+    batch, m, n, k = map(int, sizes)
+    bias = BIAS.get(named.get("bias", ""), named.get("bias"))
+    added = 0 if bias is None else math.prod({"b": batch, "m": m, "n": n}[dim] for dim in bias)
+    read = (batch * (m * k + k * n) + added) * ITEM_BYTES[named["dtype"]]
+    return read + batch * m * n * ITEM_BYTES[named["out"]]
+
+
+CLAIMS: tuple[Claim, ...] = (
+    is_no_slower_than_the_library,
+    is_steady,
+    is_ranked,
+    rates_follow_from_the_time,
+    share_is_possible,
+    share_follows_from_the_rates,
+    time_is_possible,
+)
+DAMAGES = [
+    ("template", is_no_slower_than_the_library, {"time_us": 46.4}),
+    ("pad", is_no_slower_than_the_library, {"time_us": 39.0}),
+    ("template", is_steady, {"spread": 0.11}),
+    ("template", is_steady, {"flags": (Flag.UNSTABLE,)}),
+    ("template", is_ranked, {"runner_up_us": 14.9}),
+    ("template", is_ranked, {"flags": (Flag.NEAR_TIE,)}),
+    ("launch", is_ranked, {"runner_up_us": 5.0}),
+    *((name, rates_follow_from_the_time, {"time_us": 7.5}) for name in ("library", "template")),
+    ("fused", rates_follow_from_the_time, {"bare_us": 12.5}),
+    ("library", rates_follow_from_the_time, {"tflops": 35.0}),
+    ("template", rates_follow_from_the_time, {"gbps": 900.0}),
+    ("library", share_is_possible, {"peak_share": 0.0}),
+    ("library", share_is_possible, {"peak_share": 1.11, "flags": (Flag.OVER_PEAK,)}),
+    ("library", share_is_possible, {"peak_share": 1.05}),
+    ("library", share_is_possible, {"flags": (Flag.OVER_PEAK,)}),
+    ("library", share_is_possible, {"peak_share": 0.009, "time_us": 101.0}),
+    ("library", share_is_possible, {"flags": (Flag.FAR_BELOW_PEAK,)}),
+    ("template", share_follows_from_the_rates, {"peak_share": 0.9}),
+    ("fused", share_follows_from_the_rates, {"peak_share": 0.6}),
+    ("template", time_is_possible, {"time_us": 5.0}),
+    ("fused", time_is_possible, {"bare_us": 15.0}),
+    ("pad", time_is_possible, {"time_us": 5.0}),
+    ("weight", time_is_possible, {"time_us": 15.0}),
+]
+
+
+def complaints(claim: Claim, table: Table) -> list[str]:
+    return [f"{key}: {said}" for key, row in table.rows.items() for said in claim(key, row, table)]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_every_shipped_row_is_plausible(path: Path, claim: Claim) -> None:
+    """No row of a shipped table contradicts the claim."""
+    table = read(path)
+    assert table.rows
+    assert complaints(claim, table) == []
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
+def test_sound_rows_pass(claim: Claim, sound: Table) -> None:
+    """The rows that are damaged below are sound before."""
+    assert complaints(claim, sound) == []
+
+
+@pytest.mark.parametrize(("name", "claim", "changes"), DAMAGES)
+def test_a_row_that_cannot_be_true_is_told(
+    name: str, claim: Claim, changes: dict[str, Any], sound: Table, keys: Mapping[str, str]
+) -> None:
+    """A sound row with other evidence makes the claim complain of its table."""
+    key = keys[name]
+    row = sound.rows[key]
+    damaged = replace(row, evidence=replace(row.evidence, **changes))
+    assert complaints(claim, replace(sound, rows={**sound.rows, key: damaged})) != []
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_half_of_a_shipped_time_is_told(path: Path) -> None:
+    """Of every shipped product, half the time contradicts the rates beside it."""
+    table = read(path)
+    products = {key: row for key, row in table.rows.items() if kind_of(key) is GEMM}
+    told = []
+    for key, row in products.items():
+        found = row.evidence
+        bare_us = found.bare_us and found.bare_us / 2
+        damaged = replace(row, evidence=replace(found, time_us=found.time_us / 2, bare_us=bare_us))
+        told += [key for _ in (*rates_follow_from_the_time(key, damaged, table),)[:1]]
+    assert told == list(products)
+
+
+def test_every_claim_can_fail() -> None:
+    """No claim about evidence stands here without a damage that it tells."""
+    assert {claim for _, claim, _ in DAMAGES} == set(CLAIMS)

@@ -1,0 +1,261 @@
+"""Shipped rows: each key and each winner is spelled as warmup would spell it today.
+
+A claim yields what contradicts it. Each is also given a damaged row, of which it must complain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.choice import Family, Winner
+from warmup.errors import ProblemError
+from warmup.kernel import LAUNCH, LaunchProblem
+from warmup.kinds import ingredients_of, kind_of
+from warmup.padding import PAD, PadProblem
+from warmup.problem import GEMM
+from warmup.spelling import parse_epilogue, parse_problem
+from warmup.table.store import read
+from warmup.weight import WEIGHT, features_of, parse_weight, winner_of
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = sorted((ROOT / "tables").rglob("*.json"))
+Claim = Callable[[str, Winner], Iterator[str]]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What winners of a family look like: uid, kwargs that each has, and whether it is hashed."""
+
+    uid: str
+    kwargs: frozenset[str] = frozenset()
+    is_hashed: bool = False
+
+
+_TILE = frozenset({"BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps"})
+FORMS = {
+    Family.EXTERN: Form(r"aten::\w+"),
+    Family.TEMPLATE: Form(r"triton::\w+", _TILE, is_hashed=True),
+    Family.SUBGRAPH: Form("decompose_k", frozenset({"k_split"})),
+    Family.CPP: Form(r"cpp::\w+", frozenset({"block_m", "block_n", "block_k", "num_threads"})),
+    Family.LAUNCH: Form(
+        "pointwise|reduction|persistent_reduction|split_scan",
+        frozenset({"XBLOCK", "num_stages", "num_warps"}),
+    ),
+    Family.PAD: Form("padded|as_is"),
+    Family.WEIGHT: Form("padded|as_is", frozenset({"features"})),
+}
+
+
+def key_is_canonical(key: str, winner: Winner) -> Iterator[str]:
+    """The key, parsed by its kind, spells itself."""
+    try:
+        spelled = _spell_again(key)
+    except ProblemError as error:
+        yield str(error)
+        return
+    if spelled != key:
+        yield f"would be spelled {spelled}"
+
+
+def _spell_again(key: str) -> str:
+    kind, named = kind_of(key), ingredients_of(key)
+    if kind is GEMM:
+        problem = parse_problem(key)
+        if "~" not in problem.epilogue:  # a hash stands for what was too long to spell
+            parse_epilogue(problem.epilogue)
+        return problem.key
+    if kind is WEIGHT:
+        structure, rows = parse_weight(key)
+        return structure.key(rows)
+    if kind is PAD:
+        return _pad_problem(named).key
+    names = [name for name in named if name not in {"kind", "kernel", "args", "source"}]
+    sizes = tuple((name, int(named[name])) for name in names)
+    return LaunchProblem(
+        named["kernel"], sizes, tuple(named["args"].split(",")), named["source"]
+    ).key
+
+
+def _pad_problem(named: dict[str, str]) -> PadProblem:
+    """Return the pad problem of *named*: its sizes and layouts are spelled as those of a GEMM."""
+    shared = [f"{name}={named[name]}" for name in ("batch", "m", "n", "k") if name in named]
+    layouts = [f"{name}={named[name]}" for name in ("a", "b", "bias") if name in named]
+    words = [named["op"], *shared, named["dtype"], *layouts, f"out={named['dtype']}"]
+    gemm = parse_problem(f"{' '.join(words)} | epilogue=none")
+    return PadProblem(
+        op=gemm.op,
+        batch=gemm.batch,
+        m=gemm.m,
+        n=gemm.n,
+        k=gemm.k,
+        dtype=gemm.dtype,
+        a=gemm.a,
+        b=gemm.b,
+        bias=gemm.bias,
+        free=named.get("free", ""),
+        fp32=named.get("fp32"),
+    )
+
+
+def hints_are_powers_of_two(key: str, winner: Winner) -> Iterator[str]:
+    """Inductor rounds the size hints of a kernel up to powers of two."""
+    if kind_of(key) is LAUNCH:
+        for name in ("x", "y", "z", "r0_", "r1_"):
+            size = int(ingredients_of(key).get(name, 1))
+            if size.bit_count() != 1:
+                yield f"{name}={size} is no power of two"
+
+
+def winner_is_whole(key: str, winner: Winner) -> Iterator[str]:
+    """The winner has the uid, the parameters and the hash that its family has."""
+    form, named = FORMS[winner.family], {name for name, _ in winner.kwargs}
+    if winner.family not in kind_of(key).families:
+        yield f"a {winner.family} choice answers no {kind_of(key).name} key"
+    if re.fullmatch(form.uid, winner.uid) is None:
+        yield f"{winner.uid} is no uid of a {winner.family} choice"
+    if missing := form.kwargs - named:
+        yield f"without {', '.join(sorted(missing))}"
+    if named and not form.kwargs:
+        yield f"a {winner.family} choice has no parameters"
+    if (winner.source_hash is not None) != form.is_hashed:
+        yield f"source hash {winner.source_hash} of a {winner.family} choice"
+
+
+def what_is_said_of_k_is_true(key: str, winner: Winner) -> Iterator[str]:
+    """K is a multiple of ``k_split``, and of ``BLOCK_K`` where ``EVEN_K`` says so."""
+    named, k = dict(winner.kwargs), ingredients_of(key).get("k", "")
+    divisor = named.get("BLOCK_K") if named.get("EVEN_K") is True else named.get("k_split")
+    if divisor is not None and (not k.isdecimal() or int(k) % int(divisor)):
+        yield f"k={k} is no multiple of {divisor}"
+
+
+def features_were_tried(key: str, winner: Winner) -> Iterator[str]:
+    """Weights are padded to a size that a build tries, or stay as they are."""
+    if kind_of(key) is WEIGHT:
+        structure, _ = parse_weight(key)
+        try:
+            features = features_of(structure, winner)
+        except ProblemError as error:
+            yield str(error)
+            return
+        if winner != winner_of(structure, features):
+            yield f"{winner} for {structure.features} features"
+
+
+CLAIMS: tuple[Claim, ...] = (
+    key_is_canonical,
+    hints_are_powers_of_two,
+    winner_is_whole,
+    what_is_said_of_k_is_true,
+    features_were_tried,
+)
+
+TILED = Winner(
+    Family.TEMPLATE,
+    "triton::mm",
+    (
+        *(("BLOCK_K", 64), ("BLOCK_M", 64), ("BLOCK_N", 128), ("EVEN_K", True)),
+        *(("num_stages", 3), ("num_warps", 4)),
+    ),
+    "d4b90a54b960e7b3",
+)
+ADDMM = (
+    "addmm m=560 n=3420 k=1280 bf16 a=row/3456 b=col bias=1d out=bf16"
+    " | epilogue=silu,mul(bf16[560,3420])"
+)
+POINTWISE = (
+    "launch triton_poi_fused_mul_silu x=8388608 args=*bf16,*bf16,i32 source=3f2a9c0d41b7e865"
+)
+CHAIN = "weight chain m=560 in=1280,1280 features=3420 out=1280 bf16 bias=111 via=mul(silu(p0),p1)"
+CONFIG = (("XBLOCK", 1024), ("num_stages", 1), ("num_warps", 4))
+SOUND: dict[str, tuple[str, Winner]] = {
+    "template": (ADDMM, TILED),
+    "extern": (ADDMM, Winner(Family.EXTERN, "aten::addmm")),
+    "split": (
+        "mm m=16 n=64 k=16384 bf16 a=row b=col out=bf16 | epilogue=none",
+        Winner(Family.SUBGRAPH, "decompose_k", (("k_split", 16),)),
+    ),
+    "launch": (POINTWISE, Winner(Family.LAUNCH, "pointwise", CONFIG)),
+    "pad": (
+        "pad addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d free=a",
+        Winner(Family.PAD, "padded"),
+    ),
+    "weight": (CHAIN, Winner(Family.WEIGHT, "padded", (("features", 3424),))),
+}
+
+
+def respelled(old: str, new: str) -> Callable[[str, Winner], tuple[str, Winner]]:
+    return lambda key, winner: (key.replace(old, new), winner)
+
+
+def rewon(**changes: Any) -> Callable[[str, Winner], tuple[str, Winner]]:
+    return lambda key, winner: (key, replace(winner, **changes))
+
+
+DAMAGES = [
+    ("template", key_is_canonical, respelled("m=560 ", "m=0560 ")),
+    ("template", key_is_canonical, respelled("m=560 ", "m=560..560 ")),
+    ("template", key_is_canonical, respelled(" a=", " dtype_b=bf16 a=")),
+    ("template", key_is_canonical, respelled(" out=", " alpha=1 out=")),
+    ("template", key_is_canonical, respelled("row/3456", "row/03456")),
+    ("template", key_is_canonical, respelled("3420])", "3420]")),
+    ("template", key_is_canonical, respelled(" k=1280", "")),
+    ("launch", key_is_canonical, respelled("x=8", "x=08")),
+    ("pad", key_is_canonical, respelled("k=3420", "k=03420")),
+    ("weight", key_is_canonical, respelled("bias=111", "bias=11")),
+    ("launch", hints_are_powers_of_two, respelled("x=8388608", "x=8388607")),
+    ("template", winner_is_whole, rewon(source_hash=None)),
+    ("template", winner_is_whole, rewon(kwargs=TILED.kwargs[1:])),
+    ("template", winner_is_whole, rewon(uid="triton_mm_12")),
+    ("template", winner_is_whole, rewon(family=Family.CPP)),
+    ("extern", winner_is_whole, rewon(uid="mm")),
+    ("extern", winner_is_whole, rewon(kwargs=CONFIG)),
+    ("extern", winner_is_whole, rewon(source_hash="d4b90a54b960e7b3")),
+    ("extern", winner_is_whole, rewon(family=Family.PAD, uid="padded")),
+    ("split", winner_is_whole, rewon(kwargs=())),
+    ("launch", winner_is_whole, rewon(kwargs=CONFIG[1:])),
+    ("launch", winner_is_whole, rewon(uid="template")),
+    ("pad", winner_is_whole, rewon(uid="maybe")),
+    ("weight", winner_is_whole, rewon(kwargs=())),
+    ("template", what_is_said_of_k_is_true, respelled("k=1280", "k=1281")),
+    ("template", what_is_said_of_k_is_true, respelled("k=1280", "k=64..1280")),
+    ("split", what_is_said_of_k_is_true, rewon(kwargs=(("k_split", 15),))),
+    ("weight", features_were_tried, rewon(kwargs=(("features", 3425),))),
+    ("weight", features_were_tried, rewon(uid="as_is")),
+]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_every_shipped_row_is_canonical(path: Path, claim: Claim) -> None:
+    """No row of a shipped table contradicts the claim."""
+    rows = read(path).rows
+    assert rows
+    assert [f"{key}: {said}" for key, row in rows.items() for said in claim(key, row.winner)] == []
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
+def test_sound_rows_pass(claim: Claim) -> None:
+    """The rows that are damaged below are sound before."""
+    assert [said for key, winner in SOUND.values() for said in claim(key, winner)] == []
+
+
+@pytest.mark.parametrize(("name", "claim", "damage"), DAMAGES)
+def test_a_damaged_row_is_told(
+    name: str, claim: Claim, damage: Callable[[str, Winner], tuple[str, Winner]]
+) -> None:
+    """One damaged word of a sound row makes the claim complain."""
+    damaged = damage(*SOUND[name])
+    assert damaged != SOUND[name]
+    assert list(claim(*damaged)) != []
+
+
+def test_every_claim_can_fail() -> None:
+    """No claim about rows stands here without a damage that it tells."""
+    assert {claim for _, claim, _ in DAMAGES} == set(CLAIMS)

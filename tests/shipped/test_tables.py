@@ -1,0 +1,239 @@
+"""Shipped tables as files: whole, in their place, of a complete origin and a known policy.
+
+A claim yields what contradicts it. Each is also given a damaged copy, of which it must complain.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.checking import State, check
+from warmup.errors import SettingsError, TableError
+from warmup.inductor.switches import _QUIET, check_options
+from warmup.policies import Asked, choose_policy
+from warmup.table import Table
+from warmup.table.codec import encode
+from warmup.table.schema import compare_policies
+from warmup.table.store import read, write
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = sorted((ROOT / "tables").rglob("*.json"))
+SWITCHES = {"max_autotune_gemm", "max_autotune", "coordinate_descent_tuning"}  # every torch has
+
+OfFile = Callable[[Path], Iterator[str]]
+OfTable = Callable[[Table], Iterator[str]]
+
+
+def is_whole(path: Path) -> Iterator[str]:
+    """It decodes, its digest holds, and it is byte for byte what would be written today."""
+    try:
+        canonical = encode(read(path))
+    except TableError as error:
+        yield str(error)
+        return
+    if canonical.encode() != path.read_bytes():
+        yield "not in the canonical form"
+
+
+def is_in_its_place(path: Path) -> Iterator[str]:
+    """tables/<device-slug>/<name>.json, in letters that every shell and volume takes."""
+    slug = read(path).provenance.runtime.device.slug
+    if (path.parent.parent.name, path.parent.name) != ("tables", slug):
+        yield f"not under tables/{slug}"
+    if re.fullmatch(r"[a-z0-9.-]+\.json", path.name) is None:
+        yield f"the name {path.name}"
+
+
+def is_ready_where_it_was_built(path: Path) -> Iterator[str]:
+    """`warmup check` finds nothing against it on a machine such as the one that built it."""
+    report = check(path, here=read(path).provenance.runtime)
+    if report.state is not State.READY:
+        yield f"{report.state}: {report.problems} {report.mismatches}"
+
+
+def origin_is_complete(table: Table) -> Iterator[str]:
+    """Device, runtime, version and time are all said."""
+    origin, runtime = table.provenance, table.provenance.runtime
+    device, on_gpu = runtime.device, runtime.device.type != "cpu"
+    of_device = ("sm_count", "memory_gib") if on_gpu else ("threads",)
+    of_runtime = ("triton", "cuda", "driver", "cublas") if on_gpu else ()
+    said = {
+        **{name: getattr(device, name) for name in ("vendor", "name", "arch", *of_device)},
+        **{name: getattr(runtime, name) for name in ("torch", *of_runtime)},
+        "warmup": origin.warmup,
+    }
+    yield from (f"no {name}" for name, value in said.items() if not value)
+    try:
+        dt.datetime.strptime(origin.created, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=dt.UTC)
+    except ValueError as error:
+        yield f"created: {error}"
+
+
+def policy_is_known(table: Table) -> Iterator[str]:
+    """It is the policy that a build of this mode, launch and L2 has, under any torch."""
+    policy = table.policy
+    backends = policy.options.get("max_autotune_gemm_backends")
+    asked = Asked(
+        mode=policy.mode,
+        backends=str(backends),
+        launch=policy.timing.launch,
+        l2=policy.timing.l2,
+        fused_top_k=policy.timing.fused_top_k,
+    )
+    switches = {name: value for name, value in _QUIET.items() if name in policy.options}
+    yield from (f"without the option {name}" for name in sorted(SWITCHES - policy.options.keys()))
+    try:
+        check_options(policy.options)
+        known = choose_policy(asked, table.provenance.runtime.device.type, switches)
+    except SettingsError as error:
+        yield str(error)
+        return
+    for name, expected, found in compare_policies(known, policy):
+        yield f"{name}: {found}, where a build has {expected}"
+
+
+def _of_runtime(**changes: Any) -> Callable[[Table], Table]:
+    def damage(table: Table) -> Table:
+        runtime = replace(table.provenance.runtime, **changes)
+        return replace(table, provenance=replace(table.provenance, runtime=runtime))
+
+    return damage
+
+
+def _of_device(**changes: Any) -> Callable[[Table], Table]:
+    def damage(table: Table) -> Table:
+        device = replace(table.provenance.runtime.device, **changes)
+        return _of_runtime(device=device)(table)
+
+    return damage
+
+
+def _of_origin(**changes: Any) -> Callable[[Table], Table]:
+    return lambda table: replace(table, provenance=replace(table.provenance, **changes))
+
+
+def _of_policy(**changes: Any) -> Callable[[Table], Table]:
+    return lambda table: replace(table, policy=replace(table.policy, **changes))
+
+
+def _of_options(changes: Mapping[str, Any], drop: str = "") -> Callable[[Table], Table]:
+    def damage(table: Table) -> Table:
+        options = {name: value for name, value in table.policy.options.items() if name != drop}
+        return _of_policy(options={**options, **changes})(table)
+
+    return damage
+
+
+def _of_timing(**changes: Any) -> Callable[[Table], Table]:
+    def damage(table: Table) -> Table:
+        return _of_policy(timing=replace(table.policy.timing, **changes))(table)
+
+    return damage
+
+
+TEXT_DAMAGES: dict[str, Callable[[str], str]] = {
+    "another time": lambda text: re.sub(r'("time_us": )[0-9]+', r"\g<1>77", text, count=1),
+    "another digest": lambda text: re.sub(r'("digest": ")[0-9a-f]{8}', r"\g<1>00000000", text),
+    "another policy": lambda text: text.replace('"seed": 0', '"seed": 1'),
+    "another device": lambda text: text.replace('"vendor": "', '"vendor": "not '),
+    "one line": lambda text: json.dumps(json.loads(text), sort_keys=True) + "\n",
+    "Windows line ends": lambda text: text.replace("\n", "\r\n"),
+    "no last newline": lambda text: text[:-1],
+    "half of it": lambda text: text[: len(text) // 2],
+}
+TABLE_DAMAGES = [
+    *((origin_is_complete, _of_device(**{name: None})) for name in ("sm_count", "memory_gib")),
+    *((origin_is_complete, _of_device(**{name: ""})) for name in ("vendor", "name", "arch")),
+    *(
+        (origin_is_complete, _of_runtime(**{name: None}))
+        for name in ("triton", "cuda", "driver", "cublas")
+    ),
+    (origin_is_complete, _of_runtime(torch="")),
+    (origin_is_complete, _of_origin(warmup="")),
+    (origin_is_complete, _of_origin(created="2026-13-01T00:00:00Z")),
+    (policy_is_known, _of_policy(mode="fast")),
+    (policy_is_known, _of_policy(seed=1)),
+    (policy_is_known, _of_policy(tolerance={"bf16": 0.5})),
+    (policy_is_known, _of_timing(near_tie=0.2)),
+    (policy_is_known, _of_timing(max_spread=0.5)),
+    (policy_is_known, _of_options({"max_autotune": True})),
+    (policy_is_known, _of_options({"post_grad_custom_pre_pass": "x"})),
+    (policy_is_known, _of_options({"max_autotune_gemm_backends": "CUTLASS"})),
+    (policy_is_known, _of_options({}, drop="coordinate_descent_tuning")),
+    (policy_is_known, _of_options({}, drop="max_autotune_gemm_search_space")),
+]
+every_table = pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+
+
+def test_there_is_a_table_for_the_h200() -> None:
+    """The H200 table of the Llama-shaped layers ships."""
+    assert ROOT / "tables/nvidia-h200/llama-blocks.bf16.json" in TABLES
+
+
+@every_table
+def test_a_shipped_table_is_listed(path: Path) -> None:
+    """The page beside the tables links to it."""
+    page = (ROOT / "tables/README.md").read_text(encoding="utf-8")
+    assert f"({path.relative_to(ROOT / 'tables')})" in page
+
+
+@every_table
+@pytest.mark.parametrize("claim", [is_whole, is_in_its_place, is_ready_where_it_was_built])
+def test_nothing_speaks_against_a_shipped_file(path: Path, claim: OfFile) -> None:
+    """The file does not contradict the claim."""
+    assert list(claim(path)) == []
+
+
+@every_table
+@pytest.mark.parametrize("claim", [origin_is_complete, policy_is_known])
+def test_nothing_speaks_against_a_shipped_table(path: Path, claim: OfTable) -> None:
+    """What the table says of itself does not contradict the claim."""
+    assert list(claim(read(path))) == []
+
+
+@every_table
+@pytest.mark.parametrize("damage", TEXT_DAMAGES)
+def test_a_damaged_copy_is_told(path: Path, damage: str, tmp_path: Path) -> None:
+    """Other content, or the same content in another form, is not whole."""
+    text, copy = path.read_text(encoding="ascii"), tmp_path / path.name
+    copy.write_text(TEXT_DAMAGES[damage](text), encoding="ascii", newline="")
+    assert copy.read_bytes() != path.read_bytes()
+    assert list(is_whole(copy)) != []
+
+
+@every_table
+@pytest.mark.parametrize(
+    "place", ["tables/other/x.json", "x/{slug}/x.json", "tables/{slug}/X y.json"]
+)
+def test_a_misplaced_copy_is_told(path: Path, place: str, tmp_path: Path) -> None:
+    """Another device's folder, another folder than tables, and letters that shells read."""
+    copy = tmp_path / place.format(slug=path.parent.name)
+    copy.parent.mkdir(parents=True)
+    shutil.copy(path, copy)
+    assert list(is_in_its_place(copy)) != []
+
+
+def test_a_table_that_its_machine_would_refuse_is_told(sound: Table, tmp_path: Path) -> None:
+    """Template rows of a device too small for templates are not ready where they were built."""
+    write(tmp_path / "small.json", _of_device(sm_count=60)(sound))
+    assert list(is_ready_where_it_was_built(tmp_path / "small.json")) != []
+
+
+@every_table
+@pytest.mark.parametrize(("claim", "damage"), TABLE_DAMAGES)
+def test_a_damaged_table_is_told(
+    path: Path, claim: OfTable, damage: Callable[[Table], Table]
+) -> None:
+    """A shipped table with one other word makes the claim complain."""
+    table = read(path)
+    assert damage(table) != table
+    assert list(claim(damage(table))) != []

@@ -1,0 +1,190 @@
+"""What a build found: as text for people, as JSON for machines, and every timing as JSON lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from warmup.bucket import Bucket
+from warmup.choice import Flag, Rejection, Row, Tuned
+from warmup.cli.render import make_console, make_grid, print_json, row_cells, say
+from warmup.errors import SettingsError, printable
+from warmup.judging import rejections
+from warmup.kernel import LAUNCH
+from warmup.kinds import ingredients_of, kind_of
+from warmup.outcome import BuildReport
+from warmup.peaks import Peaks
+from warmup.search import searched_to_json
+from warmup.weight import WEIGHT
+
+_SHOWN: Final = 20
+_EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # too large for a device
+_CONFIG_MAP_BYTES: Final = 1024 * 1024
+
+
+def print_build(report: BuildReport) -> None:
+    """Print the closing table of a build, then where the table is.
+
+    Of a bucket with padded weights it has what the bucket did not ask with the weights as they are.
+    """
+    grid = make_grid("bucket", "op", "epilogue", "winner", "us", "library us", "speed-up")
+    shown: set[tuple[Bucket, str]] = set()
+    for result in report.buckets:
+        for key in result.keys:
+            named, row = ingredients_of(key), report.table.rows[key]
+            if kind_of(key) in (LAUNCH, WEIGHT) or (result.bucket, key) in shown:
+                continue
+            shown.add((result.bucket, key))
+            shape = f"{named['op']} {named['n']}x{named['k']}"
+            question = named.get("epilogue", named.get("kind"))
+            grid.add_row(result.name, shape, question, *row_cells(row))
+    console = make_console()
+    console.print(grid)
+    launches = {key for result in report.buckets for key in result.keys if kind_of(key) is LAUNCH}
+    if launches:
+        gain = _mean_gain([report.table.rows[key] for key in launches])
+        console.print(f"{len(launches)} launch configs{gain}", soft_wrap=True)
+    if report.uncovered:
+        sites = ", ".join(f"{site} {count}" for site, count in sorted(report.uncovered.items()))
+        console.print(f"measured at serving although all rows are there: {sites}", soft_wrap=True)
+    size = report.path.stat().st_size
+    if size > _CONFIG_MAP_BYTES:
+        sys.stderr.write(f"note: {report.path} has {size} bytes, more than a ConfigMap holds\n")
+    if report.peaks is not None:
+        console.print(_peaks_in_words(report.peaks), soft_wrap=True)
+    _print_doubts(console, report)
+    console.print(
+        f"{report.path}: {len(report.table.rows)} rows, {len(report.timings)} tuned now"
+        f"{_rejected_in_words(report)}, "
+        f"{f'{len(report.known)} known, ' if report.known else ''}{report.seconds:.1f} s, "
+        f"digest {report.digest[:16]}",
+        soft_wrap=True,
+    )
+    for what, keys in (
+        ("not rebuilt", report.not_rebuilt),
+        ("not tuned", report.not_tuned),
+        ("measured without its epilogue", report.not_fused),
+    ):
+        for key, reason in keys.items():
+            say(f"{what}: {key}: {reason}")
+
+
+def _rejected_in_words(report: BuildReport) -> str:
+    counts = rejections(report.timings)
+    said = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+    return f" (rejected candidates: {said})" if said else ""
+
+
+def _peaks_in_words(peaks: Peaks) -> str:
+    rates = ", ".join(f"{name} {rate:.0f}" for name, rate in sorted(peaks.tflops.items()))
+    return (
+        f"peaks of this device, measured {peaks.measured}: {peaks.gbps:.0f} GB/s; TFLOP/s {rates}"
+    )
+
+
+def _print_doubts(console: Console, report: BuildReport) -> None:
+    """Print what was padded, the rows that a reader should look at, and what misbehaved."""
+    if report.prepared is not None and (report.prepared.padded or report.prepared.left):
+        for line in str(report.prepared).splitlines():
+            console.print(printable(line), soft_wrap=True)
+    if report.prepared is not None and report.prepared.padded:
+        console.print(
+            f'to serve it so: warmup.install("{report.path}", model=model); '
+            "without model= the rows for weights as they are answer",
+            soft_wrap=True,
+        )
+    for flag in (Flag.UNSTABLE, Flag.OVER_PEAK, Flag.FAR_BELOW_PEAK):
+        keys = [one.key for one in report.timings if flag in one.row.evidence.flags]
+        for key in keys[:_SHOWN]:
+            console.print(f"{flag}: {key}", soft_wrap=True)
+        if len(keys) > _SHOWN:
+            console.print(f"{flag}: {len(keys) - _SHOWN} more rows", soft_wrap=True)
+    bad = [
+        f"{timing.rejection}: {timing.winner.short} for {tuned.key}: {timing.said}"
+        for tuned in report.timings
+        for timing in tuned.timings
+        if timing.rejection not in _EXPECTED
+    ]
+    for line in bad[:_SHOWN]:
+        console.print(line, soft_wrap=True)
+    if len(bad) > _SHOWN:
+        console.print(f"{len(bad) - _SHOWN} more candidates misbehaved: --timings lists all")
+
+
+def print_build_json(report: BuildReport) -> None:
+    """Print everything a build found, every candidate's time included."""
+    print_json(
+        {
+            "path": str(report.path),
+            "digest": report.digest,
+            "rows": len(report.table.rows),
+            "seconds": round(report.seconds, 3),
+            "buckets": [
+                {
+                    "bucket": dict(result.bucket.sizes),
+                    "weights_padded": result.weights_padded,
+                    "keys": list(result.keys),
+                    "tuned": result.tuned,
+                    "error": result.error,
+                    "uncovered": dict(result.uncovered),
+                    "seconds": round(result.seconds, 3),
+                }
+                for result in report.buckets
+            ],
+            "problems": [_timings(tuned) for tuned in report.timings],
+            "known": list(report.known),
+            "not_rebuilt": dict(report.not_rebuilt),
+            "not_tuned": dict(report.not_tuned),
+            "not_fused": dict(report.not_fused),
+            "peaks": None if report.peaks is None else dataclasses.asdict(report.peaks),
+        }
+    )
+
+
+def write_timings(report: BuildReport, path: Path) -> None:
+    """Write one JSON line for each problem tuned now, with every candidate's time.
+
+    Raises:
+        SettingsError: *path* cannot be written.
+    """
+    lines = [json.dumps(_timings(tuned)) + "\n" for tuned in report.timings]
+    try:
+        path.write_text("".join(lines), encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(
+            f"--timings {path}: {error.strerror}", "name a writable file"
+        ) from error
+
+
+def _mean_gain(rows: list[Row]) -> str:
+    """Return how much faster the winners of *rows* are than inductor's first config, on average."""
+    ratios = [
+        row.evidence.library_us / row.evidence.time_us for row in rows if row.evidence.library_us
+    ]
+    if not ratios:
+        return ""
+    return f", {statistics.geometric_mean(ratios):.2f}x over the config inductor lists first"
+
+
+def _timings(tuned: Tuned) -> dict[str, Any]:
+    return {
+        "key": tuned.key,
+        "winner": str(tuned.row.winner),
+        "searched": None if tuned.searched is None else searched_to_json(tuned.searched),
+        "candidates": [
+            {
+                "choice": str(timing.winner),
+                "time_us": timing.time_us,
+                "fused_us": timing.fused_us,
+                "rejection": timing.rejection,
+                "said": timing.said,
+            }
+            for timing in tuned.timings
+        ],
+    }
