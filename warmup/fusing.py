@@ -5,10 +5,11 @@ For the child program that runs trials, since nothing can be compiled in the mid
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,7 +20,9 @@ from warmup.events import Emitter, Event, EventName
 from warmup.inductor import connect
 from warmup.inductor.live import compile_model, empty_caches
 from warmup.inductor.regions import module_of
+from warmup.inductor.workers import handing_over
 from warmup.lookup import Lookup, OnMiss
+from warmup.measuring.contest import At
 from warmup.measuring.operands import OperandSets, poison_of
 from warmup.measuring.reference import full_precision, wide_dtype
 from warmup.trial import Candidate, Operands, Trial
@@ -48,7 +51,7 @@ class Fusing:
         self.key = trial.key
         self._region, self._options, self._device = trial.region, trial.options, device
         self._known = dict(trial.known)
-        self._open = ExitStack()
+        self._open = contextlib.ExitStack()
         # In the build's own caches, which are removed whatever becomes of this process.
         self._open.enter_context(empty_caches(os.environ.get("TORCHINDUCTOR_CACHE_DIR")))
         self._compiled: dict[Winner, Compiled] = {}
@@ -56,6 +59,18 @@ class Fusing:
     def close(self) -> None:
         """Forget what was compiled."""
         self._open.close()
+
+    def hand_over(self, winners: Iterable[Winner], sets: Operands, at: At) -> None:
+        """Give the kernels of the region with each of *winners* to inductor's workers.
+
+        They compile all of them at once, and `make_call` finds them compiled. What fails here fails
+        there again, and is told then. *at* is told which one is next.
+        """
+        new = [winner for winner in winners if winner not in self._compiled]
+        for winner in new if len(new) > 1 else ():
+            at(winner, "compile")
+            with handing_over(), contextlib.suppress(Exception):
+                self._compile(winner, sets.views(0))
 
     def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:
         """Return the call of the region with *candidate* on the operand sets *sets*.
@@ -92,7 +107,7 @@ class Fusing:
         chosen = {**self._known, self.key: winner}
         rows = {key: Row(one, _NOTHING) for key, one in chosen.items()}
         lookup = Lookup(rows, OnMiss.FALLBACK, Emitter([note]))
-        tag = f"warmup-region-{len(self._compiled)}"
+        tag = f"warmup-region-{hashlib.sha256(str(winner).encode()).hexdigest()[:16]}"
         attachment = connect().attach(lookup, self._options, tag, quiet=True)
         try:
             compiled: Compiled = compile_model(module_of(self._region, self._device))

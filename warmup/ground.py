@@ -32,9 +32,10 @@ def find_ground(device: str, asked: Asked) -> Ground:
         SettingsError: the device, its compiler or what is *asked* for cannot be used.
         AdapterError: this torch is not supported.
     """
-    from warmup.inductor import connect
+    from warmup.inductor import connect, start_workers
     from warmup.inductor.machine import check_compiler, resolve_device
 
+    start_workers(device)  # they get ready while the rest is imported
     inductor = connect()
     found = resolve_device(device)
     check_compiler(found)

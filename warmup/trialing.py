@@ -18,11 +18,12 @@ import torch
 from warmup.child import end_with_parent
 from warmup.choice import Rejection, Winner
 from warmup.fusing import Fusing, RegionSets
+from warmup.inductor import start_workers
 from warmup.inductor.calls import make_call
 from warmup.measuring.condition import sm_clock_mhz
 from warmup.measuring.contest import reason_for
 from warmup.measuring.operands import OperandSets
-from warmup.measuring.process import outcome_to_json
+from warmup.measuring.process import WORKERS, outcome_to_json
 from warmup.measuring.trials import run_trial
 from warmup.precision import precision_of
 from warmup.trial import Outcome, Trial, trial_from_json
@@ -79,6 +80,9 @@ def _run(trial: Trial, skip: list[int], send: Any, fusing: Fusing | None) -> boo
 
     try:
         with precision_of(trial.key, device), _on_stream(device):
+            if fusing is not None:
+                open_ = [one.winner for one in trial.candidates if numbers[one.winner] not in skip]
+                fusing.hand_over(open_, make_sets(trial.seed, 1), at)
             outcomes = run_trial(
                 trial,
                 make_sets,
@@ -126,6 +130,8 @@ def _device_works(device: torch.device) -> bool:
 def main() -> None:
     """Serve the process that started this one, over the file descriptor it names last."""
     end_with_parent()
+    if WORKERS in sys.argv:
+        start_workers("auto")
     with os.fdopen(int(sys.argv[-1]), "wb") as answers:
         serve(sys.stdin.buffer, answers)
 

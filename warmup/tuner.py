@@ -124,6 +124,7 @@ class Tuner:
         assert library is not None
         trial = region_trial(question, region, self.method, self.tolerance, self.seed)
         trial = replace(trial, options=self.options)
+        started = time.monotonic()
         try:
             outcomes = self.process.run(trial).outcomes
             others = challengers(bare, library, region, outcomes[0].time_us)
@@ -133,6 +134,8 @@ class Tuner:
         except TrialNotRunError as error:
             self.not_fused[question.key] = str(error)
             return bare
+        seconds = time.monotonic() - started
+        logger.debug("%d as they run in %.2f s: %s", len(outcomes), seconds, question.key)
         work = work_of(question)
         peaks = self._peaks_here() if work is not None else None
         fused = judge_fused(bare, outcomes, library, self.method, work=work, peaks=peaks)
@@ -240,7 +243,11 @@ class Tuner:
 
 def make_tuner(policy: Policy, device: torch.device) -> Tuner:
     """Return a tuner that measures on *device* as *policy* says."""
-    return Tuner(device, policy.timing, policy.tolerance, policy.seed, options=policy.options)
+    timing = policy.timing
+    process = TrialProcess(own_command(workers=timing.fused_top_k > 0))
+    return Tuner(
+        device, timing, policy.tolerance, policy.seed, process=process, options=policy.options
+    )
 
 
 def _run_here(trial: Trial, live: LiveTrial) -> TrialResult:

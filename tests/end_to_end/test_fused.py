@@ -25,6 +25,14 @@ class Summed(nn.Module):
         return y, y.amax(-1)
 
 
+class Long(nn.Module):
+    def forward(self, a, b, r):
+        y = a @ b
+        for _ in range(12):
+            y = torch.erf(torch.sin(y)) + r
+        return y, y.amax(-1)
+
+
 class Plain(nn.Module):
     def forward(self, a, b, r):
         return a @ b
@@ -44,7 +52,7 @@ def build(tmp_path: Path) -> Build:
     """``build("Summed", 4)``: the rows that a build makes of it, offered a slow call as well."""
     (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
 
-    def run(name: str, top_k: int) -> dict[str, Any]:
+    def run(name: str, top_k: int, **environment: str) -> dict[str, Any]:
         target = [f"{tmp_path / 'model.py'}:{name}", "16", str(tmp_path / "table.json")]
         done = subprocess.run(
             [sys.executable, str(PROGRAMS / "two_candidates.py"), *target, str(top_k)],
@@ -52,6 +60,7 @@ def build(tmp_path: Path) -> Build:
                 **os.environ,
                 "PYTHONPATH": str(ROOT),
                 "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+                **environment,
             },
             check=True,
             stdout=subprocess.PIPE,
@@ -74,6 +83,14 @@ def test_a_product_is_measured_with_what_follows_it(build: Build) -> None:
     assert (row["winner"], row["scope"]) == ("aten::mm", "fused")
     assert row["fused"][0] == "aten::mm"
     assert row["bare_us"] > 0
+
+
+def test_several_are_compiled_at_once(build: Build) -> None:
+    """Challengers whose kernels went to the workers together are each compiled, and timed."""
+    found = build("Long", 4, TWINS="1")
+    assert found["not_fused"] == {}
+    (row,) = found["rows"].values()
+    assert set(row["fused"]) == {"aten::mm", "aten::one_mm", "aten::other_mm"}
 
 
 def test_nothing_to_fuse_is_measured_alone(build: Build) -> None:

@@ -1,4 +1,7 @@
-"""Compile workers start first, and only for a GPU. No GPU is needed: its presence is stated."""
+"""Compile workers: started first, only for a GPU, and given kernels that nobody waits for yet.
+
+No GPU is needed: its presence is stated.
+"""
 
 from __future__ import annotations
 
@@ -37,3 +40,32 @@ def test_no_workers_for_a_cpu(run_program: Run, tmp_path: Path, machine: str, de
     """A table for a CPU, or a machine without a GPU, starts no process."""
     found = run_program(tmp_path, "-c", PROGRAM, machine, device, **TWO_THREADS)
     assert found["answer"] is None
+
+
+HANDING_OVER = """
+import json, torch
+from warmup.inductor.workers import handing_over
+
+def double(x):
+    return torch.relu(x) * 2
+
+x = torch.randn(64, 64)
+try:
+    with handing_over():
+        torch.compile(double)(x)
+    left = None
+except Exception as error:
+    left = str(error)
+found = torch.compile(double)(x)
+print(json.dumps({"left": left, "right": bool(torch.equal(found, double(x)))}))
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_handing_over_ends_a_compile_and_the_next_one_is_whole(
+    run_program: Run, tmp_path: Path, threads: str
+) -> None:
+    """With workers or without: nothing runs while kernels are handed over, and later all does."""
+    found = run_program(tmp_path, "-c", HANDING_OVER, TORCHINDUCTOR_COMPILE_THREADS=threads)
+    assert "HandedOverError" in found["left"]
+    assert found["right"]

@@ -1,15 +1,17 @@
-"""Two library calls for every product, in a build and in the child program of its measurements.
+"""More library calls for every product, in a build and in the child program of its measurements.
 
     python two_candidates.py MODEL.py:NAME SEQLENS TABLE.json TOP_K    prints the rows as JSON
     python two_candidates.py FD                                        is the child program
 
-The second one, ``slow_mm``, multiplies ten times.
+Beside torch's own there is ``slow_mm``, which multiplies ten times; with TWINS in the environment
+there are ``one_mm`` and ``other_mm`` instead, which multiply once as it does.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from typing import Any
 
@@ -29,15 +31,26 @@ def slow_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Ten
     return out
 
 
+def one_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Multiply."""
+    return torch.mm(a, b, out=out)
+
+
+def other_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Multiply."""
+    return torch.mm(a, b, out=out)
+
+
 def offer() -> None:
-    """Add `slow_mm` to each selection for a plain product."""
-    offered = ExternKernelChoice(slow_mm, None, name="slow_mm")
+    """Add library calls to each selection for a plain product."""
+    calls = (one_mm, other_mm) if "TWINS" in os.environ else (slow_mm,)
+    offered = [ExternKernelChoice(call, None, name=call.__name__) for call in calls]
     original = mm.autotune_select_algorithm
 
     @functools.wraps(original)
     def select(name: str, choices: Any, nodes: Any, layout: Any, *args: Any, **kw: Any) -> Any:
         if name == "mm":
-            choices = [*choices, offered.bind(nodes, layout)]
+            choices = [*choices, *(one.bind(nodes, layout) for one in offered)]
         return original(name, choices, nodes, layout, *args, **kw)
 
     mm.autotune_select_algorithm = select

@@ -1,4 +1,4 @@
-"""Inductor's compile workers, started before the rest of inductor is imported.
+"""Inductor's compile workers: started before the rest of inductor, and given many kernels at once.
 
 A worker process imports torch as this one does, which takes seconds; started first, it does so
 meanwhile. Until the workers are there, inductor compiles kernels here, one after the other
@@ -7,12 +7,19 @@ meanwhile. Until the workers are there, inductor compiles kernels here, one afte
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from warmup.inductor.internals import WORKER_INTERNALS, check_internals
+from warmup.inductor.patches import Patches
 from warmup.inductor.versions import check_supported
+
+
+class HandedOverError(Exception):
+    """A graph's kernels are with the workers, nobody waits for them, and it is not compiled."""
 
 
 def start_workers(device: str) -> None:
@@ -31,3 +38,29 @@ def start_workers(device: str) -> None:
     maybe_warm_pool()
     submit_ready_job: Any = AsyncCompile.use_process_pool
     submit_ready_job()
+
+
+@contextlib.contextmanager
+def handing_over() -> Iterator[None]:
+    """Let compiling end as soon as a graph's kernels are with the workers, while this is open.
+
+    It ends in a `HandedOverError`, which torch wraps in its own. The workers leave what they made
+    in Triton's cache, and inductor keeps their answers by source code (async_compile.py,
+    CompiledTritonKernels), so that compiling the same graph again waits for them alone. Without
+    workers the kernels are compiled before the error.
+    """
+    from torch._inductor.async_compile import AsyncCompile
+
+    def leave(wait: Callable[..., None]) -> Callable[..., None]:
+        def hand_over(self: Any, _scope: dict[str, Any]) -> None:
+            wait(self, {})
+            raise HandedOverError
+
+        return hand_over
+
+    patches = Patches()
+    patches.wrap(AsyncCompile, "wait", leave)
+    try:
+        yield
+    finally:
+        patches.restore()

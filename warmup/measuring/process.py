@@ -22,6 +22,7 @@ from warmup.errors import BuildError
 from warmup.samples import Samples
 from warmup.trial import Outcome, Trial, trial_to_json
 
+WORKERS: Final = "--workers"  # an argument of the child: it will compile
 _START_S: Final = 300.0
 _LIMIT_S: Final = 60.0
 _MOST_DEATHS: Final = 16  # of one trial
@@ -122,7 +123,7 @@ class _Measurer:
         path = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,
-            "TORCH_WARM_POOL": "0",  # it compiles little, and needs no workers
+            "TORCH_WARM_POOL": "0",  # workers start if it is told so, and not with torch
             "PYTHONPATH": os.pathsep.join(path),
         }
         with contextlib.nullcontext(log) if log is not None else tempfile.TemporaryFile() as file:
@@ -200,7 +201,7 @@ def outcome_from_json(winner: Winner, found: Mapping[str, Any]) -> Outcome:
     )
 
 
-def own_command() -> list[str]:
-    """Return the command that starts warmup's own child program."""
+def own_command(*, workers: bool = False) -> list[str]:
+    """Return the command that starts warmup's own child program, with compile *workers* or not."""
     # Without the working folder on the path: a file there must not stand in for a module.
-    return [sys.executable, "-P", "-m", "warmup.trialing"]
+    return [sys.executable, "-P", "-m", "warmup.trialing", *([WORKERS] if workers else [])]
