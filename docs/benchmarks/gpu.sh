@@ -2,6 +2,7 @@
 # Everything measured on a GPU machine: tests, tables, starts, audits. Results go to the folder $1.
 #   docs/benchmarks/gpu.sh OUT tests|builds-llama|builds-swiglu|bad|compare-llama|compare-swiglu|bench-mm|bench-layers
 #   docs/benchmarks/gpu.sh OUT products CLASS|unaligned CLASS|exhaustive
+#   docs/benchmarks/gpu.sh OUT ship llama|qwen|swiglu|mlp|vision-linear|products [SECONDS]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -60,6 +61,35 @@ unaligned) # one layer of a real model, its weights padded where that pays: Gpt2
     --out "$out/unaligned.json" 2>&1 | tail -4
   python3 -m warmup compare --model "examples/unaligned.py:$3" --input "$x" --seqlens $sizes \
     --table "$out/unaligned.json" --rounds 20 --launch cudagraph --no-charts --out "$out/$3"
+  ;;
+ship) # a shipped table, completed as far as SECONDS last; its rows go on from there next time
+  powers=1,2,4,8,16,32,64,128,256,512,1024,2048,4096,8192
+  usual=16,64,256,560,1024,2048
+  case $3 in
+  llama) name=llama-blocks.bf16 words=(--model examples/llama_block.py:LlamaBlocks --seqlens "560,$powers") ;;
+  qwen)
+    name=llama-block.qwen.bf16
+    words=(--model examples/llama_block.py:qwen --input "hidden_states=[1,seqlen,3584]:bf16" --seqlens "$powers")
+    ;;
+  swiglu) name=vision-block.swiglu.bf16 words=(--model examples/vision_block.py:SwiGLU --seqlens "$usual") ;;
+  mlp) name=mlp.bf16 words=(--model examples/mlp.py:MLP --dtype bf16 --seqlens "$usual") ;;
+  vision-linear)
+    name=mlp.visionlinear.bf16
+    words=(--model examples/mlp.py:VisionLinear --input "hidden_states=[seqlen,3420]:bf16" --seqlens "$usual")
+    ;;
+  products)
+    name=product.f16 words=(--model warmup.benching.product:Product --dtype f16)
+    for shape in 128x9216x4096 128x4096x4096 128x4096x1000 2048x768x768 2048x768x3072 \
+      2048x3072x768 1024x768x768 1024x768x3072 1024x3072x768 1024x768x2304; do
+      IFS=x read -r m k n <<< "$shape"
+      words+=(--dims "m=$m;k=$k;n=$n")
+    done
+    ;;
+  esac
+  table=tables/nvidia-h200/$name.json
+  timeout "${4:-540}" python3 -m warmup build "${words[@]}" --search wide --out "$table" \
+    --timings "$out/$name.jsonl" 2>&1 | tail -12 || echo "stopped: $?"
+  cp "$table" "$out/"
   ;;
 exhaustive) # one product in every search
   for search in default wide exhaustive; do
