@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +41,43 @@ def run_program() -> Callable[..., Any]:
         return json.loads(done.stdout)
 
     return run
+
+
+@contextmanager
+def _conversation(program: str, folder: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / "tests/programs" / program)],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+            "TRITON_CACHE_DIR": str(folder / "triton"),
+        },
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+
+        def ask(**case: Any) -> dict[str, Any]:
+            assert running.stdin is not None
+            assert running.stdout is not None
+            running.stdin.write(json.dumps(case) + "\n")
+            running.stdin.flush()
+            line = running.stdout.readline()
+            assert line, "the program ended; its stderr is above"
+            result: dict[str, Any] = json.loads(line)
+            return result
+
+        yield ask
+
+
+Conversation = Callable[[str, Path], AbstractContextManager[Callable[..., dict[str, Any]]]]
+
+
+@pytest.fixture(scope="session")
+def conversation() -> Conversation:
+    """A program of tests/programs to ask: ``with conversation("cuda_search.py", folder) as ask``.
+
+    It reads a case a line and prints what came of it: ``ask(**case)``. Its caches are in *folder*.
+    """
+    return _conversation

@@ -5,10 +5,6 @@ Each case is one line to tests/programs/cuda_lowering.py: one row, one GEMM, rea
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,32 +20,11 @@ pytest.importorskip("triton")
 
 
 @pytest.fixture(scope="module")
-def lower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lower]:
+def lower(
+    conversation: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lower]:
     """``lower(op="mm", ...)``: lower one case in the program, and what it prints."""
-    folder = tmp_path_factory.mktemp("lowering")
-    with subprocess.Popen(
-        [sys.executable, str(ROOT / "tests/programs/cuda_lowering.py")],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-            "TRITON_CACHE_DIR": str(folder / "triton"),
-        },
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as program:
-
-        def ask(**case: Any) -> dict[str, Any]:
-            assert program.stdin is not None
-            assert program.stdout is not None
-            program.stdin.write(json.dumps(case) + "\n")
-            program.stdin.flush()
-            answer = program.stdout.readline()
-            assert answer, "the program ended; its stderr is above"
-            result: dict[str, Any] = json.loads(answer)
-            return result
-
+    with conversation("cuda_lowering.py", tmp_path_factory.mktemp("lowering")) as ask:
         yield ask
 
 

@@ -5,10 +5,6 @@ Each case is one line to tests/programs/cuda_search.py: real heuristics, lowerin
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,33 +38,12 @@ Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+def ask(
+    conversation: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ask]:
     """``ask(FEW, search="wide")``: search in the program, and what it prints."""
-    folder = tmp_path_factory.mktemp("search")
-    with subprocess.Popen(
-        [sys.executable, str(ROOT / "tests/programs/cuda_search.py")],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-            "TRITON_CACHE_DIR": str(folder / "triton"),
-        },
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as program:
-
-        def answer(problem: dict[str, Any], **case: Any) -> dict[str, Any]:
-            assert program.stdin is not None
-            assert program.stdout is not None
-            program.stdin.write(json.dumps({**problem, **case}) + "\n")
-            program.stdin.flush()
-            line = program.stdout.readline()
-            assert line, "the program ended; its stderr is above"
-            result: dict[str, Any] = json.loads(line)
-            return result
-
-        yield answer
+    with conversation("cuda_search.py", tmp_path_factory.mktemp("search")) as search:
+        yield lambda problem, **case: search(**problem, **case)
 
 
 def test_the_default_adds_persistent_tma_alone(ask: Ask) -> None:
