@@ -76,8 +76,8 @@ Conversation = Callable[[str, Path], AbstractContextManager[Callable[..., dict[s
 
 @pytest.fixture(scope="session")
 def conversation() -> Conversation:
-    """A program of tests/programs to ask: ``with conversation("cuda_search.py", folder) as ask``.
+    """Start a program of tests/programs, by its name, with its caches in a folder; and end it.
 
-    It reads a case a line and prints what came of it: ``ask(**case)``. Its caches are in *folder*.
+    What is yielded asks it: ``ask(**case)``. It reads a case a line and prints what came of it.
     """
     return _conversation
