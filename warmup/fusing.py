@@ -27,6 +27,7 @@ from warmup.measuring.operands import OperandSets, poison_of
 from warmup.measuring.reference import full_precision, wide_dtype
 from warmup.trial import Candidate, Operands, Trial
 
+_SEVERAL = 2  # one alone is compiled when it is called
 _NOTHING = Evidence(time_us=math.inf, library_us=None, runner_up=None, runner_up_us=None, tried=0)
 
 Compiled = Callable[..., tuple[torch.Tensor, ...]]
@@ -60,17 +61,22 @@ class Fusing:
         """Forget what was compiled."""
         self._open.close()
 
-    def hand_over(self, winners: Iterable[Winner], sets: Operands, at: At) -> None:
+    def hand_over(
+        self, winners: Iterable[Winner], make_sets: Callable[[], Operands], at: At
+    ) -> None:
         """Give the kernels of the region with each of *winners* to inductor's workers.
 
         They compile all of them at once, and `make_call` finds them compiled. What fails here fails
         there again, and is told then. *at* is told which one is next.
         """
         new = [winner for winner in winners if winner not in self._compiled]
-        for winner in new if len(new) > 1 else ():
+        if len(new) < _SEVERAL:
+            return
+        inputs = make_sets().views(0)
+        for winner in new:
             at(winner, "compile")
             with handing_over(), contextlib.suppress(Exception):
-                self._compile(winner, sets.views(0))
+                self._compile(winner, inputs)
 
     def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:
         """Return the call of the region with *candidate* on the operand sets *sets*.

@@ -9,19 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from warmup.bucket import Bucket
-from warmup.choice import Family, MissReason, Row, Tuned, Winner
+from warmup.choice import Family, MissReason, Tuned, Winner
 from warmup.destination import open_table
 from warmup.errors import BuildError, ModelError, NothingRecordedError, ProblemError
-from warmup.events import Emitter
 from warmup.extent import parse_extent
 from warmup.ground import find_ground
 from warmup.kernel import LAUNCH
 from warmup.kinds import kind_of
-from warmup.lookup import Lookup, OnMiss
+from warmup.lookup import Lookup
 from warmup.method import Search
 from warmup.misses import MissedProblem, read_misses
 from warmup.outcome import SILENT, BucketResult, BuildReport, Observer
@@ -186,19 +186,10 @@ class _OneProblem(Build):
         accepted = super().tolerance
         return dict.fromkeys(accepted, accepted[GEMM.ingredients(self.wanted)["dtype"]])
 
-    def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
-        """Return a lookup that answers and reports *wanted* alone."""
-        return _OneLookup(
-            rows,
-            on_miss,
-            emitter,
-            tuner=self.tuner,
-            on_tuned=self.save,
-            search=self.search,
-            asks_again=self.asks_again,
-            wanted=self.wanted,
-            others=self.others,
-        )
+    @property
+    def make_lookup(self) -> Callable[..., Lookup]:
+        """What makes a lookup that answers and reports *wanted* alone."""
+        return partial(_OneLookup, wanted=self.wanted, others=self.others)
 
 
 @dataclass

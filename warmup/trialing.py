@@ -81,8 +81,8 @@ def _run(trial: Trial, skip: list[int], send: Any, fusing: Fusing | None) -> boo
     try:
         with precision_of(trial.key, device), _on_stream(device):
             if fusing is not None:
-                open_ = [one.winner for one in trial.candidates if numbers[one.winner] not in skip]
-                fusing.hand_over(open_, make_sets(trial.seed, 1), at)
+                wanted = [winner for winner, number in numbers.items() if number not in skip]
+                fusing.hand_over(wanted, lambda: make_sets(trial.seed, 1), at)
             outcomes = run_trial(
                 trial,
                 make_sets,

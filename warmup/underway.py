@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,7 +110,7 @@ class Build:
 
     def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
         """Return what answers inductor while a bucket is compiled."""
-        return Lookup(
+        return self.make_lookup(
             rows,
             on_miss,
             emitter,
@@ -119,6 +119,11 @@ class Build:
             search=self.search,
             asks_again=self.asks_again,
         )
+
+    @property
+    def make_lookup(self) -> Callable[..., Lookup]:
+        """What makes the lookup of this build."""
+        return Lookup
 
     def asks_again(self, key: str) -> bool:
         """Whether the row of *key* is to be tuned again: forced, or searched less far than now."""

@@ -16,6 +16,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def _environment(folder: Path, **environment: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        **environment,
+        "PYTHONPATH": str(ROOT),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }
+
+
 @pytest.fixture(scope="session")
 def run_program() -> Callable[..., Any]:
     """``run_program(folder, *words, **environment)``: what Python printed, read as JSON.
@@ -26,13 +36,7 @@ def run_program() -> Callable[..., Any]:
     def run(folder: Path, *words: str, **environment: str) -> Any:
         done = subprocess.run(
             [sys.executable, *words],
-            env={
-                **os.environ,
-                **environment,
-                "PYTHONPATH": str(ROOT),
-                "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-                "TRITON_CACHE_DIR": str(folder / "triton"),
-            },
+            env=_environment(folder, **environment),
             capture_output=True,
             text=True,
             check=False,
@@ -47,12 +51,7 @@ def run_program() -> Callable[..., Any]:
 def _conversation(program: str, folder: Path) -> Iterator[Callable[..., dict[str, Any]]]:
     with subprocess.Popen(
         [sys.executable, str(ROOT / "tests/programs" / program)],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-            "TRITON_CACHE_DIR": str(folder / "triton"),
-        },
+        env=_environment(folder),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

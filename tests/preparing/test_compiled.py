@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def said(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> Any:
     """What the program said of a padded model that it compiled."""
-    caches = tmp_path_factory.mktemp("caches")
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "programs" / "compile_padded.py")],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    program = ROOT / "tests" / "programs" / "compile_padded.py"
+    return json.loads(run_once("compile-padded", str(program), **variables)[1])
 
 
 @pytest.mark.parametrize("frozen", ["plain", "frozen"])

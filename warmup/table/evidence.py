@@ -136,9 +136,10 @@ def _read_flags(node: Node) -> tuple[Flag, ...]:
 
 
 def _read_word(node: Node, words: Mapping[str, _Word]) -> _Word:
-    if node.string(16) not in words:
+    word = node.string(16)
+    if word not in words:
         node.fail(f"expected one of {', '.join(words)}")
-    return words[node.string(16)]
+    return words[word]
 
 
 def _number(name: str, value: float | None) -> float | None:
