@@ -20,6 +20,7 @@ from warmup.choice import Rejection, Winner
 from warmup.fusing import Fusing, RegionSets
 from warmup.inductor import start_workers
 from warmup.inductor.calls import make_call
+from warmup.inductor.workers import assemble_as_workers_do
 from warmup.measuring.condition import sm_clock_mhz
 from warmup.measuring.contest import reason_for
 from warmup.measuring.operands import OperandSets
@@ -130,6 +131,7 @@ def _device_works(device: torch.device) -> bool:
 def main() -> None:
     """Serve the process that started this one, over the file descriptor it names last."""
     end_with_parent()
+    assemble_as_workers_do()
     if WORKERS in sys.argv:
         start_workers("auto")
     with os.fdopen(int(sys.argv[-1]), "wb") as answers:

@@ -69,3 +69,36 @@ def test_handing_over_ends_a_compile_and_the_next_one_is_whole(
     found = run_program(tmp_path, "-c", HANDING_OVER, TORCHINDUCTOR_COMPILE_THREADS=threads)
     assert "HandedOverError" in found["left"]
     assert found["right"]
+
+
+ASSEMBLING = """
+import json, os, sys
+from torch._inductor.runtime import compile_tasks
+compile_tasks.__file__ = sys.argv[1] + "/torch/_inductor/runtime/compile_tasks.py"
+from warmup.inductor.workers import assemble_as_workers_do
+assemble_as_workers_do()
+print(json.dumps({"ptxas": os.environ.get("TRITON_PTXAS_PATH")}))
+"""
+
+
+def test_the_ptxas_that_torch_brings_is_used(run_program: Run, tmp_path: Path) -> None:
+    """Where torch has an assembler of its own, Triton in this process takes it, as workers do."""
+    brought = _bring_ptxas(tmp_path)
+    found = run_program(tmp_path, "-c", ASSEMBLING, str(tmp_path))
+    assert found["ptxas"] in brought
+
+
+def test_a_ptxas_that_the_user_names_stays(run_program: Run, tmp_path: Path) -> None:
+    """A setting of the user's is not overruled."""
+    _bring_ptxas(tmp_path)
+    found = run_program(tmp_path, "-c", ASSEMBLING, str(tmp_path), TRITON_PTXAS_PATH="/own/ptxas")
+    assert found == {"ptxas": "/own/ptxas"}
+
+
+def _bring_ptxas(folder: Path) -> list[str]:
+    """Put a program where torch has its ptxas, and where torch 2.13 looks for it."""
+    paths = [folder / "torch/bin/ptxas", folder / "torch/_inductor/bin/ptxas"]
+    for path in paths:
+        path.parent.mkdir(parents=True)
+        path.touch(mode=0o755)
+    return list(map(str, paths))

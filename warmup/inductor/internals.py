@@ -16,6 +16,7 @@ WORKER_INTERNALS: Final = (
     "torch._inductor.async_compile:AsyncCompile.use_process_pool()",
     "torch._inductor.async_compile:AsyncCompile.wait(self, scope)",
     "torch._inductor.async_compile:maybe_warm_pool()",
+    "torch._inductor.runtime.compile_tasks:_set_triton_ptxas_path()",
 )
 INTERNALS: Final = (
     *WORKER_INTERNALS,

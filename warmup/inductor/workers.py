@@ -1,4 +1,4 @@
-"""Inductor's compile workers: started before the rest of inductor, and given many kernels at once.
+"""Inductor's compile workers: started first, imitated, and given many kernels at once.
 
 A worker process imports torch as this one does, which takes seconds; started first, it does so
 meanwhile. Until the workers are there, inductor compiles kernels here, one after the other
@@ -38,6 +38,18 @@ def start_workers(device: str) -> None:
     maybe_warm_pool()
     submit_ready_job: Any = AsyncCompile.use_process_pool
     submit_ready_job()
+
+
+def assemble_as_workers_do() -> None:
+    """Let Triton assemble here with the ptxas that inductor's workers use.
+
+    torch may bring a newer one than Triton's own, and inductor takes that one in its workers and
+    where it compiles without them (torch/_inductor/runtime/compile_tasks.py). A candidate that is
+    loaded in another way would be assembled by Triton's: once more, and not as it will be served.
+    """
+    from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
+
+    _set_triton_ptxas_path()
 
 
 @contextlib.contextmanager

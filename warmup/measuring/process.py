@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +20,14 @@ from typing import IO, Any, Final
 from warmup.child import Child, LostError, Message, SilentError
 from warmup.choice import Rejection, Winner
 from warmup.errors import BuildError
+from warmup.events import logger
 from warmup.samples import Samples
 from warmup.trial import Outcome, Trial, trial_to_json
 
 WORKERS: Final = "--workers"  # an argument of the child: it will compile
 _START_S: Final = 300.0
 _LIMIT_S: Final = 60.0
+_MAKING: Final = "operands"  # the stage before the first candidate
 _MOST_DEATHS: Final = 16  # of one trial
 _MOST_RESTARTS: Final = 1  # of one trial, when no candidate can be blamed
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
@@ -142,9 +145,14 @@ class _Measurer:
         numbers = [i for i, one in enumerate(trial.candidates) if one.winner in skipped]
         self._child.send({"trial": trial_to_json(trial), "skip": numbers})
         current: Winner | None = None
+        stages: dict[str, float] = {}
+        stage, since = _MAKING, time.monotonic()
         while True:
             # Making the operands and the reference takes its time before the first candidate.
             message = self._receive(current, limit_s if current is not None else _START_S)
+            now = time.monotonic()
+            stages[stage] = stages.get(stage, 0.0) + now - since
+            stage, since = message.get("stage", stage), now
             if "at" in message:
                 current = trial.candidates[message["at"]].winner
             elif "lost" in message:
@@ -153,6 +161,8 @@ class _Measurer:
             elif "failed" in message:
                 raise TrialNotRunError(str(message["failed"]))
             else:
+                spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in stages.items())
+                logger.debug("%d candidates: %s: %s", len(trial.candidates), spent, trial.key)
                 return _read_result(trial, message, skipped)
 
     def close(self) -> None:
