@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything measured on a GPU machine: tests, tables, starts, audits. Results go to the folder $1.
 #   docs/benchmarks/gpu.sh OUT tests|builds-llama|builds-swiglu|bad|compare-llama|compare-swiglu|bench-mm|bench-layers
-#   docs/benchmarks/gpu.sh OUT products CLASS|unaligned CLASS|exhaustive
-#   docs/benchmarks/gpu.sh OUT ship llama|qwen|swiglu|mlp|vision-linear|products [SECONDS]
+#   docs/benchmarks/gpu.sh OUT build-products CLASS|compare-products CLASS|unaligned CLASS|exhaustive
+#   docs/benchmarks/gpu.sh OUT ship llama|qwen|swiglu|mlp|vision-linear|products [SECONDS [SEQLENS]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -41,15 +41,21 @@ compare-llama)
   python3 -m warmup compare --model examples/llama_block.py:LlamaBlocks --seqlens 16,560,2048 \
     --table tables/nvidia-h200/llama-blocks.bf16.json --rounds 30 --out "$out"
   ;;
-products) # the layers of Llama-3-8B with one epilogue: Plain, BiasGelu, SiluMul or Residual
+build-products | compare-products) # the layers of Llama-3-8B with one epilogue: Plain, BiasGelu, SiluMul or Residual
   sizes=()
   for shape in "n=6144;k=4096" "n=4096;k=4096" "n=14336;k=4096" "n=4096;k=14336"; do
     sizes+=(--dims "$shape;m=16,64,256,560,1024,2048")
   done
-  python3 -m warmup build --model "examples/products.py:$3" "${sizes[@]}" --search wide \
-    --out "$out/products.json" --timings "$out/products-$3.jsonl" 2>&1 | tail -4
-  python3 -m warmup compare --model "examples/products.py:$3" "${sizes[@]}" \
-    --table "$out/products.json" --rounds 12 --launch cudagraph --no-charts --out "$out/$3"
+  case $2 in
+  build-products)
+    python3 -m warmup build --model "examples/products.py:$3" "${sizes[@]}" --search wide \
+      --out "$out/products-$3.json" --timings "$out/products-$3.jsonl" 2>&1 | tail -4
+    ;;
+  compare-products)
+    python3 -m warmup compare --model "examples/products.py:$3" "${sizes[@]}" \
+      --table "$out/products-$3.json" --rounds 12 --launch cudagraph --no-charts --out "$out/$3"
+    ;;
+  esac
   ;;
 unaligned) # one layer of a real model, its weights padded where that pays: Gpt2Head and others
   case $3 in
@@ -62,7 +68,8 @@ unaligned) # one layer of a real model, its weights padded where that pays: Gpt2
   python3 -m warmup compare --model "examples/unaligned.py:$3" --input "$x" --seqlens $sizes \
     --table "$out/unaligned.json" --rounds 20 --launch cudagraph --no-charts --out "$out/$3"
   ;;
-ship) # a shipped table, completed as far as SECONDS last; its rows go on from there next time
+ship) # a shipped table, completed as far as SECONDS last; its rows go on from there next time.
+  # With SEQLENS a share of it, into the folder alone: for several GPUs at once, to be merged.
   powers=1,2,4,8,16,32,64,128,256,512,1024,2048,4096,8192
   usual=16,64,256,560,1024,2048
   case $3 in
@@ -87,9 +94,12 @@ ship) # a shipped table, completed as far as SECONDS last; its rows go on from t
     ;;
   esac
   table=tables/nvidia-h200/$name.json
+  if [ -n "${5:-}" ]; then
+    table=$out/$name.${5%%,*}.json words+=(--seqlens "$5")
+  fi
   timeout "${4:-540}" python3 -m warmup build "${words[@]}" --search wide --out "$table" \
-    --timings "$out/$name.jsonl" 2>&1 | tail -12 || echo "stopped: $?"
-  cp "$table" "$out/"
+    --timings "$out/${table##*/}l" 2>&1 | tail -12 || echo "stopped: $?"
+  [ "$table" -ef "$out/${table##*/}" ] || cp "$table" "$out/"
   ;;
 exhaustive) # one product in every search
   for search in default wide exhaustive; do
@@ -97,14 +107,9 @@ exhaustive) # one product in every search
       --search $search --out "$out/searched.json" --timings "$out/searched-$search.jsonl" 2>&1 | tail -3
   done
   ;;
-compare-swiglu) # the unaligned MLP, and the same with weights padded ahead of time
-  python3 -m warmup build --model examples/vision_block.py:PaddedSwiGLU --seqlens 16,560,2048 \
-    --fused-top-k 0 --out "$out/padded.json" 2>&1 | tail -4
-  python3 -m warmup merge tables/nvidia-h200/vision-block.swiglu.bf16.json "$out/padded.json" \
-    --prefer a --out "$out/both.json"
-  python3 -m warmup compare --model examples/vision_block.py:SwiGLU --seqlens 16,560,2048 \
-    --also padded=examples/vision_block.py:PaddedSwiGLU+table \
-    --table "$out/both.json" --rounds 30 --out "$out"
+compare-swiglu) # the unaligned MLP, as it is and with its weights padded ahead of time
+  python3 -m warmup compare --model examples/vision_block.py:SwiGLU --seqlens 16,64,256,560,1024,2048 \
+    --table tables/nvidia-h200/vision-block.swiglu.bf16.json --rounds 30 --launch cudagraph --out "$out"
   ;;
 bench-mm)
   python3 -m warmup bench mm --out "$out"
