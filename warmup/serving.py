@@ -27,7 +27,7 @@ from warmup.events import (
 )
 from warmup.kinds import kind_of
 from warmup.lookup import Lookup, OnMiss, Uncovered
-from warmup.preparing.prepare import Prepared, pad_by_rows, refusal_of, sizes_to_pad
+from warmup.preparing.prepare import Prepared, pad_by_rows, paddings, refusal_of
 from warmup.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.table import Policy, Table
 from warmup.table.codec import digest_of
@@ -257,12 +257,12 @@ def _prepare(
         prepared = pad_by_rows(model, table.rows, refusal_of(mismatches))
         logger.info("%s", prepared)
         return prepared
-    if sizes := sizes_to_pad(table, mismatches):
-        said = dict.fromkeys(f"{one.features} features to {size}" for one, size in sizes.items())
+    if found := paddings(table, mismatches):
+        said = dict.fromkeys(f"{one.features} features to {how}" for one, how in found.items())
         logger.info(
             "weights stay as they are; structures that install(table, model=model) would pad: "
             "%d (%s)",
-            len(sizes),
+            len(found),
             ", ".join(said),
         )
     return None

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from warmup.models import Inputs, LoadedModel
     from warmup.preparing.groups import Group
     from warmup.tuner import Tuner
+    from warmup.weight import Padding
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Build:
     search: Search = Search.DEFAULT
     chosen: frozenset[str] | None = None  # who may be searched further; None for all
     until: float = math.inf  # by the clock of `time.monotonic`
-    padded: Mapping[Group, int] = field(default_factory=dict)  # where `run_bucket` pads weights
+    padded: Mapping[Group, Padding] = field(default_factory=dict)  # where `run_bucket` pads weights
     _done: set[str] = field(default_factory=set)
     _replaced: dict[str, Row] = field(default_factory=dict)
 

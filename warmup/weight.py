@@ -9,7 +9,9 @@ or that some make and others take (``chain``). ``in`` names the other size of ea
 them, ``out`` that of each that takes them, ``bias`` says in this order which Linears have one, and
 ``via`` spells what is computed in between from what the Linears made, ``p0``, ``p1``.
 
-The winner has the number of features to pad to; their own number is the library default.
+The winner has the number of features to pad to; their own number is the library default. Rows of
+the form ``n`` may differ: the weight as it is is the first rows of the padded one, and costs
+nothing beside it.
 """
 
 from __future__ import annotations
@@ -65,6 +67,11 @@ class Structure:
     fp32: str | None = None
 
     @property
+    def differs_by_rows(self) -> bool:
+        """Whether each number of rows has a choice of its own, in one and the same model."""
+        return self.form == "n"
+
+    @property
     def form(self) -> str:
         """``chain``, ``n`` or ``k``: which dim of the weights is padded."""
         if not self.outputs:
@@ -89,6 +96,18 @@ class Structure:
         if len(self.biases) != len(self.inputs) + len(self.outputs):
             raise ProblemError(f"not one bias for each Linear: {key[:120]!r}")
         return key
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """To how many features weights are padded, and for how many rows they serve as they are."""
+
+    features: int
+    as_is: tuple[Dim, ...] = ()
+
+    def __str__(self) -> str:
+        kept = f", as they are for {', '.join(map(str, self.as_is))} rows" if self.as_is else ""
+        return f"{self.features}{kept}"
 
 
 def parse_weight(key: str) -> tuple[Structure, Dim]:

@@ -56,20 +56,21 @@ def test_a_second_build_tunes_only_what_is_missing(
 def test_an_interrupted_build_leaves_a_valid_table(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    """A signal after the first row ends the build with its documented code; the row is kept."""
-    out = tmp_path / "net.json"
+    """A signal after the first row ends the build with its documented code; row and times stay."""
+    out, timings = tmp_path / "net.json", tmp_path / "timings.jsonl"
     command = [sys.executable, "-m", "warmup", "build", "--device", "cpu", "--out", str(out)]
     command += ["--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8,16,24,32,40,48,56,64"]
+    command += ["--timings", str(timings)]
     with subprocess.Popen(
         command, env=environment(tmp_path), stderr=subprocess.PIPE, text=True
     ) as process:
         deadline = time.monotonic() + 120
-        while not out.exists() and time.monotonic() < deadline:
+        while not (out.exists() and timings.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(number)
         _, stderr = process.communicate(timeout=120)
     assert process.returncode == code, stderr[-2000:]
-    assert 1 <= len(read(out).rows) < 8
+    assert 1 <= len(timings.read_text().splitlines()) <= len(read(out).rows) < 8
     assert "run the same command again" in stderr
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from warmup.preparing.groups import find_groups
 from warmup.preparing.padded import pad
-from warmup.weight import padded_sizes
+from warmup.weight import Padding, padded_sizes
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = f"{ROOT / 'tests' / 'programs' / 'models' / 'unaligned_head.py'}:Head"
@@ -88,7 +88,7 @@ def pad_all() -> Callable[..., Any]:
     def pad_every(model: nn.Module, pick: Callable[..., int] = min) -> Any:
         groups = find_groups(model).groups
         sizes = {
-            group: pick(padded_sizes(group.structure.features, group.structure.dtype))
+            group: Padding(pick(padded_sizes(group.structure.features, group.structure.dtype)))
             for group in groups
         }
         pad(model, sizes)

@@ -82,7 +82,7 @@ def test_the_model_as_it_is_is_served_without_a_miss(weighed: Weighed) -> None:
 def test_the_prepared_model_is_served_without_a_miss(weighed: Weighed) -> None:
     """A strict server that gives it hits the rows of the second run, right; sizes are as before."""
     said = weighed[1]["prepared"]
-    assert (said["hits"], said["misses"], said["padded"]) == ([PADDED], {}, [100])
+    assert (said["hits"], said["misses"], said["padded"]) == ([PADDED], {}, ["100"])
     assert (said["error"] < 1e-6, said["sizes"]) == (True, [[99, 64], [99]])
 
 

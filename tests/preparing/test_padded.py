@@ -16,7 +16,8 @@ from torch import nn
 from warmup.errors import SettingsError
 from warmup.preparing.groups import Group, find_groups
 from warmup.preparing.padded import PaddedLinear, pad, restore
-from warmup.weight import padded_sizes
+from warmup.problem import Dim
+from warmup.weight import Padding, padded_sizes
 
 Spoken = tuple[torch.Tensor, torch.Tensor]
 Speaking = Callable[[], torch.Tensor]
@@ -97,7 +98,7 @@ def test_a_padded_chain_is_exact(
     x = torch.randint(-3, 4, (3, 2, hidden)).float()
     before = layer(x)
     choices = {
-        group: pick(padded_sizes(group.structure.features, "f32"))
+        group: Padding(pick(padded_sizes(group.structure.features, "f32")))
         for group in find_groups(layer).groups
     }
     pad(layer, choices)
@@ -115,7 +116,10 @@ def test_a_padded_linear_is_exact(
     before = model(x)
     pad(
         model,
-        {g: pick(padded_sizes(g.structure.features, "f32")) for g in find_groups(model).groups},
+        {
+            g: Padding(pick(padded_sizes(g.structure.features, "f32")))
+            for g in find_groups(model).groups
+        },
     )
     after = model(x)
     assert after.shape == before.shape
@@ -371,26 +375,30 @@ def test_its_own_size_is_left_as_it_is(gated: Callable[..., nn.Module]) -> None:
     """The library default of a group changes nothing."""
     model = gated().eval()
     (group,) = find_groups(model).groups
-    pad(model, {group: 45})
+    pad(model, {group: Padding(45)})
     assert padded_linears(model) == []
 
 
 def _in_training(model: nn.Module, group: Group) -> None:
-    pad(model.train(), {group: 48})
+    pad(model.train(), {group: Padding(48)})
 
 
 def _twice(model: nn.Module, group: Group) -> None:
-    pad(model, {group: 48})
-    pad(model, {group: 48})
+    pad(model, {group: Padding(48)})
+    pad(model, {group: Padding(48)})
 
 
 def _smaller(model: nn.Module, group: Group) -> None:
-    pad(model, {group: 44})
+    pad(model, {group: Padding(44)})
 
 
 def _of_another_model(model: nn.Module, group: Group) -> None:
     model.get_submodule("down").in_features = 7
-    pad(model, {group: 48})
+    pad(model, {group: Padding(48)})
+
+
+def _as_it_is_in_part(model: nn.Module, group: Group) -> None:
+    pad(model, {group: Padding(48, (Dim.of(3),))})
 
 
 @pytest.mark.parametrize(
@@ -400,6 +408,7 @@ def _of_another_model(model: nn.Module, group: Group) -> None:
         (_twice, "padded already"),
         (_smaller, "fewer than"),
         (_of_another_model, "find groups again"),
+        (_as_it_is_in_part, "for all of them or for none"),
     ],
 )
 def test_misuse_is_told(
@@ -410,6 +419,19 @@ def test_misuse_is_told(
     (group,) = find_groups(model).groups
     with pytest.raises(SettingsError, match=said):
         misuse(model, group)
+
+
+@pytest.mark.parametrize(("rows", "is_padded"), [(3, True), (4, False), (8, False), (9, True)])
+def test_rows_that_are_to_be_served_as_it_is_are(rows: int, is_padded: bool) -> None:
+    """The product is that of the parameters, which are the first rows of the padded weight."""
+    model, x = nn.Linear(32, 101).eval(), torch.randn(2, rows, 32)[:1]
+    before = model(x)
+    (group,) = find_groups(model).groups
+    pad(model, {group: Padding(104, (Dim(4, 6), Dim.of(8)))})
+    torch.testing.assert_close(model(x), before)
+    assert (model(x).stride(1) == 104) == is_padded
+    restore(model)
+    assert torch.equal(model(x), before)
 
 
 def test_when_memory_runs_out_nothing_is_padded(
@@ -427,7 +449,7 @@ def test_when_memory_runs_out_nothing_is_padded(
 
     monkeypatch.setattr(torch, "zeros", fail_at_the_third)
     with pytest.raises(torch.OutOfMemoryError):
-        pad(model, {group: 48})
+        pad(model, {group: Padding(48)})
     assert padded_linears(model) == []
     assert torch.equal(model(x), before)
 

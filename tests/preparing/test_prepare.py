@@ -17,12 +17,12 @@ from warmup.inductor import connect
 from warmup.method import Method
 from warmup.preparing.groups import Group, find_groups
 from warmup.preparing.padded import PaddedLinear, restore
-from warmup.preparing.prepare import Prepared, pad_by_rows, prepare, sizes_to_pad
+from warmup.preparing.prepare import Prepared, pad_by_rows, paddings, prepare
 from warmup.problem import Dim
 from warmup.runtime import Mismatch
 from warmup.table import Policy, Provenance, Table
 from warmup.table.store import write
-from warmup.weight import winner_of
+from warmup.weight import Padding, winner_of
 
 EVIDENCE = Evidence(time_us=1, library_us=2, runner_up=None, runner_up_us=None, tried=2)
 NO_ROWS: dict[str, Row] = {}
@@ -56,7 +56,7 @@ def test_rows_decide(speaker: nn.Module, groups: dict[str, Group]) -> None:
     """A group is padded to the size that its rows name, left when they name its own or are none."""
     rows = {**row(groups["head"], 7, 104), **row(groups["mlp.gate"], 7, 45)}
     prepared = pad_by_rows(speaker, rows)
-    assert prepared.padded == {groups["head"]: 104}
+    assert prepared.padded == {groups["head"]: Padding(104)}
     assert reasons_of(prepared) == {
         "patch": "not in the table",
         "mlp.gate, mlp.up, mlp.down": "it is faster as it is",
@@ -69,15 +69,44 @@ def test_rows_of_all_sizes_decide(speaker: nn.Module, groups: dict[str, Group]) 
     """Weights are shared by all buckets: rows that agree pad, whatever their number of rows."""
     head = groups["head"]
     prepared = pad_by_rows(speaker, {**row(head, 7, 104), **row(head, 560, 104)})
-    assert prepared.padded == {head: 104}
+    assert prepared.padded == {head: Padding(104)}
 
 
-def test_rows_that_disagree_leave_the_group(speaker: nn.Module, groups: dict[str, Group]) -> None:
-    """The reason names each row and what it says."""
+def test_a_head_serves_some_rows_as_it_is(speaker: nn.Module, groups: dict[str, Group]) -> None:
+    """One that only makes features is padded, and used unpadded where its rows say so."""
     head = groups["head"]
-    prepared = pad_by_rows(speaker, {**row(head, 7, 101), **row(head, 560, 104)})
+    rows = {**row(head, 560, 104), **row(head, 16, 101), **row(head, 7, 101)}
+    prepared = pad_by_rows(speaker, rows)
+    assert prepared.padded == {head: Padding(104, (Dim.of(7), Dim.of(16)))}
+    assert str(prepared.padded[head]) == "104, as they are for 7, 16 rows"
+
+
+def test_a_head_that_is_faster_as_it_is_stays(speaker: nn.Module, groups: dict[str, Group]) -> None:
+    """For every number of rows: no memory is taken."""
+    head = groups["head"]
+    prepared = pad_by_rows(speaker, {**row(head, 7, 101), **row(head, 16, 101)})
     assert prepared.padded == {}
-    assert reasons_of(prepared)["head"] == "its rows disagree (m=7: 101, m=560: 104)"
+    assert reasons_of(prepared)["head"] == "it is faster as it is"
+
+
+def test_a_chain_whose_rows_disagree_is_left(speaker: nn.Module, groups: dict[str, Group]) -> None:
+    """Its padded features go from one Linear to the next. The reason names each row."""
+    mlp = groups["mlp.gate"]
+    prepared = pad_by_rows(speaker, {**row(mlp, 7, 45), **row(mlp, 560, 48)})
+    assert prepared.padded == {}
+    assert (
+        reasons_of(prepared)["mlp.gate, mlp.up, mlp.down"]
+        == "its rows disagree (m=7: 45, m=560: 48)"
+    )
+
+
+def test_rows_that_name_two_sizes_leave_the_group() -> None:
+    """Two sizes to pad to are one too many, whatever the form."""
+    model = nn.Linear(32, 1001).eval()
+    (group,) = find_groups(model).groups
+    prepared = pad_by_rows(model, {**row(group, 7, 1024), **row(group, 560, 1004)})
+    assert prepared.padded == {}
+    assert reasons_of(prepared)[""] == "its rows disagree (m=7: 1024, m=560: 1004)"
 
 
 def test_a_row_cannot_ask_for_any_size(speaker: nn.Module, groups: dict[str, Group]) -> None:
@@ -103,7 +132,7 @@ def test_layers_of_one_structure_share_their_rows(gated: Callable[..., nn.Module
     model = nn.Sequential(gated(), gated()).eval()
     first, second = find_groups(model).groups
     prepared = pad_by_rows(model, row(first, 7, 48))
-    assert prepared.padded == {first: 48, second: 48}
+    assert prepared.padded == {first: Padding(48), second: Padding(48)}
 
 
 def test_what_cannot_be_padded_is_told(gated: Callable[..., nn.Module]) -> None:
@@ -141,7 +170,7 @@ def test_a_table_is_applied(
     """The rows of a table of this machine pad the model, which gives the same."""
     with torch.no_grad():
         before = speaker(*spoken)
-        assert prepare(speaker, table).padded == {groups["head"]: 104}
+        assert prepare(speaker, table).padded == {groups["head"]: Padding(104)}
         torch.testing.assert_close(speaker(*spoken), before)
 
 
@@ -150,7 +179,7 @@ def test_a_table_is_read(
 ) -> None:
     """A file says the same as the table that was written to it."""
     write(tmp_path / "speaker.json", table)
-    assert prepare(speaker, tmp_path / "speaker.json").padded == {groups["head"]: 104}
+    assert prepare(speaker, tmp_path / "speaker.json").padded == {groups["head"]: Padding(104)}
 
 
 def test_a_table_of_another_device_pads_nothing(speaker: nn.Module, table: Table) -> None:
@@ -167,16 +196,16 @@ def test_a_table_tells_what_it_pads(groups: dict[str, Group], table: Table) -> N
     """Without a model: by structure, those alone that its rows agree to pad."""
     head, mlp = groups["head"], groups["mlp.gate"]
     agreed = {**table.rows, **row(mlp, 7, 45)}
-    assert sizes_to_pad(replace(table, rows=agreed), ()) == {head.structure: 104}
-    disagreed = {**agreed, **row(head, 560, 101)}
-    assert sizes_to_pad(replace(table, rows=disagreed), ()) == {}
+    assert paddings(replace(table, rows=agreed), ()) == {head.structure: Padding(104)}
+    as_it_is = {**agreed, **row(head, 7, 101), **row(mlp, 560, 48)}
+    assert paddings(replace(table, rows=as_it_is), ()) == {}
 
 
 def test_a_table_of_another_device_tells_of_nothing_to_pad(table: Table) -> None:
     """A mismatch that makes its rows unusable does so here; one that is warned about does not."""
     hard = Mismatch("device.arch", "sm_90", "sm_80", is_hard=True)
-    assert sizes_to_pad(table, (hard,)) == {}
-    assert len(sizes_to_pad(table, (replace(hard, is_hard=False),))) == 1
+    assert paddings(table, (hard,)) == {}
+    assert len(paddings(table, (replace(hard, is_hard=False),))) == 1
 
 
 def test_a_table_that_is_not_there_is_an_error(speaker: nn.Module, tmp_path: Path) -> None:
@@ -207,4 +236,4 @@ def test_preparing_twice_is_refused(speaker: nn.Module, groups: dict[str, Group]
     with pytest.raises(SettingsError, match="padded already"):
         pad_by_rows(speaker, rows)
     restore(speaker)
-    assert pad_by_rows(speaker, rows).padded == {groups["head"]: 104}
+    assert pad_by_rows(speaker, rows).padded == {groups["head"]: Padding(104)}

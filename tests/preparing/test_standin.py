@@ -13,7 +13,7 @@ from warmup.preparing.groups import Group, find_groups
 from warmup.preparing.padded import PaddedLinear, pad
 from warmup.preparing.rows import rows_of
 from warmup.preparing.standin import make_standin
-from warmup.weight import padded_sizes
+from warmup.weight import Padding, padded_sizes
 
 CPU = torch.device("cpu")
 
@@ -62,7 +62,8 @@ def test_a_standin_can_be_padded(group: Group) -> None:
     structure = group.structure
     with torch.no_grad():
         before = standin.module(*standin.inputs)
-        pad(standin.module, {standin.group: padded_sizes(structure.features, structure.dtype)[-1]})
+        padding = Padding(padded_sizes(structure.features, structure.dtype)[-1])
+        pad(standin.module, {standin.group: padding})
         after = standin.module(*standin.inputs)
     assert any(isinstance(module, PaddedLinear) for module in standin.module.modules())
     assert [tuple(each.shape) for each in after] == [

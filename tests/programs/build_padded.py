@@ -43,7 +43,9 @@ def serve(table: str, model: torch.nn.Module, *, prepared: bool) -> dict[str, An
         "hits": sorted(report.hits),
         "misses": dict(report.misses),
         "unused": list(report.unused),
-        "padded": None if handle.prepared is None else list(handle.prepared.padded.values()),
+        "padded": None
+        if handle.prepared is None
+        else list(map(str, handle.prepared.padded.values())),
         "error": ((found - expected).norm() / expected.norm()).item(),
         "sizes": [list(one.shape) for one in model.state_dict().values()],
         "log": [line for line in said.getvalue().splitlines() if "install(" in line],

@@ -13,7 +13,8 @@ from torch._inductor.utils import run_and_get_code
 
 from warmup.preparing.groups import find_groups
 from warmup.preparing.padded import PaddedLinear, pad
-from warmup.weight import padded_sizes
+from warmup.problem import Dim
+from warmup.weight import Padding, padded_sizes
 
 
 class Model(nn.Module):
@@ -34,14 +35,22 @@ class Model(nn.Module):
 def main() -> None:
     torch.manual_seed(0)
     said = {}
-    for name, freezing in (("plain", False), ("frozen", True)):
+    for name, freezing in (("plain", False), ("frozen", True), ("in part", False)):
         torch.compiler.reset()
         model = Model().eval()
         inputs = torch.randn(7, 30), torch.arange(7)
         with torch.no_grad(), config.patch(freezing=freezing):
             expected = model(*inputs)
             groups = find_groups(model).groups
-            pad(model, {g: padded_sizes(g.structure.features, "f32")[0] for g in groups})
+            as_is = (Dim.of(7),) if name == "in part" else ()
+            paddings = {
+                g: Padding(
+                    padded_sizes(g.structure.features, "f32")[0],
+                    as_is if g.structure.differs_by_rows else (),
+                )
+                for g in groups
+            }
+            pad(model, paddings)
             compiled = torch.compile(model, fullgraph=True, dynamic=False)
             found, codes = run_and_get_code(compiled, *inputs)
             with torch.compiler.set_stance("fail_on_recompile"):

@@ -138,7 +138,7 @@ def build(
 ) -> None:
     """Tune every bucket, or what serving missed, and write the winners to a table."""
     from warmup.building import build as build_model
-    from warmup.cli.build_render import print_build, print_build_json, write_timings
+    from warmup.cli.build_render import print_build, print_build_json, writing_timings
     from warmup.cli.progress import BuildProgress
     from warmup.rebuilding import build_problems
 
@@ -173,10 +173,12 @@ def build(
     else:
         raise typer.BadParameter("give one of --model and --problems")
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
-    with BuildProgress() as progress, interruptible(progress.interrupted):
+    with (
+        writing_timings(timings) as note,
+        BuildProgress(note) as progress,
+        interruptible(progress.interrupted),
+    ):
         report = run(observer=progress)
-    if timings is not None:
-        write_timings(report, timings)
     (print_build_json if as_json else print_build)(report)
     if report.not_rebuilt or report.not_tuned:
         raise typer.Exit(EXIT_FOUND)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import statistics
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -147,19 +149,31 @@ def print_build_json(report: BuildReport) -> None:
     )
 
 
-def write_timings(report: BuildReport, path: Path) -> None:
-    """Write one JSON line for each problem tuned now, with every candidate's time.
+@contextlib.contextmanager
+def writing_timings(path: Path | None) -> Iterator[Callable[[Tuned], None]]:
+    """Give a function that adds one problem's line to *path*, at once: it survives the build.
+
+    What was in *path* before is gone when this is entered. Without a path nothing is written.
 
     Raises:
         SettingsError: *path* cannot be written.
     """
-    lines = [json.dumps(_timings(tuned)) + "\n" for tuned in report.timings]
+    if path is None:
+        yield lambda _tuned: None
+        return
     try:
-        path.write_text("".join(lines), encoding="utf-8")
+        file = path.open("w", encoding="utf-8")
     except OSError as error:
         raise SettingsError(
             f"--timings {path}: {error.strerror}", "name a writable file"
         ) from error
+
+    def note(tuned: Tuned) -> None:
+        file.write(json.dumps(_timings(tuned)) + "\n")
+        file.flush()
+
+    with file:
+        yield note
 
 
 def _mean_gain(rows: list[Row]) -> str:

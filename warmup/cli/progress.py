@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.progress import TextColumn, TimeRemainingColumn
 
@@ -14,12 +14,13 @@ from warmup.outcome import BucketResult, name_of
 
 
 class BuildProgress(LiveLine):
-    """A `warmup.outcome.Observer` that draws."""
+    """A `warmup.outcome.Observer` that draws, and passes on to *note* each problem that is done."""
 
-    def __init__(self) -> None:
+    def __init__(self, note: Callable[[Tuned], None] = lambda _tuned: None) -> None:
         left = TimeRemainingColumn(elapsed_when_finished=False)
         super().__init__("buckets", TextColumn("left", markup=False), left)
         self._problems = self._buckets = 0
+        self._note = note
 
     def bucket_started(
         self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
@@ -31,6 +32,7 @@ class BuildProgress(LiveLine):
             self.say(f"device: {said}")
 
     def problem_finished(self, tuned: Tuned) -> None:
+        self._note(tuned)
         self._problems += 1
         self.show(f"{self._problems} problems tuned")
 

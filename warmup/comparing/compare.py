@@ -21,7 +21,7 @@ from warmup.comparing.comparison import FEWEST_ROUNDS, Comparison, How, Origin, 
 from warmup.comparing.race import SILENT, Observer, Race
 from warmup.errors import SettingsError
 from warmup.method import Launch
-from warmup.preparing.prepare import sizes_to_pad
+from warmup.preparing.prepare import paddings
 from warmup.runtime import Runtime, compare_runtimes
 from warmup.table.codec import digest_of
 from warmup.table.store import Found, discover, find, write
@@ -146,7 +146,7 @@ def _describe(device: str, dtype: str | None, launch: Launch) -> tuple[Runtime, 
 
 
 def _pads(found: Found, here: Runtime) -> bool:
-    return bool(sizes_to_pad(found.table, compare_runtimes(found.table.provenance.runtime, here)))
+    return bool(paddings(found.table, compare_runtimes(found.table.provenance.runtime, here)))
 
 
 def _remarks(found: Found | None, here: Runtime) -> Iterator[str]:

@@ -20,6 +20,8 @@ from torch import nn
 from warmup.errors import SettingsError
 from warmup.preparing.groups import Group
 from warmup.preparing.linears import address_of
+from warmup.problem import Dim
+from warmup.weight import Padding
 
 _NAMES: Final = ("weight", "bias")
 
@@ -28,16 +30,22 @@ class PaddedLinear(nn.Linear):
     """A Linear that computes with more features than its parameters have, the rest being zero.
 
     It takes padded features as they come when ``takes_padded``, else it pads them if its weight
-    needs that; it gives them away padded when ``gives_padded``, else it cuts them to size.
+    needs that; it gives them away padded when ``gives_padded``, else it cuts them to size. For the
+    numbers of rows ``as_is``, lowest and highest, it computes with its parameters as they are.
     """
 
     padded_weight: torch.Tensor
     padded_bias: torch.Tensor | None
     takes_padded: bool
     gives_padded: bool
+    as_is: tuple[tuple[int, int | None], ...]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  as nn.Linear names it
         """Return the product with the padded weight, padded or of its own size as it should be."""
+        for low, high in self.as_is:  # the sizes of a compiled graph decide, once
+            rows = input.numel() // self.in_features
+            if rows >= low and (high is None or rows <= high):
+                return super().forward(input)
         made, taken = self.padded_weight.shape
         if taken != self.in_features and not self.takes_padded:
             input = nn.functional.pad(input, (0, taken - self.in_features))  # noqa: A001
@@ -98,8 +106,8 @@ class PaddedLinear(nn.Linear):
                 parameter.data = _part(padded, parameter.shape)
 
 
-def pad(model: nn.Module, choices: Mapping[Group, int]) -> None:
-    """Pad the weights of *model* in place, each group of *choices* to its number of features.
+def pad(model: nn.Module, choices: Mapping[Group, Padding]) -> None:
+    """Pad the weights of *model* in place, each group of *choices* as it says.
 
     The groups are those that `find_groups` returned for this model. What was there before is freed,
     one Linear at a time. When it fails, nothing is padded.
@@ -115,12 +123,12 @@ def pad(model: nn.Module, choices: Mapping[Group, int]) -> None:
         raise SettingsError(
             "the model is padded already", "restore it first, or prepare a model only once"
         )
-    for group, features in choices.items():
-        _check(model, group, features)
+    for group, padding in choices.items():
+        _check(model, group, padding)
     try:
-        for group, features in choices.items():
-            if features != group.structure.features:
-                _pad_group(model, group, features)
+        for group, padding in choices.items():
+            if padding.features != group.structure.features:
+                _pad_group(model, group, padding)
     except BaseException:
         restore(model)
         raise
@@ -136,11 +144,17 @@ def restore(model: nn.Module) -> None:
             if parameter is not None:
                 parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
             delattr(module, f"padded_{name}")
-        del module.takes_padded, module.gives_padded
+        del module.takes_padded, module.gives_padded, module.as_is
         module.__class__ = nn.Linear  # type: ignore[assignment]  # it was one before
 
 
-def _check(model: nn.Module, group: Group, features: int) -> None:
+def _check(model: nn.Module, group: Group, padding: Padding) -> None:
+    features = padding.features
+    if padding.as_is and not group.structure.differs_by_rows:
+        raise SettingsError(
+            f"{group}: padded, it cannot serve some numbers of rows as it is",
+            "pad it for all of them or for none",
+        )
     if features < group.structure.features:
         raise SettingsError(
             f"{group}: {features} features are fewer than the {group.structure.features} there are",
@@ -153,13 +167,15 @@ def _check(model: nn.Module, group: Group, features: int) -> None:
             raise SettingsError(f"{group}: {name} is not the Linear it was", "find groups again")
 
 
-def _pad_group(model: nn.Module, group: Group, features: int) -> None:
+def _pad_group(model: nn.Module, group: Group, padding: Padding) -> None:
+    features = padding.features
     is_chain = bool(group.makers and group.takers)
     for name in group.names:
         linear = model.get_submodule(name)
         assert isinstance(linear, nn.Linear)
         if name in group.makers:
-            _pad_linear(linear, (features, linear.in_features), gives_padded=is_chain)
+            size = features, linear.in_features
+            _pad_linear(linear, size, gives_padded=is_chain, as_is=padding.as_is)
         else:
             _pad_linear(linear, (linear.out_features, features), takes_padded=is_chain)
 
@@ -170,12 +186,14 @@ def _pad_linear(
     *,
     takes_padded: bool = False,
     gives_padded: bool = False,
+    as_is: Sequence[Dim] = (),
 ) -> None:
     weight = _enlarged(linear.weight, size)
     bias = None if linear.bias is None else _enlarged(linear.bias, size[:1])
     linear.__class__ = PaddedLinear
     assert isinstance(linear, PaddedLinear)
     linear.takes_padded, linear.gives_padded = takes_padded, gives_padded
+    linear.as_is = tuple((rows.low, rows.high) for rows in as_is)
     linear.register_buffer("padded_weight", weight, persistent=False)
     linear.register_buffer("padded_bias", bias, persistent=False)
     linear._view()  # noqa: SLF001  the class is of this module

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 from warmup.choice import Row
 from warmup.errors import ProblemError
 from warmup.kinds import kind_of
+from warmup.problem import Dim
 from warmup.runtime import Mismatch, compare_runtimes
 from warmup.table import Table
 from warmup.table.store import read
-from warmup.weight import WEIGHT, Structure, features_of, parse_weight
+from warmup.weight import WEIGHT, Padding, Structure, features_of, parse_weight
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +32,7 @@ class Prepared:
     and quantized tensors are not counted.
     """
 
-    padded: Mapping[Group, int]
+    padded: Mapping[Group, Padding]
     left: tuple[Left, ...]
     bytes_before: int
     bytes_after: int
@@ -46,8 +47,8 @@ class Prepared:
     def __str__(self) -> str:
         lines = [self.summary]
         lines += [
-            f"{group}: {group.structure.features} features padded to {features}"
-            for group, features in self.padded.items()
+            f"{group}: {group.structure.features} features padded to {padding}"
+            for group, padding in self.padded.items()
         ]
         lines += [str(each) for each in self.left]
         return "\n".join(lines)
@@ -58,7 +59,8 @@ def prepare(model: nn.Module, table: str | os.PathLike[str] | Table) -> Prepared
 
     Call it once the model is in eval mode and on its device, and before it is compiled or wrapped.
     Weights are shared by all numbers of rows, so a group is padded when all rows of its structure
-    name the same size. Rows of a table for another device or runtime say nothing here.
+    name the same size; one that only makes features serves those as it is whose rows say so. Rows
+    of a table for another device or runtime say nothing here.
 
     Raises:
         SettingsError: the model is in training mode, or padded already.
@@ -81,15 +83,13 @@ def refusal_of(mismatches: Iterable[Mismatch]) -> str | None:
     return "; ".join(str(mismatch) for mismatch in mismatches if mismatch.is_hard) or None
 
 
-def sizes_to_pad(table: Table, mismatches: Iterable[Mismatch]) -> dict[Structure, int]:
-    """Return to how many features *table* pads which structures here; not those that it leaves."""
+def paddings(table: Table, mismatches: Iterable[Mismatch]) -> dict[Structure, Padding]:
+    """Return how *table* pads which structures here; not those that it leaves as they are."""
     if refusal_of(mismatches) is not None:
         return {}
-    agreed = {structure: _agreed(said) for structure, said in _said(table.rows).items()}
+    agreed = {structure: _agreed(structure, said) for structure, said in _said(table.rows).items()}
     return {
-        structure: answer
-        for structure, answer in agreed.items()
-        if isinstance(answer, int) and answer != structure.features
+        structure: answer for structure, answer in agreed.items() if isinstance(answer, Padding)
     }
 
 
@@ -104,23 +104,22 @@ def pad_by_rows(model: nn.Module, rows: Mapping[str, Row], refusal: str | None =
 
     found = find_groups(model)
     said = _said(rows)
-    choices: dict[Group, int] = {}
+    choices: dict[Group, Padding] = {}
     left = list(found.left)
     for group in found.groups:
-        answer = refusal or _agreed(said.get(group.structure, {}))
-        if isinstance(answer, int) and answer != group.structure.features:
+        answer = refusal or _agreed(group.structure, said.get(group.structure, {}))
+        if isinstance(answer, Padding):
             choices[group] = answer
         else:
-            reason = answer if isinstance(answer, str) else "it is faster as it is"
-            left.append(Left(group.names, reason))
+            left.append(Left(group.names, answer))
     before = _held(model)
     pad(model, choices)
     return Prepared(choices, tuple(left), before, _held(model))
 
 
-def _said(rows: Mapping[str, Row]) -> dict[Structure, dict[str, int | str]]:
+def _said(rows: Mapping[str, Row]) -> dict[Structure, dict[Dim, int | str]]:
     """Return what *rows* say about each structure: a size, or what is wrong, by their rows."""
-    said: dict[Structure, dict[str, int | str]] = {}
+    said: dict[Structure, dict[Dim, int | str]] = {}
     for key, row in rows.items():
         if kind_of(key) is not WEIGHT:
             continue
@@ -129,17 +128,27 @@ def _said(rows: Mapping[str, Row]) -> dict[Structure, dict[str, int | str]]:
             answer: int | str = features_of(structure, row.winner)
         except ProblemError as error:
             answer = str(error)
-        said.setdefault(structure, {})[f"m={m}"] = answer
+        said.setdefault(structure, {})[m] = answer
     return said
 
 
-def _agreed(said: Mapping[str, int | str]) -> int | str:
-    """Return the size that all rows name, or why there is none."""
+def _agreed(structure: Structure, said: Mapping[Dim, int | str]) -> Padding | str:
+    """Return how to pad *structure* as its rows *said*, or why to leave it."""
     if not said:
         return "not in the table"
-    if len({*said.values()}) > 1:
-        return f"its rows disagree ({', '.join(f'{m}: {size}' for m, size in said.items())})"
-    return next(iter(said.values()))
+    own = structure.features
+    named = {*said.values()}
+    as_is: list[Dim] = []
+    if structure.differs_by_rows and len(named) > 1:
+        as_is = sorted((m for m, size in said.items() if size == own), key=lambda m: m.low)
+        named.discard(own)
+    if len(named) > 1:
+        each = ", ".join(f"m={m}: {size}" for m, size in said.items())
+        return f"its rows disagree ({each})"
+    answer = named.pop()
+    if isinstance(answer, str):
+        return answer
+    return "it is faster as it is" if answer == own else Padding(answer, tuple(as_is))
 
 
 def _held(model: nn.Module) -> int:

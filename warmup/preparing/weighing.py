@@ -27,7 +27,15 @@ from warmup.preparing.prepare import Prepared, pad_by_rows
 from warmup.preparing.rows import rows_of
 from warmup.preparing.standin import make_standin
 from warmup.problem import Dim
-from warmup.weight import WEIGHT, Structure, features_of, padded_sizes, parse_weight, winner_of
+from warmup.weight import (
+    WEIGHT,
+    Padding,
+    Structure,
+    features_of,
+    padded_sizes,
+    parse_weight,
+    winner_of,
+)
 
 if TYPE_CHECKING:
     from warmup.underway import Build
@@ -69,26 +77,38 @@ def _weigh_group(build: Build, group: Group, wanted: Iterable[int]) -> None:
     standing = _standing(structure, build.table.rows, wanted)
     size = standing if standing not in (None, own) else _quickest(build, group, wanted)
     assert size is not None
-    measured = {m: _contest(build, group, m, (own, size), OnMiss.TUNE) for m in wanted}
+    measured = [_contest(build, group, m, (own, size), OnMiss.TUNE) for m in wanted]
     padded, as_is = winner_of(structure, size), winner_of(structure, own)
-    pays = standing != own and _pays(measured.values(), padded, as_is, build.tuner.method.near_tie)
-    chosen, other = (padded, as_is) if pays else (as_is, padded)
-    for tuned in measured.values():
-        build.save(_decided(tuned, chosen, other))
-    if standing == size and not pays:  # faster before, and slower for what came now
-        for key, row in build.table.rows.items():
-            if _is_about(structure, key) and row.winner == padded:
-                build.save(Tuned(key, _reversed(row, as_is, padded), ()))
+    together = [[tuned] for tuned in measured] if structure.differs_by_rows else [measured]
+    for some in together:
+        pays = standing != own and _pays(some, padded, as_is, build.tuner.method.near_tie)
+        chosen, other = (padded, as_is) if pays else (as_is, padded)
+        for tuned in some:
+            build.save(_decided(tuned, chosen, other))
+        if standing == size and not pays and not structure.differs_by_rows:
+            _reverse(build, structure, padded, as_is)  # faster before, slower for what came now
+
+
+def _reverse(build: Build, structure: Structure, padded: Winner, as_is: Winner) -> None:
+    """Save the rows of *structure* that say *padded* with *as_is* as their winner."""
+    for key, row in build.table.rows.items():
+        if _is_about(structure, key) and row.winner == padded:
+            build.save(Tuned(key, _reversed(row, as_is, padded), ()))
 
 
 def _standing(structure: Structure, rows: Mapping[str, Row], wanted: Iterable[int]) -> int | None:
-    """Return the size that rows which are not measured now agree on, None without any."""
+    """Return the size that rows which are not measured now agree on, None without any.
+
+    Where numbers of rows may differ, those that serve the weights as they are say nothing.
+    """
     measured = {structure.key(Dim.of(m)) for m in wanted}
     sizes = {
         features_of(structure, row.winner)
         for key, row in rows.items()
         if key not in measured and _is_about(structure, key)
     }
+    if structure.differs_by_rows:
+        sizes.discard(structure.features)
     return sizes.pop() if len(sizes) == 1 else None
 
 
@@ -144,7 +164,7 @@ def _call(build: Build, group: Group, m: int, size: int) -> Callable[[int], obje
     try:
         expected = standin.module(*standin.inputs)
         if size != group.structure.features:
-            pad(standin.module, {standin.group: size})
+            pad(standin.module, {standin.group: Padding(size)})
         compiled = compile_model(standin.module)
         found = compiled(*standin.inputs)
     except Exception as error:
