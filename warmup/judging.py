@@ -50,7 +50,8 @@ def choose(outcomes: Sequence[Outcome], library: Winner, method: Method) -> Verd
 
     Within the near-tie band of the fastest, *library* wins, else the first in a fixed order: the
     family, then the smallest config. When the winner's spread, or that of *library*, is above the
-    limit, *library* wins and the verdict says `unstable`.
+    limit, *library* wins and the verdict says `unstable`, unless the winner's slowest round was
+    faster than the fastest of *library*.
     """
     timed = [outcome for outcome in outcomes if outcome.time_us and outcome.is_final]
     if not timed:
@@ -65,7 +66,8 @@ def choose(outcomes: Sequence[Outcome], library: Winner, method: Method) -> Verd
     if len(equals) > 1:
         flags.append(Flag.NEAR_TIE)
     compared = [one.samples for one in (chosen, control) if one is not None and one.samples]
-    if any(samples.spread > method.max_spread for samples in compared):
+    shake = any(samples.spread > method.max_spread for samples in compared)
+    if shake and not _are_apart(chosen, control):
         flags.append(Flag.UNSTABLE)
         chosen = control or chosen
     return Verdict(chosen, band, tuple(flags))
@@ -178,6 +180,13 @@ def rejections(tuned: Iterable[Tuned]) -> Counter[Rejection]:
     for one in tuned:
         found.update(dict(one.row.evidence.rejected))
     return found
+
+
+def _are_apart(chosen: Outcome, control: Outcome | None) -> bool:
+    """Whether each round of *chosen* was faster than each of *control*."""
+    if control is None or chosen.samples is None or control.samples is None:
+        return False
+    return max(chosen.samples.times_us) < min(control.samples.times_us)
 
 
 def _uncertainty(samples: Samples | None) -> float:
