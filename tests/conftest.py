@@ -25,7 +25,8 @@ if importlib.util.find_spec("hypothesis"):  # the tests for a GPU run without it
     settings.register_profile("fast", max_examples=50, deadline=None, database=None)
     settings.load_profile("fast")
 
-_COMPILING = ("end_to_end", "inductor", "preparing")  # folders of tests with real compiles on a CPU
+# Folders of tests with real compiles on a CPU.
+_COMPILING = ("compiling", "end_to_end", "inductor", "preparing")
 # Compiles and loads one probe for each set of vector instructions that this CPU reports.
 _PROBES = """
 from torch._inductor import cpu_vec_isa as found

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 WORDS = {
-    *{"errors", "events", "files", "bucket", "runtime", "choice"},
+    *{"errors", "events", "files", "bucket", "axis", "histogram", "runtime", "choice"},
     *{"kind", "kinds", "problem", "padding", "kernel", "weight", "spelling"},
     *{"method", "samples", "peaks", "trial", "judging", "child"},
-    *{"search", "tile"},
+    *{"search", "tile", "guard"},
 }
 PARTS = {"table", "inductor", "measuring"}
 VERBS = {
@@ -39,6 +39,9 @@ VERBS = {
     *{"serving", "preparing", "running", "checking", "priming", "diagnosing"},
     *{"auditing", "ledger", "misses", "exposition"},
     *{"tuner", "trialing", "fusing", "inquiry", "precision", "comparing", "benching", "charts"},
+    *{"explaining"},
+    *{"compiling", "dynamic"},
+    *{"suggesting"},
 }
 EDGES = {"", "__main__", "cli", "startup"}
 FLOORS = {name: floor for floor, names in enumerate((WORDS, PARTS, VERBS, EDGES)) for name in names}
@@ -57,8 +60,11 @@ THIRD_PARTY = {
     "fusing": {"torch"},
     "inquiry": {"torch"},
     "comparing": {"torch"},
+    "compiling": {"torch"},
+    "dynamic": {"torch"},
     "benching": {"torch", "triton", "liger_kernel", "quack", "helion"},
     "charts": {"matplotlib"},
+    "explaining": {"torch"},
     "agreement": {"torch"},
     "models": {"torch"},
     "underway": {"torch"},

@@ -1,9 +1,9 @@
 """warmup: max-autotune ahead of time for torch.compile. Importing it does nothing, and no torch.
 
 `build` tunes every bucket and writes a table, `install` serves from one, `audit` reads what
-happened. `prepare` pads weights as a table says. Before a start, `diagnose` looks at the machine,
-`check` at a table on it, and `prime` compiles every bucket. Each name is loaded from its own module
-when it is first used.
+happened. `suggest` picks buckets for observed sizes. `prepare` pads weights as a table says. Before
+a start, `diagnose` looks at the machine, `check` at a table on it, and `prime` compiles every
+bucket. Each name is loaded from its own module when it is first used.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from warmup.auditing import AuditReport, audit
     from warmup.building import build
     from warmup.checking import CheckReport, check
+    from warmup.compiling.compile import compile  # noqa: A004  the verb of torch
+    from warmup.compiling.compiled import CompiledModel, CompiledReport
     from warmup.diagnosing import Diagnosis, diagnose
     from warmup.errors import (
         AdapterError,
@@ -25,16 +27,19 @@ if TYPE_CHECKING:
         ModelError,
         ProblemError,
         SettingsError,
+        SizeError,
         StaleTableWarning,
         TableError,
         UncoveredError,
         WarmupError,
         WarmupWarning,
     )
+    from warmup.explaining.explain import Explanation, explain
     from warmup.outcome import BuildReport
     from warmup.preparing.prepare import Prepared, prepare
     from warmup.priming import prime
     from warmup.serving import Handle, Report, install
+    from warmup.suggesting import Suggestion, suggest
     from warmup.table.store import read as load
 
 __version__ = "0.1.0"
@@ -45,8 +50,11 @@ _HOMES = {
     "BuildError": "errors",
     "BuildReport": "outcome",
     "CheckReport": "checking",
+    "CompiledModel": "compiling.compiled",
+    "CompiledReport": "compiling.compiled",
     "ContradictionWarning": "errors",
     "Diagnosis": "diagnosing",
+    "Explanation": "explaining.explain",
     "Handle": "serving",
     "MissError": "errors",
     "ModelError": "errors",
@@ -54,7 +62,9 @@ _HOMES = {
     "ProblemError": "errors",
     "Report": "serving",
     "SettingsError": "errors",
+    "SizeError": "errors",
     "StaleTableWarning": "errors",
+    "Suggestion": "suggesting",
     "TableError": "errors",
     "UncoveredError": "errors",
     "WarmupError": "errors",
@@ -62,10 +72,13 @@ _HOMES = {
     "audit": "auditing",
     "build": "building",
     "check": "checking",
+    "compile": "compiling.compile",
     "diagnose": "diagnosing",
+    "explain": "explaining.explain",
     "install": "serving",
     "prepare": "preparing.prepare",
     "prime": "priming",
+    "suggest": "suggesting",
 }
 
 __all__ = [
@@ -74,8 +87,11 @@ __all__ = [
     "BuildError",
     "BuildReport",
     "CheckReport",
+    "CompiledModel",
+    "CompiledReport",
     "ContradictionWarning",
     "Diagnosis",
+    "Explanation",
     "Handle",
     "MissError",
     "ModelError",
@@ -83,7 +99,9 @@ __all__ = [
     "ProblemError",
     "Report",
     "SettingsError",
+    "SizeError",
     "StaleTableWarning",
+    "Suggestion",
     "TableError",
     "UncoveredError",
     "WarmupError",
@@ -92,11 +110,14 @@ __all__ = [
     "audit",
     "build",
     "check",
+    "compile",
     "diagnose",
+    "explain",
     "install",
     "load",
     "prepare",
     "prime",
+    "suggest",
 ]
 
 logging.getLogger("warmup").addHandler(logging.NullHandler())

@@ -6,11 +6,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from warmup.axis import ShapePolicy, widened
 from warmup.bucket import parse_buckets, parse_inputs
 from warmup.destination import open_table, out_path
-from warmup.errors import (
-    NothingRecordedError,
-)
+from warmup.errors import NothingRecordedError, SettingsError
 from warmup.extent import parse_extent
 from warmup.ground import find_ground
 from warmup.method import Search
@@ -43,6 +42,7 @@ def build(
     search: str = Search.DEFAULT,
     budget: str | float | None = None,
     pad_weights: bool | None = None,
+    policy: str = ShapePolicy.EXACT,
     force: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
@@ -55,8 +55,10 @@ def build(
     those by *search* that promise most, until so much time has passed since the start. Weights with
     unaligned sizes are measured as they are and padded (*pad_weights*; by default on a GPU). Where
     padding pays, every bucket is run once more with padded weights, so that the table answers the
-    model both ways. Each finished problem is on disk before the next one starts. In each run of a
-    bucket the model, compiled from the table alone, is compared with eager.
+    model both ways. Buckets are of their sizes alone; with the *policy* ``range`` each serves the
+    sizes down to the bucket before it too, in one graph, which is compared with eager at its lower
+    end and in the middle as well. Each finished problem is on disk before the next one starts. In
+    each run of a bucket the model, compiled from the table alone, is compared with eager.
 
     Raises:
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
@@ -67,7 +69,11 @@ def build(
     """
     started = time.monotonic()
     extent = parse_extent(search, budget)
+    if policy not in set(ShapePolicy):
+        raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
     buckets = parse_buckets(seqlens, dims)
+    if policy == ShapePolicy.RANGE:
+        buckets = widened(buckets)
     specs = parse_inputs(inputs)
     from warmup.models import load_model, parse_dtype
     from warmup.preparing.weighing import weigh
@@ -102,6 +108,7 @@ def build(
             tuner,
             search=extent.first,
         )
+        work.observer.buckets_counted(buckets)
         work.observer.device_looked_at(tuner.look())
         wants_padding = ground.device.type != "cpu" if pad_weights is None else pad_weights
         count = len(buckets)

@@ -53,6 +53,13 @@ class ModelError(WarmupError):
         return _sentence(*self.args)
 
 
+class SizeError(WarmupError, ValueError):
+    """No bucket serves a call's sizes, and nothing else is to. Arguments: what, what to do."""
+
+    def __str__(self) -> str:
+        return _sentence(*self.args)
+
+
 class TableError(WarmupError):
     """Base of what can go wrong with a table file."""
 

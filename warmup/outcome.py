@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """Who is told how a build gets on."""
 
+    def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
+        """These are the buckets to be built; nothing is tuned yet."""
+
     def bucket_started(
         self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
     ) -> None:
@@ -101,6 +104,9 @@ def name_of(bucket: Bucket, *, weights_padded: bool) -> str:
 
 @dataclass
 class _Silent:
+    def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
+        pass
+
     def bucket_started(
         self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
     ) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,24 +65,27 @@ class Build:
     ) -> BucketResult:
         """Tune one bucket, then serve it from the table and compare with eager.
 
+        One that serves smaller sizes too is compared at its lower end and in the middle as well.
         With *weights_padded* the model is compiled with the groups in ``padded`` padded. Eager is
         the model as it is, and so is the model afterwards.
         """
         import torch
 
         from warmup.agreement import worst_error
+        from warmup.dynamic import mark_inputs, sizes_within
 
         self.observer.bucket_started(bucket, index, total, weights_padded=weights_padded)
         name = name_of(bucket, weights_padded=weights_padded)
         started = time.monotonic()
         before = len(self.tuned)
-        inputs = self.inputs(bucket)
+        inputs = mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
+        every = [inputs, *map(self.inputs, within := sizes_within(bucket))]
         with torch.no_grad():
-            expected = self._eager(inputs, bucket)
+            expected = list(map(self._eager, every, (bucket, *within)))
             with self._padding() if weights_padded else contextlib.nullcontext():
-                keys, found = self._compiled(inputs, name, OnMiss.TUNE)
+                keys, found = self._compiled(every, name, OnMiss.TUNE)
                 if len(self.tuned) > before:  # else that run was served from rows alone already
-                    keys, found = self._compiled(inputs, name, OnMiss.STRICT)
+                    keys, found = self._compiled(every, name, OnMiss.STRICT)
             error, limit = worst_error(expected, found, self.tolerance)
         if not error <= limit:
             fresh = {tuned.key for tuned in self.tuned[before:]}
@@ -195,11 +198,16 @@ class Build:
                 f"bucket {bucket}: the model failed in eager mode ({reason})"
             ) from error
 
-    def _compiled(self, inputs: Inputs, name: str, on_miss: OnMiss) -> tuple[tuple[str, ...], Any]:
-        """Return the keys asked for, each once, and the output of one call.
+    def _compiled(
+        self, every: Sequence[Inputs], name: str, on_miss: OnMiss
+    ) -> tuple[tuple[str, ...], list[Any]]:
+        """Return the keys asked for, each once, and the outputs of one call for each of *every*.
 
-        ``uncovered`` then counts what this call measured without a row.
+        What the first call compiled serves the others. ``uncovered`` then counts what was measured
+        without a row.
         """
+        import torch
+
         from warmup.inductor.live import compile_model, empty_caches
 
         asked: dict[str, None] = {}
@@ -218,14 +226,16 @@ class Build:
         with self.attached(lookup, on_miss), empty_caches():
             try:
                 compiled = compile_model(self.model.module)
-                output = compiled(*inputs.args, **inputs.kwargs)
+                outputs = [compiled(*every[0].args, **every[0].kwargs)]
+                with torch.compiler.set_stance("fail_on_recompile"):
+                    outputs += [compiled(*one.args, **one.kwargs) for one in every[1:]]
             except Exception as error:
                 own = warmup_error_in(error)
                 if own is not None and not isinstance(own, MissError):
                     raise own from error
                 reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
                 raise BuildError(f"bucket {name}: compiling failed ({reason})") from error
-        return tuple(key for key in asked if key not in self.tuner.library_rows), output
+        return tuple(key for key in asked if key not in self.tuner.library_rows), outputs
 
     @contextlib.contextmanager
     def attached(self, lookup: Lookup, on_miss: OnMiss) -> Iterator[None]:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import proof
+import searches
+import winners
 from proof import grid, load
 
 HERE = Path(__file__).resolve().parent
@@ -113,6 +115,8 @@ def micro() -> str:
     )
 
 
+LAYERS = [f"compare-unaligned-{layer}-h200" for layer in ("gpt2head", "whisperhead", "vitpatch")]
+CLASSES = [f"compare-products-{one}-h200" for one in ("plain", "biasgelu", "silumul", "residual")]
 NOTES = json.loads((HERE / "notes.json").read_text(encoding="utf-8"))
 
 
@@ -135,6 +139,18 @@ def page() -> str:
         proof.comparison(
             "compare-swiglu-h200", "H200: the unaligned SwiGLU MLP, compared", NOTES["padded"]
         ),
+        winners.unaligned(LAYERS, "H200: unaligned layers", NOTES["unaligned"]),
+        winners.epilogues(
+            CLASSES, "H200: the products of Llama-3-8B, with epilogues", NOTES["epilogues"]
+        ),
+        searches.as_it_runs(
+            "searches-products-h200",
+            "H200: what measuring products as they run changes",
+            NOTES["as-it-runs"],
+        ),
+        searches.one_product(
+            "searches-one-product-h200", "H200: one product in three searches", NOTES["searches"]
+        ),
         proof.products("bench-mm-h200", "H200: ten matrix products", NOTES["products"]),
         proof.layers("bench-layers-h200", "H200: layers", NOTES["layers"]),
         proof.two_builds(
@@ -152,6 +168,7 @@ def main() -> None:
     target = HERE / "README.md"
     if "--check" in sys.argv:
         sys.exit(0 if target.read_text(encoding="utf-8") == page() else 1)
+    winners.draw_charts(CLASSES)
     target.write_text(page(), encoding="utf-8")
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.bucket import MAX_BUCKETS, Bucket, InputSpec, parse_buckets, parse_inputs, parse_sizes
+from warmup.bucket import (
+    MAX_BUCKETS,
+    Bucket,
+    InputSpec,
+    parse_buckets,
+    parse_inputs,
+    parse_sizes,
+    spell_count,
+)
 from warmup.errors import SettingsError
 
 HUGE = "9" * 5000
@@ -65,6 +75,104 @@ def test_a_repeated_size_is_named() -> None:
     """A size given twice is refused, and the message says which."""
     with pytest.raises(SettingsError, match="8, 16 is given more than once"):
         parse_sizes("16,8,4,8,16", "--seqlens")
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("1,2,4..64", (1, 2, 4, 8, 16, 32, 64)),
+        ("4..100", (4, 8, 16, 32, 64, 100)),
+        ("3..24", (3, 6, 12, 24)),
+        ("5..5", (5,)),
+        ("5..6", (5, 6)),
+        ("128..512:128", (128, 256, 384, 512)),
+        ("100..1000:300", (100, 400, 700, 1000)),
+        ("100..900:300", (100, 400, 700, 900)),
+        ("5..9:100", (5, 9)),
+        ("5..5:1", (5,)),
+        (" 4 .. 16 , 100 .. 300 : 100 ", (4, 8, 16, 100, 200, 300)),
+        ("2048,4..16,1", (2048, 4, 8, 16, 1)),
+    ],
+)
+def test_a_range_doubles_or_steps_to_its_end(text: str, sizes: tuple[int, ...]) -> None:
+    """Each size is twice the one before or a step on, the last is the end; lists keep order."""
+    assert parse_sizes(text, "--seqlens") == sizes
+
+
+@given(st.integers(1, 2**31 - 1), st.integers(1, 2**31 - 1), st.none() | st.integers(2**19, 2**31))
+def test_a_range_covers_its_ends(one: int, other: int, step: int | None) -> None:
+    """A range ascends from its start to its end, in gaps of the step or of the size before."""
+    start, end = sorted((one, other))
+    step = step if step is None else min(step, 2**31 - 1)
+    sizes = parse_sizes(f"{start}..{end}{'' if step is None else f':{step}'}", "--seqlens")
+    gaps = [b - a - (a if step is None else step) for a, b in itertools.pairwise(sizes)]
+    assert (sizes[0], sizes[-1]) == (start, end)
+    assert sizes == tuple(sorted(set(sizes)))
+    assert (set(gaps[:-1]) <= {0}, all(gap <= 0 for gap in gaps)) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("8..4", "the range '8..4' starts above its end"),
+        ("1,8..4:2", "the range '8..4:2' starts above its end"),
+        ("4..", "'' in '4..' is not a positive integer"),
+        ("..4", "'' in '..4' is not a positive integer"),
+        ("0..4", "'0' in '0..4' is not a positive integer"),
+        ("4...8", "'.8' in '4...8' is not a positive integer"),
+        ("4..8..16", "'8..16' in '4..8..16' is not a positive integer"),
+        ("4..8:0", "'0' in '4..8:0' is not a positive integer"),
+        ("4..8:", "'' in '4..8:' is not a positive integer"),
+        ("4..8:2:2", "'2:2' in '4..8:2:2' is not a positive integer"),
+        ("4:8", "'4:8' is not a positive integer"),
+        ("4..x", "'x' in '4..x' is not a positive integer"),
+        ("4..-8", "'-8' in '4..-8' is not a positive integer"),
+        (f"1..{2**31}", f"'{2**31}' in '1..{2**31}' is not a positive integer"),
+        ("1..8,8..16", "8 is given more than once"),
+        ("1..64,4,8,16,1,2,32", "1, 2, 4, 8, 16 and 1 more is given more than once"),
+    ],
+)
+def test_a_misspelled_range_is_named(text: str, said: str) -> None:
+    """What is wrong with a range, and where, is said in one error that names the flag."""
+    with pytest.raises(SettingsError) as raised:
+        parse_sizes(text, "--seqlens")
+    assert str(raised.value).startswith(f"--seqlens: {said};")
+
+
+@pytest.mark.parametrize(
+    "text", [f"1..{2**31 - 1}:1", f"1..{MAX_BUCKETS + 1}:1", f"1..{MAX_BUCKETS}:1,5000"]
+)
+def test_a_range_of_too_many_sizes_is_refused(text: str) -> None:
+    """Sizes past the limit are counted and refused before they are made."""
+    with pytest.raises(SettingsError, match=f"more than {MAX_BUCKETS}"):
+        parse_sizes(text, "--seqlens")
+
+
+def test_as_many_sizes_as_the_limit_are_taken() -> None:
+    """The limit itself is a number of sizes that a range may have."""
+    assert len(parse_sizes(f"1..{MAX_BUCKETS}:1", "--seqlens")) == MAX_BUCKETS
+
+
+def test_dims_take_ranges() -> None:
+    """`--dims` spells sizes as `--seqlens` does, for each dim."""
+    ranges = parse_buckets(None, "batch=1..4;seqlen=128..384:128")
+    assert ranges == parse_buckets(None, "batch=1,2,4;seqlen=128,256,384")
+
+
+@pytest.mark.parametrize(
+    ("seqlens", "dims", "said"),
+    [
+        ("560", None, "1 bucket, of at most 4096"),
+        ("4..64", None, "5 buckets, of at most 4096"),
+        ("4..64", "batch=1,8", "10 buckets (batch 2 x seqlen 5), of at most 4096"),
+        (None, ["n=1;k=2,3", "n=2;k=4"], "3 buckets, of at most 4096"),
+    ],
+)
+def test_buckets_are_counted_for_people(
+    seqlens: str | None, dims: str | list[str] | None, said: str
+) -> None:
+    """The count says of how many sizes of which dims a product is, and what the limit is."""
+    assert spell_count(parse_buckets(seqlens, dims)) == said
 
 
 def test_seqlens_bind_seqlen() -> None:

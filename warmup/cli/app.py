@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import warmup
+from warmup.axis import ShapePolicy
 from warmup.cli import EXIT_FOUND
 from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
 from warmup.cli.bench_layers import layers
@@ -19,9 +20,11 @@ from warmup.cli.bench_mm import mm
 from warmup.cli.check import check
 from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
+from warmup.cli.explain import explain
 from warmup.cli.run import CONTEXT_SETTINGS
 from warmup.cli.run import run as run_command
 from warmup.cli.signals import interruptible
+from warmup.cli.suggest import suggest
 from warmup.errors import SettingsError
 from warmup.method import Search
 
@@ -130,6 +133,10 @@ def build(
         bool | None,
         typer.Option(help="Pad weights ahead of time where that pays; by default on a GPU."),
     ] = None,
+    policy: Annotated[
+        ShapePolicy,
+        typer.Option(help="What buckets serve: their sizes alone, or the range down to the next."),
+    ] = ShapePolicy.EXACT,
     force: Annotated[bool, typer.Option(help="Tune again what the table has.")] = False,
     timings: Annotated[
         Path | None, typer.Option(help="Write every candidate's time here, as JSON lines.")
@@ -168,7 +175,7 @@ def build(
         run = partial(build_problems, problems, out=out, **shared)
     elif model is not None and problems is None:
         shared |= {"seqlens": seqlens, "dims": dims, "inputs": tuple(inputs or ()), "dtype": dtype}
-        shared |= {"budget": budget, "pad_weights": pad_weights}
+        shared |= {"budget": budget, "pad_weights": pad_weights, "policy": policy}
         run = partial(build_model, model, out=out, **shared)
     else:
         raise typer.BadParameter("give one of --model and --problems")
@@ -187,6 +194,8 @@ def build(
 app.command()(doctor)
 app.command()(check)
 app.command()(compare)
+app.command()(explain)
+app.command()(suggest)
 app.command("run", context_settings=CONTEXT_SETTINGS)(run_command)
 
 

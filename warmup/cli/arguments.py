@@ -8,8 +8,10 @@ import typer
 
 DEVICE: Final = typer.Option(help="auto, cpu, cuda or cuda:N.")
 MODEL: Final = typer.Option(help="FILE.py, FILE.py:NAME or package.module:NAME.")
-SEQLENS: Final = typer.Option(help="Sizes of the dim seqlen: 560,1024.")
-DIMS: Final = typer.Option(help='Sizes of named dims: "batch=1,8;seqlen=560". Repeatable.')
+SEQLENS: Final = typer.Option(
+    help="Sizes of the dim seqlen: 560,1024, or 4..8192 (doubling), or 128..4096:128 (steps)."
+)
+DIMS: Final = typer.Option(help='Sizes of named dims: "batch=1,8;seqlen=4..8192". Repeatable.')
 INPUTS: Final = typer.Option(
     "--input", help='One input, "hidden_states=[seqlen,3420]:bf16". Repeatable.'
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rich.progress import TextColumn, TimeRemainingColumn
 
-from warmup.bucket import Bucket
+from warmup.bucket import Bucket, spell_count
 from warmup.choice import Tuned
 from warmup.cli.live import LiveLine
 from warmup.outcome import BucketResult, name_of
@@ -21,6 +21,10 @@ class BuildProgress(LiveLine):
         super().__init__("buckets", TextColumn("left", markup=False), left)
         self._problems = self._buckets = 0
         self._note = note
+
+    def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
+        if len(buckets) > 1:
+            self.say(spell_count(buckets))
 
     def bucket_started(
         self, bucket: Bucket, index: int, total: int, *, weights_padded: bool

@@ -21,7 +21,19 @@ WORKER_INTERNALS: Final = (
 INTERNALS: Final = (
     *WORKER_INTERNALS,
     "torch._dynamo:reset()",
+    "torch._dynamo:mark_dynamic(t, index, hint_override, min, max)",
+    "torch._dynamo:maybe_mark_dynamic(t, index)",
+    "torch._dynamo.config:accumulated_recompile_limit",
+    "torch._dynamo.config:recompile_limit",
     "torch._dynamo.convert_frame:_compile(code)",
+    "torch._dynamo.eval_frame:_debug_get_cache_entry_list",
+    "torch._dynamo.exc:Unsupported",
+    "torch._dynamo.utils:CompilationMetrics.recompile_reason",
+    "torch._dynamo.utils:get_compilation_metrics()",
+    "torch._functorch.config:enable_autograd_cache",
+    "torch._guards:CompileContext.current_compile_id()",
+    "torch._guards:TracingContext.extract_stack()",
+    "torch._guards:TracingContext.get()",
     (
         "torch._inductor.choices:InductorChoices._finalize_template_configs"
         "(self, template_choices, kernel_inputs, templates, op_name, kwarg_overrides)"
@@ -66,6 +78,8 @@ INTERNALS: Final = (
     "torch._inductor.fx_passes.pad_mm:get_do_bench()",
     "torch._inductor.fx_passes.pad_mm:is_padded_faster(key, ori_time, pad_time)",
     "torch._inductor.fx_passes.pad_mm:should_exclude_padding_time(match, arg_name)",
+    "torch._inductor.graph:GraphLowering.codegen(self)",
+    "torch._inductor.graph:GraphLowering.compile_to_module(self)",
     "torch._inductor.ir:FlexibleLayout.get_fixed_layout_without_freezing(self)",
     "torch._inductor.kernel_inputs:MMKernelInputs.mat1mat2",
     "torch._inductor.kernel_inputs:MMKernelInputs.mnk_symbolic",
@@ -135,6 +149,12 @@ INTERNALS: Final = (
     "torch._inductor.virtualized:V",
     "torch._subclasses:FakeTensorMode",
     "torch.compiler.config:cache_key_tag",
+    "torch.fx.experimental.symbolic_shapes:ShapeEnv._default_value_range(self)",
+    (
+        "torch.fx.experimental.symbolic_shapes:ShapeEnv._get_stack_summary"
+        "(self, is_debug, framework_loc)"
+    ),
+    "torch.fx.experimental.symbolic_shapes:uninteresting_files()",
     "torch.utils._sympy.value_ranges:bound_sympy",
 )
 

@@ -6,6 +6,11 @@ import torch
 import torch._dynamo
 
 
-def mark_range(tensor: torch.Tensor, dim: int, low: int, high: int | None) -> None:
-    """Make the size *dim* of *tensor* dynamic from *low* to *high* in the compiles that follow."""
-    torch._dynamo.mark_dynamic(tensor, dim, min=low, max=high)
+def mark_range(
+    tensor: torch.Tensor, dim: int, low: int, high: int | None, *, hint: int | None = None
+) -> None:
+    """Make the size *dim* of *tensor* dynamic from *low* to *high* in the compiles that follow.
+
+    They choose for the size *hint*, by default that of *tensor*.
+    """
+    torch._dynamo.mark_dynamic(tensor, dim, hint_override=hint, min=low, max=high)

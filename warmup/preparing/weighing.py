@@ -49,14 +49,18 @@ def weigh(build: Build, buckets: Sequence[Bucket]) -> Prepared:
     """
     model = build.model.module
     found = find_groups(model)
-    asked: dict[Structure, tuple[Group, set[int]]] = {}
+    asked: dict[Structure, tuple[Group, set[Dim]]] = {}
     for bucket in buckets if found.groups else ():
         seen = rows_of(model, found.groups, partial(build.eager, bucket))
+        lowest = bucket.at(dict(bucket.lows))
+        least = rows_of(model, found.groups, partial(build.eager, lowest)) if bucket.lows else seen
         for group, counts in seen.items():
-            asked.setdefault(group.structure, (group, set()))[1].update(counts)
+            asked.setdefault(group.structure, (group, set()))[1].update(
+                map(Dim, least[group], counts)
+            )
     failed: dict[Structure, str] = {}
     for structure, (group, rows) in asked.items():
-        wanted = sorted(m for m in rows if build.lacks(structure.key(Dim.of(m))))
+        wanted = sorted((m for m in rows if build.lacks(structure.key(m))), key=_most)
         try:
             if wanted:
                 _weigh_group(build, group, wanted)
@@ -70,7 +74,13 @@ def weigh(build: Build, buckets: Sequence[Bucket]) -> Prepared:
     return replace(prepared, left=tuple(left))
 
 
-def _weigh_group(build: Build, group: Group, wanted: Iterable[int]) -> None:
+def _most(rows: Dim) -> int:
+    """Return the number of rows that a choice for *rows* is made for: their upper end."""
+    assert rows.high is not None
+    return rows.high
+
+
+def _weigh_group(build: Build, group: Group, wanted: Iterable[Dim]) -> None:
     """Measure *group* for the numbers of rows *wanted*, and save a row for each."""
     structure = group.structure
     own = structure.features
@@ -96,12 +106,12 @@ def _reverse(build: Build, structure: Structure, padded: Winner, as_is: Winner) 
             build.save(Tuned(key, _reversed(row, as_is, padded), ()))
 
 
-def _standing(structure: Structure, rows: Mapping[str, Row], wanted: Iterable[int]) -> int | None:
+def _standing(structure: Structure, rows: Mapping[str, Row], wanted: Iterable[Dim]) -> int | None:
     """Return the size that rows which are not measured now agree on, None without any.
 
     Where numbers of rows may differ, those that serve the weights as they are say nothing.
     """
-    measured = {structure.key(Dim.of(m)) for m in wanted}
+    measured = {structure.key(m) for m in wanted}
     sizes = {
         features_of(structure, row.winner)
         for key, row in rows.items()
@@ -116,7 +126,7 @@ def _is_about(structure: Structure, key: str) -> bool:
     return kind_of(key) is WEIGHT and parse_weight(key)[0] == structure
 
 
-def _quickest(build: Build, group: Group, wanted: Iterable[int]) -> int:
+def _quickest(build: Build, group: Group, wanted: Iterable[Dim]) -> int:
     """Return the padded size that is fastest with the library's kernels, over all rows together."""
     structure = group.structure
     sizes = padded_sizes(structure.features, structure.dtype)
@@ -131,7 +141,7 @@ def _quickest(build: Build, group: Group, wanted: Iterable[int]) -> int:
     return min(sizes, key=lambda size: (totals[size], size))
 
 
-def _contest(build: Build, group: Group, m: int, sizes: Sequence[int], on_miss: OnMiss) -> Tuned:
+def _contest(build: Build, group: Group, m: Dim, sizes: Sequence[int], on_miss: OnMiss) -> Tuned:
     """Return how stand-ins of *group* padded to each of *sizes* compare for *m* rows.
 
     Each is compiled as it would be served: tuned now or from the table, or with the library's
@@ -149,8 +159,8 @@ def _contest(build: Build, group: Group, m: int, sizes: Sequence[int], on_miss: 
     calls: dict[Winner, Callable[[int], object]] = {}
     with build.attached(lookup, on_miss), empty_caches(), torch.no_grad():
         for size in sizes:
-            calls[winner_of(structure, size)] = _call(build, group, m, size)
-        key, own = structure.key(Dim.of(m)), winner_of(structure, structure.features)
+            calls[winner_of(structure, size)] = _call(build, group, _most(m), size)
+        key, own = structure.key(m), winner_of(structure, structure.features)
         tuned = build.tuner.contest(key, own, calls)
     times = {} if tuned is None else _times(tuned)
     if tuned is None or len(times) < len(sizes):

@@ -1,0 +1,133 @@
+"""`warmup suggest`: what it prints, reads and refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from warmup.bucket import parse_buckets
+from warmup.cli import main
+from warmup.suggesting import suggest
+
+Done = subprocess.CompletedProcess[str]
+Command = Callable[..., Done]
+COUNTS = {16: 600, 200: 40, 560: 30, 2048: 1}
+WIDTH = 80
+
+
+@pytest.fixture
+def warmup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Command:
+    """``warmup("--max-buckets", "2")``: suggest for sizes.csv, within this process."""
+    lines = "".join(f"{size},{count}\n" for size, count in COUNTS.items())
+    (tmp_path / "sizes.csv").write_text(f"size,count\n{lines}")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str, histogram: str = "sizes.csv") -> Done:
+        with pytest.raises(SystemExit) as ended:
+            main(["suggest", "--histogram", histogram, *words])
+        shown = capsys.readouterr()
+        return subprocess.CompletedProcess(words, int(ended.value.code or 0), shown.out, shown.err)
+
+    return run
+
+
+def test_the_first_line_is_an_option(warmup: Command) -> None:
+    """The first line on stdout is what `build` takes, for the buckets of the last pick."""
+    flag, value = warmup("--max-buckets", "3").stdout.splitlines()[0].split(" ")
+    sizes = tuple(bucket.size_of("seqlen") for bucket in parse_buckets(value, None))
+    assert (flag, sizes) == ("--seqlens", suggest(COUNTS, max_buckets=3).best.sizes)
+
+
+def test_another_dim_is_an_option_too(warmup: Command) -> None:
+    """With --dim the first line binds that dim."""
+    assert warmup("--dim", "batch").stdout.startswith("--dims batch=16,200,560,2048\n")
+
+
+def test_the_curve_is_printed(warmup: Command) -> None:
+    """Each number of buckets has a line with its padded work and the share that is padding."""
+    lines = warmup("--max-buckets", "4").stdout.splitlines()
+    assert [line.split() for line in lines[lines.index("buckets  padded work  padding") + 1 :]] == [
+        ["1", "37.70x", "97.3%", "#" * 45],
+        ["2", "4.25x", "76.5%", "#" * 35],
+        ["3", "1.40x", "28.3%", "#" * 13],
+        ["4", "1.00x", "0.0%"],
+    ]
+
+
+def test_text_fits_a_terminal(warmup: Command) -> None:
+    """Every line but the option is at most 80 letters wide."""
+    lines = warmup("--cost", "quadratic", "--max-buckets", "64").stdout.splitlines()
+    assert max(map(len, lines[1:])) <= WIDTH
+
+
+def test_json_has_the_whole_curve(warmup: Command) -> None:
+    """The document has the buckets, their value for --seqlens and every pick."""
+    found = json.loads(warmup("--max-buckets", "2", "--multiple", "64", "--json").stdout)
+    best = suggest(COUNTS, max_buckets=2, multiple=64)
+    assert found["curve"] == [
+        {
+            "buckets": len(pick.sizes),
+            "sizes": list(pick.sizes),
+            "work": pick.work,
+            "padded": round(best.padded(pick), 6),
+        }
+        for pick in best.curve
+    ]
+    assert {name: value for name, value in found.items() if name != "curve"} == {
+        "dim": "seqlen",
+        "multiple": 64,
+        "cost": "linear",
+        "requests": 671,
+        "observed": 4,
+        "smallest": 16,
+        "largest": 2048,
+        "work": best.work,
+        "sizes": [64, 2048],
+        "value": "64,2048",
+        "padded": round(best.padded(best.best), 6),
+    }
+
+
+def test_a_dash_is_standard_input(warmup: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--histogram -` reads what is piped in."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"size": 7}\n9\n')))
+    assert warmup(histogram="-").stdout.startswith("--seqlens 7,9\n")
+
+
+@pytest.mark.parametrize(
+    ("histogram", "words", "said"),
+    [
+        ("absent.csv", (), "--histogram absent.csv: No such file or directory"),
+        ("sizes.csv", ("--dim", "a b"), "--dim: 'a b' is no name of a dim"),
+        ("sizes.csv", ("--max-buckets", "65"), "65 buckets cannot be suggested"),
+        ("sizes.csv", ("--multiple", "0"), "0 is no multiple"),
+    ],
+)
+def test_bad_input_is_one_error(
+    warmup: Command, histogram: str, words: tuple[str, ...], said: str
+) -> None:
+    """What cannot be used is one line on stderr, nothing on stdout, and code 3."""
+    done = warmup(*words, histogram=histogram)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+    assert done.stderr.startswith(f"error: {said}")
+
+
+def test_it_starts_without_torch(run_python: Callable[..., Done], tmp_path: Path) -> None:
+    """The command runs where torch, triton and rich cannot be imported."""
+    (tmp_path / "sizes").write_text("16\n560\n")
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'triton', 'rich', 'numpy'): sys.modules[name] = None\n"
+        "from warmup.cli import main\n"
+        "main(['suggest', '--histogram', 'sizes'])\n"
+    )
+    done = run_python("-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,134 @@
+"""`warmup.compile`: which artifact serves a call, each case in a process of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "tests/programs/serve_compiled.py"
+Serve = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def serve(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> Serve:
+    """``serve("range")``: what came of that case of the program."""
+
+    def serve(case: str) -> dict[str, Any]:
+        said = run_once(f"compiled-{case}", str(PROGRAM), case, **variables)[1]
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+    return serve
+
+
+@pytest.mark.parametrize("policy", ["range", "pad", "exact"])
+def test_every_size_gives_what_the_model_gives(serve: Serve, policy: str) -> None:
+    """In every bucket, beyond the last, with keyword arguments and nested ones."""
+    assert serve(policy)["error"] <= 1e-5
+
+
+def test_a_bucket_has_one_artifact_for_its_interval(serve: Serve) -> None:
+    """Twelve sizes, then twenty-five under fail_on_recompile: one artifact each."""
+    found = serve("range")
+    assert found["artifacts"] == {"n=1": 1, "n=2..16": 1, "n=17..256": 1, "n=257..560": 1}
+    assert found["recompiles"] == 0
+
+
+def test_a_padded_bucket_has_one_static_artifact(serve: Serve) -> None:
+    """All its sizes are padded to it."""
+    assert serve("pad")["artifacts"] == {"n=16": 1, "n=256": 1, "n=560": 1}
+
+
+def test_sizes_beyond_the_last_bucket_are_counted(serve: Serve) -> None:
+    """They are served uncompiled, and the report says so."""
+    found = serve("range")
+    assert found["outside"] == {"beyond the last bucket": 1}
+    assert found["text"] == (
+        "policy range: 4 of 4 buckets compiled, 0 recompiles, 1 calls beyond the last bucket"
+    )
+
+
+def test_exact_serves_the_buckets_alone(serve: Serve) -> None:
+    """Nine of twelve sizes are none; how often is told at the first, second, fourth, ... call."""
+    found = serve("exact")
+    assert found["outside"]["between two buckets"] == 9
+    assert len([line for line in found["said"] if "no bucket" in line]) == 4
+
+
+def test_sizes_can_be_refused(serve: Serve) -> None:
+    """With ``outside="error"`` a call that no bucket serves says so."""
+    assert serve("refused")["raised"] == [
+        "SizeError: n=600: outside of 1..560; send sizes that a bucket serves, or add a bucket"
+    ]
+
+
+def test_nothing_at_all_is_outside(serve: Serve) -> None:
+    """Size 0 is in no interval."""
+    assert serve("empty")["outside"] == {"beyond the last bucket": 1}
+
+
+def test_rows_that_depend_on_each_other_are_not_padded(serve: Serve) -> None:
+    """The first padded call shows it; the bucket is served uncompiled, with right results."""
+    found = serve("dependent")
+    assert found["error"] <= 1e-6
+    assert found["outside"] == {"dependent on padding": 3}
+    assert "n cannot be padded" in found["said"][0]
+
+
+def test_a_graph_that_breaks_is_told_once(serve: Serve) -> None:
+    """With its place; the parts are compiled, and the results are right."""
+    found = serve("broken")
+    assert found["error"] == 0.0
+    assert len(found["said"]) == len(found["breaks"]) == 1
+    assert f'(File "{PROGRAM}", line ' in found["breaks"][0]
+    assert found["artifacts"]["n=17..256"] == 1
+
+
+def test_a_size_that_decides_cannot_be_in_an_interval(serve: Serve) -> None:
+    """The guard is named; a bucket on one side of it is served."""
+    found = serve("narrow")
+    (raised,) = found["raised"]
+    assert raised.startswith("ModelError: sizes n=257..560 cannot share one artifact: ")
+    assert "the generated guard 401 <= size and size <= 560" in raised
+    assert found["artifacts"]["n=2..16"] == 1
+
+
+def test_a_dim_that_turns_out_static_is_told(serve: Serve) -> None:
+    """With the place in the model that made it so."""
+    (raised,) = serve("fixed")["raised"]
+    assert "specialized it to be a constant (560)" in raised
+    assert f'(File "{PROGRAM}", line ' in raised
+
+
+@pytest.mark.parametrize("policy", ["range", "pad"])
+def test_two_dims_are_served_together(serve: Serve, policy: str) -> None:
+    """Every combination that is called has one artifact; outputs are cut in both dims."""
+    found = serve(f"grid-{policy}")
+    assert found["error"] <= 1e-6
+    assert found["recompiles"] == 0
+    assert found["outside"] == {}
+
+
+def test_callers_from_several_threads_are_served(serve: Serve) -> None:
+    """Eight of them call all sizes at once: one artifact for each bucket, right results."""
+    found = serve("threads")
+    assert found["calls"] == 96
+    assert found["error"] <= 1e-5
+    assert set(found["artifacts"].values()) == {1}
+
+
+def test_warm_compiles_every_bucket(serve: Serve) -> None:
+    """From one call of any size; nothing is compiled afterwards."""
+    found = serve("warm")
+    assert found["artifacts"] == {"n=1": 1, "n=2..4": 1, "n=5..16": 1}
+    assert found["error"] <= 1e-6
+
+
+def test_the_tensors_of_callers_are_left_alone(serve: Serve) -> None:
+    """What is marked for the compiler is an alias."""
+    assert serve("warm")["marks"] == []

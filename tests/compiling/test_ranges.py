@@ -1,0 +1,49 @@
+"""Tables of ranges: built, and served strictly by `warmup.compile`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def said(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> dict[str, Any]:
+    """What the program said of a small MLP."""
+    program = str(ROOT / "tests/programs/serve_ranges.py")
+    model = f"{ROOT / 'examples/mlp.py'}:MLP"
+    found: dict[str, Any] = json.loads(
+        run_once("ranges", program, model, "table.json", **variables)[1]
+    )
+    return found
+
+
+def test_a_build_tunes_every_interval(said: dict[str, Any]) -> None:
+    """Size 1 apart, then up to each bucket; each agrees with eager."""
+    names = [name for name, _, _ in said["buckets"]]
+    assert names == ["seqlen=1", "seqlen=2..16", "seqlen=17..64"]
+    assert max(error for _, _, error in said["buckets"]) < 1e-3
+
+
+def test_a_row_is_about_its_range(said: dict[str, Any]) -> None:
+    """A dynamic size is spelled with both ends, in what follows the product too."""
+    keys = [key for key in said["keys"] if " m=17..64 " in key]
+    assert len(keys) == 2
+    assert any("f32[17..64,256]" in key for key in keys)
+
+
+def test_a_table_of_ranges_answers_all_that_is_asked(said: dict[str, Any]) -> None:
+    """Served strictly at eight sizes in any order: each row hits, nothing is measured."""
+    assert said["hits"] == said["keys"]
+    assert (said["misses"], said["uncovered"]) == ({}, {})
+    assert said["error"] < 1e-4
+
+
+def test_each_interval_has_one_artifact(said: dict[str, Any]) -> None:
+    """Whatever size of it comes first."""
+    assert said["artifacts"] == {"seqlen=1": 1, "seqlen=2..16": 1, "seqlen=17..64": 1}

@@ -1,0 +1,55 @@
+"""Build a table of ranges, and serve every interval of it strictly by `warmup.compile`.
+
+    python serve_ranges.py MODEL.py:NAME TABLE.json
+
+Prints as JSON the keys of the table, how the buckets went, and what the report of the table says.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+
+import warmup
+from warmup.models import load_model
+
+
+def main() -> None:
+    """Build, then serve."""
+    spelled, path = sys.argv[1:]
+    built = warmup.build(spelled, seqlens="16,64", out=path, device="cpu", policy="range")
+    loaded = load_model(spelled)
+    torch.compiler.reset()
+    served = warmup.compile(
+        loaded.module,
+        dims={"hidden_states": {0: "seqlen"}},
+        buckets="16,64",
+        table=path,
+        on_miss="strict",
+    )
+    errors = []
+    assert loaded.example_inputs is not None
+    for n in (40, 3, 64, 1, 17, 2, 16, 63):
+        x: Any = loaded.example_inputs(n)
+        with torch.no_grad():
+            errors.append((served(x) - loaded.module(x)).abs().max().item())
+    assert served.handle is not None
+    found = served.handle.report()
+    said = {
+        "keys": sorted(built.table.rows),
+        "buckets": [[result.name, result.tuned, result.error] for result in built.buckets],
+        "hits": sorted(found.hits),
+        "misses": dict(found.misses),
+        "uncovered": dict(found.uncovered),
+        "error": max(errors),
+        "artifacts": dict(served.report().artifacts),
+    }
+    served.close()
+    sys.stdout.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    main()

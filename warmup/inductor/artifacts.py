@@ -1,0 +1,77 @@
+"""Artifacts of one model that do not know of each other: one for each bucket.
+
+torch.compile keeps what it compiled by code object, shares a limit on recompiles among them, and
+looks through all of them at each call. A function with a code object of its own has its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+from torch._dynamo.exc import Unsupported
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
+from warmup.errors import ModelError
+
+Call = Callable[..., Any]
+_SIZE: Final = re.compile(r"L\['\w+'\]\S*\.size\(\)\[\d+\]")  # of an input, as guards name it
+_USER_CODE: Final = "from user code:"
+_STACK: Final = "User stack:"
+
+
+def apart(model: Call, name: str) -> Call:
+    """Return a function that calls *model*, compiled apart from every other one."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model(*args, **kwargs)
+
+    call.__code__ = call.__code__.replace(co_name=name)
+    return call
+
+
+def compile_apart(entry: Call, mode: str | None, *, whole: bool) -> Call:
+    """Return *entry* compiled in *mode*, as one graph when *whole*.
+
+    Marked dims alone are dynamic then. Where the graph breaks, sizes in the parts after a break are
+    marked by nobody, and become dynamic when they change.
+    """
+    if whole:
+        return torch.compile(entry, dynamic=False, fullgraph=True, mode=mode)
+    return torch.compile(entry, mode=mode)
+
+
+def artifacts_of(entry: Call) -> int:
+    """Return how many artifacts *entry*, a function that `apart` made, has."""
+    return len(_debug_get_cache_entry_list(entry.__code__))
+
+
+def break_in(error: BaseException) -> str | None:
+    """Return where and why a graph breaks, None when *error* is another one."""
+    if not isinstance(error, Unsupported):
+        return None
+    return _told(str(error), _USER_CODE)
+
+
+def range_error(error: BaseException, interval: str) -> ModelError | None:
+    """Return what to raise when a dim cannot be dynamic in *interval*; None for another *error*."""
+    if not isinstance(error, ConstraintViolationError):
+        return None
+    told = _SIZE.sub("size", _told(str(error), _STACK))
+    return ModelError(
+        f"sizes {interval} cannot share one artifact: {told}",
+        "end a bucket there (`warmup explain` tells where), or use the policy exact or pad",
+    )
+
+
+def _told(text: str, mark: str) -> str:
+    """Return the reason in an error of dynamo, and the place in the model that it names."""
+    reason, _, stack = text.partition(mark)
+    lines = [line.strip(" -") for line in reason.splitlines() if line.strip()]
+    violated = [line for line in lines[1:] if not line.startswith("For more")]
+    first = violated[0] if lines[0].startswith("Constraints violated") and violated else lines[0]
+    places = [line.strip() for line in stack.splitlines() if line.strip().startswith("File ")]
+    return f"{first} ({places[-1]})" if places else first
