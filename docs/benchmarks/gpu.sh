@@ -3,6 +3,8 @@
 #   docs/benchmarks/gpu.sh OUT tests|builds-llama|builds-swiglu|bad|compare-llama|compare-swiglu|bench-mm|bench-layers
 #   docs/benchmarks/gpu.sh OUT build-products CLASS|compare-products CLASS|unaligned CLASS|exhaustive
 #   docs/benchmarks/gpu.sh OUT ship llama|qwen|swiglu|mlp|vision-linear|products [SECONDS [SEQLENS]]
+#   docs/benchmarks/gpu.sh OUT shapes llama|swiglu
+#   docs/benchmarks/gpu.sh OUT explain
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -100,6 +102,21 @@ ship) # a shipped table, completed as far as SECONDS last; its rows go on from t
   timeout "${4:-540}" python3 -m warmup build "${words[@]}" --search wide --out "$table" \
     --timings "$out/${table##*/}l" 2>&1 | tail -12 || echo "stopped: $?"
   [ "$table" -ef "$out/${table##*/}" ] || cp "$table" "$out/"
+  ;;
+explain) # the sizes at which torch.compile makes another artifact of the layer of the first question
+  python3 -m warmup explain --model examples/mlp.py:VisionLinear --seqlens 560,1024,2048 \
+    --input "hidden_states=[seqlen,3420]:bf16" --largest 8192 | tee "$out/explain.txt"
+  ;;
+shapes) # a mix of sizes, from a table of ranges
+  case $3 in
+  llama) model=examples/llama_block.py:LlamaBlocks axis=hidden_states:1:seqlen ;;
+  swiglu) model=examples/vision_block.py:SwiGLU axis=hidden_states:0:seqlen ;;
+  esac
+  python3 -m warmup build --model $model --seqlens 16,256,560,1024,2048 --policy range --search wide \
+    --out "$out/ranges-$3.json" 2>&1 | tail -12
+  python3 docs/benchmarks/shapes.py --model $model --axis $axis --buckets 16,256,560,1024,2048 \
+    --table "$out/ranges-$3.json" --ways eager,dynamic-smallest,dynamic-largest,static,range \
+    --results "$out/shapes-$3.json"
   ;;
 exhaustive) # one product in every search
   for search in default wide exhaustive; do
