@@ -129,6 +129,16 @@ def test_warm_compiles_every_bucket(serve: Serve) -> None:
     assert found["error"] <= 1e-6
 
 
+def test_ranges_that_overlap_have_caches_of_their_own(serve: Serve) -> None:
+    """Three ladders over one cache folder: no artifact of another range is taken."""
+    assert serve("ladders")["error"] <= 1e-5
+
+
+def test_the_same_ranges_are_served_from_the_caches(serve: Serve) -> None:
+    """A ladder that was compiled before finds both of its artifacts there."""
+    assert serve("ladders")["from_cache"] >= 2
+
+
 def test_the_tensors_of_callers_are_left_alone(serve: Serve) -> None:
     """What is marked for the compiler is an alias."""
     assert serve("warm")["marks"] == []

@@ -217,6 +217,24 @@ def warm() -> dict[str, Any]:
     return {"error": max(errors), "marks": marks, **told(served)}
 
 
+def ladders() -> dict[str, Any]:
+    """Three ladders whose intervals overlap, one after the other, over the same caches on disk."""
+    model = Block().eval()
+    dims = {"x": {0: "n"}, "mask": ("n",), "extra.bias.0": ("n", None)}
+    errors = []
+    for buckets in ("16,64", "16,200", "64,100"):
+        torch.compiler.reset()
+        served = warmup.compile(model, dims=dims, buckets=buckets)
+        errors += [call(served, model, n) for n in (5, 40, 64, 60)]
+    torch.compiler.reset()
+    again = warmup.compile(model, dims=dims, buckets="16,64")
+    before = torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"]
+    errors += [call(again, model, n) for n in (5, 40)]
+    hits = torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"] - before
+    aot = torch._dynamo.utils.counters["aot_autograd"]["autograd_cache_hit"]
+    return {"error": max(errors), "from_cache": max(hits, aot), **told(again)}
+
+
 CASES: dict[str, Any] = {
     "range": lambda: block("range"),
     "pad": lambda: block("pad", independent=("n",)),
@@ -231,6 +249,7 @@ CASES: dict[str, Any] = {
     "grid-pad": lambda: grid("pad"),
     "threads": threads,
     "warm": warm,
+    "ladders": ladders,
 }
 
 

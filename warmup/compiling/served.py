@@ -18,7 +18,14 @@ from warmup.compiling.call import Arguments, Place
 from warmup.compiling.compiled import Outside
 from warmup.errors import ModelError, SizeError
 from warmup.events import logger
-from warmup.inductor.artifacts import apart, artifacts_of, break_in, compile_apart, range_error
+from warmup.inductor.artifacts import (
+    apart,
+    artifacts_of,
+    break_in,
+    caches_of,
+    compile_apart,
+    range_error,
+)
 from warmup.inductor.ranges import mark_range
 
 Call = Callable[..., Any]
@@ -143,7 +150,8 @@ class RangeBucket(Bucket):
             return tensor
 
         try:
-            return super()._compile(*self.subject.replace(args, kwargs, mark))
+            with caches_of(f"warmup-{self}"):
+                return super()._compile(*self.subject.replace(args, kwargs, mark))
         except Exception as error:
             narrower = range_error(error, str(self))
             if narrower is None:

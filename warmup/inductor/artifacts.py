@@ -6,11 +6,13 @@ looks through all of them at each call. A function with a code object of its own
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
+import torch.compiler.config as compiler_config
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.exc import Unsupported
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
@@ -42,6 +44,19 @@ def compile_apart(entry: Call, mode: str | None, *, whole: bool) -> Call:
     if whole:
         return torch.compile(entry, dynamic=False, fullgraph=True, mode=mode)
     return torch.compile(entry, mode=mode)
+
+
+@contextlib.contextmanager
+def caches_of(name: str) -> Iterator[None]:
+    """Let what this thread compiles have entries of its own in inductor's caches, by *name*.
+
+    The range of a dim is not in their keys, but in the guards of their entries: an entry for a
+    range that overlaps with another is taken, and fails (torch/_inductor/codecache.py).
+    """
+    config: Any = compiler_config  # its functions are made at run time
+    before = config.cache_key_tag
+    with config.patch(cache_key_tag=f"{before}+{name}" if before else name):
+        yield
 
 
 def artifacts_of(entry: Call) -> int:
