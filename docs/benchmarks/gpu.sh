@@ -49,13 +49,14 @@ build-products | compare-products) # the layers of Llama-3-8B with one epilogue:
     sizes+=(--dims "$shape;m=16,64,256,560,1024,2048")
   done
   case $2 in
-  build-products)
+  build-products) # all four classes write to one table, at once if there are four GPUs
     python3 -m warmup build --model "examples/products.py:$3" "${sizes[@]}" --search wide \
-      --out "$out/products-$3.json" --timings "$out/products-$3.jsonl" 2>&1 | tail -4
+      --out tables/nvidia-h200/products.bf16.json --timings "$out/products-$3.jsonl" 2>&1 | tail -4
+    cp tables/nvidia-h200/products.bf16.json "$out/"
     ;;
   compare-products)
     python3 -m warmup compare --model "examples/products.py:$3" "${sizes[@]}" \
-      --table "$out/products-$3.json" --rounds 12 --launch cudagraph --no-charts --out "$out/$3"
+      --table tables/nvidia-h200/products.bf16.json --rounds 12 --launch cudagraph --no-charts --out "$out/$3"
     ;;
   esac
   ;;
