@@ -20,19 +20,19 @@ from warmup.models import load_model
 def main() -> None:
     """Build, then serve."""
     spelled, path = sys.argv[1:]
-    built = warmup.build(spelled, seqlens="16,64", out=path, device="cpu", policy="range")
+    built = warmup.build(spelled, seqlens="16", out=path, device="cpu", policy="range")
     loaded = load_model(spelled)
     torch.compiler.reset()
     served = warmup.compile(
         loaded.module,
         dims={"hidden_states": {0: "seqlen"}},
-        buckets="16,64",
+        buckets="16",
         table=path,
         on_miss="strict",
     )
     errors = []
     assert loaded.example_inputs is not None
-    for n in (40, 3, 64, 1, 17, 2, 16, 63):
+    for n in (3, 1, 16, 2, 9):
         x: Any = loaded.example_inputs(n)
         with torch.no_grad():
             errors.append((served(x) - loaded.module(x)).abs().max().item())

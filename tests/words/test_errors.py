@@ -13,6 +13,7 @@ SAMPLES = [
     errors.SettingsError("what", "do"),
     errors.ProblemError("not a GEMM key"),
     errors.ModelError("what", "do"),
+    errors.SizeError("what", "do"),
     errors.TableError("what"),
     errors.TableNotFoundError("no table at x", ("a", "b")),
     errors.TableFormatError("x.json", "/rows/gemm", "unknown field"),
