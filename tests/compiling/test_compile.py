@@ -89,10 +89,18 @@ def test_a_graph_that_breaks_is_told_once(serve: Serve) -> None:
 def test_a_size_that_decides_cannot_be_in_an_interval(serve: Serve) -> None:
     """The guard is named; a bucket on one side of it is served."""
     found = serve("narrow")
-    (raised,) = found["raised"]
+    raised, again = found["raised"]
+    assert raised == again
     assert raised.startswith("ModelError: sizes n=257..560 cannot share one artifact: ")
     assert "the generated guard 401 <= size and size <= 560" in raised
     assert found["artifacts"]["n=2..16"] == 1
+
+
+def test_what_cannot_be_compiled_is_not_tried_again(serve: Serve) -> None:
+    """The first call of the interval traces the model, the next one raises at once."""
+    first, _, again = serve("narrow")["traced"]
+    assert first > 0
+    assert again == 0
 
 
 def test_a_dim_that_turns_out_static_is_told(serve: Serve) -> None:

@@ -151,15 +151,19 @@ def told(served: Any) -> dict[str, Any]:
 def one(model: nn.Module, sizes: tuple[int, ...], **settings: Any) -> dict[str, Any]:
     """A model of one input under *settings*."""
     served = warmup.compile(model.eval(), dims={"x": {0: "n"}}, buckets="16,256,560", **settings)
-    errors, raised = [], []
+    errors, raised, traced = [], [], []
+    times = torch._dynamo.utils.compilation_time_metrics.setdefault("_compile.compile_inner", [])
     for n in sizes:
         x = torch.randn(n, 32)
+        before = len(times)
         with torch.no_grad():
             try:
                 errors.append(largest_error(served(x), model(x)))
             except warmup.WarmupError as error:
                 raised.append(f"{type(error).__name__}: {error}")
-    return {"error": max(errors, default=0.0), "raised": raised, **told(served)}
+        traced.append(len(times) - before)
+    told_of = {"raised": raised, "traced": traced, **told(served)}
+    return {"error": max(errors, default=0.0), **told_of}
 
 
 def grid(policy: str) -> dict[str, Any]:
@@ -248,7 +252,7 @@ CASES: dict[str, Any] = {
     "exact": lambda: block("exact"),
     "dependent": lambda: one(Centered(), (16, 5, 9, 16), policy="pad", independent=("n",)),
     "broken": lambda: one(Broken(), (5, 200, 300, 7, 100), policy="range"),
-    "narrow": lambda: one(Narrow(), (300, 5), policy="range"),
+    "narrow": lambda: one(Narrow(), (300, 5, 310), policy="range"),
     "fixed": lambda: one(Fixed(), (300,), policy="range"),
     "refused": lambda: one(Narrow(), (600,), policy="exact", outside="error"),
     "empty": lambda: one(Block(), (0,), policy="range"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from warmup.bucket import (
@@ -99,11 +99,17 @@ def test_a_range_doubles_or_steps_to_its_end(text: str, sizes: tuple[int, ...]) 
     assert parse_sizes(text, "--seqlens") == sizes
 
 
-@given(st.integers(1, 2**31 - 1), st.integers(1, 2**31 - 1), st.none() | st.integers(2**19, 2**31))
+LARGEST_SIZE = 2**31 - 1
+# The smallest step at which every range keeps to the limit, whichever its ends are.
+LEAST_STEP = -(-(LARGEST_SIZE - 1) // (MAX_BUCKETS - 1))
+SIZES = st.integers(1, LARGEST_SIZE)
+
+
+@given(SIZES, SIZES, st.none() | st.integers(LEAST_STEP, LARGEST_SIZE))
+@example(1, LARGEST_SIZE, LEAST_STEP)
 def test_a_range_covers_its_ends(one: int, other: int, step: int | None) -> None:
     """A range ascends from its start to its end, in gaps of the step or of the size before."""
     start, end = sorted((one, other))
-    step = step if step is None else min(step, 2**31 - 1)
     sizes = parse_sizes(f"{start}..{end}{'' if step is None else f':{step}'}", "--seqlens")
     gaps = [b - a - (a if step is None else step) for a, b in itertools.pairwise(sizes)]
     assert (sizes[0], sizes[-1]) == (start, end)

@@ -136,6 +136,8 @@ class Bucket:
 class RangeBucket(Bucket):
     """One dynamic artifact for the whole interval, chosen for its upper end."""
 
+    _narrower: ModelError | None = None
+
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Call, Any]:
         made: set[int] = set()
 
@@ -156,7 +158,14 @@ class RangeBucket(Bucket):
             narrower = range_error(error, str(self))
             if narrower is None:
                 raise
+            self._narrower = narrower
+            self.call = self._refuse
             raise narrower from error
+
+    def _refuse(self, *_args: Any, **_kwargs: Any) -> Any:
+        """Raise what compiling raised: it takes seconds, and would raise it again."""
+        assert self._narrower is not None
+        raise self._narrower
 
 
 @dataclass(frozen=True, slots=True)
