@@ -190,12 +190,21 @@ def variables(run_once: Callable[..., tuple[Path, str]]) -> dict[str, str]:
     Where the caches are empty, every process first compiles and loads one probe for each set of
     vector instructions: 6 s, more than most models here. They are tried here, once; if this CPU
     runs what it reports, inductor is told so. The caches themselves still start empty: neither a
-    probe nor a graph, a kernel or a timing is carried over. And threads that wait sleep, since the
-    workers share the cores.
+    probe nor a graph, a kernel or a timing is carried over. Of a source that several processes
+    write, the compiler's answer is a copy (`programs/g++`). And threads that wait sleep, since
+    the workers share the cores.
     """
-    _, said = run_once("probes", "-c", _PROBES)
+    folder, said = run_once("probes", "-c", _PROBES)
     probed = {"TORCHINDUCTOR_VEC_ISA_OK": "1"} if said == "1\n" else {}
-    return {"OMP_WAIT_POLICY": "passive", **probed}
+    outputs = folder / "compiled"
+    outputs.mkdir(exist_ok=True)
+    return {
+        "OMP_WAIT_POLICY": "passive",
+        "CXX": str(ROOT / "tests" / "programs" / "g++"),
+        "TESTS_CXX": os.environ.get("CXX", "g++"),
+        "TESTS_CXX_OUTPUTS": str(outputs),
+        **probed,
+    }
 
 
 @pytest.fixture(scope="module", autouse=True)
