@@ -16,9 +16,9 @@ WORDS = {
     *{"errors", "events", "files", "bucket", "axis", "histogram", "runtime", "choice"},
     *{"kind", "kinds", "problem", "padding", "kernel", "weight", "spelling"},
     *{"method", "samples", "peaks", "trial", "judging", "child"},
-    *{"search", "tile", "guard"},
+    *{"search", "tile", "guard", "regret"},
 }
-PARTS = {"table", "inductor", "measuring"}
+PARTS = {"table", "bundle", "inductor", "measuring"}
 VERBS = {
     *{
         "lookup",
@@ -36,12 +36,13 @@ VERBS = {
         "standin",
         "operands",
     },
-    *{"serving", "preparing", "running", "checking", "priming", "diagnosing"},
+    *{"report", "serving", "preparing", "running", "checking", "priming", "diagnosing"},
     *{"auditing", "ledger", "misses", "exposition"},
     *{"tuner", "trialing", "fusing", "inquiry", "precision", "comparing", "benching", "charts"},
-    *{"explaining"},
+    *{"explaining", "elsewhere"},
     *{"compiling", "dynamic"},
     *{"suggesting"},
+    *{"packing", "unpacking"},
 }
 EDGES = {"", "__main__", "cli", "startup"}
 FLOORS = {name: floor for floor, names in enumerate((WORDS, PARTS, VERBS, EDGES)) for name in names}
@@ -55,6 +56,7 @@ THIRD_PARTY = {
     "destination": {"torch"},
     "ground": {"torch"},
     "tuner": {"torch"},
+    "unpacking": {"torch"},
     "serving": {"torch"},
     "trialing": {"torch"},
     "fusing": {"torch"},

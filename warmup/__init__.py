@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from warmup.errors import (
         AdapterError,
         BuildError,
+        BundleError,
         ContradictionWarning,
         MissError,
         ModelError,
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from warmup.outcome import BuildReport
     from warmup.preparing.prepare import Prepared, prepare
     from warmup.priming import prime
-    from warmup.serving import Handle, Report, install
+    from warmup.report import Report
+    from warmup.serving import Handle, install
     from warmup.suggesting import Suggestion, suggest
     from warmup.table.store import read as load
 
@@ -49,6 +51,7 @@ _HOMES = {
     "AuditReport": "auditing",
     "BuildError": "errors",
     "BuildReport": "outcome",
+    "BundleError": "errors",
     "CheckReport": "checking",
     "CompiledModel": "compiling.compiled",
     "CompiledReport": "compiling.compiled",
@@ -60,7 +63,7 @@ _HOMES = {
     "ModelError": "errors",
     "Prepared": "preparing.prepare",
     "ProblemError": "errors",
-    "Report": "serving",
+    "Report": "report",
     "SettingsError": "errors",
     "SizeError": "errors",
     "StaleTableWarning": "errors",
@@ -86,6 +89,7 @@ __all__ = [
     "AuditReport",
     "BuildError",
     "BuildReport",
+    "BundleError",
     "CheckReport",
     "CompiledModel",
     "CompiledReport",

@@ -17,7 +17,7 @@ from warmup.table.merge import combine
 from warmup.table.store import read
 from warmup.weight import WEIGHT
 
-FAILURES: Final = ("miss", "uncovered", "silent", "diverged")
+FAILURES: Final = ("miss", "uncovered", "silent", "diverged", "outside")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,10 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What the runs of one table did: decisions, misses by reason, measurements by site."""
+    """What the runs of one table did: decisions, misses by reason, measurements by site.
+
+    ``outside`` is as in `AuditReport`.
+    """
 
     runs: int
     silent: int
@@ -57,6 +60,7 @@ class Counts:
     from_cache: int
     cached_decisions: int
     cached_misses: int
+    outside: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +69,11 @@ class AuditReport:
 
     ``unused`` are the table's rows that no run asked for, None when no table could be read;
     ``silent`` are the runs without a decision, their own or that of a cached graph;
-    ``cached_misses`` are those decisions of cached graphs that no row had answered; ``diverged`` is
-    where runs of one table, or ranks, disagree; ``by_digest`` counts for each table; and
-    ``damaged`` counts lines that carry the marker but cannot be read.
+    ``cached_misses`` are those decisions of cached graphs that no row had answered; ``outside``
+    are calls that no artifact of `warmup.compile` served, by reason, up to the last that was told,
+    which are the first, the second, the fourth and so on; ``diverged`` is where runs of one table,
+    or ranks, disagree; ``by_digest`` counts for each table; and ``damaged`` counts lines that carry
+    the marker but cannot be read.
     """
 
     runs: int
@@ -80,6 +86,7 @@ class AuditReport:
     from_cache: int
     cached_decisions: int
     cached_misses: int
+    outside: Mapping[str, int]
     silent: tuple[str, ...]
     diverged: tuple[Divergence, ...]
     unused: tuple[str, ...] | None
@@ -106,6 +113,7 @@ class AuditReport:
             "uncovered": bool(self.uncovered),
             "silent": bool(self.silent) or self.runs == 0,
             "diverged": bool(self.diverged),
+            "outside": bool(self.outside),
         }
         return tuple(name for name in wanted if found[name])
 
@@ -140,6 +148,7 @@ def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> Aud
         from_cache=sum(run.from_cache for run in runs),
         cached_decisions=sum(run.cached_decisions for run in runs),
         cached_misses=sum(run.cached_misses for run in runs),
+        outside=dict(_sum(run.outside for run in runs)),
         silent=tuple(run.name for run in runs if run.is_silent),
         diverged=(*_ranks_apart(runs), *_choices_apart(runs)),
         unused=_unused(ledger, table),
@@ -172,6 +181,7 @@ def _counts(runs: Sequence[Run]) -> Counts:
         from_cache=sum(run.from_cache for run in runs),
         cached_decisions=sum(run.cached_decisions for run in runs),
         cached_misses=sum(run.cached_misses for run in runs),
+        outside=dict(_sum(run.outside for run in runs)),
     )
 
 

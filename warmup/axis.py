@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -116,7 +117,10 @@ def parse_ladders(
 
 def _ladder(name: str, sizes: Sizes) -> tuple[int, ...]:
     text = sizes if isinstance(sizes, str) else ",".join(map(str, sizes))
-    ladder = parse_sizes(text, f"buckets {name}")
+    return _ascending(name, parse_sizes(text, f"buckets {name}"))
+
+
+def _ascending(name: str, ladder: tuple[int, ...]) -> tuple[int, ...]:
     for before, after in itertools.pairwise(ladder):
         if after <= before:
             raise SettingsError(
@@ -124,6 +128,25 @@ def _ladder(name: str, sizes: Sizes) -> tuple[int, ...]:
                 "list sizes in ascending order: each bucket serves what lies above the one before",
             )
     return ladder
+
+
+def ladders_of(buckets: Sequence[Bucket]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of each dim of *buckets*, which ascend and of which they are the product.
+
+    Raises:
+        SettingsError: sizes do not ascend, or *buckets* are not every combination of them.
+    """
+    ladders: dict[str, dict[int, None]] = {}
+    for bucket in buckets:
+        for name, size in bucket.sizes:
+            ladders.setdefault(name, {})[size] = None
+    count = math.prod(map(len, ladders.values()))
+    if count != len(buckets) or any(len(bucket.sizes) != len(ladders) for bucket in buckets):
+        raise SettingsError(
+            f"{len(buckets)} buckets are not every combination of their sizes, {count}",
+            "ranges need a product of dims: give --dims once, or build exact buckets",
+        )
+    return {name: _ascending(name, tuple(sizes)) for name, sizes in ladders.items()}
 
 
 def intervals_of(ladder: Sequence[int]) -> tuple[Interval, ...]:
@@ -141,21 +164,10 @@ def widened(buckets: Sequence[Bucket]) -> tuple[Bucket, ...]:
     """Return *buckets* that serve all sizes down to the bucket before each, and size 1 apart.
 
     Raises:
-        SettingsError: they are not every combination of the sizes of their dims.
+        SettingsError: as `ladders_of`.
     """
-    ladders: dict[str, set[int]] = {}
-    for bucket in buckets:
-        for name, size in bucket.sizes:
-            ladders.setdefault(name, set()).add(size)
-    count = 1
-    for sizes in ladders.values():
-        count *= len(sizes)
-    if count != len(buckets):
-        raise SettingsError(
-            f"{len(buckets)} buckets are not every combination of their sizes, {count}",
-            "ranges need a product of dims: give --dims once, or build exact buckets",
-        )
-    steps = [[(name, one) for one in intervals_of(sorted(ladders[name]))] for name in ladders]
+    ladders = ladders_of(buckets)
+    steps = [[(name, one) for one in intervals_of(ladder)] for name, ladder in ladders.items()]
     return tuple(
         Bucket(
             tuple((name, one.high) for name, one in some),

@@ -14,7 +14,9 @@ from warmup.extent import parse_extent
 from warmup.ground import find_ground
 from warmup.method import Search
 from warmup.outcome import SILENT, BuildReport, Observer
+from warmup.packing import pack, spell_inputs
 from warmup.policies import DEFAULT_MODE, Asked
+from warmup.priming import MODES
 from warmup.table.codec import digest_of
 from warmup.table.store import (
     check_writable,
@@ -43,6 +45,8 @@ def build(
     budget: str | float | None = None,
     pad_weights: bool | None = None,
     policy: str = ShapePolicy.EXACT,
+    bundle: bool = False,
+    bundle_graphs: str | None = None,
     force: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
@@ -58,7 +62,9 @@ def build(
     model both ways. Buckets are of their sizes alone; with the *policy* ``range`` each serves the
     sizes down to the bucket before it too, in one graph, which is compared with eager at its lower
     end and in the middle as well. Each finished problem is on disk before the next one starts. In
-    each run of a bucket the model, compiled from the table alone, is compared with eager.
+    each run of a bucket the model, compiled from the table alone, is compared with eager. With
+    *bundle* the kernels that serving compiles are written beside the table, see `packing`; with
+    *bundle_graphs*, the mode of the server's torch.compile, its graphs too.
 
     Raises:
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
@@ -66,11 +72,16 @@ def build(
             or cannot be written.
         OutputMismatchError: a bucket's output disagrees with eager; its new rows were removed.
         NothingRecordedError: no bucket asked for a GEMM choice.
+        BundleError: the bundle could not be made; the table is complete.
     """
     started = time.monotonic()
     extent = parse_extent(search, budget)
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
+    if bundle_graphs is not None and bundle_graphs not in MODES:
+        raise SettingsError(
+            f"bundle_graphs={bundle_graphs!r} is not a mode", f"use one of {', '.join(MODES)}"
+        )
     buckets = parse_buckets(seqlens, dims)
     if policy == ShapePolicy.RANGE:
         buckets = widened(buckets)
@@ -127,6 +138,12 @@ def build(
             "the model asked inductor for no GEMM choice in any bucket",
             "it has no mm-like op with several candidates under these backends on this device",
         )
+    packed = None
+    if bundle or bundle_graphs is not None:
+        work.observer.packing_started()
+        words = spell_inputs(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
+        words.append(f"--device={ground.device}")
+        packed = pack(path, model, ground.runtime, words, bundle_graphs)
     final = read(path)
     return BuildReport(
         path,
@@ -139,4 +156,5 @@ def build(
         not_fused=dict(tuner.not_fused),
         prepared=prepared,
         peaks=tuner.known_peaks,
+        bundle=packed,
     )

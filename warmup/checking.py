@@ -11,16 +11,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from warmup.bucket import Bucket
 from warmup.choice import Family
-from warmup.errors import AdapterError, SettingsError, TableError
+from warmup.errors import AdapterError, BundleError, SettingsError, TableError
 from warmup.kinds import kind_of
 from warmup.runtime import Mismatch, Runtime, closed_gate, compare_runtimes
 from warmup.table import Table
 from warmup.table.codec import digest_of
 from warmup.table.store import find
+from warmup.unpacking import read_fitting
+
+if TYPE_CHECKING:
+    from warmup.unpacking import Unpacked
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 # What most often keeps torch._dynamo from being imported: no temporary folder, or no user name.
@@ -68,7 +72,7 @@ class CheckReport:
     """What is known of a table here. ``problems`` keep it from being ready; ``remarks`` do not.
 
     ``table`` and ``digest`` are None when the file is invalid, ``here`` when this machine could
-    not be described.
+    not be described, ``bundle`` when none was unpacked.
     """
 
     state: State
@@ -80,6 +84,7 @@ class CheckReport:
     here: Runtime | None = None
     mismatches: tuple[Mismatch, ...] = ()
     buckets: tuple[PrimedBucket, ...] = ()
+    bundle: Unpacked | None = None
 
     @property
     def rows(self) -> Mapping[str, int]:
@@ -99,10 +104,12 @@ def check(
     device: str = "auto",
     expect_digest: str | None = None,
     here: Runtime | None = None,
+    bundle: str | os.PathLike[str] | None = None,
 ) -> CheckReport:
     """Return whether the file *table* is whole, the expected one, and usable on this machine.
 
-    *here* states another machine than this one; then torch is not imported.
+    A *bundle* must fit both; nothing is unpacked. *here* states another machine than this one;
+    then torch is not imported.
 
     Raises:
         SettingsError: *expect_digest* is not a SHA-256 digest.
@@ -127,7 +134,18 @@ def check(
     )
     report = _compare_digest(report, expect_digest)
     report = _describe_here(report, found.table, device) if here is None else report
-    return _compare_machines(report, found.table)
+    report = _compare_machines(report, found.table)
+    return report if bundle is None else _compare_bundle(report, Path(bundle))
+
+
+def _compare_bundle(report: CheckReport, path: Path) -> CheckReport:
+    if report.state is not State.READY or report.here is None or report.digest is None:
+        return report
+    try:
+        read_fitting(path, report.digest, report.here)
+    except BundleError as error:
+        return report.with_problems(State.PARTLY, f"bundle {path}: {error.reason}")
+    return report
 
 
 def _compare_digest(report: CheckReport, expected: str | None) -> CheckReport:

@@ -121,7 +121,8 @@ class Scope(StrEnum):
 class Timing:
     """One candidate's median time in microseconds, or why it has none.
 
-    ``fused_us`` is that with what can be fused into it, where that was timed.
+    ``fused_us`` is that with what can be fused into it, where that was timed. ``along_us`` are its
+    times at smaller sizes of the key's range, by size, where it was run there.
     """
 
     winner: Winner
@@ -129,6 +130,7 @@ class Timing:
     rejection: Rejection | None = None
     said: str = ""
     fused_us: float | None = None
+    along_us: tuple[tuple[int, float | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,9 @@ class Evidence:
     With the scope ``fused`` the three times, spread, band and error are those of the product and
     what is compiled with it. ``bare_us`` is the winner's time of the product alone, which the rates
     are of then. ``search`` says which candidates there were.
+
+    Of a key with a range ``along`` has sizes of it, ascending, the last of them the one that the
+    times are of, and the winner's time over the best there; None where it was not timed or shook.
     """
 
     time_us: float
@@ -163,6 +168,7 @@ class Evidence:
     scope: Scope = Scope.BARE
     bare_us: float | None = None
     search: Search = Search.DEFAULT
+    along: tuple[tuple[int, float | None], ...] = ()
 
     @property
     def failed(self) -> int:

@@ -14,6 +14,7 @@
     |- BuildError
     |  |- NothingRecordedError              the model asked inductor for no GEMM choice
     |  |- OutputMismatchError               compiled and eager outputs disagree
+    |- BundleError                          a bundle cannot be made, read or used; .path .reason
     |- MissError                            strict serving: inductor asked, no row answered
     |- UncoveredError                       uncovered="forbid": something was about to be measured
     |- AdapterError
@@ -167,6 +168,19 @@ class NothingRecordedError(BuildError):
 
 class OutputMismatchError(BuildError):
     """A compiled bucket disagrees with eager beyond the tolerance."""
+
+
+class BundleError(WarmupError):
+    """A bundle cannot be made, read or used. Arguments: its path, why."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        said = f"{self.path}: {self.reason}"
+        return f"{printable(said)}; make the bundle again with `warmup build --bundle`"
 
 
 class MissError(WarmupError):

@@ -35,6 +35,7 @@ class EventName(StrEnum):
     TUNED = "problem.tuned"
     CACHED = "graph.cached"
     UNCOVERED = "benchmark.uncovered"
+    OUTSIDE = "call.outside"
     CONTRADICTED = "policy.contradicted"
     OVERRULED = "policy.overruled"
     SUMMARY = "run.summary"

@@ -56,11 +56,11 @@ def choose(outcomes: Sequence[Outcome], library: Winner, method: Method) -> Verd
     timed = [outcome for outcome in outcomes if outcome.time_us and outcome.is_final]
     if not timed:
         return None
-    fastest = min(timed, key=lambda outcome: (outcome.time_us, _order(outcome.winner)))
+    fastest = min(timed, key=lambda outcome: (outcome.time_us, fixed_order(outcome.winner)))
     band = max(method.near_tie, _uncertainty(fastest.samples))
     limit = (fastest.time_us or math.inf) * (1 + band)
     equals = [outcome for outcome in timed if (outcome.time_us or math.inf) <= limit]
-    chosen = min(equals, key=lambda outcome: (outcome.winner != library, _order(outcome.winner)))
+    chosen = min(equals, key=lambda one: (one.winner != library, fixed_order(one.winner)))
     control = next((outcome for outcome in timed if outcome.winner == library), None)
     flags: list[Flag] = []
     if len(equals) > 1:
@@ -83,14 +83,21 @@ def judge(
     peaks: Peaks | None = None,
     clock_mhz: int | None = None,
     search: Search = Search.DEFAULT,
+    winner: Winner | None = None,
 ) -> Tuned | None:
-    """Return the row for *key* with its evidence; None when no candidate has a time."""
+    """Return the row for *key* with its evidence; None when no candidate has a time.
+
+    With *winner*, one of *outcomes* that has a time, that is the row's, whoever is faster.
+    """
     verdict = choose(outcomes, library, method)
+    if verdict is not None and winner is not None:
+        given = next(outcome for outcome in outcomes if outcome.winner == winner)
+        verdict = Verdict(given, verdict.band)
     if verdict is None or verdict.outcome.samples is None:
         return None
     chosen, samples = verdict.outcome, verdict.outcome.samples
     others = [one for one in outcomes if one.time_us and one.winner != chosen.winner]
-    runner_up = min(others, key=lambda one: (one.time_us, _order(one.winner)), default=None)
+    runner_up = min(others, key=lambda one: (one.time_us, fixed_order(one.winner)), default=None)
     control = next((one for one in outcomes if one.winner == library), None)
     rejected = Counter(one.rejection for one in outcomes if one.rejection)
     share = _share(work, peaks, samples)
@@ -197,7 +204,7 @@ def _uncertainty(samples: Samples | None) -> float:
     return (high - low) / 2 / samples.median
 
 
-def _order(winner: Winner) -> tuple[object, ...]:
+def fixed_order(winner: Winner) -> tuple[object, ...]:
     """Return the fixed order: family, then the smallest config, then its spelling."""
     rank = _FAMILIES.index(winner.family) if winner.family in _FAMILIES else len(_FAMILIES)
     return rank, winner.tile, winner.uid, str(winner)

@@ -20,7 +20,8 @@ MAX_LINE: Final = 1_000_000
 class Run:
     """The events of one installed table in one process, whichever files they came from.
 
-    ``choices`` are those that were compiled for each key; ``misses`` are counted by key and reason.
+    ``choices`` are those that were compiled for each key; ``misses`` are counted by key and reason;
+    ``outside`` counts calls that no artifact served, by reason.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Run:
     from_cache: int = 0
     cached_decisions: int = 0
     cached_misses: int = 0
+    outside: Counter[str] = field(default_factory=Counter)
 
     @property
     def is_silent(self) -> bool:
@@ -56,6 +58,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.MISSED: {"key": str, "reason": str},
     EventName.CACHED: {"decisions": int, "misses": int},
     EventName.UNCOVERED: {"site": str},
+    EventName.OUTSIDE: {"reason": str, "calls": int},
     EventName.CONTRADICTED: {"option": str, "expected": str, "found": str},
     EventName.OVERRULED: {},
     EventName.SUMMARY: {},
@@ -96,6 +99,9 @@ class Ledger:
             run.cached_misses += facts["misses"]
         elif name == EventName.UNCOVERED:
             run.uncovered[facts["site"]] += 1
+        elif name == EventName.OUTSIDE:
+            # Told at the first call, the second, the fourth and so on: add those since the last.
+            run.outside[facts["reason"]] += facts["calls"] - facts["calls"] // 2
         elif name == EventName.CONTRADICTED:
             said = "{option}: table {expected}, here {found}".format_map(facts)
             self.contradictions[said] = None

@@ -77,6 +77,7 @@ class Lookup:
     asks_again: Callable[[str], bool] = _never
     _fresh: dict[str, Row] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
+    _closest: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -200,7 +201,9 @@ class Lookup:
             return None, ()
         if key in self.rows:
             return key, (f"choice: row {self.rows[key].winner}, not built by this torch here",)
-        return nearest(key, self.rows)
+        if key not in self._closest:  # equal layers miss the same key; looking reads every row
+            self._closest[key] = nearest(key, self.rows)
+        return self._closest[key]
 
 
 def _absence(key: str) -> MissReason:

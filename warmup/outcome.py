@@ -14,6 +14,7 @@ from warmup.peaks import Peaks
 from warmup.table import Table
 
 if TYPE_CHECKING:
+    from warmup.packing import Packed
     from warmup.preparing.prepare import Prepared
 
 
@@ -36,6 +37,9 @@ class Observer(Protocol):
 
     def bucket_finished(self, result: BucketResult) -> None:
         """A bucket was tuned and its output agrees with eager."""
+
+    def packing_started(self) -> None:
+        """The table is complete; its bundle is being made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,7 @@ class BuildReport:
     because no candidate could be measured, and why; ``not_fused`` are keys whose row was measured
     without what follows the product, and why. ``prepared`` says which weights were padded for the
     second time, None when that was not asked for. ``peaks`` are those that rates were held against,
-    None on a CPU.
+    None on a CPU. ``bundle`` is what was packed, None when it was not asked for.
     """
 
     path: Path
@@ -87,6 +91,7 @@ class BuildReport:
     not_fused: Mapping[str, str] = field(default_factory=dict)
     peaks: Peaks | None = None
     prepared: Prepared | None = None
+    bundle: Packed | None = None
 
     @property
     def uncovered(self) -> Mapping[str, int]:
@@ -119,6 +124,9 @@ class _Silent:
         pass
 
     def bucket_finished(self, result: BucketResult) -> None:
+        pass
+
+    def packing_started(self) -> None:
         pass
 
 

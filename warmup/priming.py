@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
+from warmup.axis import ShapePolicy, ladders_of, widened
 from warmup.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
 from warmup.checking import CheckReport, PrimedBucket, State, first_line
 from warmup.errors import ContradictionWarning, ModelError, SettingsError, warmup_error_in
@@ -16,7 +18,8 @@ from warmup.serving import Handle, install
 if TYPE_CHECKING:
     import torch
 
-    from warmup.models import LoadedModel
+    from warmup.compiling.compiled import CompiledModel
+    from warmup.models import Inputs, LoadedModel
     from warmup.preparing.prepare import Prepared
 
 
@@ -47,26 +50,33 @@ def prime(
     dtype: str | None = None,
     on_miss: str = "strict",
     mode: str = "default",
+    policy: str = ShapePolicy.EXACT,
     pad_weights: bool = True,
+    bundle: str | os.PathLike[str] | None = None,
     observer: Observer | None = None,
 ) -> CheckReport:
     """Compile and call every bucket of *model* once from a table that *checked* found ready.
 
     As a server does it: the table installed with *on_miss*, and with the model, so that its weights
     are padded where the table says so, unless *pad_weights* is false;
-    `torch.compile(model, dynamic=False)` in the server's *mode*; no gradients. So inductor's caches
-    are warm for servers that install this table likewise. A measurement that no row covers is
-    refused. A bucket that fails does not stop the others. Arguments are spelled as on the command
-    line.
+    `torch.compile(model, dynamic=False)` in the server's *mode*, or, with the *policy* ``range``,
+    `warmup.compile` with the same buckets; no gradients. So inductor's caches are warm for servers
+    that install this table likewise. A measurement that no row covers is refused. A bucket that
+    fails does not stop the others. A *bundle* is unpacked first; one that is refused is a problem.
+    Arguments are spelled as on the command line.
 
     Raises:
         SettingsError, ModelError: an argument or the model cannot be used.
     """
     if mode not in MODES:
         raise SettingsError(f"--mode {mode!r} is not a mode", f"use one of {', '.join(MODES)}")
+    if policy not in set(ShapePolicy):
+        raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
     if checked.state is not State.READY or checked.table is None:
         return checked
     buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
+    ladders = ladders_of(buckets) if policy == ShapePolicy.RANGE else None
+    buckets = buckets if ladders is None else widened(buckets)
     from warmup.inductor.machine import resolve_device
     from warmup.models import load_model, parse_dtype
 
@@ -87,24 +97,25 @@ def prime(
             uncovered="forbid",
             device=str(work.device),
             model=work.model.module if pad_weights else None,
+            bundle=bundle,
         ) as handle:
             prepared = handle.prepared
             if observer is not None and prepared is not None and prepared.padded:
                 observer.model_prepared(prepared)
-            for bucket in buckets:
-                if observer is not None:
-                    observer.bucket_started(bucket)
-                work.done.append(work.run(bucket, handle))
-                if observer is not None:
-                    observer.bucket_finished(work.done[-1])
-            is_silent = handle.report().is_silent
-    problems = [f"bucket {each.bucket}: {each.problem}" for each in work.done if each.problem]
+            if ladders is not None:
+                work.compile_ranges(ladders, buckets[-1])
+            work.run_all(buckets, handle, observer)
+            is_silent, unpacked = handle.report().is_silent, handle.bundle
+    problems = work.problems
     if is_silent and not problems:
         problems.append("no bucket asked for a decision: this table is not about this model")
+    if unpacked is not None and unpacked.refused is not None:
+        problems.append(f"bundle {unpacked}")
     contradictions = dict.fromkeys(
         str(each.message) for each in caught if isinstance(each.message, ContradictionWarning)
     )
-    primed = replace(checked, buckets=tuple(work.done), remarks=(*checked.remarks, *contradictions))
+    remarks = (*checked.remarks, *contradictions, *work.breaks)
+    primed = replace(checked, buckets=tuple(work.done), remarks=remarks, bundle=unpacked)
     return primed.with_problems(State.PARTLY, *problems)
 
 
@@ -119,6 +130,18 @@ class _Priming:
     seed: int
     mode: str
     done: list[PrimedBucket] = field(default_factory=list)
+    ranges: CompiledModel | None = None  # what serves buckets that are intervals
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with the buckets that were run."""
+        return [f"bucket {each.bucket}: {each.problem}" for each in self.done if each.problem]
+
+    @property
+    def breaks(self) -> list[str]:
+        """Where the graph of intervals broke."""
+        breaks = self.ranges.report().breaks if self.ranges is not None else ()
+        return [f"the graph breaks: {one}" for one in breaks]
 
     def place(self) -> None:
         """Put the model on its device."""
@@ -128,6 +151,26 @@ class _Priming:
             raise ModelError(
                 f"the model does not fit on {self.device} ({first_line(error)})"
             ) from error
+
+    def compile_ranges(self, ladders: Mapping[str, tuple[int, ...]], largest: Bucket) -> None:
+        """Let `warmup.compile` serve the buckets, which are the intervals of *ladders*."""
+        from warmup.compiling.compile import compile as compile_model
+        from warmup.compiling.growing import find_dims
+
+        module = self.model.module
+        dims = find_dims(module, self._inputs, largest)
+        self.ranges = compile_model(
+            module, dims=dims, buckets=ladders, outside="error", mode=self.mode
+        )
+
+    def run_all(self, buckets: Sequence[Bucket], handle: Handle, observer: Observer | None) -> None:
+        """Run every bucket, and tell *observer*."""
+        for bucket in buckets:
+            if observer is not None:
+                observer.bucket_started(bucket)
+            self.done.append(self.run(bucket, handle))
+            if observer is not None:
+                observer.bucket_finished(self.done[-1])
 
     def run(self, bucket: Bucket, handle: Handle) -> PrimedBucket:
         """Compile and call one bucket, and return what the table's report gained by it."""
@@ -164,15 +207,23 @@ class _Priming:
         import torch
 
         from warmup.inductor.live import compile_model
-        from warmup.models import make_inputs
 
-        torch.compiler.reset()  # dynamo would run the model uncompiled from the ninth size on
-        torch.manual_seed(self.seed)
-        made = make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
+        if self.ranges is None:
+            torch.compiler.reset()  # dynamo would run the model uncompiled from the ninth size on
+        made = self._inputs(bucket)
         with torch.no_grad():
-            compile_model(self.model.module, self.mode)(*made.args, **made.kwargs)
+            served = self.ranges or compile_model(self.model.module, self.mode)
+            served(*made.args, **made.kwargs)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def _inputs(self, bucket: Bucket) -> Inputs:
+        import torch
+
+        from warmup.models import make_inputs
+
+        torch.manual_seed(self.seed)
+        return make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
 
 
 def _gained(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:

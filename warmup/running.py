@@ -74,14 +74,15 @@ def run(
     on_miss: str = "fallback",
     uncovered: str = "count",
     audit_log: str | os.PathLike[str] | None = None,
+    bundle: str | os.PathLike[str] | None = None,
 ) -> RunReport:
     """Run *command* to its end, with *table* installed in every Python process that compiles.
 
-    *on_miss* is ``fallback`` or ``strict``, *uncovered* is as in `install`. Events are appended to
-    *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts those of this run.
-    Signals that this process gets meanwhile go to the command, unless a terminal has sent them to
-    both. The exit code is the command's own, or 128 and the number of the signal that killed it.
-    Call it from the main thread.
+    *on_miss* is ``fallback`` or ``strict``, *uncovered* and *bundle* are as in `install`. Events
+    are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts
+    those of this run. Signals that this process gets meanwhile go to the command, unless a terminal
+    has sent them to both. The exit code is the command's own, or 128 and the number of the signal
+    that killed it. Call it from the main thread.
 
     Raises:
         SettingsError: an argument cannot be used, or the command cannot be started.
@@ -103,6 +104,8 @@ def run(
             "WARMUP_UNCOVERED": str(uncovered),
             "WARMUP_AUDIT_LOG": str(log),
         }
+        if bundle is not None:
+            settings["WARMUP_BUNDLE"] = str(Path(bundle).absolute())
         with _opened_at_end(log) as events:
             pid = _start(command, _environment(os.environ, settings), mask)
             exit_code = _wait(pid)

@@ -6,7 +6,7 @@ import atexit
 import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +21,13 @@ from warmup.events import (
     JsonLinesSink,
     Sink,
     Tally,
-    in_brackets,
     log_event,
     logger,
 )
 from warmup.kinds import kind_of
 from warmup.lookup import Lookup, OnMiss, Uncovered
 from warmup.preparing.prepare import Prepared, pad_by_rows, paddings, refusal_of
+from warmup.report import Report
 from warmup.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.table import Policy, Table
 from warmup.table.codec import digest_of
@@ -39,58 +39,23 @@ if TYPE_CHECKING:
 
     from warmup.inductor.live import Attachment
     from warmup.tuner import Tuner
+    from warmup.unpacking import Unpacked
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What one installed table did so far.
+_installed: list[Handle] = []
 
-    ``hits`` and ``misses`` count decisions by key, ``uncovered`` counts benchmarks by site;
-    ``from_cache`` counts compiled graphs that inductor took whole from its caches under this
-    table's digest, consulting nobody, ``cached_decisions`` the decisions those were compiled with
-    and ``cached_misses`` those of them that no row had answered; ``unused`` are rows that inductor
-    never asked for; those about weights it never asks for.
-    """
 
-    digest: str
-    hits: Mapping[str, int]
-    misses: Mapping[str, int]
-    miss_reasons: Mapping[str, int]
-    uncovered: Mapping[str, int]
-    tuned: int
-    from_cache: int
-    cached_decisions: int
-    cached_misses: int
-    unused: tuple[str, ...]
-
-    @property
-    def is_silent(self) -> bool:
-        """True when no decision was asked for, or had been for a graph taken from a cache."""
-        return not (self.hits or self.misses or self.tuned or self.cached_decisions)
-
-    def __str__(self) -> str:
-        misses = sum(self.misses.values())
-        text = (
-            f"warmup {self.digest[:12]}: {sum(self.hits.values())} hits, {misses} misses"
-            f"{in_brackets(self.miss_reasons)}, "
-            f"{sum(self.uncovered.values())} uncovered benchmarks"
-            f"{in_brackets(self.uncovered)}, "
-            f"{self.from_cache} graphs from cache ({self.cached_decisions} decisions"
-            f"{f', {self.cached_misses} without a row' if self.cached_misses else ''}), "
-            f"{len(self.unused)} rows unused"
-        )
-        if self.tuned:
-            text += f", {self.tuned} tuned here"
-        if self.is_silent:
-            text += " [SILENT: nothing was asked; compile after install, and under no_grad on CPU]"
-        return text
+def installed() -> Handle | None:
+    """Return the handle of the table that is installed in this process, None without one."""
+    return _installed[-1] if _installed else None
 
 
 @dataclass
 class Handle(AbstractContextManager["Handle"]):
     """An installed table. Close it, or use it as a context manager, to restore inductor.
 
-    ``prepared`` says what was padded in the model that was given, None without one.
+    ``prepared`` says what was padded in the model that was given, None without one; ``bundle``
+    what became of the bundle, likewise.
     """
 
     table: Table
@@ -99,6 +64,7 @@ class Handle(AbstractContextManager["Handle"]):
     _tally: Tally
     _attachment: Attachment
     prepared: Prepared | None = None
+    bundle: Unpacked | None = None
     _file: JsonLinesSink | None = None
     _is_closed: bool = field(default=False)
     _owner: int = field(default_factory=os.getpid)
@@ -130,6 +96,7 @@ class Handle(AbstractContextManager["Handle"]):
         if self._is_closed:
             return
         self._is_closed = True
+        _installed.remove(self)
         if os.getpid() == self._owner:  # a forked child has a copy of its parent's counts
             self._sum_up()
         self._attachment.detach()
@@ -151,6 +118,7 @@ class Handle(AbstractContextManager["Handle"]):
             cached_misses=report.cached_misses,
             unused=len(report.unused),
             silent=report.is_silent,
+            compiled=None if self.bundle is None else len(self.bundle.compiled_besides()),
         )
         troubled = report.misses or report.cached_misses or report.uncovered or report.is_silent
         logger.log(logging.WARNING if troubled else logging.INFO, "%s", report)
@@ -163,6 +131,11 @@ class Handle(AbstractContextManager["Handle"]):
     ) -> None:
         self.close()
 
+    def outside(self, reason: str, said: str, calls: int) -> None:
+        """Emit that no artifact served a call, *calls* of them so far; nothing once closed."""
+        if not self._is_closed:
+            self._lookup.emitter.emit(EventName.OUTSIDE, reason=reason, said=said, calls=calls)
+
 
 def install(
     table: str | os.PathLike[str] | Table | None = None,
@@ -172,6 +145,7 @@ def install(
     audit_log: str | os.PathLike[str] | None = None,
     device: str = "auto",
     model: nn.Module | None = None,
+    bundle: str | os.PathLike[str] | None = None,
 ) -> Handle:
     """Answer what inductor would measure from *table*, in every thread, until the handle is closed.
 
@@ -183,7 +157,10 @@ def install(
     an `UncoveredError` before anything is timed. *audit_log*, or ``WARMUP_AUDIT_LOG``, appends
     every event to a file as JSON lines. The weights of *model*, which is in eval mode and not
     compiled yet, are padded as the table says; see `warmup.prepare`. Without *model* the rows for
-    weights as they are answer, and the log says at INFO what could be padded.
+    weights as they are answer, and the log says at INFO what could be padded. The kernels in
+    *bundle*, a path, or ``WARMUP_BUNDLE``, are put into inductor's caches, so that they are not
+    compiled here; one that does not fit the table or this machine is refused, told, and serving
+    goes on without it. A bundle is code: give one only that you would run.
 
     Every compile meanwhile runs under the table's inductor options. Those that decide what is
     measured replace the caller's own, a mode's included; any other setting of the caller's that
@@ -227,6 +204,7 @@ def install(
     )
     try:
         prepared = _prepare(model, found.table, mismatches)
+        unpacked = _unpack(bundle, digest, here, device)
         # One tag for strict and fallback: a graph carries its misses, and strict refuses them.
         tag = f"warmup-{digest[:32]}{'-tune' if lookup.tunes else ''}"
         attachment = inductor.attach(lookup, found.table.policy.options, tag)
@@ -244,8 +222,11 @@ def install(
         device=here.device.name,
         torch=here.torch,
         mismatches=[str(mismatch) for mismatch in mismatches],
+        bundle=None if unpacked is None else str(unpacked.path),
+        bundle_refused=None if unpacked is None else unpacked.refused,
     )
-    handle = Handle(found.table, digest, lookup, tally, attachment, prepared, file)
+    handle = Handle(found.table, digest, lookup, tally, attachment, prepared, unpacked, file)
+    _installed.append(handle)
     atexit.register(handle.close)
     return handle
 
@@ -266,6 +247,18 @@ def _prepare(
             ", ".join(said),
         )
     return None
+
+
+def _unpack(
+    named: str | os.PathLike[str] | None, digest: str, here: Runtime, device: str
+) -> Unpacked | None:
+    path = named if named is not None else os.environ.get("WARMUP_BUNDLE")
+    if not path:
+        return None
+    from warmup.inductor.machine import resolve_device
+    from warmup.unpacking import unpack
+
+    return unpack(path, digest, here, resolve_device(device))
 
 
 def _tuner(policy: Policy, device: str) -> Tuner:

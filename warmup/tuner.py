@@ -12,12 +12,14 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import torch
 
 from warmup.choice import Evidence, Rejection, Row, Tuned, Winner
+from warmup.elsewhere import look_elsewhere
 from warmup.events import logger
 from warmup.inductor.port import LiveTrial, Question
 from warmup.inquiry import bare_trial, challengers, region_trial, work_of
@@ -29,6 +31,7 @@ from warmup.measuring.process import TrialNotRunError, TrialProcess, TrialResult
 from warmup.measuring.trials import run_trial
 from warmup.method import L2, Method, Search
 from warmup.peaks import Peaks, share_of_peak
+from warmup.regret import with_places
 from warmup.table import Policy
 from warmup.table.schema import OptionValue
 from warmup.trial import Candidate, Outcome, Region, Trial
@@ -55,7 +58,9 @@ class Tuner:
     library_rows: dict[str, Row] = field(default_factory=dict)
     _peaks: Peaks | None = None
     _knows_peaks: bool = False
-    _results: dict[tuple[str, tuple[Winner, ...]], TrialResult] = field(default_factory=dict)
+    _results: dict[tuple[str, int | None, tuple[Winner, ...]], TrialResult] = field(
+        default_factory=dict
+    )
     _clocks: list[int] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -78,7 +83,8 @@ class Tuner:
     def measure(self, question: Question) -> Tuned | None:
         """Return the row for a GEMM selection; None when no candidate could be measured.
 
-        Where something may be fused into the GEMM the best candidates are measured with it too.
+        Where something may be fused into the GEMM the best candidates are measured with it too,
+        and where a size is a range, at smaller sizes of it.
         """
         if question.searched is not None:
             logger.debug("searched %s: %s", question.searched, question.key)
@@ -90,18 +96,12 @@ class Tuner:
         return replace(tuned, searched=question.searched)
 
     def _measure_bare(self, question: Question) -> Tuned | None:
-        assert question.library is not None
-        work = work_of(question)
-        floor = self._floor_us(work)
-        trial = replace(
-            bare_trial(question, self.method, self.tolerance, self.seed),
-            floor_us=floor,
-            doubtful_us=None if floor is None else doubtful_us(floor),
-        )
+        library = question.library
+        assert library is not None
         try:
-            result = self._run(trial, question.live)
+            result = self._run(question)
         except TrialNotRunError as error:
-            self._give_up(question.key, question.library, str(error))
+            self._give_up(question.key, library, str(error))
             return None
         if result.clock_mhz is not None:
             self._clocks.append(result.clock_mhz)
@@ -109,14 +109,24 @@ class Tuner:
             Outcome(winner=winner, rejection=Rejection.COMPILE, said=said)
             for winner, said in question.uncompiled.items()
         )
-        return self._judge(
+        judge_it = partial(
+            self._judge,
             question.key,
-            (*result.outcomes, *uncompiled),
-            question.library,
-            work=work,
+            library=library,
+            work=work_of(question),
             clock_mhz=result.clock_mhz,
             search=question.searched.search if question.searched else Search.DEFAULT,
         )
+        outcomes = (*result.outcomes, *uncompiled)
+        tuned = judge_it(outcomes)
+        if tuned is None or not question.elsewhere:
+            return tuned
+        winner, places = look_elsewhere(
+            question, outcomes, tuned.row.winner, self.method, lambda one: self._run(one).outcomes
+        )
+        if winner != tuned.row.winner:
+            tuned = judge_it(places[-1].outcomes, winner=winner) or tuned
+        return with_places(tuned, places, library, self.method)
 
     def _measure_fused(self, question: Question, bare: Tuned, region: Region) -> Tuned:
         """Return the row that follows from candidates as they will run; *bare* when none did."""
@@ -178,21 +188,29 @@ class Tuner:
                 torch.cuda.empty_cache()
         return self._peaks
 
-    def _run(self, trial: Trial, live: LiveTrial | None) -> TrialResult:
-        """Run *trial*, unless the same product was measured before.
+    def _run(self, question: Question) -> TrialResult:
+        """Run the trial of the product alone, unless the same product was measured before.
 
         In the child what follows a product is not part of it; a CPU's library call may hold it.
 
         Raises:
             TrialNotRunError: it could not be run at all.
         """
-        product = trial.key if live else trial.key.partition(" | ")[0]
-        same = product, tuple(candidate.winner for candidate in trial.candidates)
+        live, count = question.live, len(question.candidates)
+        product = question.key if live else question.key.partition(" | ")[0]
+        same = product, question.size, tuple(one.winner for one in question.candidates)
         if same not in self._results:
             started = time.monotonic()
+            floor = self._floor_us(work_of(question))
+            trial = replace(
+                bare_trial(question, self.method, self.tolerance, self.seed),
+                floor_us=floor,
+                doubtful_us=None if floor is None else doubtful_us(floor),
+            )
             self._results[same] = _run_here(trial, live) if live else self.process.run(trial)
             seconds = time.monotonic() - started
-            logger.debug("%d candidates in %.2f s: %s", len(trial.candidates), seconds, product)
+            where = "" if question.size is None else f" at {question.size}"
+            logger.debug("%d candidates in %.2f s%s: %s", count, seconds, where, product)
         return self._results[same]
 
     def _judge(
@@ -204,6 +222,7 @@ class Tuner:
         work: Work | None = None,
         clock_mhz: int | None = None,
         search: Search = Search.DEFAULT,
+        winner: Winner | None = None,
     ) -> Tuned | None:
         tuned = judge(
             key,
@@ -214,6 +233,7 @@ class Tuner:
             peaks=self._peaks_here() if work is not None else None,
             clock_mhz=clock_mhz,
             search=search,
+            winner=winner,
         )
         if tuned is None:
             said = next((one.said for one in outcomes if one.said), "no candidate was left")

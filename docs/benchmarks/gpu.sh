@@ -5,7 +5,8 @@
 #   docs/benchmarks/gpu.sh OUT ship llama|qwen|swiglu|mlp|vision-linear|products [SECONDS [SEQLENS]]
 #   docs/benchmarks/gpu.sh OUT shapes llama|swiglu
 #   docs/benchmarks/gpu.sh OUT explain
-#   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small
+#   docs/benchmarks/gpu.sh OUT growth [SECONDS]
+#   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$1
@@ -119,6 +120,12 @@ shapes) # a mix of sizes, from a table of ranges
     --table "$out/ranges-$3.json" --ways eager,dynamic-smallest,dynamic-largest,static,range \
     --results "$out/shapes-$3.json"
   ;;
+growth) # starts and builds by layers and buckets, as many as SECONDS last; the next call goes on.
+  # The shipped table is completed for the buckets that it lacks, in the folder.
+  [ -e "$out/growth-table.json" ] || cp tables/nvidia-h200/llama-blocks.bf16.json "$out/growth-table.json"
+  python3 docs/benchmarks/growth.py --width full --limit "${3:-560}" --resume \
+    --table "$out/growth-table.json" --results "$out/growth-h200.json"
+  ;;
 exhaustive) # one product in every search
   for search in default wide exhaustive; do
     python3 -m warmup build --model examples/products.py:Plain --dims "n=6144;k=4096;m=16" \
@@ -144,6 +151,12 @@ llama) # the starts that the shipped table replaces, in one run
     --no-build --build-record docs/benchmarks/results/llama-h200.json \
     --table tables/nvidia-h200/llama-blocks.bf16.json --results "$out"
   audit llama
+  ;;
+bundle) # a start with the winners' compiled kernels, and with the graphs, against torch's own artifacts
+  python3 docs/benchmarks/run.py --name bundle-h200 --model examples/llama_block.py:LlamaBlocks \
+    --seqlens 16,256,560,1024,2048 --repeats 3 --no-build \
+    --starts default,table,bundle,bundle-graphs,max-autotune,mega-cache --once max-autotune \
+    --table tables/nvidia-h200/llama-blocks.bf16.json --results "$out"
   ;;
 swiglu) # the unaligned MLP: pad rows
   export WARMUP_AUDIT_LOG=$out/swiglu-audit.jsonl

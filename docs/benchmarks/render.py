@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import grown
 import proof
 import searches
 import winners
@@ -156,6 +157,7 @@ def page() -> str:
         proof.two_builds(
             "two-builds-llama-h200", "H200: the Llama table, built twice", NOTES["twice"]
         ),
+        grown.growth("growth-h200", "H200: more layers, more buckets", NOTES["growth"]),
         proof.bad_candidates(
             "bad-candidates-h200", "H200: candidates that misbehave", NOTES["bad"]
         ),
@@ -169,6 +171,7 @@ def main() -> None:
     if "--check" in sys.argv:
         sys.exit(0 if target.read_text(encoding="utf-8") == page() else 1)
     winners.draw_charts(CLASSES)
+    grown.draw_charts("growth-h200")
     target.write_text(page(), encoding="utf-8")
 
 

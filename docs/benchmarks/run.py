@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -88,6 +89,31 @@ def build(arguments: argparse.Namespace, table: Path) -> dict[str, Any]:
     }
 
 
+def pack_bundles(
+    arguments: argparse.Namespace, table: Path, runtime: Any, folder: Path
+) -> dict[str, dict[str, Any]]:
+    """Make the bundle of each start that wants one, and return where it is, its size and time."""
+    from warmup.packing import pack, spell_inputs
+
+    made = {}
+    for start in set(arguments.starts.split(",")) & {"bundle", "bundle-graphs"}:
+        (folder / start).mkdir()
+        copy = Path(shutil.copy(table, folder / start))
+        words = spell_inputs(
+            seqlens=arguments.seqlens,
+            dims=None,
+            inputs=arguments.input,
+            dtype=arguments.dtype,
+            policy="exact",
+        )
+        words.append(f"--device={arguments.device}")
+        graphs_for = "default" if start == "bundle-graphs" else None
+        packed = pack(copy, arguments.model, runtime, words, graphs_for)
+        made[start] = {**asdict(packed), "path": str(packed.path)}
+        sys.stdout.write(f"{packed}\n")
+    return made
+
+
 def build_facts(arguments: argparse.Namespace, table: Path) -> dict[str, Any] | None:
     """Return what is known of the table's build: made now, or as an earlier result tells it."""
     if not arguments.no_build:
@@ -132,7 +158,13 @@ def main() -> None:
         "build": build_facts(arguments, table),
         "starts": [],
     }
+    bundles = pack_bundles(arguments, table, runtime, scratch)
+    record["bundles"] = {
+        start: {name: value for name, value in one.items() if name != "path"}
+        for start, one in bundles.items()
+    }
     case = {
+        "bundles": {start: one["path"] for start, one in bundles.items()},
         "model": arguments.model,
         "seqlens": record["seqlens"],
         "device": arguments.device,
@@ -156,6 +188,8 @@ def main() -> None:
             lookups = (
                 f" {result['hits']} hits {result['misses']} misses" if "hits" in result else ""
             )
+            if "kernels_compiled" in result:
+                lookups += f" {result['kernels_compiled']} kernels compiled"
             sys.stdout.write(f"{line}{lookups} {result.get('steady_us', '')}\n")
             sys.stdout.flush()
 

@@ -7,7 +7,8 @@ and (with "steady": true) the median microseconds of a call per bucket afterward
 whatever TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR name: the driver gives each start empty ones.
 Benchmarks are counted twice: by site, as warmup's own watch sees them, and at
 ``CachingAutotuner.bench``, below that watch. "mega" names the file of torch's own cache artifacts:
-a max-autotune start writes it, a mega-cache start loads it.
+a max-autotune start writes it, a mega-cache start loads it. "bundles" names that of each start
+with one; ``kernels_compiled`` are those that it did not hold.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ STARTS: dict[str, dict[str, Any]] = {
     "table": {},
     "table-warm": {},
     "table-max-autotune": {"mode": "max-autotune-no-cudagraphs"},
+    "bundle": {},
+    "bundle-graphs": {},
 }
 _REPLAYS = 200
 
@@ -112,9 +115,14 @@ def compile_all(
 
 def lookups(handle: warmup.Handle) -> dict[str, Any]:
     """Close *handle* and return what it counted."""
-    report = handle.report()
+    report, bundle = handle.report(), handle.bundle
     handle.close()
+    unpacked = {}
+    if bundle is not None:
+        compiled = len(bundle.compiled_besides())
+        unpacked = {"bundle_refused": bundle.refused, "kernels_compiled": compiled}
     return {
+        **unpacked,
         "hits": sum(report.hits.values()),
         "misses": sum(report.misses.values()),
         "uncovered": dict(report.uncovered),
@@ -156,9 +164,13 @@ def start(case: dict[str, Any], device: torch.device) -> dict[str, Any]:
     blob = mega.read_bytes() if case["start"] == "mega-cache" else None
     watch, handle = Watch(), None
     begin = time.perf_counter()
-    if case["start"].startswith("table"):
+    if case["start"].startswith(("table", "bundle")):
         watch.begin()
-        handle = warmup.install(case["table"], on_miss=case.get("on_miss", "fallback"))
+        handle = warmup.install(
+            case["table"],
+            on_miss=case.get("on_miss", "fallback"),
+            bundle=case.get("bundles", {}).get(case["start"]),
+        )
     install_s = time.perf_counter() - begin
     model, inputs = load(case, device)
     settings = dict(STARTS[case["start"]])

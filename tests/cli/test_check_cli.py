@@ -203,6 +203,17 @@ def test_a_setting_that_cannot_be_used_is_code_3(
     )
 
 
+@pytest.mark.parametrize(
+    ("seqlens", "said"),
+    [("8,4", "4 follows 8"), ("2..16,10..32", "10 follows 16"), ("4..16,8", "more than once")],
+)
+def test_buckets_of_ranges_ascend(check: Command, seqlens: str, said: str) -> None:
+    """Those that descend or overlap are told before the model is looked for."""
+    words = ("--prime", "--model", "absent.py", "--policy", "range", "--seqlens", seqlens)
+    done = check("ready.json", *words)
+    assert (done.returncode, said in done.stderr) == (3, True)
+
+
 def test_a_device_that_is_absent_is_a_mismatch(check: Command) -> None:
     """A pod without the GPU it was promised is told so, with code 10."""
     done = check("ready.json", "--device", "cuda:99")

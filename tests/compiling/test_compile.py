@@ -36,6 +36,14 @@ def test_a_bucket_has_one_artifact_for_its_interval(serve: Serve) -> None:
     assert found["recompiles"] == 0
 
 
+def test_the_recompile_limit_is_each_buckets_own(serve: Serve) -> None:
+    """It is 1 here: four buckets are compiled all the same, nothing else may be, and it stays 1."""
+    found = serve("range")
+    assert len(found["artifacts"]) == 4
+    assert found["refused"] == ["FailOnRecompileLimitHit"] * 2
+    assert found["limit"] == 1
+
+
 def test_a_padded_bucket_has_one_static_artifact(serve: Serve) -> None:
     """All its sizes are padded to it."""
     assert serve("pad")["artifacts"] == {"n=16": 1, "n=256": 1, "n=560": 1}

@@ -47,3 +47,21 @@ def test_a_table_of_ranges_answers_all_that_is_asked(said: dict[str, Any]) -> No
 def test_each_interval_has_one_artifact(said: dict[str, Any]) -> None:
     """Whatever size of it comes first."""
     assert said["artifacts"] == {"seqlen=1": 1, "seqlen=2..16": 1}
+
+
+def test_a_row_of_a_range_says_how_its_winner_does_along_it(said: dict[str, Any]) -> None:
+    """At the lower end, in the middle, and at the size that it was tuned at."""
+    found = {key: [size for size, _ in along] for key, along in said["along"].items()}
+    assert found == {key: [2, 9, 16] if " m=2..16 " in key else [] for key in said["keys"]}
+
+
+def test_the_winner_of_a_range_was_run_at_smaller_sizes(said: dict[str, Any]) -> None:
+    """The library's kernel was too, so that there is something to hold it against."""
+    for key in (key for key in said["keys"] if " m=2..16 " in key):
+        timed = {
+            winner: [size for size, _ in times] for winner, times in said["timed"][key].items()
+        }
+        rivals = [winner for winner, sizes in timed.items() if sizes]
+        assert said["winners"][key] in rivals
+        assert any(winner.startswith("aten::") for winner in rivals)
+        assert all(timed[winner] == [2, 9] for winner in rivals)

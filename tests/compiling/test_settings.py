@@ -52,6 +52,12 @@ def test_settings_that_cannot_be_used_are_refused(settings: dict[str, Any], said
         compiled(**settings)
 
 
+def test_a_build_for_ranges_refuses_buckets_that_descend() -> None:
+    """As `warmup.compile` does, before the model is looked for."""
+    with pytest.raises(warmup.SettingsError, match="16 follows 64"):
+        warmup.build("absent.py", seqlens="64,16", policy="range")
+
+
 def test_a_model_in_training_mode_is_refused() -> None:
     """It is to be served."""
     with pytest.raises(warmup.SettingsError, match=r"call model\.eval"):

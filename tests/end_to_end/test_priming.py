@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,39 @@ def test_a_miss_is_told_again_from_the_cache(batched: Path) -> None:
     done = prime(batched, BATCHED, "24", "--on-miss", "fallback", "--json")
     (bucket,) = json.loads(done.stdout)["buckets"]
     assert (done.returncode, bucket["from_cache"], bucket["cached_misses"]) == (11, 1, 1)
+
+
+@pytest.fixture(scope="module")
+def ranges(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> dict[str, Any]:
+    """What a program said that primed ranges up to 16 rows, and served them and beyond."""
+    program = str(ROOT / "tests" / "programs" / "prime_ranges.py")
+    found: dict[str, Any] = json.loads(
+        run_once("prime-ranges", program, BATCHED, "table.json", **variables)[1]
+    )
+    return found
+
+
+def test_ranges_are_primed(ranges: dict[str, Any]) -> None:
+    """With --policy range each interval is a bucket, size 1 too, and answered by its row."""
+    buckets = ranges["primed"]["buckets"]
+    told = [(each["from"], each["bucket"], each["hits"], each["problem"]) for each in buckets]
+    assert ranges["code"] == 0
+    assert told == [({}, {"seqlen": 1}, 0, None), ({"seqlen": 2}, {"seqlen": 16}, 1, None)]
+
+
+def test_a_primed_server_of_ranges_finds_its_graphs_in_the_cache(ranges: dict[str, Any]) -> None:
+    """`warmup.compile` takes one graph for each bucket, whatever it calls the dim."""
+    assert (ranges["from_cache"], ranges["cached_decisions"]) == (2, 1)
+    assert (ranges["hits"], ranges["misses"]) == ({}, {})
+    assert ranges["error"] <= 1e-5
+
+
+def test_calls_outside_of_the_buckets_are_audited(ranges: dict[str, Any]) -> None:
+    """The first, the second and the fourth of five calls are told, none once it is closed."""
+    assert ranges["outside"] == {"beyond the last bucket": 8}
+    assert "outside     4 calls (beyond 4)" in ranges["audit"]
+
+
+def test_calls_outside_fail_an_audit_on_demand(ranges: dict[str, Any]) -> None:
+    """They are no misses."""
+    assert (ranges["failed"], ranges["passed"]) == (1, 0)

@@ -215,3 +215,33 @@ def test_neighbours_are_the_rows_of_the_table_and_of_this_build(
     lookup.measure(Question(fresh.key, "addmm", "cuda", ()))
     found = lookup.neighbours(make_key(32))
     assert [dict(winner.kwargs)["BLOCK_M"] for winner in found] == [40, 16]
+
+
+def test_a_static_problem_is_asked_at_its_size_alone(ask: Ask) -> None:
+    """Without a range there is nowhere else to ask."""
+    found = ask(FEW, search="default", asked=True)
+    assert (found["size"], found["elsewhere"]) == (None, [])
+
+
+def test_a_range_is_asked_below_its_size_too(ask: Ask) -> None:
+    """At its lower end and in the middle below the hint, which is 1152, with operands of there."""
+    found = ask({**MANY, "m": [256, 2048]}, search="default", asked=True)
+    assert found["size"] == 1152
+    assert [(one["size"], one["out"]) for one in found["elsewhere"]] == [
+        (256, [256, 6144]),
+        (704, [704, 6144]),
+    ]
+    assert found["guards"] == []
+
+
+def test_elsewhere_each_candidate_is_the_same_kernel_with_a_grid_of_there(ask: Ask) -> None:
+    """A dynamic size is an argument; the tiles that cover the output follow from it."""
+    found = ask({**MANY, "m": [256, 2048]}, search="default", asked=True)
+    for one in found["elsewhere"]:
+        assert (one["missing"], one["changed"]) == (0, 0)
+        assert one["grids"]
+        for kwargs, rows, (blocks, *others) in one["grids"]:
+            tiles = -(-one["size"] // kwargs["BLOCK_M"]) * -(-6144 // kwargs["BLOCK_N"])
+            assert rows == one["size"]
+            assert blocks == min(tiles, kwargs.get("NUM_SMS", tiles))
+            assert others == [1, 1]

@@ -29,7 +29,7 @@ from warmup.events import Emitter
 from warmup.inductor import connect
 from warmup.inductor.choices import identify
 from warmup.inductor.describe import describe
-from warmup.inductor.port import Question
+from warmup.inductor.port import Elsewhere, Question
 from warmup.inductor.search import Selection, search
 from warmup.inductor.tiles import tile_of
 from warmup.lookup import Lookup, OnMiss
@@ -107,9 +107,11 @@ class _Silent:
     """A tuner that measures nothing, and keeps what it was asked."""
 
     questions: list[Question] = field(default_factory=list)
+    elsewhere: list[dict[str, Any]] = field(default_factory=list)
 
     def measure(self, question: Question) -> None:
         self.questions.append(question)
+        self.elsewhere += [_elsewhere(question, one) for one in question.elsewhere]
 
     def contest(self, key: str, library: Winner, calls: object) -> None:
         raise AssertionError(key)
@@ -125,7 +127,7 @@ def ask(case: dict[str, Any]) -> dict[str, Any]:
     lookup = Lookup({}, OnMiss.TUNE, Emitter([]), tuner=tuner, search=search_word)
     attachment = connect().attach(lookup, OPTIONS, "test", quiet=True)
     try:
-        lower({"winner": "none", **case})
+        _, shapes = lower({"winner": "none", **case})
     finally:
         attachment.detach()
     (question,) = tuner.questions
@@ -135,6 +137,27 @@ def ask(case: dict[str, Any]) -> dict[str, Any]:
         "tried": question.searched.tried,
         "added": dict(question.searched.added),
         "offered": len(question.candidates) + len(question.uncompiled),
+        "size": question.size,
+        "elsewhere": tuner.elsewhere,
+        "guards": [str(guard.expr) for guard in shapes.guards],
+    }
+
+
+def _elsewhere(question: Question, elsewhere: Elsewhere) -> dict[str, Any]:
+    """Return what is asked there: the output, grids by tile, and which kernels are not the same."""
+    asked = elsewhere.ask([candidate.winner for candidate in question.candidates])
+    before = {candidate.winner: candidate.spec for candidate in question.candidates}
+    assert asked.out is not None
+    templates = [one for one in asked.candidates if "template" in one.spec]
+    return {
+        "size": elsewhere.size,
+        "out": asked.out.sizes,
+        "grids": [
+            (dict(one.winner.kwargs), one.spec["extra"][0], one.spec["extra"][-3:])
+            for one in templates
+        ],
+        "missing": len(question.candidates) - len(asked.candidates),
+        "changed": sum(one.spec["template"] != before[one.winner]["template"] for one in templates),
     }
 
 

@@ -135,6 +135,27 @@ def block(policy: str, **more: Any) -> dict[str, Any]:
     return {"error": max(errors), **told(served)}
 
 
+def limited() -> dict[str, Any]:
+    """As many buckets as ever where torch.compile may make one artifact for each code object."""
+    model = Block().eval()
+    with torch._dynamo.config.patch(recompile_limit=1):
+        found = block("range")
+        served = warmup.compile(
+            model, dims={"x": {0: "n"}, "mask": ("n",)}, buckets="1", outside="error"
+        )
+        x, mask = torch.randn(1, 32), torch.rand(1)
+        plain = torch.compile(model, dynamic=False, fullgraph=True, backend="eager")
+        refused = []
+        for call in (served, plain):
+            with torch.no_grad():
+                call(x, mask=mask)
+                try:
+                    call(x, mask=mask.double())
+                except torch._dynamo.exc.FailOnRecompileLimitHit as error:
+                    refused.append(type(error).__name__)
+        return {"limit": torch._dynamo.config.recompile_limit, "refused": refused, **found}
+
+
 def told(served: Any) -> dict[str, Any]:
     """Return the report as JSON values."""
     report = served.report()
@@ -247,7 +268,7 @@ def graphs_from_cache() -> int:
 
 
 CASES: dict[str, Any] = {
-    "range": lambda: block("range"),
+    "range": limited,
     "pad": lambda: block("pad", independent=("n",)),
     "exact": lambda: block("exact"),
     "dependent": lambda: one(Centered(), (16, 5, 9, 16), policy="pad", independent=("n",)),

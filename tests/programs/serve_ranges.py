@@ -2,7 +2,8 @@
 
     python serve_ranges.py MODEL.py:NAME TABLE.json
 
-Prints as JSON the keys of the table, how the buckets went, and what the report of the table says.
+Prints as JSON the keys of the table, how the buckets went, what rows and timings say of the sizes
+of their range, and what the report of the table says.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ def main() -> None:
     found = served.handle.report()
     said = {
         "keys": sorted(built.table.rows),
+        "along": {key: row.evidence.along for key, row in built.table.rows.items()},
+        "timed": {
+            tuned.key: {str(one.winner): one.along_us for one in tuned.timings}
+            for tuned in built.timings
+        },
+        "winners": {key: str(row.winner) for key, row in built.table.rows.items()},
         "buckets": [[result.name, result.tuned, result.error] for result in built.buckets],
         "hits": sorted(found.hits),
         "misses": dict(found.misses),

@@ -21,6 +21,9 @@ COUNTS = st.none() | st.integers(1, MAX_INT)
 VERSIONS = st.none() | PRINTABLE
 TIMES = st.floats(1e-6, 1e9)
 SHARES = st.none() | st.floats(0, 1e6)
+PLACES = st.dictionaries(st.integers(1, MAX_INT), st.none() | st.floats(1, 1e6), max_size=3).map(
+    lambda ratios: tuple(sorted(ratios.items()))
+)
 WORDS = st.from_regex(r"tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32}", fullmatch=True)
 SIZES = st.sampled_from(["1", "16", "560", "1..", "2..8"])
 KEYS = st.builds(
@@ -74,6 +77,7 @@ def _rows(kind: Kind, keys: st.SearchStrategy[str]) -> st.SearchStrategy[dict[st
         scope=st.sampled_from(Scope),
         bare_us=st.none() | TIMES,
         search=st.sampled_from(Search),
+        along=PLACES,
     )
     return st.dictionaries(keys, st.builds(Row, winners, evidence), max_size=4)
 

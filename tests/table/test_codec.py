@@ -30,6 +30,7 @@ OTHER = {
     "tuple[Flag, ...]": (Flag.UNSTABLE,),
     "Scope": Scope.FUSED,
     "Search": Search.WIDE,
+    "tuple[tuple[int, float | None], ...]": ((257, 1.0), (560, None)),
     "tuple[tuple[str, KwargValue], ...]": (("BLOCK_M", 16),),
     "Mapping[str, OptionValue]": {"freezing": True},
     "Mapping[str, float]": {"bf16": 0.5},

@@ -24,7 +24,7 @@ from warmup.table.store import write
 
 FIELDS = (
     "event schema run pid seq digest paths table key reason differs nearest choice site option "
-    "decisions rank winner misses"
+    "decisions rank winner misses calls"
 )
 MISS: dict[str, Any] = {
     "kind": "gemm",
@@ -96,6 +96,7 @@ SERVED = AuditReport(
     from_cache=1,
     cached_decisions=2,
     cached_misses=0,
+    outside={},
     silent=(),
     diverged=(),
     unused=None,
@@ -110,6 +111,7 @@ SERVED = AuditReport(
             from_cache=1,
             cached_decisions=2,
             cached_misses=0,
+            outside={},
         )
     },
     damaged=0,
@@ -528,6 +530,27 @@ def test_a_cached_graph_with_misses_is_no_clean_audit(tmp_path: Path) -> None:
         emitter.emit(EventName.CACHED, decisions=3, misses=2)
     report = audit([tmp_path / "a.jsonl"])
     assert (report.cached_misses, report.failures(("miss",))) == (2, ("miss",))
+
+
+def test_calls_outside_are_counted_up_to_the_last_that_was_told(tmp_path: Path) -> None:
+    """By reason; of two models in one process, and of two processes, the counts add up."""
+    counted = {"r1": [("beyond", 8), ("beyond", 2)], "r2": [("beyond", 1), ("between", 1)]}
+    for run, models in counted.items():
+        with run_to(jsonl(tmp_path / "a.jsonl"), run=run) as emitter:
+            for reason, last in models:
+                for calls in (1, 2, 4, 8)[: last.bit_length()]:
+                    emitter.emit(EventName.OUTSIDE, reason=reason, said="n=9", calls=calls)
+    report = audit([tmp_path / "a.jsonl"])
+    assert report.outside == {"beyond": 11, "between": 1}
+
+
+def test_calls_outside_are_no_misses(tmp_path: Path) -> None:
+    """They fail an audit that was asked to, and are no decision that breaks the silence."""
+    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+        emitter.emit(EventName.OUTSIDE, reason="beyond", said="n=9", calls=1)
+    report = audit([tmp_path / "a.jsonl"])
+    assert report.failures(("miss", "uncovered", "diverged")) == ()
+    assert report.failures(("silent", "outside")) == ("silent", "outside")
 
 
 def test_each_table_has_its_own_counts(tmp_path: Path) -> None:

@@ -43,13 +43,15 @@ def samples(text: str) -> dict[str, int]:
 
 @pytest.fixture
 def served(tmp_path: Path) -> AuditReport:
-    """Two hits, a miss and an uncovered benchmark under one table, a silent run of another."""
+    """Two hits, a miss, an uncovered benchmark and calls outside under one table, a silent run."""
     return report_of(
         tmp_path / "a.log",
         {},
         {},
         {"event": "lookup.missed", "reason": "not_in_table"},
         {"event": "benchmark.uncovered", "site": "conv"},
+        {"event": "call.outside", "reason": "beyond", "calls": 1},
+        {"event": "call.outside", "reason": "beyond", "calls": 2},
         {"event": "graph.cached", "run": "s", "digest": "e", "decisions": 0},
     )
 
@@ -65,6 +67,7 @@ def test_every_count_is_a_sample(served: AuditReport) -> None:
         'warmup_misses_total{digest="d",reason="not_in_table"}': 1,
         'warmup_uncovered_total{digest="d",site="conv"}': 1,
         'warmup_cached_graphs_total{digest="e"}': 1,
+        'warmup_outside_total{digest="d",reason="beyond"}': 2,
     }
 
 

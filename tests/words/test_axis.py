@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.axis import Axis, Interval, intervals_of, parse_axes, parse_ladders
+from warmup.axis import (
+    Axis,
+    Interval,
+    intervals_of,
+    ladders_of,
+    parse_axes,
+    parse_ladders,
+    widened,
+)
+from warmup.bucket import Bucket, parse_buckets
 from warmup.errors import SettingsError
 
 SEQLEN = parse_axes({"x": {0: "seqlen"}})
@@ -98,3 +107,43 @@ def test_intervals_are_disjoint_and_leave_nothing_out(sizes: set[int]) -> None:
     covered = [range(one.low, one.high + 1) for one in intervals]
     assert list(itertools.chain(*covered)) == list(range(1, max(sizes) + 1))
     assert {one.high for one in intervals} - {1} == sizes - {1}
+
+
+def test_buckets_are_widened_down_to_the_ones_before() -> None:
+    """Every combination of the intervals of their dims, each of which has size 1 apart."""
+    buckets = widened(parse_buckets("4,16", "batch=1,8"))
+    assert list(map(str, buckets)) == [
+        *("batch=1,seqlen=1", "batch=1,seqlen=2..4", "batch=1,seqlen=5..16"),
+        *("batch=2..8,seqlen=1", "batch=2..8,seqlen=2..4", "batch=2..8,seqlen=5..16"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seqlens", "dims", "said"),
+    [
+        ("64,16", None, "buckets seqlen: 16 follows 64"),
+        ("2..16,10..32", None, "buckets seqlen: 10 follows 16"),
+        (None, ["n=16,64", "n=32"], "buckets n: 32 follows 64"),
+        (None, "a=1,2;b=8,4", "buckets b: 4 follows 8"),
+        (None, ["a=1;b=4", "a=8;b=16"], "2 buckets are not every combination of their sizes, 4"),
+        (None, ["a=1;b=4", "a=2"], "2 buckets are not every combination"),
+    ],
+)
+def test_buckets_that_cannot_be_widened_are_refused(
+    seqlens: str | None, dims: Any, said: str
+) -> None:
+    """Those that descend or overlap, and those that are no product: which range is meant?"""
+    with pytest.raises(SettingsError, match=said):
+        widened(parse_buckets(seqlens, dims))
+
+
+def test_a_size_given_twice_is_refused_before() -> None:
+    """For buckets of any policy."""
+    with pytest.raises(SettingsError, match="16 is given more than once"):
+        parse_buckets("4..16,16", None)
+
+
+def test_the_sizes_of_each_dim_are_its_ladder() -> None:
+    """In the order of the dims, of buckets that are their product."""
+    buckets = [Bucket((("a", a), ("b", b))) for a in (1, 8) for b in (4, 16, 64)]
+    assert ladders_of(buckets) == {"a": (1, 8), "b": (4, 16, 64)}

@@ -24,6 +24,7 @@ SAMPLES = [
     errors.BuildError("what", "do"),
     errors.NothingRecordedError("what", "do"),
     errors.OutputMismatchError("what", "do"),
+    errors.BundleError("x.bundle", "it is damaged"),
     errors.MissError("key", "not_in_table", "near", ("m: row 1, here 2",)),
     errors.UncoveredError("custom_op"),
     errors.AdapterError("what"),

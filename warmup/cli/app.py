@@ -137,6 +137,13 @@ def build(
         ShapePolicy,
         typer.Option(help="What buckets serve: their sizes alone, or the range down to the next."),
     ] = ShapePolicy.EXACT,
+    bundle: Annotated[
+        bool, typer.Option("--bundle", help="Write the compiled kernels beside the table too.")
+    ] = False,
+    bundle_graphs: Annotated[
+        str | None,
+        typer.Option(help="Also the graphs of a server in this torch.compile mode, as default."),
+    ] = None,
     force: Annotated[bool, typer.Option(help="Tune again what the table has.")] = False,
     timings: Annotated[
         Path | None, typer.Option(help="Write every candidate's time here, as JSON lines.")
@@ -155,6 +162,8 @@ def build(
         "--input": inputs,
         "--dtype": dtype,
         "--budget": budget,
+        "--bundle": bundle,
+        "--bundle-graphs": bundle_graphs,
     }
     shared: dict[str, Any] = {
         "device": device,
@@ -176,6 +185,7 @@ def build(
     elif model is not None and problems is None:
         shared |= {"seqlens": seqlens, "dims": dims, "inputs": tuple(inputs or ()), "dtype": dtype}
         shared |= {"budget": budget, "pad_weights": pad_weights, "policy": policy}
+        shared |= {"bundle": bundle, "bundle_graphs": bundle_graphs}
         run = partial(build_model, model, out=out, **shared)
     else:
         raise typer.BadParameter("give one of --model and --problems")
@@ -251,7 +261,7 @@ def audit(
     logs: Annotated[list[Path], typer.Argument(help="JSON-lines audit logs or server text logs.")],
     table: Annotated[Path | None, typer.Option(help="The table whose unused rows to list.")] = None,
     fail_on: Annotated[
-        str | None, typer.Option(help="Exit 1 on any of: miss,uncovered,silent,diverged.")
+        str | None, typer.Option(help="Exit 1 on any of: miss,uncovered,silent,diverged,outside.")
     ] = None,
     form: Annotated[
         AuditFormat | None, typer.Option("--format", help="How to print it; text without this.")

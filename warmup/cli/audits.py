@@ -52,6 +52,8 @@ def _counts(report: AuditReport) -> Iterator[str]:
     yield f"from cache  {report.from_cache} graphs ({report.cached_decisions} decisions{missed})"
     if report.tuned:
         yield f"tuned       {sum(report.tuned.values())} (on_miss=tune)"
+    if report.outside:
+        yield f"outside     {sum(report.outside.values())} calls{in_brackets(report.outside)}"
     unused = "unknown: name the table with --table" if report.unused is None else len(report.unused)
     yield f"unused rows {unused}"
     if report.diverged:

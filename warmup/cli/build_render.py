@@ -22,6 +22,7 @@ from warmup.kernel import LAUNCH
 from warmup.kinds import ingredients_of, kind_of
 from warmup.outcome import BuildReport
 from warmup.peaks import Peaks
+from warmup.regret import over_bound
 from warmup.search import searched_to_json
 from warmup.weight import WEIGHT
 
@@ -61,6 +62,11 @@ def print_build(report: BuildReport) -> None:
     if report.peaks is not None:
         console.print(_peaks_in_words(report.peaks), soft_wrap=True)
     _print_doubts(console, report)
+    _print_end(console, report)
+
+
+def _print_end(console: Console, report: BuildReport) -> None:
+    """Print where everything is, and what is not in it."""
     console.print(
         f"{report.path}: {len(report.table.rows)} rows, {len(report.timings)} tuned now"
         f"{_rejected_in_words(report)}, "
@@ -68,6 +74,8 @@ def print_build(report: BuildReport) -> None:
         f"digest {report.digest[:16]}",
         soft_wrap=True,
     )
+    if report.bundle is not None:
+        console.print(str(report.bundle), soft_wrap=True)
     for what, keys in (
         ("not rebuilt", report.not_rebuilt),
         ("not tuned", report.not_tuned),
@@ -107,6 +115,8 @@ def _print_doubts(console: Console, report: BuildReport) -> None:
             console.print(f"{flag}: {key}", soft_wrap=True)
         if len(keys) > _SHOWN:
             console.print(f"{flag}: {len(keys) - _SHOWN} more rows", soft_wrap=True)
+    for split in _splits(report):
+        console.print(str(split), soft_wrap=True)
     bad = [
         f"{timing.rejection}: {timing.winner.short} for {tuned.key}: {timing.said}"
         for tuned in report.timings
@@ -117,6 +127,38 @@ def _print_doubts(console: Console, report: BuildReport) -> None:
         console.print(line, soft_wrap=True)
     if len(bad) > _SHOWN:
         console.print(f"{len(bad) - _SHOWN} more candidates misbehaved: --timings lists all")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Split:
+    """A bucket whose winners are too slow somewhere in its range, and the one to add."""
+
+    bucket: str
+    keys: tuple[str, ...]
+    size: int
+    ratio: float
+    add: Bucket
+
+    def __str__(self) -> str:
+        count = "1 row is" if len(self.keys) == 1 else f"{len(self.keys)} rows are"
+        return (
+            f"{self.bucket}: {count} up to {self.ratio:.2f}x as slow as the best at size "
+            f"{self.size}: add the bucket {self.add}"
+        )
+
+
+def _splits(report: BuildReport) -> list[_Split]:
+    """Return which buckets to split: some winner's regret is above the bound in their range."""
+    from warmup.dynamic import sizes_within  # needs torch, which a build has loaded
+
+    found = []
+    for result in report.buckets:
+        rows = ((key, report.table.rows[key]) for key in result.keys)
+        over = {key: worst for key, row in rows if (worst := over_bound(row.evidence))}
+        if over and (within := sizes_within(result.bucket)):
+            size, ratio = max(over.values(), key=lambda worst: worst[1])
+            found.append(_Split(result.name, tuple(over), size, ratio, within[-1]))
+    return found
 
 
 def print_build_json(report: BuildReport) -> None:
@@ -144,7 +186,14 @@ def print_build_json(report: BuildReport) -> None:
             "not_rebuilt": dict(report.not_rebuilt),
             "not_tuned": dict(report.not_tuned),
             "not_fused": dict(report.not_fused),
+            "splits": [
+                {**dataclasses.asdict(split), "add": dict(split.add.sizes)}
+                for split in _splits(report)
+            ],
             "peaks": None if report.peaks is None else dataclasses.asdict(report.peaks),
+            "bundle": None
+            if report.bundle is None
+            else {**dataclasses.asdict(report.bundle), "path": str(report.bundle.path)},
         }
     )
 
@@ -196,6 +245,7 @@ def _timings(tuned: Tuned) -> dict[str, Any]:
                 "choice": str(timing.winner),
                 "time_us": timing.time_us,
                 "fused_us": timing.fused_us,
+                "along_us": dict(timing.along_us),
                 "rejection": timing.rejection,
                 "said": timing.said,
             }

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from warmup.axis import ShapePolicy
 from warmup.bucket import Bucket
 from warmup.checking import CheckReport, PrimedBucket, State
 from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
@@ -25,6 +26,7 @@ from warmup.errors import SettingsError, printable
 from warmup.files import replace_text
 from warmup.preparing.prepare import Prepared
 from warmup.runtime import Runtime
+from warmup.unpacking import Unpacked
 
 
 def check(
@@ -52,6 +54,12 @@ def check(
             "max-autotune-no-cudagraphs."
         ),
     ] = "default",
+    policy: Annotated[
+        ShapePolicy,
+        typer.Option(
+            help="The server's: buckets serve their sizes alone, or the range down to the next."
+        ),
+    ] = ShapePolicy.EXACT,
     pad_weights: Annotated[
         bool,
         typer.Option(
@@ -59,6 +67,10 @@ def check(
             "that does not give its model, such as one under `warmup run`."
         ),
     ] = True,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="What `warmup build --bundle` wrote: it must fit; --prime unpacks it."),
+    ] = None,
     ready_file: Annotated[
         Path | None, typer.Option(help="Write this file last, when everything is ready.")
     ] = None,
@@ -78,7 +90,14 @@ def check(
     with run.limited(timeout):
         from warmup.checking import check as examine
 
-        run.checked(examine(table, device=device, expect_digest=expect_digest))
+        run.checked(
+            examine(
+                table,
+                device=device,
+                expect_digest=expect_digest,
+                bundle=None if prime else bundle,  # priming looks at it, and goes on without it
+            )
+        )
         if model is not None:
             from warmup.priming import prime as compile_all
 
@@ -93,7 +112,9 @@ def check(
                     dtype=dtype,
                     on_miss=on_miss,
                     mode=mode,
+                    policy=policy,
                     pad_weights=pad_weights,
+                    bundle=bundle,
                     observer=run,
                 )
     if ready_file is not None and run.report.state is State.READY:
@@ -188,6 +209,9 @@ class _Run:
             if report.buckets:
                 ready = sum(bucket.problem is None for bucket in report.buckets)
                 self._say(f"primed    {ready} of {len(report.buckets)} buckets")
+            if report.bundle is not None and report.bundle.refused is None:
+                besides = len(report.bundle.compiled_besides())
+                self._say(f"bundle    {report.bundle}; {besides} kernels compiled besides")
             self._say(f"state     {report.state} ({report.state.exit_code})")
         self._out.flush()
 
@@ -223,9 +247,11 @@ def _document(report: CheckReport) -> dict[str, Any]:
             for m in report.mismatches
         ],
         "remarks": list(report.remarks),
+        "bundle": _bundle_document(report.bundle),
         "buckets": [
             {
                 "bucket": dict(primed.bucket.sizes),
+                "from": dict(primed.bucket.lows),
                 "hits": primed.hits,
                 "from_cache": primed.cached,
                 "cached_misses": primed.cached_misses,
@@ -236,6 +262,19 @@ def _document(report: CheckReport) -> dict[str, Any]:
             }
             for primed in report.buckets
         ],
+    }
+
+
+def _bundle_document(bundle: Unpacked | None) -> dict[str, Any] | None:
+    if bundle is None:
+        return None
+    return {
+        "path": str(bundle.path),
+        "refused": bundle.refused,
+        "kernels": bundle.kernels,
+        "graphs": bundle.graphs,
+        "placed": bundle.placed,
+        "compiled": list(bundle.compiled_besides()),
     }
 
 

@@ -48,6 +48,9 @@ class BuildProgress(LiveLine):
             f"error {result.error:.1e}, {result.seconds:.1f} s"
         )
 
+    def packing_started(self) -> None:
+        self.show("packing the bundle")
+
     def interrupted(self) -> None:
         """Say that finished work is kept."""
         self.__exit__(None, None, None)

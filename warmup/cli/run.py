@@ -24,6 +24,7 @@ class RunOnMiss(StrEnum):
 
 def run(
     command: Annotated[list[str], typer.Argument(help="What to run, with its arguments.")],
+    *,
     table: Annotated[Path, typer.Option(help="The table to install.")],
     on_miss: Annotated[
         RunOnMiss, typer.Option(help="The library kernel, counted; or an error.")
@@ -34,10 +35,20 @@ def run(
     audit_log: Annotated[
         Path | None, typer.Option(help="Append every event to this file; default a temporary one.")
     ] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="What `warmup build --bundle` wrote: code, to be trusted.")
+    ] = None,
 ) -> None:
     """Run a command with a table installed in every Python process it starts."""
     from warmup.running import run as verb
 
-    report = verb(command, table=table, on_miss=on_miss, uncovered=uncovered, audit_log=audit_log)
+    report = verb(
+        command,
+        table=table,
+        on_miss=on_miss,
+        uncovered=uncovered,
+        audit_log=audit_log,
+        bundle=bundle,
+    )
     sys.stderr.write(f"{report}\n")
     raise typer.Exit(report.exit_code)

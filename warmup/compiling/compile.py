@@ -30,6 +30,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     outside: str = "eager",
     mode: str | None = None,
     on_miss: str = "fallback",
+    bundle: str | os.PathLike[str] | None = None,
 ) -> CompiledModel:
     """Return *model*, in eval mode, to be served from one artifact for each of its *buckets*.
 
@@ -47,9 +48,9 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     - ``exact``: not at all.
 
     Calls outside of all buckets are served uncompiled and counted, or refused where *outside* is
-    ``error``. With a *table* it is installed with *on_miss*, and weights are padded as it says; see
-    `warmup.install`. Nothing is compiled before the first call, or `CompiledModel.warm`. Calls may
-    come from several threads.
+    ``error``. With a *table* it is installed with *on_miss* and *bundle*, and weights are padded as
+    it says; see `warmup.install`. Nothing is compiled before the first call, or
+    `CompiledModel.warm`. Calls may come from several threads.
 
     Raises:
         SettingsError: an argument cannot be used, or the model is in training mode.
@@ -80,5 +81,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
         model, places, ShapePolicy(policy), mode, TOLERANCE, is_strict=outside == "error"
     )
     made, call_for = make_buckets(subject, ladders)
-    handle = None if table is None else install(table, on_miss=on_miss, model=model)
+    handle = None
+    if table is not None:
+        handle = install(table, on_miss=on_miss, model=model, bundle=bundle)
     return CompiledModel(subject, made, call_for, handle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from warmup.axis import Axis, ShapePolicy
@@ -90,20 +91,30 @@ class CompiledModel:
     def warm(self, *args: Any, **kwargs: Any) -> None:
         """Compile every bucket now, with the inputs of this call cut or repeated to its sizes.
 
+        While inductor's workers make the kernels of one bucket the next is traced; then each is
+        called once. Calls from other threads are served meanwhile, and wait for what they need.
+
         Raises:
-            Exception: as a call does.
+            Exception: as a call does, or what a compiler raised; a note names the bucket. The
+                buckets before it are compiled, and it will be when it is called.
         """
+        from warmup.compiling.warming import warm_together
+
+        warm_together(
+            {bucket: partial(self._call, bucket, args, kwargs) for bucket in self._buckets}
+        )
+
+    def _call(self, bucket: Bucket, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call *bucket* at its own sizes."""
         from torch import arange
 
-        for bucket in self._buckets:
+        def resize(tensor: torch.Tensor, axis: Axis) -> torch.Tensor:
+            size = bucket.sizes[axis.name]
+            places = arange(size, device=tensor.device) % tensor.shape[axis.dim]
+            return tensor.index_select(axis.dim, places)
 
-            def resize(tensor: torch.Tensor, axis: Axis, to: Bucket = bucket) -> torch.Tensor:
-                size = to.sizes[axis.name]
-                places = arange(size, device=tensor.device) % tensor.shape[axis.dim]
-                return tensor.index_select(axis.dim, places)
-
-            given, named = self._subject.replace(args, kwargs, resize)
-            bucket.call(*given, **named)
+        given, named = self._subject.replace(args, kwargs, resize)
+        return bucket.call(*given, **named)
 
     def report(self) -> CompiledReport:
         """Return what happened so far; ``handle.report()`` is about the table."""

@@ -10,7 +10,8 @@ from typing import Any, Final
 from warmup.axis import Interval, ShapePolicy, intervals_of
 from warmup.compiling.call import Place
 from warmup.compiling.compiled import Outside
-from warmup.compiling.served import Bucket, PaddedBucket, RangeBucket, Subject
+from warmup.compiling.padded import PaddedBucket
+from warmup.compiling.served import Bucket, RangeBucket, Subject
 
 CallFor = Callable[[tuple[Any, ...], Mapping[str, Any]], Callable[..., Any]]
 _KINDS: Final = {

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
 import torch.compiler.config as compiler_config
+from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.exc import Unsupported
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
@@ -23,6 +25,7 @@ Call = Callable[..., Any]
 _SIZE: Final = re.compile(r"L\['\w+'\]\S*\.size\(\)\[\d+\]")  # of an input, as guards name it
 _USER_CODE: Final = "from user code:"
 _STACK: Final = "User stack:"
+_tagging = threading.RLock()
 
 
 def apart(model: Call, name: str) -> Call:
@@ -51,17 +54,29 @@ def caches_of(name: str) -> Iterator[None]:
     """Let what this thread compiles have entries of its own in inductor's caches, by *name*.
 
     The range of a dim is not in their keys, but in the guards of their entries: an entry for a
-    range that overlaps with another is taken, and fails (torch/_inductor/codecache.py).
+    range that overlaps with another is taken, and fails (torch/_inductor/codecache.py). Threads do
+    so one by one, since torch 2.11 has one such setting for all of them.
     """
     config: Any = compiler_config  # its functions are made at run time
-    before = config.cache_key_tag
-    with config.patch(cache_key_tag=f"{before}+{name}" if before else name):
-        yield
+    with _tagging:
+        before = config.cache_key_tag
+        tagged = f"{before}+{name}" if before else name
+        # Not config.patch: it would leave the tag of this table behind, in front of the next one's.
+        restore = config._make_closure_patcher(cache_key_tag=tagged)()
+        try:
+            yield
+        finally:
+            restore()
 
 
 def artifacts_of(entry: Call) -> int:
     """Return how many artifacts *entry*, a function that `apart` made, has."""
     return len(_debug_get_cache_entry_list(entry.__code__))
+
+
+def forget(entry: Call) -> None:
+    """Drop the artifacts of *entry*, a function that `apart` made: its next call compiles."""
+    reset_code(entry.__code__)
 
 
 def break_in(error: BaseException) -> str | None:

@@ -8,9 +8,10 @@ table's digest is in the cache key (options.py), so it was compiled for this ver
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from torch._inductor import compile_fx as compile_fx_module
@@ -37,6 +38,22 @@ class _Count(threading.local):
         self.decisions = self.misses = 0
 
 
+_late = threading.local()
+
+
+@contextlib.contextmanager
+def deciding_for(graph: Any) -> Iterator[None]:
+    """Count what this thread decides meanwhile for *graph*, which was compiled and marked before.
+
+    Its kernels were not waited for then, and it is saved after them (handover.py).
+    """
+    _late.graph = graph
+    try:
+        yield
+    finally:
+        _late.graph = None
+
+
 class CachedGraphs:
     """Marks compiled graphs with their decisions and reports those that came from a cache."""
 
@@ -61,6 +78,9 @@ class CachedGraphs:
         if self._count.is_compiling or kind_of(key) is PAD:
             self._count.decisions += 1
             self._count.misses += missed
+        elif mark := getattr(getattr(_late, "graph", None), _MARK, None):
+            owner, decisions, misses = mark
+            setattr(_late.graph, _MARK, (owner, decisions + 1, misses + missed))
 
     def _deactivate(self) -> None:
         self._active = False

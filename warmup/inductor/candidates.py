@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
+from torch._inductor.codegen.subgraph import SubgraphChoiceCaller
 from torch._inductor.select_algorithm import (
     AlgorithmSelectorCache,
     DataProcessorChoiceCallerWrapper,
@@ -22,7 +24,8 @@ from warmup.choice import Winner
 from warmup.inductor.calls import spec_of
 from warmup.inductor.choices import identify
 from warmup.inductor.describe import current_node
-from warmup.inductor.port import LiveTrial, Question
+from warmup.inductor.hints import Hints, hinted, hints_of, rehinted
+from warmup.inductor.port import Elsewhere, LiveTrial, Question
 from warmup.inductor.regions import region_of
 from warmup.problem import NO_EPILOGUE
 from warmup.trial import Candidate, Fill, Operands, Region, Spec, TensorSpec, ViewSpec
@@ -40,11 +43,60 @@ def question_of(
     layout: Any,
     input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
 ) -> Question:
-    """Return the selection *name* among *choices* in warmup's words.
+    """Return the selection *name* among *choices* in warmup's words, and how to ask it elsewhere.
 
     Choices that no row can force are left out.
     """
-    found = {winner: choice for choice in choices if (winner := identify(choice)) is not None}
+    ask = partial(_question, key, name, input_nodes, layout, input_gen_fns)
+    question = ask(choices)
+    every = hints_of(input_nodes, layout)
+    if not every:
+        return question
+    found = _by_winner(choices)
+    specs = {candidate.winner: candidate.spec for candidate in question.candidates}
+    elsewhere = tuple(
+        Elsewhere(hints.size, partial(_ask_at, hints, ask, found, specs)) for hints in every[:-1]
+    )
+    return replace(question, size=every[-1].size, elsewhere=elsewhere)
+
+
+def _by_winner(choices: Sequence[Any]) -> dict[Winner, Any]:
+    return {winner: choice for choice in choices if (winner := identify(choice)) is not None}
+
+
+def _ask_at(
+    hints: Hints,
+    ask: Callable[[Sequence[Any]], Question],
+    found: Mapping[Winner, Any],
+    specs: Mapping[Winner, Spec],
+    winners: Sequence[Winner],
+) -> Question:
+    """Return the selection among *winners* at *hints*, less those that are another kernel there."""
+    with hinted(hints.symbols):
+        fresh = [rehinted(found[winner]) for winner in winners]
+        question = ask([choice for choice in fresh if choice is not None])
+    compiled = tuple(  # once, since that takes a second: sizes are arguments
+        Candidate(winner, {**spec, "sizes": _sizes(choice, spec, hints)})
+        for winner in winners
+        if isinstance(choice := found[winner], SubgraphChoiceCaller) and (spec := specs.get(winner))
+    )
+    return replace(question, candidates=(*question.candidates, *compiled), size=hints.size)
+
+
+def _sizes(choice: SubgraphChoiceCaller, spec: Spec, hints: Hints) -> list[int]:
+    pairs = zip(choice.sym_inputs, spec["sizes"], strict=True)
+    return [hints.symbols.get(symbol, size) for symbol, size in pairs]
+
+
+def _question(
+    key: str,
+    name: str,
+    input_nodes: Sequence[Any],
+    layout: Any,
+    input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
+    choices: Sequence[Any],
+) -> Question:
+    found = _by_winner(choices)
     device = layout.device
     if device.type == "cpu":
         args = AlgorithmSelectorCache.get_inputs(

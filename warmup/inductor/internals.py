@@ -18,8 +18,29 @@ WORKER_INTERNALS: Final = (
     "torch._inductor.async_compile:maybe_warm_pool()",
     "torch._inductor.runtime.compile_tasks:_set_triton_ptxas_path()",
 )
+HANDOVER_INTERNALS: Final = (
+    "torch._dynamo.convert_frame:compile_lock",
+    "torch._guards:TracingContext.try_get()",
+    "torch._guards:tracing(context)",
+    "torch._inductor.async_compile:AsyncCompile.use_process_pool()",
+    "torch._inductor.async_compile:AsyncCompile.wait(self, scope)",
+    "torch._inductor.codecache:CodeCacheFuture",
+    "torch._inductor.codecache:FxGraphCache._filter_backed_symints(inputs)",
+    "torch._inductor.codecache:FxGraphCache._get_shape_env()",
+    "torch._inductor.codecache:FxGraphCache._save_graph(key, compiled_graph, example_inputs)",
+    "torch._inductor.output_code:CompiledFxGraph.__call__(self, inputs)",
+    "torch._inductor.output_code:CompiledFxGraph.prepare_for_serialization(self)",
+    "torch._inductor.output_code:CompiledFxGraph.set_triton_bundle(self, triton_bundle)",
+    "torch._inductor.triton_bundler:TritonBundler.begin_compile()",
+    "torch._inductor.triton_bundler:TritonBundler.collect()",
+    "torch._inductor.triton_bundler:TritonBundler.end_compile()",
+    "torch.fx.experimental.symbolic_shapes:ShapeEnv.get_pruned_guards(self, symints)",
+    "torch.fx.experimental.symbolic_shapes:ShapeEnv.produce_guards_expression(self, placeholders)",
+)
 INTERNALS: Final = (
     *WORKER_INTERNALS,
+    *HANDOVER_INTERNALS,
+    "torch._C._dynamo.eval_frame:reset_code",
     "torch._dynamo:reset()",
     "torch._dynamo:mark_dynamic(t, index, hint_override, min, max)",
     "torch._dynamo:maybe_mark_dynamic(t, index)",
@@ -93,6 +114,8 @@ INTERNALS: Final = (
     ),
     "torch._inductor.output_code:CompiledFxGraph.post_compile(self, example_inputs, constants)",
     "torch._inductor.runtime.benchmarking:Benchmarker",
+    "torch._inductor.runtime.cache_dir_utils:cache_dir()",
+    "torch._inductor.runtime.cache_dir_utils:triton_cache_dir(device)",
     "torch._inductor.runtime.hints:HeuristicType.USER_AUTOTUNE",
     "torch._inductor.runtime.hints:TRITON_MAX_BLOCK",
     "torch._inductor.runtime.runtime_utils:triton_config_to_hashable(cfg)",
@@ -138,6 +161,7 @@ INTERNALS: Final = (
     "torch._inductor.select_algorithm:PRINT_AUTOTUNE",
     "torch._inductor.codegen.subgraph:SubgraphChoiceCaller._compile_for_benchmarking(self)",
     "torch._inductor.codegen.subgraph:SubgraphTemplate",
+    "torch._inductor.sizevars:SizeVarAllocator(shape_env)",
     "torch._inductor.sizevars:SizeVarAllocator.statically_known_equals(self, left, right)",
     "torch._inductor.sizevars:SizeVarAllocator.statically_known_leq(self, left, right)",
     (
@@ -148,7 +172,10 @@ INTERNALS: Final = (
     "torch._inductor.utils:fresh_cache",
     "torch._inductor.virtualized:V",
     "torch._subclasses:FakeTensorMode",
+    "torch.compiler.config:_make_closure_patcher",
     "torch.compiler.config:cache_key_tag",
+    "torch.fx.experimental.symbolic_shapes:ShapeEnv.add_backed_var_to_val(self, expr, val)",
+    "torch.fx.experimental.symbolic_shapes:ShapeEnv.suppress_guards(self)",
     "torch.fx.experimental.symbolic_shapes:ShapeEnv._default_value_range(self)",
     (
         "torch.fx.experimental.symbolic_shapes:ShapeEnv._get_stack_summary"

@@ -27,6 +27,8 @@ class Question:
     ``live`` is how to measure in this process, None when another one does. ``uncompiled`` are
     candidates that did not compile, and why. ``region`` is what may be fused into it, None where
     nothing is, ``searched`` how the candidates were found, and ``known`` are winners of other keys.
+    Where a size of the key is a range, ``size`` is the first such size, as it is measured, and
+    ``elsewhere`` are smaller ones of the range.
     """
 
     key: str
@@ -43,6 +45,20 @@ class Question:
     region: Region | None = None
     searched: Searched | None = None
     known: Mapping[str, Winner] = field(default_factory=dict)
+    size: int | None = None
+    elsewhere: tuple[Elsewhere, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Another size of a question's range, and how to ask there about some of its candidates.
+
+    What is asked lacks those that inductor would make another kernel of there. It can be asked
+    until the question is answered.
+    """
+
+    size: int
+    ask: Callable[[Sequence[Winner]], Question]
 
 
 class Answers(Protocol):

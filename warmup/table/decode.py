@@ -92,12 +92,20 @@ class Node:
         path = self.path
         return [(name, Node(value, path, self, name)) for name, value in self.value.items()]
 
-    def members(self, names: frozenset[str]) -> dict[str, Node]:
-        """Return the members of this object, which are exactly *names*."""
+    def elements(self, most: int) -> list[Node]:
+        """Return the elements of this array, one to *most* of them."""
+        if type(self.value) is not list or not 0 < len(self.value) <= most:
+            self.fail(f"expected an array of 1 to {most} elements")
+        return [Node(one, self.path, self, str(i)) for i, one in enumerate(self.value)]
+
+    def members(
+        self, names: frozenset[str], *, optional: frozenset[str] = frozenset()
+    ) -> dict[str, Node]:
+        """Return the members of this object, which are exactly *names*, and any *optional* ones."""
         found = dict(self.items())
-        if found.keys() != names:
+        if found.keys() - optional != names:
             for name, node in found.items():
-                if name not in names:
+                if name not in names | optional:
                     node.fail("unknown field")
             missing = ", ".join(sorted(names - found.keys()))
             self.fail(f"missing: {missing}")

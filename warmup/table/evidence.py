@@ -17,6 +17,8 @@ _MAX_RATE: Final = 1e9
 _MAX_SHARE: Final = 1e6
 _MAX_CHOICE: Final = 512
 _MAX_CANDIDATES: Final = 100_000
+_MAX_PLACES: Final = 8
+_PLACE: Final = 2  # a size, and the time there over the best
 
 # Field -> (may be null, lowest, highest); the two integers among them are listed below.
 _NUMBERS: Final[Mapping[str, tuple[bool, float, float]]] = {
@@ -35,6 +37,7 @@ _NUMBERS: Final[Mapping[str, tuple[bool, float, float]]] = {
 }
 _INTEGERS: Final = frozenset({"tried", "clock_mhz"})
 _FIELDS: Final = frozenset({*_NUMBERS, "runner_up", "rejected", "flags", "scope", "search"})
+_OPTIONAL: Final = frozenset({"along"})  # of a key with a range only
 _SCOPES: Final = {scope.value: scope for scope in Scope}
 _SEARCHES: Final = {search.value: search for search in Search}
 _PLAIN: Final = tuple(
@@ -52,6 +55,7 @@ def evidence_to_json(evidence: Evidence) -> dict[str, object]:
         "flags": [flag.value for flag in evidence.flags],
         "scope": evidence.scope.value,
         "search": evidence.search.value,
+        **({"along": [_place(*one) for one in evidence.along]} if evidence.along else {}),
     }
 
 
@@ -98,7 +102,7 @@ def _known(value: Any, words: Mapping[str, _Word]) -> _Word | None:
 
 
 def _checked(node: Node) -> Evidence:
-    members = node.members(_FIELDS)
+    members = node.members(_FIELDS, optional=_OPTIONAL)
     numbers: dict[str, Any] = {}
     for name, (is_optional, low, high) in _NUMBERS.items():
         read = _reader(name, low, high)
@@ -109,6 +113,7 @@ def _checked(node: Node) -> Evidence:
         flags=_read_flags(members["flags"]),
         scope=_read_word(members["scope"], _SCOPES),
         search=_read_word(members["search"], _SEARCHES),
+        along=_read_along(members["along"]) if "along" in members else (),
         **numbers,
     )
 
@@ -133,6 +138,27 @@ def _read_flags(node: Node) -> tuple[Flag, ...]:
         if type(flag) is not str or flag not in set(Flag):
             node.fail(f"not a flag; expected any of {', '.join(Flag)}")
     return tuple(Flag(flag) for flag in value)
+
+
+def _read_along(node: Node) -> tuple[tuple[int, float | None], ...]:
+    """Return sizes, ascending, with the winner's time over the best at each."""
+    found: list[tuple[int, float | None]] = []
+    for place in node.elements(_MAX_PLACES):
+        if type(place.value) is not list or len(place.value) != _PLACE:
+            place.fail("expected a size and a ratio")
+        size, ratio = place.elements(_PLACE)
+        lowest = found[-1][0] + 1 if found else 1
+        found.append(
+            (
+                size.integer(lowest, MAX_INT),
+                ratio.optional(lambda one: one.number(1, _MAX_SHARE)),
+            )
+        )
+    return tuple(found)
+
+
+def _place(size: int, ratio: float | None) -> list[float | None]:
+    return [size, None if ratio is None else float(ratio)]
 
 
 def _read_word(node: Node, words: Mapping[str, _Word]) -> _Word:

@@ -1,0 +1,128 @@
+"""`CompiledModel.warm`: what is compiled while kernels are made, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = str(ROOT / "tests/programs/warm_together.py")
+TWO_THREADS = {"TORCHINDUCTOR_COMPILE_THREADS": "2"}
+Case = Callable[[str], dict[str, Any]]
+RunOnce = Callable[..., tuple[Path, str]]
+
+
+@pytest.fixture(scope="module")
+def case(run_once: RunOnce, variables: dict[str, str]) -> Case:
+    """``case("together")``: what came of that case of the program."""
+    found: dict[str, dict[str, Any]] = json.loads(
+        run_once("warm", PROGRAM, **variables, **TWO_THREADS)[1]
+    )
+    return found.__getitem__
+
+
+@pytest.fixture(scope="module")
+def after(case: Case, run_once: RunOnce, variables: dict[str, str]) -> dict[str, Any]:
+    """What the next process says, over the caches that the first one left."""
+    folder, _ = run_once("warm", PROGRAM)
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+    said = run_once("warm-after", PROGRAM, "caches", **variables, **TWO_THREADS, **caches)[1]
+    found: dict[str, Any] = json.loads(said)["caches"]
+    return found
+
+
+def test_every_kernel_is_handed_over_before_the_first_is_waited_for(case: Case) -> None:
+    """Three buckets of one kernel each: three go to workers, then each graph's are waited for."""
+    assert case("together")["events"] == ["submit"] * 3 + ["wait"] * 3
+
+
+@pytest.mark.parametrize("name", ["together", "exact", "padded", "broken", "threads"])
+def test_a_warmed_bucket_gives_what_the_model_gives(case: Case, name: str) -> None:
+    """At all its sizes, under fail_on_recompile."""
+    assert case(name)["error"] <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["together", "exact", "padded", "broken", "threads"])
+def test_a_warmed_bucket_has_one_artifact(case: Case, name: str) -> None:
+    """Also where the graph breaks, and where another thread called it meanwhile."""
+    assert set(case(name)["artifacts"].values()) == {1}
+    assert case(name)["recompiles"] == 0
+
+
+def test_callers_in_other_threads_are_served_meanwhile(case: Case) -> None:
+    """Five calls of the same model and two of another, which compiles as always."""
+    assert case("threads")["calls"] == 7
+
+
+def test_a_kernel_that_is_used_early_is_waited_for(case: Case) -> None:
+    """The first call is left before it runs; another thread's gets a result before the end."""
+    found = case("early")
+    assert (found["calls then"], found["calls"]) == (0, 2)
+    assert found["error"] <= 1e-6
+
+
+def test_nothing_is_measured(case: Case) -> None:
+    """Inductor runs no benchmark while buckets are warmed."""
+    assert case("together")["benchmarks"] == 0
+
+
+def test_inductor_is_left_as_it_was(case: Case) -> None:
+    """What was wrapped is put back."""
+    assert case("together")["restored"]
+
+
+def test_a_cache_entry_carries_kernels_that_came_later(case: Case) -> None:
+    """Each entry of inductor's graph cache has the kernel that its wait left with the bundler."""
+    assert [len(kernels) for kernels in case("together")["carried"]] == [1, 1, 1]
+
+
+def test_the_next_process_is_served_from_the_caches(after: dict[str, Any]) -> None:
+    """It finds every graph, and AOTAutograd's entry for it, and compiles none."""
+    assert (after["graphs"], after["autograd"], after["missed"]) == (3, 3, 0)
+
+
+def test_what_the_next_process_finds_is_right(after: dict[str, Any]) -> None:
+    """At all sizes, and it hands all kernels over before it waits as well."""
+    assert after["error"] <= 1e-6
+    assert after["events"] == ["submit"] * 3 + ["wait"] * 3
+
+
+def test_a_kernel_that_cannot_be_compiled_is_told_with_its_bucket(case: Case) -> None:
+    """The compiler's own error, and a note."""
+    found = case("failing")
+    assert found["raised"] == "OSError: no space left on device"
+    assert found["notes"] == ["while the bucket n=4 was compiled"]
+
+
+def test_a_bucket_without_kernels_is_forgotten_and_the_others_stay(case: Case) -> None:
+    """It has no artifact; the one after it has."""
+    assert case("failing")["after"]["artifacts"] == {"n=4": 0, "n=16": 1}
+
+
+def test_a_forgotten_bucket_is_compiled_again(case: Case) -> None:
+    """Once its kernel can be compiled, it is served as the others are."""
+    found = case("failing")
+    assert found["artifacts"] == {"n=4": 1, "n=16": 1}
+    assert found["error"] <= 1e-6
+
+
+def test_a_bucket_that_cannot_be_traced_leaves_those_before_it(case: Case) -> None:
+    """It is named; what was traced before it is compiled and right."""
+    found = case("untraceable")
+    assert found["notes"] == ["while the bucket n=16 was compiled"]
+    assert found["artifacts"] == {"n=4": 1, "n=16": 0}
+    assert found["error"] <= 1e-6
+
+
+def test_kernels_queue_for_workers_that_are_not_ready(case: Case) -> None:
+    """While this thread hands over, and neither before nor after, nor in another thread."""
+    assert case("queued") == {"before": False, "inside": True, "elsewhere": False, "after": False}
+
+
+def test_late_decisions_are_counted_for_their_graph(case: Case) -> None:
+    """A hit and a miss at its kernels, after the graph was compiled and marked with two hits."""
+    assert case("late") == {"decisions": 4, "misses": 1}

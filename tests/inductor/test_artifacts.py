@@ -1,0 +1,23 @@
+"""Caches of their own for the artifacts of ranges."""
+
+from __future__ import annotations
+
+import torch
+
+from warmup.events import Emitter
+from warmup.inductor import connect
+from warmup.inductor.artifacts import caches_of
+from warmup.lookup import Lookup, OnMiss
+
+
+def test_a_tag_of_ranges_does_not_outlive_its_table() -> None:
+    """It joins the tag of the table that is attached; the next table's stands alone again."""
+    before, seen = torch.compiler.config.cache_key_tag, []
+    for table in ("first", "second"):
+        attachment = connect().attach(Lookup({}, OnMiss.FALLBACK, Emitter([])), {}, table)
+        with caches_of("x[0]=2..16"):
+            seen.append(torch.compiler.config.cache_key_tag)
+        seen.append(torch.compiler.config.cache_key_tag)
+        attachment.detach()
+    assert seen == ["first+x[0]=2..16", "first", "second+x[0]=2..16", "second"]
+    assert torch.compiler.config.cache_key_tag == before

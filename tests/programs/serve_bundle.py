@@ -1,0 +1,43 @@
+"""Serve tables with bundles in empty caches; print what became of them as JSON.
+
+python serve_bundle.py MODEL TABLE BUNDLE SIZES
+"""
+
+import json
+import sys
+from typing import Any
+
+import torch
+
+import warmup
+from warmup.bucket import parse_buckets
+from warmup.models import load_model, make_inputs
+
+
+def serve(model: str, table: str, bundle: str, sizes: str) -> dict[str, Any]:
+    """Compile and call every size once, and return what the handle says, and the worst error."""
+    torch.manual_seed(0)
+    loaded = load_model(model)
+    module = loaded.module.eval()
+    compiled = torch.compile(module, dynamic=False)
+    worst = 0.0
+    with warmup.install(table, on_miss="strict", bundle=bundle) as handle, torch.no_grad():
+        for bucket in parse_buckets(sizes, None):
+            made = make_inputs(loaded, (), bucket, torch.device("cpu"), None)
+            expected = module(*made.args, **made.kwargs)
+            found = compiled(*made.args, **made.kwargs)
+            worst = max(worst, float((found - expected).norm() / expected.norm()))
+        report, unpacked = handle.report(), handle.bundle
+    assert unpacked is not None
+    return {
+        "refused": unpacked.refused,
+        "kernels": unpacked.kernels,
+        "graphs": unpacked.graphs,
+        "compiled": unpacked.compiled_besides(),
+        "from_cache": report.from_cache,
+        "misses": sum(report.misses.values()),
+        "error": worst,
+    }
+
+
+json.dump(serve(*sys.argv[1:]), sys.stdout)

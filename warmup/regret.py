@@ -1,0 +1,132 @@
+"""Regret: by how much a winner is slower than the best at the sizes of its range. Floor 0.
+
+A row of a range is tuned at its largest size and serves all of them, so its winner is held against
+the fastest others at the lower end of the range and in the middle as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from warmup.choice import Evidence, Flag, Rejection, Timing, Tuned, Winner
+from warmup.judging import choose, fixed_order
+from warmup.method import Method
+from warmup.trial import Outcome
+
+BOUND: Final = 0.10
+MOST_RIVALS: Final = 8
+_LIMIT: Final = 1 + BOUND
+_DIGITS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One size of a range, and what came of candidates there; of none where they were not run."""
+
+    size: int
+    outcomes: Sequence[Outcome]
+
+
+def rivals_of(outcomes: Sequence[Outcome], winner: Winner, library: Winner) -> list[Winner]:
+    """Return *winner*, *library* where it was run, and the `MOST_RIVALS` fastest of *outcomes*."""
+    timed = [one for one in outcomes if one.time_us]
+    ranked = sorted(timed, key=lambda one: (one.time_us, fixed_order(one.winner)))
+    fastest = [one.winner for one in ranked[:MOST_RIVALS]]
+    control = [one.winner for one in outcomes if one.winner == library]
+    return [*dict.fromkeys((winner, *control, *fastest))]
+
+
+def choose_along(
+    winner: Winner, places: Sequence[Place], library: Winner, method: Method
+) -> Winner:
+    """Return the winner for all *places*, the last of which is the size that *winner* won at.
+
+    It stays while its regret is at most `BOUND` everywhere. Otherwise the candidate whose worst
+    regret is least is taken; among near ties one within the bound, then *library*, then the first
+    in the fixed order. Times of a place that shook count for nothing, and where that is the last
+    one *winner* stays. What failed at a place, or was not timed there, is not taken.
+    """
+    own = places[-1]
+    if _shakes(own, library, method):
+        return winner
+    steady = {place.size for place in places if not _shakes(place, library, method)}
+
+    def worst(one: Winner, unknown: float) -> float:
+        ratios = [(_ratio(one, place), place.size in steady) for place in places]
+        known = [(unknown if ratio is None else ratio, counts) for ratio, counts in ratios]
+        return max(ratio for ratio, counts in known if counts or ratio == math.inf)
+
+    if worst(winner, 1.0) <= _LIMIT:
+        return winner
+    ratios = {one.winner: worst(one.winner, math.inf) for one in own.outcomes if one.time_us}
+    least = min(ratios.values(), default=math.inf)
+    if least == math.inf:
+        return winner
+    equals = [one for one, ratio in ratios.items() if ratio <= least * (1 + method.near_tie)]
+    return min(equals, key=lambda one: (ratios[one] > _LIMIT, one != library, fixed_order(one)))
+
+
+def with_places(tuned: Tuned, places: Sequence[Place], library: Winner, method: Method) -> Tuned:
+    """Return *tuned* with its time at each of *places*, over the best there.
+
+    That is None where it was not timed, or the times of *library* or the fastest shook.
+    """
+    winner = tuned.row.winner
+    along = tuple(
+        (place.size, None if _shakes(place, library, method) else _over_best(winner, place))
+        for place in places
+    )
+    evidence = replace(tuned.row.evidence, along=along)
+    return replace(
+        tuned,
+        row=replace(tuned.row, evidence=evidence),
+        timings=tuple(_with_times(timing, places) for timing in tuned.timings),
+    )
+
+
+def over_bound(evidence: Evidence) -> tuple[int, float] | None:
+    """Return the size of the worst regret and the time over the best there, if above the bound."""
+    known = [(size, ratio) for size, ratio in evidence.along if ratio is not None]
+    size, ratio = max(known, key=lambda one: one[1], default=(0, 0.0))
+    return (size, ratio) if ratio > _LIMIT else None
+
+
+def _with_times(timing: Timing, places: Sequence[Place]) -> Timing:
+    found = [(place.size, _outcome(timing.winner, place)) for place in places[:-1]]
+    return replace(
+        timing,
+        along_us=tuple(
+            (size, None if one.time_us is None else round(one.time_us, _DIGITS))
+            for size, one in found
+            if one is not None
+        ),
+    )
+
+
+def _outcome(winner: Winner, place: Place) -> Outcome | None:
+    return next((one for one in place.outcomes if one.winner == winner), None)
+
+
+def _ratio(winner: Winner, place: Place) -> float | None:
+    """Return the time of *winner* over the best: infinite if it failed, None if not timed."""
+    outcome = _outcome(winner, place)
+    rejection = None if outcome is None else outcome.rejection
+    # A time that cannot be true says nothing about the kernel.
+    failed = rejection is not None and rejection is not Rejection.IMPLAUSIBLE
+    return math.inf if failed else _over_best(winner, place)
+
+
+def _over_best(winner: Winner, place: Place) -> float | None:
+    outcome = _outcome(winner, place)
+    best = min((one.time_us for one in place.outcomes if one.time_us), default=None)
+    if outcome is None or outcome.time_us is None or best is None:
+        return None
+    return round(outcome.time_us / best, _DIGITS)
+
+
+def _shakes(place: Place, library: Winner, method: Method) -> bool:
+    verdict = choose(place.outcomes, library, method)
+    return verdict is not None and Flag.UNSTABLE in verdict.flags

@@ -1,0 +1,134 @@
+"""`unpack`: put a bundle's kernels where inductor finds them, or say why not. Floor 2."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import stat
+import sysconfig
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from warmup.bundle import read_manifest, read_members
+from warmup.errors import BundleError
+from warmup.events import logger
+from warmup.runtime import Runtime
+
+if TYPE_CHECKING:
+    import torch
+
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """What became of a bundle: ``refused`` says why it is not used, None when it is.
+
+    ``kernels`` and ``graphs`` are the files that it holds, ``placed`` those of them that were not
+    in the caches yet.
+    """
+
+    path: Path
+    device: torch.device
+    kernels: int = 0
+    graphs: int = 0
+    placed: int = 0
+    refused: str | None = None
+    _names: tuple[str, ...] = ()
+    _began: float = field(default_factory=time.time)
+
+    def compiled_besides(self) -> tuple[str, ...]:
+        """Return what was compiled into the device's caches since, and is not in the bundle.
+
+        Other processes that share the cache folder count too.
+        """
+        from warmup.inductor.cache_files import compiled_since
+
+        return compiled_since(self._began, self._names, self.device)
+
+    def __str__(self) -> str:
+        if self.refused is not None:
+            return f"{self.path} is not used: {self.refused}"
+        graphs = f", {self.graphs} of graphs" if self.graphs else ""
+        return f"{self.path}: {self.kernels} files of kernels{graphs}, {self.placed} new here"
+
+
+def unpack(
+    path: str | os.PathLike[str], table: str, runtime: Runtime, device: torch.device
+) -> Unpacked:
+    """Put what the bundle at *path* holds into inductor's caches for *device*, if it fits.
+
+    It fits when it was made from the table of the digest *table*, for what `needs_of` says of
+    *runtime*, and is whole; nothing of another is unpacked. Without it everything works as well,
+    only later: so it is refused with a reason, in the log as a warning, and no error.
+    """
+    from warmup.inductor.cache_files import is_graph, place
+
+    path = Path(path)
+    try:
+        members = read_fitting(path, table, runtime)
+        placed = place(members.items(), device)
+    except BundleError as error:
+        return _refused(path, device, error.reason)
+    except (OSError, ValueError) as error:
+        return _refused(path, device, f"it cannot be unpacked ({error})")
+    graphs = sum(map(is_graph, members))
+    names = tuple(members)
+    done = Unpacked(path, device, len(names) - graphs, graphs, placed, _names=names)
+    logger.info("bundle %s", done)
+    return done
+
+
+def read_fitting(path: Path, table: str, runtime: Runtime) -> dict[str, bytes]:
+    """Return the members of the bundle at *path* by name, which fits; nothing is unpacked.
+
+    Raises:
+        BundleError: it does not fit, is damaged, or anybody may have changed it.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_mode & stat.S_IWOTH:
+            raise BundleError(str(path), "every user of this machine can write it")
+    differences = read_manifest(path).differences(table, needs_of(runtime))
+    if differences:
+        more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+        raise BundleError(str(path), "; ".join(differences[:_SHOWN]) + more)
+    return dict(read_members(path))
+
+
+def needs_of(runtime: Runtime) -> dict[str, str]:
+    """Return what compiled code needs to be the same: the device, torch, Triton, CUDA and Python.
+
+    Not the driver, which runs what was made under an older one, nor what is about speed alone.
+    """
+    device = runtime.device
+    needs = {
+        "device.type": device.type,
+        "device.arch": device.arch,
+        "torch": runtime.torch,
+        "triton": runtime.triton,
+        "python": sysconfig.get_config_var("SOABI"),
+    }
+    if device.type == "cpu":
+        needs["device.flags"] = _cpu_flags()  # the C++ compiler takes all that this CPU can do
+    else:
+        needs["cuda"] = runtime.cuda
+    return {name: str(value) for name, value in needs.items() if value is not None}
+
+
+def _cpu_flags() -> str:
+    """Return a digest of what the CPU says that it can do, as Linux tells it, or its name."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith(("flags", "Features")):
+                return hashlib.sha256(line.encode()).hexdigest()[:16]
+    return platform.processor() or platform.machine()
+
+
+def _refused(path: Path, device: torch.device, reason: str) -> Unpacked:
+    refused = Unpacked(path, device, refused=reason)
+    logger.warning("bundle %s; kernels are compiled instead", refused)
+    return refused
