@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Everything measured on a GPU machine: tests, tables, starts, audits. Results go to the folder $1.
 #   docs/benchmarks/gpu.sh OUT tests|builds-llama|builds-swiglu|bad|compare-llama|compare-swiglu|bench-mm|bench-layers
-#   docs/benchmarks/gpu.sh OUT build-products CLASS|compare-products CLASS|unaligned CLASS|exhaustive
+#   docs/benchmarks/gpu.sh OUT build-products CLASS|compare-products CLASS|unaligned CLASS|exhaustive [DIMS]
 #   docs/benchmarks/gpu.sh OUT ship llama|qwen|swiglu|mlp|vision-linear|products [SECONDS [SEQLENS]]
 #   docs/benchmarks/gpu.sh OUT shapes llama|swiglu
 #   docs/benchmarks/gpu.sh OUT explain
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS]
-#   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle
+#   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$1
@@ -128,7 +128,7 @@ growth) # starts and builds by layers and buckets, as many as SECONDS last; the 
   ;;
 exhaustive) # one product in every search
   for search in default wide exhaustive; do
-    python3 -m warmup build --model examples/products.py:Plain --dims "n=6144;k=4096;m=16" \
+    python3 -m warmup build --model examples/products.py:Plain --dims "${3:-n=6144;k=4096;m=16}" \
       --search $search --out "$out/searched.json" --timings "$out/searched-$search.jsonl" 2>&1 | tail -3
   done
   ;;
@@ -157,6 +157,14 @@ bundle) # a start with the winners' compiled kernels, and with the graphs, again
     --seqlens 16,256,560,1024,2048 --repeats 3 --no-build \
     --starts default,table,bundle,bundle-graphs,max-autotune,mega-cache --once max-autotune \
     --table tables/nvidia-h200/llama-blocks.bf16.json --results "$out"
+  ;;
+parallel) # buckets one after the other, and together
+  python3 docs/benchmarks/parallel_start.py --model examples/llama_block.py:LlamaBlocks \
+    --seqlens 16,256,560,1024,2048 --table tables/nvidia-h200/llama-blocks.bf16.json \
+    --policy exact --rounds 3 --out "$out/parallel-h200.json"
+  python3 docs/benchmarks/parallel_start.py --model examples/vision_block.py:SwiGLU \
+    --seqlens 16,256,560,1024,2048 --table tables/nvidia-h200/vision-block.swiglu.bf16.json \
+    --policy exact --rounds 3 --out "$out/parallel-swiglu-h200.json"
   ;;
 swiglu) # the unaligned MLP: pad rows
   export WARMUP_AUDIT_LOG=$out/swiglu-audit.jsonl

@@ -5,14 +5,12 @@
 
 Each start is a process of its own. It begins with empty caches, and once more over those it left.
 Seconds are those of installing the table and of compiling and calling every bucket once, without
-loading the model. The ways take turns, and the median of the rounds counts. Dynamic dims are those
-in which the inputs for two sizes differ.
+loading the model. The ways take turns, and the median of the rounds counts.
 """
 
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import os
 import statistics
@@ -28,44 +26,33 @@ CACHES = ("empty", "warm")
 MARK = "RESULT "
 
 
-def dims_of(model: Any, small: Any, large: Any) -> dict[str, dict[int, str]]:
-    """Return the dims in which two calls of *model* differ, by argument."""
-    parameters = list(inspect.signature(model.forward).parameters)
-    calls = [
-        {**dict(zip(parameters, made.args, strict=False)), **made.kwargs} for made in (small, large)
-    ]
-    found: dict[str, dict[int, str]] = {}
-    for name, tensor in calls[0].items():
-        pairs = zip(tensor.shape, calls[1][name].shape, strict=True)
-        if dims := {dim: "seqlen" for dim, pair in enumerate(pairs) if pair[0] != pair[1]}:
-            found[name] = dims
-    return found
-
-
 def start(case: dict[str, Any]) -> dict[str, Any]:
     """Start once, in this process."""
     import torch
 
     import warmup
     from warmup.bucket import Bucket, parse_inputs
+    from warmup.compiling.growing import find_dims
     from warmup.inductor import connect
     from warmup.inductor.machine import resolve_device
-    from warmup.models import load_model, make_inputs, parse_dtype
+    from warmup.models import Inputs, load_model, make_inputs, parse_dtype
 
     device = resolve_device(case["device"])
     loaded = load_model(case["model"])
     dtype = parse_dtype(case["dtype"], "dtype") if case["dtype"] else None
     model = loaded.module.to(device=device, dtype=dtype).eval()
     specs, sizes = parse_inputs(case["inputs"]), case["seqlens"]
-    made = [
-        make_inputs(loaded, specs, Bucket((("seqlen", size),)), device, dtype)
-        for size in (sizes[0], sizes[-1] + 1)
-    ]
+
+    def make(bucket: Bucket) -> Inputs:
+        return make_inputs(loaded, specs, bucket, device, dtype)
+
+    made = make(Bucket((("seqlen", sizes[0]),)))
+    dims = find_dims(model, make, Bucket((("seqlen", sizes[-1]),)))
     with connect().count_benchmarks() as sites, torch.no_grad():
         began = time.perf_counter()
         served = warmup.compile(
             model,
-            dims=dims_of(model, *made),
+            dims=dims,
             buckets=sizes,
             policy=case["policy"],
             independent=("seqlen",),
@@ -73,10 +60,10 @@ def start(case: dict[str, Any]) -> dict[str, Any]:
             table=case["table"],
         )
         if case["way"] == "together":
-            served.warm(*made[0].args, **made[0].kwargs)
+            served.warm(*made.args, **made.kwargs)
         else:
             for bucket in served._buckets:
-                served._call(bucket, made[0].args, made[0].kwargs)
+                served._call(bucket, made.args, made.kwargs)
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - began

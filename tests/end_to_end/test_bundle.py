@@ -18,7 +18,6 @@ from warmup.table.store import read, write
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCHED = f"{ROOT / 'tests' / 'programs' / 'models' / 'batched.py'}:Batched"
-PLAIN = f"{ROOT / 'tests' / 'programs' / 'models' / 'plain_script.py'}:Net"
 SERVE = str(ROOT / "tests" / "programs" / "serve_bundle.py")
 
 RunOnce = Callable[..., tuple[Path, str]]
@@ -96,3 +95,55 @@ def test_a_start_goes_on_without_a_bundle_of_another_table(
     assert len(found["compiled"]) > 0
     assert (found["from_cache"], found["misses"]) == (0, 0)
     assert found["error"] < 1e-5
+
+
+def check(folder: Path, bundled: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `warmup check` on the table in *bundled*, from caches in *folder*."""
+    return subprocess.run(
+        [sys.executable, "-m", "warmup", "check", "t.json", "--device", "cpu", *words],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        },
+        cwd=bundled,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_check_primes_from_the_bundle(
+    bundled: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """It says what was unpacked, and that nothing was compiled besides."""
+    words = ("--bundle", "t.bundle", "--prime", "--model", BATCHED, "--seqlens", "8")
+    done = check(tmp_path, bundled[0], *words)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = [one for one in done.stdout.splitlines() if one.startswith("bundle    ")]
+    assert line.startswith("bundle    t.bundle: ")
+    assert line.endswith("; 0 kernels compiled besides")
+
+
+@pytest.mark.parametrize("primes", [False, True])
+def test_a_check_of_a_bundle_that_does_not_fit_is_code_11(
+    bundled: tuple[Path, dict[str, Any]], tmp_path: Path, primes: bool
+) -> None:
+    """One line on stderr says why; priming goes on without it."""
+    (tmp_path / "bad.bundle").write_bytes(b"")
+    words = ["--bundle", str(tmp_path / "bad.bundle")]
+    words += ["--prime", "--model", BATCHED, "--seqlens", "8"] if primes else []
+    done = check(tmp_path, bundled[0], *words)
+    assert done.returncode == 11
+    assert "bad.bundle" in done.stderr
+    assert "it cannot be read (File is not a zip file)" in done.stderr
+    assert ("primed    1 of 1 buckets" in done.stdout) is primes
+
+
+def test_a_check_of_a_bundle_that_fits_is_code_0(
+    bundled: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Nothing is unpacked for it."""
+    done = check(tmp_path, bundled[0], "--bundle", "t.bundle")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert list(tmp_path.rglob("*.so")) == []

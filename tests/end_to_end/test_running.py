@@ -264,3 +264,9 @@ def test_options_after_the_command_are_the_commands(table: Path, tmp_path: Path)
     """Without the two dashes too, an option behind the command is not taken for one of ours."""
     words = ("--table", str(table), "echo", "--table", "theirs")
     assert warmup_run(tmp_path, *words).stdout == "--table theirs\n"
+
+
+def test_a_bundle_is_named_to_the_command(table: Path, tmp_path: Path) -> None:
+    """By its whole path, since the command may run elsewhere; install() reads it."""
+    words = ("--table", str(table), "--bundle", "t.bundle", "--", "sh", "-c", "echo $WARMUP_BUNDLE")
+    assert warmup_run(tmp_path, *words).stdout == f"{tmp_path / 't.bundle'}\n"

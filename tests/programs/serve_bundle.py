@@ -1,6 +1,6 @@
 """Serve tables with bundles in empty caches; print what became of them as JSON.
 
-python serve_bundle.py MODEL TABLE BUNDLE SIZES
+python serve_bundle.py MODEL TABLE BUNDLE SIZES [DEVICE [INPUT]]
 """
 
 import json
@@ -10,20 +10,23 @@ from typing import Any
 import torch
 
 import warmup
-from warmup.bucket import parse_buckets
+from warmup.bucket import parse_buckets, parse_inputs
 from warmup.models import load_model, make_inputs
 
 
-def serve(model: str, table: str, bundle: str, sizes: str) -> dict[str, Any]:
+def serve(
+    model: str, table: str, bundle: str, sizes: str, device: str = "cpu", *inputs: str
+) -> dict[str, Any]:
     """Compile and call every size once, and return what the handle says, and the worst error."""
     torch.manual_seed(0)
     loaded = load_model(model)
-    module = loaded.module.eval()
+    module = loaded.module.eval().to(device)
     compiled = torch.compile(module, dynamic=False)
-    worst = 0.0
-    with warmup.install(table, on_miss="strict", bundle=bundle) as handle, torch.no_grad():
+    specs, worst = parse_inputs(inputs), 0.0
+    installed = warmup.install(table, on_miss="strict", bundle=bundle, device=device)
+    with installed as handle, torch.no_grad():
         for bucket in parse_buckets(sizes, None):
-            made = make_inputs(loaded, (), bucket, torch.device("cpu"), None)
+            made = make_inputs(loaded, specs, bucket, torch.device(device), None)
             expected = module(*made.args, **made.kwargs)
             found = compiled(*made.args, **made.kwargs)
             worst = max(worst, float((found - expected).norm() / expected.norm()))
