@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from warmup.bucket import Bucket, InputSpec
 from warmup.choice import Row, Tuned
-from warmup.errors import BuildError, MissError, ModelError, OutputMismatchError, warmup_error_in
-from warmup.events import Emitter, Event, EventName
+from warmup.errors import (
+    BuildError,
+    MissError,
+    ModelError,
+    OutputMismatchError,
+    WarmupError,
+    warmup_error_in,
+)
+from warmup.events import Emitter, Event, EventName, logger
 from warmup.kinds import kind_of
 from warmup.lookup import Lookup, OnMiss
 from warmup.method import Search
@@ -83,9 +90,7 @@ class Build:
         with torch.no_grad():
             expected = list(map(self._eager, every, (bucket, *within)))
             with self._padding() if weights_padded else contextlib.nullcontext():
-                keys, found = self._compiled(every, name, OnMiss.TUNE)
-                if len(self.tuned) > before:  # else that run was served from rows alone already
-                    keys, found = self._compiled(every, name, OnMiss.STRICT)
+                keys, found = self._tuned_and_served(every, name)
             error, limit = worst_error(expected, found, self.tolerance)
         if not error <= limit:
             fresh = {tuned.key for tuned in self.tuned[before:]}
@@ -198,6 +203,55 @@ class Build:
                 f"bucket {bucket}: the model failed in eager mode ({reason})"
             ) from error
 
+    def _tuned_and_served(
+        self, every: Sequence[Inputs], name: str
+    ) -> tuple[tuple[str, ...], list[Any]]:
+        """Tune what has no row; return what the whole model asks for and gives from rows alone.
+
+        Where layers repeat, the model with fewer of them is tuned first, and the whole one only
+        when that left a question open. Rows that the whole one does not ask for are taken back.
+        """
+        before = len(self.tuned)
+        is_tuned = self._tune_shortened(every[:1], name)
+        short = {tuned.key for tuned in self.tuned[before:]}
+        served = self._served(every, name) if is_tuned else None
+        if served is None:
+            served = self._compiled(every, name, OnMiss.TUNE)
+            if len(self.tuned) > before:  # else that run was served from rows alone already
+                served = self._compiled(every, name, OnMiss.STRICT)
+        if unasked := short.difference(served[0], self.tuner.library_rows):
+            logger.info("bucket %s: rows for fewer layers alone, removed: %d", name, len(unasked))
+        self._take_back(unasked)
+        self.reopen(unasked)
+        self.tuned[before:] = [one for one in self.tuned[before:] if one.key not in unasked]
+        return served
+
+    def _tune_shortened(self, every: Sequence[Inputs], name: str) -> bool:
+        """Tune the model without what repeats in it; whether anything does, and the rest ran."""
+        from warmup.preparing.repeats import shortened
+
+        with shortened(self.model.module) as left_out:
+            if left_out:
+                try:
+                    self._compiled(every, name, OnMiss.TUNE)
+                except BuildError as error:  # a forward may count on all of its layers
+                    logger.info("not tuned with %d layers fewer: %s", left_out, error)
+                    return False
+        return left_out > 0
+
+    def _served(
+        self, every: Sequence[Inputs], name: str
+    ) -> tuple[tuple[str, ...], list[Any]] | None:
+        """Return what the model asks for and gives from rows alone; None when a row is missing."""
+        try:
+            return self._compiled(every, name, OnMiss.STRICT)
+        except BuildError as error:
+            missed = error.__cause__ and warmup_error_in(error.__cause__)
+            if not isinstance(missed, MissError):
+                raise
+            logger.info("bucket %s: not all was tuned with fewer layers: %s", name, missed)
+        return None
+
     def _compiled(
         self, every: Sequence[Inputs], name: str, on_miss: OnMiss
     ) -> tuple[tuple[str, ...], list[Any]]:
@@ -223,18 +277,20 @@ class Build:
         if on_miss is OnMiss.STRICT:  # what could not be tuned is served by the library's kernel
             rows = {**rows, **self.tuner.library_rows}
         lookup = self.lookup(rows, on_miss, Emitter([note]))
+        failure: Exception | None = None
         with self.attached(lookup, on_miss), empty_caches():
             try:
                 compiled = compile_model(self.model.module)
                 outputs = [compiled(*every[0].args, **every[0].kwargs)]
                 with torch.compiler.set_stance("fail_on_recompile"):
                     outputs += [compiled(*one.args, **one.kwargs) for one in every[1:]]
-            except Exception as error:
-                own = warmup_error_in(error)
-                if own is not None and not isinstance(own, MissError):
-                    raise own from error
-                reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-                raise BuildError(f"bucket {name}: compiling failed ({reason})") from error
+            except Exception as error:  # noqa: BLE001  raised below: over it the caches would stay
+                failure = error
+        if failure is not None:
+            try:
+                raise _told(failure, name) from failure
+            finally:
+                del failure  # its frames hold the model's tensors, and this one it
         return tuple(key for key in asked if key not in self.tuner.library_rows), outputs
 
     @contextlib.contextmanager
@@ -265,3 +321,12 @@ class Build:
             )
         self.tuned.append(tuned)
         self.observer.problem_finished(tuned)
+
+
+def _told(error: Exception, name: str) -> WarmupError:
+    """Return what to raise over an *error* of a compile: warmup's own, but for a miss."""
+    own = warmup_error_in(error)
+    if own is not None and not isinstance(own, MissError):
+        return own
+    reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    return BuildError(f"bucket {name}: compiling failed ({reason})")

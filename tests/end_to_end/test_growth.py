@@ -12,15 +12,16 @@ import pytest
 from warmup.choice import MissReason, Row
 from warmup.events import Emitter, Event
 from warmup.lookup import Lookup, OnMiss
+from warmup.problem import GEMM
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 SIZES = (8,)
-LAYERS = 8
+LAYERS = 5
 
 
 @pytest.fixture(scope="module")
 def found(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> dict[str, Any]:
-    """What `build_layers` counted: builds of two and eight equal layers, and a start of eight."""
+    """What `build_layers` saw: builds of two equal layers and of five, and a start of five."""
     words = (str(PROGRAMS / "build_layers.py"), str(PROGRAMS / "models" / "stacked.py"))
     _, said = run_once("layers", *words, ",".join(map(str, SIZES)), **variables)
     counted: dict[str, Any] = json.loads(said.splitlines()[-1])
@@ -28,15 +29,44 @@ def found(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) 
 
 
 def test_equal_layers_are_measured_once(found: dict[str, Any]) -> None:
-    """A build of eight equal layers measures the candidates that one of two layers does."""
-    assert found["eight"] == found["two"]
-    assert len(found["two"]) == len(SIZES)
-    assert min(found["two"].values()) > 1
+    """A build of five equal layers measures the candidates that one of two layers does."""
+    measured = found["two"]["measured"]
+    assert found["five"]["measured"] == measured
+    assert len(measured) == len(SIZES)
+    assert min(measured.values()) > 1
 
 
 def test_more_layers_are_served_from_the_table_of_fewer(found: dict[str, Any]) -> None:
-    """Eight layers, served from the table of two, ask once for each layer and bucket, and hit."""
+    """Five layers, served from the table of two, ask once for each layer and bucket, and hit."""
     assert found["served"] == {"hits": LAYERS * len(SIZES), "misses": 0}
+
+
+def test_layers_that_repeat_are_tuned_without_the_rest(found: dict[str, Any]) -> None:
+    """Three of five layers tune every row; the five are compiled once, from rows alone."""
+    assert found["five"]["runs"] == [[3, "tune", 1], [5, "strict", 0]]
+
+
+def test_what_does_not_repeat_is_compiled_twice(found: dict[str, Any]) -> None:
+    """Two layers are tuned as they are, and compiled once more from rows alone."""
+    assert found["two"]["runs"] == [[2, "tune", 1], [2, "strict", 0]]
+
+
+def test_a_model_that_fails_without_its_layers_is_tuned_whole(found: dict[str, Any]) -> None:
+    """Where a forward finds its layers by number, the failed run tunes nothing and is no error."""
+    assert found["indexed"]["runs"] == [[3, "tune", 0], [5, "tune", 1], [5, "strict", 0]]
+    assert found["indexed"]["rows"] == found["five"]["rows"]
+
+
+def test_a_row_that_only_fewer_layers_ask_for_does_not_stay(found: dict[str, Any]) -> None:
+    """What follows a product counts the layers: the row for three goes, that for five is tuned."""
+    counted = found["counted"]
+    assert counted["runs"] == [
+        *([3, "tune", 2], [5, "strict", 0]),
+        *([5, "tune", 1], [5, "strict", 0]),
+    ]
+    followed = [GEMM.ingredients(key)["epilogue"].count("sigmoid") for key in counted["rows"]]
+    assert sorted(followed) == [0, LAYERS]
+    assert sorted(counted["measured"]) == counted["rows"]
 
 
 class _Scanned(dict[str, Row]):

@@ -1,25 +1,49 @@
-"""Builds tables of two and of eight equal layers, and serves the eight from the table of the two.
+"""Builds tables of models with equal layers, and serves five of them from the table of two.
 
     python build_layers.py MODELS.py SEQLENS
 
-Prints one JSON object: how many candidates each build measured, by key, and the server's lookups.
+Prints one JSON object: of each build how many candidates it measured, by key, the rows of its
+table, and in each run of the model its layers, what a miss meant and how many rows were tuned; and
+the server's lookups.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
 import torch
 
 import warmup
+from warmup.lookup import Lookup, OnMiss
 from warmup.models import load_model
+from warmup.underway import Build
+
+NAMES = ("two", "five", "indexed", "counted")
 
 
-def build(model: str, seqlens: str, out: str) -> dict[str, int]:
-    """Build a table and return how many candidates were measured for each key."""
-    report = warmup.build(model, seqlens=seqlens, device="cpu", out=out)
-    return {tuned.key: len(tuned.timings) for tuned in report.timings}
+def build(model: str, seqlens: str, out: str) -> dict[str, Any]:
+    """Build a table and return what was measured, kept and run for it."""
+    runs: list[tuple[int, str, int]] = []
+    attached = Build.attached
+
+    @contextlib.contextmanager
+    def watched(work: Build, lookup: Lookup, on_miss: OnMiss) -> Iterator[None]:
+        layers, tuned = len(work.model.module.layers), len(work.tuned)  # type: ignore[arg-type]
+        try:
+            with attached(work, lookup, on_miss):
+                yield
+        finally:
+            runs.append((layers, on_miss.value, len(work.tuned) - tuned))
+
+    with mock.patch.object(Build, "attached", watched):
+        report = warmup.build(model, seqlens=seqlens, device="cpu", out=out)
+    measured = {tuned.key: len(tuned.timings) for tuned in report.timings}
+    return {"measured": measured, "rows": sorted(report.table.rows), "runs": runs}
 
 
 def serve(model: str, seqlens: str, table: str) -> dict[str, int]:
@@ -36,8 +60,8 @@ def serve(model: str, seqlens: str, table: str) -> dict[str, int]:
 
 def main() -> None:
     models, seqlens = sys.argv[1:]
-    found = {name: build(f"{models}:{name}", seqlens, f"{name}.json") for name in ("two", "eight")}
-    served = serve(f"{models}:eight", seqlens, "two.json")
+    found = {name: build(f"{models}:{name}", seqlens, f"{name}.json") for name in NAMES}
+    served = serve(f"{models}:five", seqlens, "two.json")
     sys.stdout.write(json.dumps({**found, "served": served}) + "\n")
 
 

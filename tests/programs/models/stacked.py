@@ -1,4 +1,4 @@
-"""Equal layers on top of each other: two of them, and eight."""
+"""Equal layers on top of each other, and models that count on the number of their layers."""
 
 import torch
 from torch import nn
@@ -17,12 +17,39 @@ class Stacked(nn.Module):
         return x
 
 
+class Indexed(Stacked):
+    """The same, each layer found by its number, of which there are no fewer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number in range(5):
+            x = self.layers[number](x).relu() + 1
+        return x
+
+
+class Counted(Stacked):
+    """The same, and one product more, followed by an activation for each layer there is."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layers[0](super().forward(x))
+        for _ in self.layers:
+            x = x.sigmoid()
+        return x
+
+
 def two() -> nn.Module:
     return Stacked(2)
 
 
-def eight() -> nn.Module:
-    return Stacked(8)
+def five() -> nn.Module:
+    return Stacked(5)
+
+
+def indexed() -> nn.Module:
+    return Indexed(5)
+
+
+def counted() -> nn.Module:
+    return Counted(5)
 
 
 def example_inputs(seqlen: int) -> torch.Tensor:
