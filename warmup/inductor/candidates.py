@@ -21,6 +21,7 @@ from torch._inductor.select_algorithm import (
 from torch._subclasses import FakeTensorMode
 
 from warmup.choice import Winner
+from warmup.events import logger
 from warmup.inductor.calls import spec_of
 from warmup.inductor.choices import identify
 from warmup.inductor.describe import current_node
@@ -73,7 +74,7 @@ def _ask_at(
 ) -> Question:
     """Return the selection among *winners* at *hints*, less those that are another kernel there."""
     with hinted(hints.symbols):
-        fresh = [rehinted(found[winner]) for winner in winners]
+        fresh = [_at(hints.size, winner, found[winner]) for winner in winners]
         question = ask([choice for choice in fresh if choice is not None])
     compiled = tuple(  # once, since that takes a second: sizes are arguments
         Candidate(winner, {**spec, "sizes": _sizes(choice, spec, hints)})
@@ -81,6 +82,15 @@ def _ask_at(
         if isinstance(choice := found[winner], SubgraphChoiceCaller) and (spec := specs.get(winner))
     )
     return replace(question, candidates=(*question.candidates, *compiled), size=hints.size)
+
+
+def _at(size: int, winner: Winner, choice: Any) -> Any | None:
+    """Return *choice* as it is called at *size*; None, which is told, where inductor cannot."""
+    try:
+        return rehinted(choice)
+    except Exception as error:  # noqa: BLE001  a template may refuse a size in any way
+        logger.info("not timed at %d: %s: %s: %s", size, winner, type(error).__name__, error)
+        return None
 
 
 def _sizes(choice: SubgraphChoiceCaller, spec: Spec, hints: Hints) -> list[int]:
