@@ -32,23 +32,33 @@ def bundled(run_once: RunOnce, variables: dict[str, str]) -> tuple[Path, dict[st
     return folder, json.loads(said)
 
 
-def serve(folder: Path, bundled: Path, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Serve the table in *bundled* with its bundle, from caches in *folder*."""
-    done = subprocess.run(
-        [sys.executable, SERVE, BATCHED, str(bundled / "t.json"), str(bundled / "t.bundle"), "8"],
+def run(caches: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in *cwd*, its caches in *caches*."""
+    return subprocess.run(
+        [sys.executable, *words],
         env={
-            **{name: value for name, value in os.environ.items() if name not in without},
+            **os.environ,
             "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         },
-        cwd=folder,
+        cwd=cwd,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def serve(folder: Path, bundled: Path) -> dict[str, Any]:
+    """Serve the table in *bundled* with its bundle, from caches in *folder*."""
+    done = run(folder, bundled, SERVE, BATCHED, "t.json", "t.bundle", "8")
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def check(folder: Path, bundled: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `warmup check` on the table in *bundled*, from caches in *folder*."""
+    return run(folder, bundled, "-m", "warmup", "check", "t.json", "--device", "cpu", *words)
 
 
 @pytest.fixture(scope="module")
@@ -95,22 +105,6 @@ def test_a_start_goes_on_without_a_bundle_of_another_table(
     assert len(found["compiled"]) > 0
     assert (found["from_cache"], found["misses"]) == (0, 0)
     assert found["error"] < 1e-5
-
-
-def check(folder: Path, bundled: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run `warmup check` on the table in *bundled*, from caches in *folder*."""
-    return subprocess.run(
-        [sys.executable, "-m", "warmup", "check", "t.json", "--device", "cpu", *words],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        },
-        cwd=bundled,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_a_check_primes_from_the_bundle(
