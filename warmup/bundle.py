@@ -14,7 +14,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -113,14 +113,20 @@ def read_manifest(path: Path) -> Manifest:
         return _read_manifest(archive, path)
 
 
-def read_members(path: Path) -> Iterator[tuple[str, bytes]]:
+def read_members(
+    path: Path, look: Callable[[Manifest], object] = lambda _manifest: None
+) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each member of the bundle at *path*, as its manifest says.
+
+    *look* is given that manifest before anything else is read, and may raise.
 
     Raises:
         BundleError: it is damaged, or nothing that this warmup reads.
     """
     with _open(path) as archive:
-        for name, member in _read_manifest(archive, path).members.items():
+        manifest = _read_manifest(archive, path)
+        look(manifest)
+        for name, member in manifest.members.items():
             content = _read(archive, path, name, member.size)
             if (len(content), hashlib.sha256(content).hexdigest()) != (member.size, member.sha256):
                 raise BundleError(str(path), f"{name} is not what the manifest says")

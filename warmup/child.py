@@ -15,6 +15,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, Final
 
 _CHUNK: Final = 1 << 16
@@ -31,6 +33,32 @@ class LostError(Exception):
 
 class SilentError(LostError):
     """The child said nothing for too long, and may still run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """The folder in which a process finds its caches, empty at first: inductor's and Triton's."""
+
+    folder: Path
+
+    @property
+    def inductor(self) -> Path:
+        """Where inductor's is."""
+        return self.folder / "inductor"
+
+    @property
+    def triton(self) -> Path:
+        """Where Triton's is."""
+        return self.folder / "triton"
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of a process that finds these caches and no table of its own."""
+        plain = {key: value for key, value in os.environ.items() if not key.startswith("WARMUP_")}
+        return {
+            **plain,
+            "TORCHINDUCTOR_CACHE_DIR": str(self.inductor),
+            "TRITON_CACHE_DIR": str(self.triton),
+        }
 
 
 class Child:

@@ -6,7 +6,6 @@ the first call of each bucket is the bundle.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from warmup.bundle import SUFFIX, write_bundle
+from warmup.child import Caches
 from warmup.errors import BundleError, printable
 from warmup.kinds import kind_of
 from warmup.runtime import Runtime
@@ -94,20 +94,19 @@ def pack(
     has_weights = any(kind_of(key) is WEIGHT for key in content.rows)
     ways = [[], ["--no-pad-weights"]] if has_weights else [[]]
     with tempfile.TemporaryDirectory(prefix="warmup-bundle-") as folder:
-        caches = Path(folder, "inductor"), Path(folder, "triton")
+        caches = Caches(Path(folder))
         for way in ways:
-            _prime(path, [*asked, *way], *caches)
-        kernels = take_kernels(*caches)
-        graphs = take_graphs(caches[0]) if graphs_for is not None else {}
+            _prime(path, [*asked, *way], caches)
+        kernels = take_kernels(caches.inductor, caches.triton)
+        graphs = take_graphs(caches.inductor) if graphs_for is not None else {}
     write_bundle(path, digest_of(content), needs_of(runtime), {**kernels, **graphs})
     return Packed(path, len(kernels), len(graphs), path.stat().st_size, time.monotonic() - started)
 
 
-def _prime(path: Path, words: Sequence[str], folder: Path, triton: Path) -> None:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
+def _prime(path: Path, words: Sequence[str], caches: Caches) -> None:
     done = subprocess.run(  # noqa: S603  this very program
         [sys.executable, "-m", "warmup", "check", *words],
-        env={**plain, "TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(triton)},
+        env=caches.environment(),
         capture_output=True,
         text=True,
         errors="replace",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from warmup.bundle import read_manifest, read_members
+from warmup.bundle import Manifest, read_members
 from warmup.errors import BundleError
 from warmup.events import logger
 from warmup.runtime import Runtime
@@ -92,11 +92,15 @@ def read_fitting(path: Path, table: str, runtime: Runtime) -> dict[str, bytes]:
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_mode & stat.S_IWOTH:
             raise BundleError(str(path), "every user of this machine can write it")
-    differences = read_manifest(path).differences(table, needs_of(runtime))
-    if differences:
-        more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
-        raise BundleError(str(path), "; ".join(differences[:_SHOWN]) + more)
-    return dict(read_members(path))
+
+    def compare(manifest: Manifest) -> None:
+        differences = manifest.differences(table, needs_of(runtime))
+        if differences:
+            more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+            raise BundleError(str(path), "; ".join(differences[:_SHOWN]) + more)
+
+    # One opening for both: a file that is replaced meanwhile is the old one or the new one.
+    return dict(read_members(path, compare))
 
 
 def needs_of(runtime: Runtime) -> dict[str, str]:

@@ -6,14 +6,13 @@ Only one of them works at a time. One that fails, dies or hangs is out, and the 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from warmup.child import LostError
+from warmup.child import Caches, LostError
 from warmup.comparing.comparison import REFERENCE, Cell, Demand, FirstOutput, Result, Start, Variant
 from warmup.comparing.remote import Answer, Remote
 from warmup.errors import ModelError
@@ -116,7 +115,8 @@ class Race:
         self.observer.variant_started(variant)
         log = self.logs / f"compare-{variant.name}.log"
         spawned = time.monotonic()
-        remote = self.processes.enter_context(Remote(_CHILD, log, self._environment(variant.name)))
+        environment = Caches(self.scratch / variant.name).environment()
+        remote = self.processes.enter_context(Remote(_CHILD, log, environment))
         entrant = _Entrant(variant, log, remote)
         self.entrants.append(entrant)
         case = {"model": variant.model, "how": variant.how, "spawned": spawned, **self.case}
@@ -201,16 +201,6 @@ class Race:
         entrant.failure = reason
         entrant.remote.close()
         self.observer.variant_failed(entrant.variant, reason)
-
-    def _environment(self, name: str) -> dict[str, str]:
-        """Return the variables of a process that finds empty caches and no table of its own."""
-        caches = self.scratch / name
-        plain = {key: value for key, value in os.environ.items() if not key.startswith("WARMUP_")}
-        return {
-            **plain,
-            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
-            "TRITON_CACHE_DIR": str(caches / "triton"),
-        }
 
 
 def _start_from(answer: Answer) -> Start:

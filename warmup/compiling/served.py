@@ -56,8 +56,7 @@ class Subject:
     def without(self, why: Outside, said: str) -> Call:
         """Return the model as it is, uncompiled.
 
-        *why* is counted; *said* is told now and then, as an event of the
-        installed table too.
+        *why* is counted; *said* is told now and then, as an event of the installed table too.
 
         Raises:
             SizeError: the model is served strictly.
