@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Everything measured on a GPU machine: tests, tables, starts, audits. Results go to the folder $1.
 #   docs/benchmarks/gpu.sh OUT tests|builds-llama|builds-swiglu|bad|compare-llama|compare-swiglu|bench-mm|bench-layers
-#   docs/benchmarks/gpu.sh OUT build-products CLASS|compare-products CLASS|unaligned CLASS|exhaustive [DIMS]
+#   docs/benchmarks/gpu.sh OUT build-products|compare-products CLASS [SHAPES]
+#   docs/benchmarks/gpu.sh OUT unaligned CLASS|exhaustive [DIMS]
 #   docs/benchmarks/gpu.sh OUT ship llama|qwen|swiglu|mlp|vision-linear|products [SECONDS [SEQLENS]]
-#   docs/benchmarks/gpu.sh OUT shapes llama|swiglu
+#   docs/benchmarks/gpu.sh OUT ranges|shapes llama|swiglu
 #   docs/benchmarks/gpu.sh OUT explain
-#   docs/benchmarks/gpu.sh OUT growth [SECONDS]
+#   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -44,10 +45,10 @@ compare-llama)
   python3 -m warmup compare --model examples/llama_block.py:LlamaBlocks --seqlens 16,560,2048 \
     --table tables/nvidia-h200/llama-blocks.bf16.json --rounds 30 --out "$out"
   ;;
-build-products | compare-products) # the layers of Llama-3-8B with one epilogue: Plain, BiasGelu, SiluMul or Residual
+build-products | compare-products) # layers of Llama-3-8B with one epilogue: Plain, BiasGelu, SiluMul or Residual
   sizes=()
-  for shape in "n=6144;k=4096" "n=4096;k=4096" "n=14336;k=4096" "n=4096;k=14336"; do
-    sizes+=(--dims "$shape;m=16,64,256,560,1024,2048")
+  for shape in ${4:-6144x4096 4096x4096 14336x4096 4096x14336}; do # NxK
+    sizes+=(--dims "n=${shape%x*};k=${shape#*x};m=16,64,256,560,1024,2048")
   done
   case $2 in
   build-products) # all four classes write to one table, at once if there are four GPUs
@@ -109,22 +110,30 @@ explain) # the sizes at which torch.compile makes another artifact of the layer 
   python3 -m warmup explain --model examples/mlp.py:VisionLinear --seqlens 560,1024,2048 \
     --input "hidden_states=[seqlen,3420]:bf16" --largest 8192 | tee "$out/explain.txt"
   ;;
-shapes) # a mix of sizes, from a table of ranges
+ranges | shapes) # a table of ranges; and a mix of sizes served from it
   case $3 in
-  llama) model=examples/llama_block.py:LlamaBlocks axis=hidden_states:1:seqlen ;;
-  swiglu) model=examples/vision_block.py:SwiGLU axis=hidden_states:0:seqlen ;;
+  llama) model=examples/llama_block.py:LlamaBlocks axis=hidden_states:1:seqlen name=llama-blocks ;;
+  swiglu) model=examples/vision_block.py:SwiGLU axis=hidden_states:0:seqlen name=vision-block.swiglu ;;
   esac
-  python3 -m warmup build --model $model --seqlens 16,256,560,1024,2048 --policy range --search wide \
-    --out "$out/ranges-$3.json" 2>&1 | tail -12
-  python3 docs/benchmarks/shapes.py --model $model --axis $axis --buckets 16,256,560,1024,2048 \
-    --table "$out/ranges-$3.json" --ways eager,dynamic-smallest,dynamic-largest,static,range \
-    --results "$out/shapes-$3.json"
+  table=tables/nvidia-h200/$name.ranges.bf16.json
+  case $2 in
+  ranges)
+    python3 -m warmup build --model $model --seqlens 16,256,560,1024,2048 --policy range --search wide \
+      --out "$table" --timings "$out/${table##*/}l" 2>&1 | tail -40
+    cp "$table" "$out/"
+    ;;
+  shapes)
+    python3 docs/benchmarks/shapes.py --model $model --axis $axis --buckets 16,256,560,1024,2048 \
+      --table "$table" --ways eager,dynamic-smallest,dynamic-largest,static,range --distinct 16 \
+      --results "$out/shapes-$3.json"
+    ;;
+  esac
   ;;
 growth) # starts and builds by layers and buckets, as many as SECONDS last; the next call goes on.
   # The shipped table is completed for the buckets that it lacks, in the folder.
   [ -e "$out/growth-table.json" ] || cp tables/nvidia-h200/llama-blocks.bf16.json "$out/growth-table.json"
   python3 docs/benchmarks/growth.py --width full --limit "${3:-560}" --resume \
-    --table "$out/growth-table.json" --results "$out/growth-h200.json"
+    --table "$out/growth-table.json" --results "$out/growth-h200.json" ${4:-}
   ;;
 exhaustive) # one product in every search
   for search in default wide exhaustive; do
