@@ -34,10 +34,8 @@ def find_ground(device: str, asked: Asked) -> Ground:
     """
     from warmup.inductor import connect, start_workers
     from warmup.inductor.machine import check_compiler, resolve_device
-    from warmup.inductor.workers import assemble_as_workers_do
 
     start_workers(device)  # they get ready while the rest is imported
-    assemble_as_workers_do()
     inductor = connect()
     found = resolve_device(device)
     check_compiler(found)

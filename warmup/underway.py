@@ -325,8 +325,12 @@ class Build:
 
 def _told(error: Exception, name: str) -> WarmupError:
     """Return what to raise over an *error* of a compile: warmup's own, but for a miss."""
+    from warmup.inductor.artifacts import range_error
+
     own = warmup_error_in(error)
     if own is not None and not isinstance(own, MissError):
         return own
+    if (narrower := range_error(error, name)) is not None:
+        return narrower
     reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     return BuildError(f"bucket {name}: compiling failed ({reason})")

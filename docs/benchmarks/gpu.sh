@@ -2,7 +2,7 @@
 # Everything measured on a GPU machine: tests, tables, starts, audits. Results go to the folder $1.
 #   docs/benchmarks/gpu.sh OUT tests|builds-llama|builds-swiglu|bad|compare-llama|compare-swiglu|bench-mm|bench-layers
 #   docs/benchmarks/gpu.sh OUT build-products|compare-products CLASS [SHAPES]
-#   docs/benchmarks/gpu.sh OUT unaligned CLASS|exhaustive [DIMS]
+#   docs/benchmarks/gpu.sh OUT unaligned CLASS|exhaustive [DIMS]|spilling
 #   docs/benchmarks/gpu.sh OUT ship llama|qwen|swiglu|mlp|vision-linear|products [SECONDS [SEQLENS]]
 #   docs/benchmarks/gpu.sh OUT ranges|shapes llama|swiglu
 #   docs/benchmarks/gpu.sh OUT explain
@@ -58,7 +58,7 @@ build-products | compare-products) # layers of Llama-3-8B with one epilogue: Pla
     ;;
   compare-products)
     python3 -m warmup compare --model "examples/products.py:$3" "${sizes[@]}" \
-      --table tables/nvidia-h200/products.bf16.json --rounds 12 --launch cudagraph --no-charts --out "$out/$3"
+      --table tables/nvidia-h200/products.bf16.json --rounds 12 --launch cudagraph --l2 cold --no-charts --out "$out/$3"
     ;;
   esac
   ;;
@@ -134,6 +134,14 @@ growth) # starts and builds by layers and buckets, as many as SECONDS last; the 
   [ -e "$out/growth-table.json" ] || cp tables/nvidia-h200/llama-blocks.bf16.json "$out/growth-table.json"
   python3 docs/benchmarks/growth.py --width full --limit "${3:-560}" --resume \
     --table "$out/growth-table.json" --results "$out/growth-h200.json" ${4:-}
+  ;;
+spilling) # tiles that spill, sampled, for two products with many rows
+  for shape in 768x768 6144x4096; do # NxK
+    python3 docs/benchmarks/spilling.py "${shape%x*}" "${shape#*x}" 2048 "$out/spilling.json" \
+      "$out/spilling-$shape.jsonl"
+  done
+  python3 docs/benchmarks/timings.py "$out/spilling.json" "$out/searches-spilling-h200.json" \
+    sampled="$out/spilling-768x768.jsonl" sampled="$out/spilling-6144x4096.jsonl"
   ;;
 exhaustive) # one product in every search
   for search in default wide exhaustive; do

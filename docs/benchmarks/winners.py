@@ -130,7 +130,7 @@ def _chart(records: Mapping[str, Mapping[str, Any]]) -> Chart:
     return Chart(
         title=f"Products of Llama-3-8B from a table, against {_TUNED}",
         subtitle="geometric mean over the shapes, the line from the slowest to the fastest of "
-        f"them; launch {origin['launch']}, warm L2; higher is better",
+        f"them; launch {origin['launch']}, {origin.get('l2', 'warm')} L2; higher is better",
         x_label="M",
         y_label="% faster",
         groups=tuple(map(str, sizes)),
@@ -263,7 +263,7 @@ def _facts(records: Iterable[Mapping[str, Any]]) -> str:
         place = (
             f"{here['device']['name']}, torch {here['torch']}, triton {here['triton']}, "
             f"{origin['created'][:10]}; {origin['dtype']}, {origin['rounds']} rounds, launch "
-            f"{origin['launch']}, warm L2; tables"
+            f"{origin['launch']}, {origin.get('l2', 'warm')} L2; tables"
         )
         said = f"`{origin['digest'][:16]}` ({origin['model'].rpartition(':')[2]})"
         by_place.setdefault(place, []).append(said)

@@ -16,7 +16,7 @@ import torch
 from warmup.errors import InductorChangedError, SettingsError, UnsupportedTorchError
 from warmup.events import Emitter
 from warmup.inductor import connect
-from warmup.inductor.internals import INTERNALS, check_internals
+from warmup.inductor.internals import ASSEMBLER_INTERNALS, INTERNALS, check_internals
 from warmup.inductor.launch import LaunchConfigs
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import SUPPORTED, version_for
@@ -28,6 +28,13 @@ FOLDER = Path(__file__).resolve().parents[2] / "warmup" / "inductor"
 @pytest.mark.parametrize("name", INTERNALS)
 def test_each_internal_exists_with_the_parameters_relied_on(name: str) -> None:
     """This torch has the internal, under this name, with this signature."""
+    check_internals((name,))
+
+
+@pytest.mark.parametrize("name", ASSEMBLER_INTERNALS)
+def test_what_is_told_of_another_assembler_can_be_forgotten(name: str) -> None:
+    """What Triton and inductor remember of an assembler can be cleared under these names."""
+    pytest.importorskip("triton")
     check_internals((name,))
 
 
@@ -50,7 +57,7 @@ def imported_internals() -> set[tuple[str, str]]:
 @pytest.mark.parametrize(("module", "name"), sorted(imported_internals()))
 def test_each_imported_internal_is_listed(module: str, name: str) -> None:
     """Whatever warmup imports from torch._inductor or torch._dynamo stands in the checked list."""
-    listed = {entry.partition("(")[0] for entry in INTERNALS}
+    listed = {entry.partition("(")[0] for entry in (*INTERNALS, *ASSEMBLER_INTERNALS)}
     as_module = any(entry.startswith(f"{module}.{name}:") for entry in listed)
     as_name = any(
         entry == f"{module}:{name}" or entry.startswith(f"{module}:{name}.") for entry in listed

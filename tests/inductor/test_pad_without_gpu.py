@@ -27,6 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "addmm": {"op": "addmm", "mode": "tune"},
     "bmm": {"op": "bmm", "mode": "tune"},
     "bmm ranged": {"op": "bmm", "mode": "tune", "m": RANGE},
+    "mm ranged across its n": {"mode": "tune", "m": [1025, 2048], "hint": 2048, "k": 1284},
     "slower padded": {"mode": "tune", "times": [0.25, 0.5]},
     "hardly faster padded": {"mode": "tune", "times": [0.5, 0.49]},
     "aligned": {"mode": "tune", "k": 3424},
@@ -81,6 +82,13 @@ def test_a_build_records_the_question_by_its_key(
     """What was measured becomes one row; its key says sizes, ranges and which padding is free."""
     assert key_in(results[case]) == key
     check_key(key)
+
+
+def test_a_range_across_another_size_stays_whole(results: dict[str, dict[str, Any]]) -> None:
+    """Whether padding may pay is decided at the hint: no comparison ends the range at 1284 rows."""
+    across = results["mm ranged across its n"]
+    assert key_in(across) == "pad mm m=1025..2048 n=1280 k=1284 bf16 a=row b=col"
+    assert across["guards"] == []
 
 
 @pytest.mark.parametrize(

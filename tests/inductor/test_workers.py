@@ -88,6 +88,36 @@ def test_the_ptxas_that_torch_brings_is_used(run_program: Run, tmp_path: Path) -
     assert found["ptxas"] in brought
 
 
+FORGETTING = """
+import json, os, sys, torch
+torch.version.cuda = "13.0"
+from triton.backends.nvidia.compiler import get_ptxas_version
+from warmup.inductor.workers import assemble_as_workers_do
+def version(path):
+    os.environ["TRITON_PTXAS_PATH"] = path
+    return get_ptxas_version(90).split()[-1]
+first, other = sys.argv[1:]
+found = [version(first), version(other)]
+assemble_as_workers_do()
+print(json.dumps([*found, version(other)]))
+"""
+
+
+def test_what_triton_remembers_of_another_assembler_is_forgotten(
+    run_program: Run, tmp_path: Path
+) -> None:
+    """Its version is in the names of kernels: it is asked for anew, not remembered any more."""
+    pytest.importorskip("triton")
+    paths = []
+    for version in ("V12.8.1", "V13.0.2"):
+        path = tmp_path / version
+        path.write_text(f'#!/bin/sh\necho "Cuda compilation tools, release 13.0, {version}"\n')
+        path.chmod(0o755)
+        paths.append(str(path))
+    found = run_program(tmp_path, "-c", FORGETTING, *paths)
+    assert found == ["V12.8.1", "V12.8.1", "V13.0.2"]
+
+
 def test_a_ptxas_that_the_user_names_stays(run_program: Run, tmp_path: Path) -> None:
     """A setting of the user's is not overruled."""
     _bring_ptxas(tmp_path)

@@ -109,11 +109,17 @@ def stated_times(times: list[float] | None) -> Iterator[None]:
             setattr(torch, name, make)
 
 
-def run_pass(case: dict[str, Any], times: list[float] | None = None) -> Any:
-    """Return the case's graph after the pass, which measures *times* itself, if at all."""
+def run_pass(case: dict[str, Any], times: list[float] | None = None) -> tuple[Any, list[str]]:
+    """Return the case's graph after the pass, which measures *times* itself, if at all.
+
+    With it go the guards that the pass put on sizes.
+    """
     graph, fake = make_graph(case)
+    assert fake.shape_env is not None
+    fake.shape_env.guards.clear()
     with stated_times(times), V.set_fake_mode(fake):
-        return joint_graph_passes(graph, torch.device("cuda"))
+        graph = joint_graph_passes(graph, torch.device("cuda"))
+    return graph, [str(guard.expr) for guard in fake.shape_env.guards]
 
 
 def decide(case: dict[str, Any], rows: dict[str, Winner], mode: str) -> dict[str, Any]:
@@ -134,13 +140,13 @@ def decide(case: dict[str, Any], rows: dict[str, Winner], mode: str) -> dict[str
         tuner=fake_gpu.StatedTuner(time_us),
         on_tuned=found.append,
     )
-    result: dict[str, Any] = {"error": None, "pads": None}
+    result: dict[str, Any] = {"error": None, "pads": None, "guards": None}
     with fresh_cache():
         if case["before"] is not None:
             run_pass(case, case["before"])
         attachment = connect().attach(lookup, {}, "test")
         try:
-            graph = run_pass(case)
+            graph, result["guards"] = run_pass(case)
             result["pads"] = sum(_pads(node) for node in graph.graph.nodes)
         except Exception as error:
             own = warmup_error_in(error)

@@ -27,7 +27,7 @@ from warmup.comparing.comparison import (
 )
 from warmup.comparing.verdict import overall, rates, speedups, verdict
 from warmup.errors import SettingsError
-from warmup.method import Launch
+from warmup.method import L2, Launch
 from warmup.peaks import Peaks
 from warmup.runtime import Runtime
 from warmup.samples import Samples
@@ -71,6 +71,7 @@ def report(make_runtime: Callable[..., Runtime]) -> Report:
             inputs=(),
             device="cuda:0",
             dtype="bf16",
+            l2=L2.WARM,
             launch=Launch.CUDAGRAPH,
             rounds=8,
             seed=0,

@@ -16,7 +16,7 @@ from warmup.cli import EXIT_FOUND
 from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
 from warmup.cli.signals import interruptible
 from warmup.errors import SettingsError
-from warmup.method import Launch
+from warmup.method import L2, Launch
 
 
 def compare(
@@ -45,6 +45,9 @@ def compare(
     launch: Annotated[
         Launch, typer.Option(help="How timed calls are launched: eager or cudagraph.")
     ] = Launch.EAGER,
+    l2: Annotated[
+        L2, typer.Option(help="What timed calls find in the L2: warm or cold.")
+    ] = L2.WARM,
     timeout: Annotated[
         float, typer.Option(min=1.0, help="Seconds that a variant may take for one step.")
     ] = 1800.0,
@@ -82,6 +85,7 @@ def compare(
             also=tuple(also or ()),
             rounds=rounds,
             launch=launch,
+            l2=l2,
             out=out,
             timeout_s=timeout,
             observer=progress,

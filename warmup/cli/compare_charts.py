@@ -101,7 +101,8 @@ def _buckets(report: Comparison) -> tuple[str, ...]:
 
 
 def _launched(report: Comparison) -> str:
-    return f"launch {report.origin.launch}, {report.origin.rounds} rounds, 95 % intervals"
+    origin = report.origin
+    return f"launch {origin.launch}, {origin.l2} L2, {origin.rounds} rounds, 95 % intervals"
 
 
 def _note(report: Comparison) -> str:

@@ -49,7 +49,8 @@ def heading(report: Comparison) -> Iterator[str]:
     yield f"{versions}, warmup {origin.warmup}, {origin.created}"
     if origin.table is not None and origin.digest is not None:
         yield f"table {origin.table}, digest {origin.digest[:16]}"
-    yield f"{origin.rounds} rounds, launch {origin.launch}, L2 warm, every start from empty caches"
+    how = f"{origin.rounds} rounds, launch {origin.launch}, L2 {origin.l2}"
+    yield f"{how}, every start from empty caches"
     if report.peaks is not None:
         peak = report.peaks.tflops.get(origin.dtype)
         of_dtype = "" if peak is None else f"{peak:.0f} TFLOP/s in {origin.dtype} and "

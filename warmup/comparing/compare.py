@@ -20,7 +20,7 @@ from warmup.bucket import parse_buckets, parse_inputs
 from warmup.comparing.comparison import FEWEST_ROUNDS, Comparison, How, Origin, parse_variants
 from warmup.comparing.race import SILENT, Observer, Race
 from warmup.errors import SettingsError
-from warmup.method import Launch
+from warmup.method import L2, Launch
 from warmup.preparing.prepare import paddings
 from warmup.runtime import Runtime, compare_runtimes
 from warmup.table.codec import digest_of
@@ -44,6 +44,7 @@ def compare(
     also: Sequence[str] = (),
     rounds: int = DEFAULT_ROUNDS,
     launch: str = Launch.EAGER,
+    l2: str = L2.WARM,
     out: str | os.PathLike[str] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     observer: Observer | None = None,
@@ -71,6 +72,8 @@ def compare(
         )
     if launch not in set(Launch):
         raise SettingsError(f"--launch {launch!r}", f"use one of {', '.join(Launch)}")
+    if l2 not in set(L2):
+        raise SettingsError(f"--l2 {l2!r}", f"use one of {', '.join(L2)}")
     needs_table = any(one.how.is_served for one in chosen)
     named = table if table is not None else os.environ.get("WARMUP_TABLE")
     found = find(named, {}) if needs_table and named else None
@@ -104,7 +107,7 @@ def compare(
             race = Race(scratch, logs, case, timeout_s, observer or SILENT, processes)
             for variant in chosen:
                 race.start(variant)
-            race.prepare(launch)
+            race.prepare(launch, l2)
             race.run(rounds, len(buckets))
         return Comparison(
             origin=Origin(
@@ -113,6 +116,7 @@ def compare(
                 device=device,
                 dtype=race.dtype,
                 launch=Launch(launch),
+                l2=L2(l2),
                 rounds=rounds,
                 seed=_SEED,
                 created=_now(),

@@ -15,7 +15,7 @@ from typing import Final
 
 from warmup.bucket import Bucket
 from warmup.errors import SettingsError
-from warmup.method import Launch
+from warmup.method import L2, Launch
 from warmup.peaks import Peaks
 from warmup.runtime import Runtime
 from warmup.samples import Samples
@@ -188,6 +188,7 @@ class Origin:
     device: str
     dtype: str
     launch: Launch
+    l2: L2
     rounds: int
     seed: int
     created: str

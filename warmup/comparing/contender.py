@@ -141,11 +141,11 @@ class Contender:
             torch.cuda.empty_cache()
         return {"errors": errors, "weights": weights, "inputs": inputs}
 
-    def prepare(self, launch: str) -> Answer:
+    def prepare(self, launch: str, l2: str) -> Answer:
         """Make every bucket ready to be timed."""
         for number in range(len(self._inputs)):
             call = self._numbered(number)
-            self._batches.append(batch_of(call, self._device, Launch(launch), L2.WARM, sets=1))
+            self._batches.append(batch_of(call, self._device, Launch(launch), L2(l2), sets=1))
         return {}
 
     def time(self, bucket: int) -> Answer:

@@ -132,10 +132,10 @@ class Race:
         if entrant.failure is None and entrant.start is not None:
             self.observer.variant_ready(variant, entrant.start)
 
-    def prepare(self, launch: str) -> None:
+    def prepare(self, launch: str, l2: str) -> None:
         """Make every variant ready to be timed, by a CUDA graph for each bucket where asked."""
         for entrant in self._running():
-            self._ask(entrant, "prepare", launch=launch)
+            self._ask(entrant, "prepare", launch=launch, l2=l2)
 
     def run(self, rounds: int, buckets: int) -> None:
         """Time every bucket in every variant, *rounds* times."""

@@ -18,6 +18,11 @@ WORKER_INTERNALS: Final = (
     "torch._inductor.async_compile:maybe_warm_pool()",
     "torch._inductor.runtime.compile_tasks:_set_triton_ptxas_path()",
 )
+ASSEMBLER_INTERNALS: Final = (
+    "torch.utils._triton:triton_hash_with_backend.cache_clear",
+    "triton.backends.nvidia.compiler:CUDABackend.hash.cache_clear",
+    "triton.backends.nvidia.compiler:get_ptxas_version.cache_clear",
+)
 HANDOVER_INTERNALS: Final = (
     "torch._dynamo.convert_frame:compile_lock",
     "torch._guards:TracingContext.try_get()",
@@ -97,6 +102,7 @@ INTERNALS: Final = (
     "torch._inductor.fx_passes.pad_mm:get_cached_base_mm_benchmark_time(key)",
     "torch._inductor.fx_passes.pad_mm:get_cached_should_pad(key)",
     "torch._inductor.fx_passes.pad_mm:get_do_bench()",
+    "torch._inductor.fx_passes.pad_mm:is_mm_compute_bound(M, K, N, dtype)",
     "torch._inductor.fx_passes.pad_mm:is_padded_faster(key, ori_time, pad_time)",
     "torch._inductor.fx_passes.pad_mm:should_exclude_padding_time(match, arg_name)",
     "torch._inductor.graph:GraphLowering.codegen(self)",

@@ -43,6 +43,7 @@ class PadDecisions:
         """Put the hooks in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(pad_mm, "_should_pad", self._wrap_question)
+        patches.wrap(pad_mm, "is_mm_compute_bound", self._wrap_bound)
         patches.wrap(pad_mm, "get_cached_should_pad", self._wrap_answer)
         patches.wrap(pad_mm, "get_cached_base_mm_benchmark_time", self._wrap_base_time)
         patches.wrap(pad_mm, "get_do_bench", self._wrap_do_bench)
@@ -69,6 +70,15 @@ class PadDecisions:
                 self._asked.key = None
 
         return should_pad
+
+    def _wrap_bound(self, original: Callable[..., bool]) -> Callable[..., bool]:
+        def is_mm_compute_bound(m: Any, k: Any, n: Any, dtype: torch.dtype) -> bool:
+            # Comparing symbols would guard, and end the range of a bucket where sizes are equal.
+            # From torch 2.12 on inductor compares hints itself.
+            sizes = map(_hint, (m, k, n)) if self._active else (m, k, n)
+            return original(*sizes, dtype)
+
+        return is_mm_compute_bound
 
     def _wrap_answer(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
         def get_cached_should_pad(inductor_key: str) -> Any:
@@ -162,6 +172,11 @@ def describe_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> Pa
         )
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ProblemError(f"{op}: {error}") from error
+
+
+def _hint(size: Any) -> Any:
+    is_known = isinstance(size, torch.SymInt) and size.node.has_hint()
+    return size.node.hint if is_known else size
 
 
 def _dim(size: Any) -> Dim:

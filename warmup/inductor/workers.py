@@ -8,14 +8,17 @@ meanwhile. Until the workers are there, inductor compiles kernels here, one afte
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from warmup.inductor.internals import WORKER_INTERNALS, check_internals
+from warmup.inductor.internals import ASSEMBLER_INTERNALS, WORKER_INTERNALS, check_internals
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import check_supported
+
+_PTXAS: Final = "TRITON_PTXAS_PATH"
 
 
 class HandedOverError(Exception):
@@ -24,6 +27,8 @@ class HandedOverError(Exception):
 
 def start_workers(device: str) -> None:
     """Start inductor's compile workers when *device* (``auto``, ``cpu``, ``cuda[:N]``) is a GPU.
+
+    Triton assembles in this process as it does in them from now on (`assemble_as_workers_do`).
 
     Raises:
         UnsupportedTorchError: this torch is outside the supported range.
@@ -38,6 +43,7 @@ def start_workers(device: str) -> None:
     maybe_warm_pool()
     submit_ready_job: Any = AsyncCompile.use_process_pool
     submit_ready_job()
+    assemble_as_workers_do()
 
 
 def assemble_as_workers_do() -> None:
@@ -46,10 +52,24 @@ def assemble_as_workers_do() -> None:
     torch may bring a newer one than Triton's own, and inductor takes that one in its workers and
     where it compiles without them (torch/_inductor/runtime/compile_tasks.py). A candidate that is
     loaded in another way would be assembled by Triton's: once more, and not as it will be served.
+
+    The assembler's version is in the keys of Triton's cache, and in the source that inductor
+    generates, which is in them too. So a bundle's kernels are found where it is the same one from
+    the first kernel on, and what this process remembers of another is forgotten.
+
+    Raises:
+        InductorChangedError: an internal is gone.
     """
     from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
 
     _set_triton_ptxas_path()
+    if _PTXAS in os.environ and torch.version.cuda is not None:
+        check_internals(ASSEMBLER_INTERNALS)
+        from torch.utils._triton import triton_hash_with_backend
+        from triton.backends.nvidia.compiler import CUDABackend, get_ptxas_version
+
+        for remembering in (get_ptxas_version, CUDABackend.hash, triton_hash_with_backend):
+            remembering.cache_clear()
 
 
 @contextlib.contextmanager

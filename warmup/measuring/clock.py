@@ -9,6 +9,7 @@ that the time holds no host work; with CUDA graphs the batch is one graph.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
@@ -56,7 +57,10 @@ def batch_of(call: Call, device: torch.device, launch: Launch, l2: L2, sets: int
     if device.type == "cpu":
         return _HostBatch(call, *_sized(call, device, l2, sets), l2)
     if l2 is L2.COLD and sets == 1:
-        return _LonelyBatch(call, device, *_sized(call, device, l2, sets))
+        _, enqueue_us = _sized(call, device, l2, sets)
+        is_graph = launch is Launch.CUDAGRAPH
+        alone = _captured(call, device, 1).replay if is_graph else functools.partial(call, 0)
+        return _LonelyBatch(alone, device, enqueue_us)
     if launch is Launch.CUDAGRAPH:
         return _GraphBatch(call, device, l2, *_sized(call, device, l2, sets))
     return _StreamBatch(call, device, l2, *_sized(call, device, l2, sets))
@@ -191,7 +195,7 @@ class _StreamBatch:
 class _LonelyBatch:
     """Calls that share one operand set: before each the L2 is overwritten, each is timed alone."""
 
-    def __init__(self, call: Call, device: torch.device, _calls: int, enqueue_us: float) -> None:
+    def __init__(self, call: Callable[[], object], device: torch.device, enqueue_us: float) -> None:
         self.calls = _LONELY_CALLS
         self._call, self._device = call, device
         wait_us = _HEADSTART * (enqueue_us + _LAUNCH_US) * self.calls
@@ -200,10 +204,10 @@ class _LonelyBatch:
 
     def time(self) -> float:
         _sleep(self._sleep)
-        for number, events in enumerate(self._events):
+        for events in self._events:
             _flush(self._device)
             with events:
-                self._call(number)
+                self._call()
         return statistics.median(events.elapsed_us for events in self._events)
 
 
@@ -215,14 +219,7 @@ class _GraphBatch:
     ) -> None:
         self.calls = calls
         self._device, self._l2 = device, l2
-        self._graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize(device)
-        stream = torch.cuda.current_stream(device)
-        own = None if stream == torch.cuda.default_stream(device) else stream
-        with torch.cuda.graph(self._graph, stream=own, capture_error_mode="thread_local"):
-            for number in range(calls):
-                call(number)
-        self._graph.replay()
+        self._graph = _captured(call, device, calls)
         self._sleep = int(_cycles_per_us(device) * _LAUNCH_US)
         self._events = _Events()
 
@@ -233,6 +230,19 @@ class _GraphBatch:
         with self._events:
             self._graph.replay()
         return self._events.elapsed_us / self.calls
+
+
+def _captured(call: Call, device: torch.device, calls: int) -> torch.cuda.CUDAGraph:
+    """Return a graph of so many calls, which has run once."""
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize(device)
+    stream = torch.cuda.current_stream(device)
+    own = None if stream == torch.cuda.default_stream(device) else stream
+    with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
+        for number in range(calls):
+            call(number)
+    graph.replay()
+    return graph
 
 
 def _sleep(cycles: int) -> None:
