@@ -5,23 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warmup.bucket import Bucket, InputSpec
 from warmup.choice import Row, Tuned
-from warmup.errors import (
-    BuildError,
-    MissError,
-    ModelError,
-    OutputMismatchError,
-    WarmupError,
-    warmup_error_in,
-)
-from warmup.events import Emitter, Event, EventName, logger
+from warmup.errors import ModelError, OutputMismatchError
+from warmup.events import Emitter
 from warmup.kinds import kind_of
 from warmup.lookup import Lookup, OnMiss
 from warmup.method import Search
@@ -29,6 +21,7 @@ from warmup.outcome import BucketResult, Observer, name_of
 from warmup.problem import GEMM
 from warmup.table import Table
 from warmup.table.store import add_rows, remove_rows, write
+from warmup.tuning import tune
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +49,6 @@ class Build:
     observer: Observer
     tuner: Tuner
     tuned: list[Tuned] = field(default_factory=list)
-    uncovered: Counter[str] = field(default_factory=Counter)
     search: Search = Search.DEFAULT
     chosen: frozenset[str] | None = None  # who may be searched further; None for all
     until: float = math.inf  # by the clock of `time.monotonic`
@@ -90,11 +82,11 @@ class Build:
         with torch.no_grad():
             expected = list(map(self._eager, every, (bucket, *within)))
             with self._padding() if weights_padded else contextlib.nullcontext():
-                keys, found = self._tuned_and_served(every, name)
-            error, limit = worst_error(expected, found, self.tolerance)
+                served = tune(self, every, name)
+            error, limit = worst_error(expected, served.outputs, self.tolerance)
         if not error <= limit:
             fresh = {tuned.key for tuned in self.tuned[before:]}
-            self._take_back(fresh)
+            self.take_back(fresh)
             raise OutputMismatchError(
                 f"bucket {name}: the compiled output is {error:.2e} away from eager "
                 f"(relative L2), more than {limit:.0e}",
@@ -102,11 +94,11 @@ class Build:
             )
         result = BucketResult(
             bucket=bucket,
-            keys=keys,
+            keys=served.keys,
             tuned=len(self.tuned) - before,
             error=error,
             seconds=time.monotonic() - started,
-            uncovered=dict(self.uncovered),
+            uncovered=served.uncovered,
             weights_padded=weights_padded,
         )
         self.observer.bucket_finished(result)
@@ -116,51 +108,6 @@ class Build:
     def tolerance(self) -> Mapping[str, float]:
         """The largest error against eager that is accepted, by dtype of the output."""
         return self.table.policy.tolerance
-
-    def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
-        """Return what answers inductor while a bucket is compiled."""
-        return self.make_lookup(
-            rows,
-            on_miss,
-            emitter,
-            tuner=self.tuner,
-            on_tuned=self.save,
-            search=self.search,
-            asks_again=self.asks_again,
-        )
-
-    @property
-    def make_lookup(self) -> Callable[..., Lookup]:
-        """What makes the lookup of this build."""
-        return Lookup
-
-    def asks_again(self, key: str) -> bool:
-        """Whether the row of *key* is to be tuned again: forced, or searched less far than now."""
-        row = self.table.rows.get(key)
-        if key in self._done or row is None:
-            return False
-        if self.chosen is None and self.force:
-            return True
-        is_chosen = self.chosen is None or key in self.chosen
-        narrower = row.evidence.search.is_narrower_than(self.search)
-        return is_chosen and narrower and self._can_search(key) and time.monotonic() < self.until
-
-    def reopen(self, keys: Collection[str]) -> None:
-        """Let *keys* be tuned once more, though they were tuned now."""
-        self._done.difference_update(keys)
-
-    def _can_search(self, key: str) -> bool:
-        """Whether a wider search tries more for *key*."""
-        return kind_of(key) is GEMM and self.device.type != "cpu"
-
-    def _take_back(self, fresh: set[str]) -> None:
-        """Undo the rows *fresh*; those that they replaced stand again."""
-        before = {key: row for key, row in self._replaced.items() if key in fresh}
-        if fresh:
-            self.table = remove_rows(self.path, fresh)
-        if before:
-            origin = self.table
-            self.table = add_rows(self.path, origin.provenance, origin.policy, before)
 
     def inputs(self, bucket: Bucket) -> Inputs:
         """Return the inputs of *bucket*, the same each time."""
@@ -179,9 +126,77 @@ class Build:
         """
         return self._eager(self.inputs(bucket), bucket)
 
+    def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
+        """Return what answers inductor while a bucket is compiled."""
+        return self.make_lookup(
+            rows,
+            on_miss,
+            emitter,
+            tuner=self.tuner,
+            on_tuned=self.save,
+            search=self.search,
+            asks_again=self.asks_again,
+        )
+
+    @property
+    def make_lookup(self) -> Callable[..., Lookup]:
+        """What makes the lookup of this build."""
+        return Lookup
+
+    @contextlib.contextmanager
+    def attached(self, lookup: Lookup, on_miss: OnMiss) -> Iterator[None]:
+        """Let *lookup* answer while the context is open."""
+        tag = f"warmup-build-{on_miss}"
+        attachment = self.inductor.attach(lookup, self.table.policy.options, tag, quiet=True)
+        try:
+            yield
+        finally:
+            attachment.detach()
+
+    def asks_again(self, key: str) -> bool:
+        """Whether the row of *key* is to be tuned again: forced, or searched less far than now."""
+        row = self.table.rows.get(key)
+        if key in self._done or row is None:
+            return False
+        if self.chosen is None and self.force:
+            return True
+        is_chosen = self.chosen is None or key in self.chosen
+        narrower = row.evidence.search.is_narrower_than(self.search)
+        return is_chosen and narrower and self._can_search(key) and time.monotonic() < self.until
+
     def lacks(self, key: str) -> bool:
         """Whether *key* is to be tuned: it has no row, or one that is to be replaced."""
         return key not in self.table.rows or self.asks_again(key)
+
+    def save(self, tuned: Tuned) -> None:
+        """Put a finished problem on disk."""
+        table = self.table
+        rows: Mapping[str, Row] = {tuned.key: tuned.row}
+        if (before := table.rows.get(tuned.key)) is not None:
+            self._replaced[tuned.key] = before
+        self._done.add(tuned.key)
+        if self.replaces:  # by --force: another device's table goes when its successor has a row
+            self.table, self.replaces = replace(table, rows=rows), False
+            write(self.path, self.table)
+        else:
+            self.table = add_rows(
+                self.path, table.provenance, table.policy, rows, redo=before is not None
+            )
+        self.tuned.append(tuned)
+        self.observer.problem_finished(tuned)
+
+    def take_back(self, fresh: set[str]) -> None:
+        """Undo the rows *fresh*; those that they replaced stand again."""
+        before = {key: row for key, row in self._replaced.items() if key in fresh}
+        if fresh:
+            self.table = remove_rows(self.path, fresh)
+        if before:
+            origin = self.table
+            self.table = add_rows(self.path, origin.provenance, origin.policy, before)
+
+    def reopen(self, keys: Collection[str]) -> None:
+        """Let *keys* be tuned once more, though they were tuned now."""
+        self._done.difference_update(keys)
 
     @contextlib.contextmanager
     def _padding(self) -> Iterator[None]:
@@ -203,134 +218,6 @@ class Build:
                 f"bucket {bucket}: the model failed in eager mode ({reason})"
             ) from error
 
-    def _tuned_and_served(
-        self, every: Sequence[Inputs], name: str
-    ) -> tuple[tuple[str, ...], list[Any]]:
-        """Tune what has no row; return what the whole model asks for and gives from rows alone.
-
-        Where layers repeat, the model with fewer of them is tuned first, and the whole one only
-        when that left a question open. Rows that the whole one does not ask for are taken back.
-        """
-        before = len(self.tuned)
-        is_tuned = self._tune_shortened(every[:1], name)
-        short = {tuned.key for tuned in self.tuned[before:]}
-        served = self._served(every, name) if is_tuned else None
-        if served is None:
-            served = self._compiled(every, name, OnMiss.TUNE)
-            if len(self.tuned) > before:  # else that run was served from rows alone already
-                served = self._compiled(every, name, OnMiss.STRICT)
-        if unasked := short.difference(served[0], self.tuner.library_rows):
-            logger.info("bucket %s: rows for fewer layers alone, removed: %d", name, len(unasked))
-        self._take_back(unasked)
-        self.reopen(unasked)
-        self.tuned[before:] = [one for one in self.tuned[before:] if one.key not in unasked]
-        return served
-
-    def _tune_shortened(self, every: Sequence[Inputs], name: str) -> bool:
-        """Tune the model without what repeats in it; whether anything does, and the rest ran."""
-        from warmup.preparing.repeats import shortened
-
-        with shortened(self.model.module) as left_out:
-            if left_out:
-                try:
-                    self._compiled(every, name, OnMiss.TUNE)
-                except BuildError as error:  # a forward may count on all of its layers
-                    logger.info("not tuned with %d layers fewer: %s", left_out, error)
-                    return False
-        return left_out > 0
-
-    def _served(
-        self, every: Sequence[Inputs], name: str
-    ) -> tuple[tuple[str, ...], list[Any]] | None:
-        """Return what the model asks for and gives from rows alone; None when a row is missing."""
-        try:
-            return self._compiled(every, name, OnMiss.STRICT)
-        except BuildError as error:
-            missed = error.__cause__ and warmup_error_in(error.__cause__)
-            if not isinstance(missed, MissError):
-                raise
-            logger.info("bucket %s: not all was tuned with fewer layers: %s", name, missed)
-        return None
-
-    def _compiled(
-        self, every: Sequence[Inputs], name: str, on_miss: OnMiss
-    ) -> tuple[tuple[str, ...], list[Any]]:
-        """Return the keys asked for, each once, and the outputs of one call for each of *every*.
-
-        What the first call compiled serves the others. ``uncovered`` then counts what was measured
-        without a row.
-        """
-        import torch
-
-        from warmup.inductor.live import compile_model, empty_caches
-
-        asked: dict[str, None] = {}
-        self.uncovered.clear()
-
-        def note(event: Event) -> None:
-            if event.name in (EventName.HIT, EventName.TUNED):
-                asked[str(event.fields["key"])] = None
-            elif event.name is EventName.UNCOVERED:
-                self.uncovered[str(event.fields["site"])] += 1
-
-        rows = self.table.rows
-        if on_miss is OnMiss.STRICT:  # what could not be tuned is served by the library's kernel
-            rows = {**rows, **self.tuner.library_rows}
-        lookup = self.lookup(rows, on_miss, Emitter([note]))
-        failure: Exception | None = None
-        with self.attached(lookup, on_miss), empty_caches():
-            try:
-                compiled = compile_model(self.model.module)
-                outputs = [compiled(*every[0].args, **every[0].kwargs)]
-                with torch.compiler.set_stance("fail_on_recompile"):
-                    outputs += [compiled(*one.args, **one.kwargs) for one in every[1:]]
-            except Exception as error:  # noqa: BLE001  raised below: over it the caches would stay
-                failure = error
-        if failure is not None:
-            try:
-                raise _told(failure, name) from failure
-            finally:
-                del failure  # its frames hold the model's tensors, and this one it
-        return tuple(key for key in asked if key not in self.tuner.library_rows), outputs
-
-    @contextlib.contextmanager
-    def attached(self, lookup: Lookup, on_miss: OnMiss) -> Iterator[None]:
-        """Let *lookup* answer while the context is open."""
-        tag = f"warmup-build-{on_miss}"
-        attachment = self.inductor.attach(lookup, self.table.policy.options, tag, quiet=True)
-        try:
-            yield
-        finally:
-            attachment.detach()
-
-    def save(self, tuned: Tuned) -> None:
-        """Put a finished problem on disk."""
-        table = self.table
-        rows: Mapping[str, Row] = {tuned.key: tuned.row}
-        if (before := table.rows.get(tuned.key)) is not None:
-            self._replaced[tuned.key] = before
-        self._done.add(tuned.key)
-        if (
-            self.replaces
-        ):  # --force over another device's table: it goes when its successor has a row
-            self.table, self.replaces = replace(table, rows=rows), False
-            write(self.path, self.table)
-        else:
-            self.table = add_rows(
-                self.path, table.provenance, table.policy, rows, redo=before is not None
-            )
-        self.tuned.append(tuned)
-        self.observer.problem_finished(tuned)
-
-
-def _told(error: Exception, name: str) -> WarmupError:
-    """Return what to raise over an *error* of a compile: warmup's own, but for a miss."""
-    from warmup.inductor.artifacts import range_error
-
-    own = warmup_error_in(error)
-    if own is not None and not isinstance(own, MissError):
-        return own
-    if (narrower := range_error(error, name)) is not None:
-        return narrower
-    reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    return BuildError(f"bucket {name}: compiling failed ({reason})")
+    def _can_search(self, key: str) -> bool:
+        """Whether a wider search tries more for *key*."""
+        return kind_of(key) is GEMM and self.device.type != "cpu"

@@ -117,7 +117,11 @@ def micro() -> str:
 
 
 LAYERS = [f"compare-unaligned-{layer}-h200" for layer in ("gpt2head", "whisperhead", "vitpatch")]
-CLASSES = [f"compare-products-{one}-h200" for one in ("plain", "biasgelu", "silumul", "residual")]
+CLASSES = [
+    f"compare-products-{one}-{part}-h200"
+    for one in ("plain", "biasgelu", "silumul", "residual")
+    for part in (1, 2)
+]
 NOTES = json.loads((HERE / "notes.json").read_text(encoding="utf-8"))
 
 
@@ -152,6 +156,7 @@ def page() -> str:
         searches.one_product(
             "searches-one-product-h200", "H200: one product in three searches", NOTES["searches"]
         ),
+        searches.spilling("searches-spilling-h200", "H200: tiles that spill", NOTES["spilling"]),
         proof.products("bench-mm-h200", "H200: ten matrix products", NOTES["products"]),
         proof.layers("bench-layers-h200", "H200: layers", NOTES["layers"]),
         proof.two_builds(

@@ -101,6 +101,30 @@ def one_product(name: str, title: str, note: str) -> str:
     return "\n\n".join(filter(None, parts))
 
 
+def spilling(name: str, title: str, note: str) -> str:
+    """Return how fast tiles that spill are, a sample of them, against those that do not."""
+    record = load(name)
+    if record is None:
+        return ""
+    rows = []
+    for one in record["problems"]:
+        times, best = one["spilling_us"], one["fastest_tile"]
+        over = [time / best["time_us"] for time in (times[0], statistics.median(times))]
+        rows.append(
+            (
+                *(f"`{one['key'].partition(' | ')[0]}`", f"{one['library']['time_us']:.2f}"),
+                *(f"`{best['choice']}`, {best['time_us']:.2f}", len(times), f"{times[0]:.2f}"),
+                *(f"{statistics.median(times):.2f}", *(f"{ratio:.1f}x" for ratio in over)),
+            )
+        )
+    head = (
+        *("product", "library, us", "fastest tile that fits, us", "tiles that spill"),
+        *("fastest, us", "median, us", "fastest over that which fits", "median over it"),
+    )
+    parts = (f"## {title}", _facts(record), grid(head, rows), note)
+    return "\n\n".join(filter(None, parts))
+
+
 def _facts(record: Mapping[str, Any]) -> str:
     return (
         f"{record['device']}, torch {record['torch']}, triton {record['triton']}; table "

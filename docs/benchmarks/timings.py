@@ -67,6 +67,13 @@ def problem_of(group: str, line: Mapping[str, Any], row: Row | None, method: Met
     won = next(e for w, e in timed if w == winner_of(line["winner"]))
     near = [e for _, e in timed if e["time_us"] <= won["time_us"] * (1 + NEAR)]
     tiles = [tile for winner in winners if (tile := Tile.of(dict(winner.kwargs)))]
+    tiled = [e for w, e in timed if Tile.of(dict(w.kwargs)) is not None]
+    found = {
+        "fastest_tile": min(
+            (e for e in tiled if not e["spills"]), key=lambda e: e["time_us"], default=None
+        ),
+        "spilling_us": sorted(e["time_us"] for e in tiled if e["spills"]),
+    }
     return {
         "group": group,
         "key": line["key"],
@@ -83,6 +90,7 @@ def problem_of(group: str, line: Mapping[str, Any], row: Row | None, method: Met
         "alone": next(e for w, e in timed if alone is not None and w == alone.outcome.winner),
         "fastest_alone": min((e for _, e in timed), key=lambda e: e["time_us"]),
         "as_it_runs": [e for _, e in timed if e["fused_us"] is not None],
+        **(found if found["spilling_us"] else {}),
     }
 
 

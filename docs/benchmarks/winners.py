@@ -129,8 +129,8 @@ def _chart(records: Mapping[str, Mapping[str, Any]]) -> Chart:
     here = origin["runtime"]
     return Chart(
         title=f"Products of Llama-3-8B from a table, against {_TUNED}",
-        subtitle="geometric mean over the shapes, the line from the slowest to the fastest of "
-        f"them; launch {origin['launch']}, {origin.get('l2', 'warm')} L2; higher is better",
+        subtitle="bars and numbers: geometric mean over the shapes; lines: from the slowest to "
+        f"the fastest of them; launch {origin['launch']}, {origin.get('l2', 'warm')} L2; higher is better",
         x_label="M",
         y_label="% faster",
         groups=tuple(map(str, sizes)),
@@ -199,9 +199,19 @@ def _means(measured: Mapping[str, Mapping[_Sizes, _Cells]]) -> str:
 
 
 def _load(names: Sequence[str]) -> dict[str, Any]:
-    """Return the records that are there, by the name of the class that was compared."""
-    found = [record for name in names if (record := load(name))]
-    return {record["origin"]["model"].rpartition(":")[2]: record for record in found}
+    """Return the records that are there, by the name of the class that was compared.
+
+    Of several records of one class with one table, measured alike, the buckets are joined.
+    """
+    found: dict[str, Any] = {}
+    for name in names:
+        if record := load(name):
+            one = record["origin"]["model"].rpartition(":")[2]
+            first = found.setdefault(one, {**record, "buckets": []})
+            alike = ("digest", "runtime", "launch", "rounds", "dtype")
+            assert all(first["origin"][key] == record["origin"][key] for key in alike), name
+            first["buckets"] += record["buckets"]
+    return found
 
 
 def _buckets(record: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], _Cells]]:

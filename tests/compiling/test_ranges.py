@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,3 +81,22 @@ def test_a_kernel_that_cannot_be_made_at_a_smaller_size_is_not_timed_there(
     (problem,) = [one for one in json.loads(said)["problems"] if " m=2..8 " in one["key"]]
     timed = {one["choice"].partition("::")[0]: {*one["along_us"]} for one in problem["candidates"]}
     assert timed["cpp"] <= timed["aten"] == {"2", "5"}
+
+
+def test_a_build_names_the_guard_inside_a_range(tmp_path: Path, variables: dict[str, str]) -> None:
+    """A model that looks at its size within a bucket ends the build, with where and what to do."""
+    model = f"{ROOT / 'tests/programs/models/explained.py'}:Doubles"
+    words = ("build", "--device", "cpu", "--model", model, "--seqlens", "256", "--policy", "range")
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    done = subprocess.run(
+        [sys.executable, "-m", "warmup", *words, "--out", str(tmp_path / "t.json")],
+        env={**os.environ, **variables, **caches, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 3
+    assert last.startswith("error: sizes seqlen=2..256 cannot share one artifact: ")
+    assert "the generated guard 101 <= size" in last
+    assert "end a bucket there" in last

@@ -214,6 +214,8 @@ def _scale(chart: Chart, axes: Axes, room: float, height: float) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         bottom = min(least, 0.0)
+        if bottom < 0:
+            bottom -= (most - bottom) * 2 * LIFT / height
         axes.set_ylim(bottom, bottom + ((most - bottom) or 1.0) / share)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:.12g}"))

@@ -8,7 +8,7 @@ arguments, and is compiled once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -56,6 +56,6 @@ def scatter(module: nn.Module, device: torch.device) -> Places:
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     """Return *tensor* in memory of its own, with all of its storage: padding has its strides."""
-    storage = tensor.untyped_storage().clone()
+    storage: Any = tensor.untyped_storage()  # its clone is untyped
     place = tensor.storage_offset(), tensor.size(), tensor.stride()
-    return tensor.new_empty(0).set_(storage, *place)
+    return tensor.new_empty(0).set_(storage.clone(), *place)
