@@ -130,7 +130,8 @@ def _chart(records: Mapping[str, Mapping[str, Any]]) -> Chart:
     return Chart(
         title=f"Products of Llama-3-8B from a table, against {_TUNED}",
         subtitle="bars and numbers: geometric mean over the shapes; lines: from the slowest to "
-        f"the fastest of them; launch {origin['launch']}, {origin.get('l2', 'warm')} L2; higher is better",
+        f"the fastest of them; launch {origin['launch']}, {origin.get('l2', 'warm')} L2; "
+        "higher is better",
         x_label="M",
         y_label="% faster",
         groups=tuple(map(str, sizes)),
