@@ -124,7 +124,7 @@ ranges | shapes) # a table of ranges; and a mix of sizes served from it
     ;;
   shapes)
     python3 docs/benchmarks/shapes.py --model $model --axis $axis --buckets 16,256,560,1024,2048 \
-      --table "$table" --ways eager,dynamic-smallest,dynamic-largest,static,range --distinct 16 \
+      --table "$table" --ways eager,dynamic-smallest,dynamic-largest,static,range --distinct 6 \
       --results "$out/shapes-$3.json"
     ;;
   esac
@@ -150,7 +150,7 @@ exhaustive) # one product in every search
   done
   ;;
 compare-swiglu) # the unaligned MLP, as it is and with its weights padded ahead of time
-  python3 -m warmup compare --model examples/vision_block.py:SwiGLU --seqlens 16,64,256,560,1024,2048 \
+  python3 -m warmup compare --model examples/vision_block.py:SwiGLU --seqlens 16,64,560,2048 \
     --table tables/nvidia-h200/vision-block.swiglu.bf16.json --rounds 30 --launch cudagraph --out "$out"
   ;;
 bench-mm)
@@ -171,8 +171,8 @@ llama) # the starts that the shipped table replaces, in one run
   ;;
 bundle) # a start with the winners' compiled kernels, and with the graphs, against torch's own artifacts
   python3 docs/benchmarks/run.py --name bundle-h200 --model examples/llama_block.py:LlamaBlocks \
-    --seqlens 16,256,560,1024,2048 --repeats 3 --no-build \
-    --starts default,table,bundle,bundle-graphs,max-autotune,mega-cache --once max-autotune \
+    --seqlens 16,256,560,1024,2048 --repeats 2 --no-build \
+    --starts default,table,bundle,bundle-graphs,max-autotune,mega-cache --once default,table,max-autotune \
     --table tables/nvidia-h200/llama-blocks.bf16.json --results "$out"
   ;;
 parallel) # buckets one after the other, and together

@@ -20,7 +20,7 @@ import torch
 
 from warmup.bucket import Bucket, parse_inputs
 from warmup.comparing.comparison import FirstOutput, How
-from warmup.comparing.places import Places, scatter
+from warmup.comparing.copies import Copies, copy_weights
 from warmup.comparing.remote import Answer, serve
 from warmup.comparing.tensors import check_shapes, digest_of, tensors_in
 from warmup.measuring.clock import Batch, batch_of, wall_us
@@ -145,10 +145,10 @@ class Contender:
     def prepare(self, launch: str, l2: str) -> Answer:
         """Make every bucket ready to be timed."""
         assert self._module is not None
-        places = scatter(self._module, self._device) if l2 == L2.COLD else None
+        copies = copy_weights(self._module, self._device) if l2 == L2.COLD else None
         for number in range(len(self._inputs)):
-            call = self._numbered(number, places)
-            sets = 1 if places is None else len(places)
+            call = self._numbered(number, copies)
+            sets = 1 if copies is None else len(copies)
             self._batches.append(batch_of(call, self._device, Launch(launch), L2(l2), sets))
         return {}
 
@@ -232,10 +232,10 @@ class Contender:
         made = self._inputs[number]
         return self._served(*made.args, **made.kwargs)
 
-    def _numbered(self, bucket: int, places: Places | None = None) -> Callable[[int], object]:
+    def _numbered(self, bucket: int, copies: Copies | None = None) -> Callable[[int], object]:
         def numbered(number: int) -> object:
-            if places is not None:
-                places.take(number)
+            if copies is not None:
+                copies.take(number)
             return self._call(bucket)
 
         return numbered

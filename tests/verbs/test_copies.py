@@ -1,4 +1,4 @@
-"""The weights of a model in several places, for calls that are to find them in no cache."""
+"""Copies of the weights of a model, for calls that are to find them in no cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from warmup.comparing.places import Places, scatter
+from warmup.comparing.copies import Copies, copy_weights
 
 GPU = torch.device("cuda", 0)
 FREE = 2**20
@@ -32,10 +32,10 @@ def module() -> nn.Module:
 
 
 @pytest.fixture
-def places(module: nn.Module, monkeypatch: pytest.MonkeyPatch) -> Places:
-    """Its weights in as many places as a stated GPU has room for."""
+def copies(module: nn.Module, monkeypatch: pytest.MonkeyPatch) -> Copies:
+    """As many copies of its weights as a stated GPU has room for."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (FREE, FREE))
-    return scatter(module, GPU)
+    return copy_weights(module, GPU)
 
 
 def test_copies_take_a_share_of_the_free_memory(
@@ -43,51 +43,51 @@ def test_copies_take_a_share_of_the_free_memory(
 ) -> None:
     """An eighth of it, beside the weights themselves: 416 bytes here."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (8 * 416 * 3, FREE))
-    assert len(scatter(module, GPU)) == 4
+    assert len(copy_weights(module, GPU)) == 4
 
 
-def test_there_are_at_most_64_places(places: Places) -> None:
+def test_there_are_at_most_64(copies: Copies) -> None:
     """However small the weights are."""
-    assert len(places) == 64
+    assert len(copies) == 64
 
 
-def test_a_cpu_has_one_place(module: nn.Module) -> None:
+def test_a_cpu_has_none_but_its_own(module: nn.Module) -> None:
     """Its kernels may hold weights that were packed when they were compiled."""
-    assert len(scatter(module, torch.device("cpu"))) == 1
+    assert len(copy_weights(module, torch.device("cpu"))) == 1
 
 
-def test_each_place_is_memory_of_its_own_laid_out_alike(places: Places) -> None:
+def test_each_copy_is_memory_of_its_own_laid_out_alike(copies: Copies) -> None:
     """Same sizes, strides and values; no two share memory."""
-    own, other = places.contents[0], places.contents[5]
+    own, other = copies.contents[0], copies.contents[5]
     for first, second in zip(own, other, strict=True):
         assert (first.size(), first.stride()) == (second.size(), second.stride())
         assert first.data_ptr() != second.data_ptr()
         assert torch.equal(first, second)
 
 
-def test_the_model_has_its_weights_in_the_place_taken(module: nn.Module, places: Places) -> None:
+def test_the_model_has_the_copy_that_was_taken(module: nn.Module, copies: Copies) -> None:
     """And numbers go round."""
-    places.take(64 + 3)
-    assert module.weight.data_ptr() == places.contents[3][0].data_ptr()
+    copies.take(64 + 3)
+    assert module.weight.data_ptr() == copies.contents[3][0].data_ptr()
 
 
 MOVING = """
 import json, torch
 from torch import nn
-from warmup.comparing.places import scatter
+from warmup.comparing.copies import copy_weights
 torch.cuda.mem_get_info = lambda _: (2**20, 2**20)
 torch.manual_seed(0)
 module, x = nn.Linear(10, 8), torch.randn(4, 10)
-places = scatter(module, torch.device("cuda", 0))
+copies = copy_weights(module, torch.device("cuda", 0))
 compiled = torch.compile(module, dynamic=False)
 with torch.no_grad():
     first = compiled(x)
-    for content in places.contents[1]:
+    for content in copies.contents[1]:
         content.mul_(2.0)
     with torch.compiler.set_stance("fail_on_recompile"):
-        places.take(1)
+        copies.take(1)
         moved = torch.allclose(compiled(x), first * 2)
-        places.take(0)
+        copies.take(0)
         back = torch.equal(compiled(x), first)
 print(json.dumps([moved, back]))
 """
@@ -97,4 +97,4 @@ def test_compiled_code_follows_without_a_recompile(
     run_once: Callable[..., tuple[Path, str]],
 ) -> None:
     """It reads the weights where they are: other values there give another output."""
-    assert json.loads(run_once("places", "-c", MOVING)[1]) == [True, True]
+    assert json.loads(run_once("copies", "-c", MOVING)[1]) == [True, True]
