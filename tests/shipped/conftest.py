@@ -19,6 +19,7 @@ KEYS = {
     "fused": f"mm m=2048 n=1024 k=4096 {END} out=bf16 | epilogue=relu",
     "launch": "launch triton_poi_fused_add x=1048576 args=*bf16,i32 source=3f2a9c0d41b7e865",
     "pad": f"pad addmm m=560 n=1280 k=3420 {END} bias=1d free=a",
+    "ranged": f"mm m=257..560 n=4096 k=4096 {END} out=bf16 | epilogue=none",
     "weight": "weight n m=1024 in=768 features=50257 bf16 bias=0",
 }
 
@@ -70,7 +71,10 @@ def keys() -> Mapping[str, str]:
 def sound(make_table: Callable[..., Table]) -> Table:
     """A table of which no claim complains."""
     library, template = Winner(Family.EXTERN, "aten::mm"), Winner(Family.TEMPLATE, "triton::mm")
+    slower = _product(45.0, 43.0, 43.0, sizes=(560, 4096, 4096))
+    along = ((257, 1.24), (408, 1.0), (560, 1.047))
     rows = {
+        "ranged": Row(template, replace(slower, along=along)),
         "library": Row(library, _product(15.0, 15.0, 16.0, sizes=(16, 4096, 4096))),
         "template": Row(template, _product(15.0, 45.0, 16.0, sizes=(560, 3420, 1280), bias=3420)),
         "fused": Row(library, _product(30.0, 30.0, 35.0, sizes=(2048, 1024, 4096), bare_us=25.0)),

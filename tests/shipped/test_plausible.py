@@ -35,10 +35,10 @@ BIAS = {"scalar": "", "1d": "n", "2d": "mn", "3d": "bmn"}  # the dims along whic
 
 
 def is_no_slower_than_the_library(key: str, row: Row, table: Table) -> Iterator[str]:
-    """The winner ties with the library default at least."""
+    """The winner ties with the library default at least, or loses least along its range."""
     found = row.evidence
     if found.library_us is not None:
-        limit = found.library_us * (1 + (found.band or 0)) + ROUNDING_US
+        limit = found.library_us * max(1 + (found.band or 0), _behind(row)) + ROUNDING_US
         if not 0 < found.time_us <= limit:
             yield f"{found.time_us} us, and the library default takes {found.library_us} us"
         if row.winner.uid == "as_is" and abs(found.time_us - found.library_us) > ROUNDING_US:
@@ -58,7 +58,7 @@ def is_steady(key: str, row: Row, table: Table) -> Iterator[str]:
 
 
 def is_ranked(key: str, row: Row, table: Table) -> Iterator[str]:
-    """A runner-up is slower, or within the band of a near tie."""
+    """A runner-up is slower, within the band of a near tie, or loses more along the range."""
     found = row.evidence
     if kind_of(key) is WEIGHT or found.runner_up_us is None or Flag.UNSTABLE in found.flags:
         return
@@ -66,7 +66,8 @@ def is_ranked(key: str, row: Row, table: Table) -> Iterator[str]:
     is_tie = high <= low * (1 + (found.band or 0)) + ROUNDING_US
     if Flag.NEAR_TIE in found.flags and not is_tie:
         yield f"no near tie: {low} and {high} us"
-    if found.runner_up_us < found.time_us and Flag.NEAR_TIE not in found.flags:
+    is_behind = found.time_us > found.runner_up_us * _behind(row)
+    if is_behind and Flag.NEAR_TIE not in found.flags:
         yield f"the runner-up is faster: {low} us, not {high} us"
 
 
@@ -121,6 +122,27 @@ def time_is_possible(key: str, row: Row, table: Table) -> Iterator[str]:
             yield f"{time_us} us, where the peak allows {least:.3f} us"
 
 
+def is_along_its_range(key: str, row: Row, table: Table) -> Iterator[str]:
+    """Times along a range are of its ends and of a size between, in order; others have none."""
+    named, along = ingredients_of(key), [size for size, _ in row.evidence.along]
+    is_ranged = kind_of(key) is GEMM and ".." in named.get("m", "")
+    if not is_ranged:
+        if along:
+            yield f"times at {along}, and no range"
+        return
+    low, high = map(int, named["m"].split(".."))
+    if along != sorted(set(along)) or not along or (along[0], along[-1]) != (low, high):
+        yield f"times at {along}, and the range is {low} to {high}"
+    if any(ratio is not None and ratio < 1 for _, ratio in row.evidence.along):
+        yield "faster than the best"
+
+
+def _behind(row: Row) -> float:
+    """Return how many times the best at its own size a winner may take: more than 1 in a range."""
+    own = row.evidence.along[-1][1] if row.evidence.along else None
+    return 1.0 if own is None or own == 1.0 else own * (1 + ROUNDING)
+
+
 def _operand_dtype(key: str) -> str:
     named = ingredients_of(key)
     return "tf32" if named.get("fp32") == "tf32" else named.get("dtype", "")
@@ -145,15 +167,20 @@ def _flops(key: str) -> int | None:
         structure, rows = parse_weight(key)
         widths = sum(structure.inputs) + sum(structure.outputs)
         return 2 * rows.low * structure.features * widths if rows.is_static else None
-    sizes = [named.get(name, "1") for name in ("batch", "m", "n", "k")]
+    sizes = _tuned_at(named)
     is_known = kind is PAD or named.get("op") in COUNTED
     return 2 * math.prod(map(int, sizes)) if is_known and all(map(str.isdecimal, sizes)) else None
+
+
+def _tuned_at(named: Mapping[str, str]) -> list[str]:
+    """Return batch, m, n and k, of a range the upper end, which is the bucket's size."""
+    return [named.get(name, "1").rpartition("..")[2] for name in ("batch", "m", "n", "k")]
 
 
 def _moved(key: str) -> int | None:
     """Return the bytes of operands and result, each once; None where the key leaves it open."""
     named = ingredients_of(key)
-    sizes = [named.get(name, "1") for name in ("batch", "m", "n", "k")]
+    sizes = _tuned_at(named)
     is_plain = named["op"] in COUNTED - {"scaled_mm"} and not named.keys() & {"dtype_b", "scale"}
     is_known = {named["dtype"], named["out"]} <= ITEM_BYTES.keys()
     is_shared = any(sign in named["a"] + named["b"] for sign in ("@", "any"))
@@ -174,6 +201,7 @@ CLAIMS: tuple[Claim, ...] = (
     share_is_possible,
     share_follows_from_the_rates,
     time_is_possible,
+    is_along_its_range,
 )
 DAMAGES = [
     ("template", is_no_slower_than_the_library, {"time_us": 46.4}),
@@ -199,6 +227,14 @@ DAMAGES = [
     ("fused", time_is_possible, {"bare_us": 15.0}),
     ("pad", time_is_possible, {"time_us": 5.0}),
     ("weight", time_is_possible, {"time_us": 15.0}),
+    ("ranged", is_no_slower_than_the_library, {"time_us": 46.0}),
+    ("ranged", is_ranked, {"runner_up_us": 42.0}),
+    ("ranged", rates_follow_from_the_time, {"time_us": 22.5}),
+    ("ranged", is_along_its_range, {"along": ()}),
+    ("ranged", is_along_its_range, {"along": ((257, 1.0), (560, 1.0), (408, 1.0))}),
+    ("ranged", is_along_its_range, {"along": ((257, 1.0), (408, 1.0))}),
+    ("ranged", is_along_its_range, {"along": ((257, 0.9), (408, 1.0), (560, 1.0))}),
+    ("library", is_along_its_range, {"along": ((16, 1.0),)}),
 ]
 
 
