@@ -52,6 +52,12 @@ def test_the_default_adds_persistent_tma_alone(ask: Ask) -> None:
     assert found["added"] == {"tma": 7}
 
 
+def test_a_single_row_has_no_persistent_tma(ask: Ask) -> None:
+    """Its template would read one row as a column, and be wrong."""
+    found = ask({**FEW, "m": 1}, search="wide")
+    assert "tma" not in found["added"]
+
+
 def test_wide_adds_splits_and_stated_tiles(ask: Ask) -> None:
     """A wide search adds each source, and no more candidates than can be waited for."""
     found = ask(FEW, search="wide")

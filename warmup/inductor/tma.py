@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._inductor.kernel.mm import mm_template, persistent_tma_mm_template
 from torch._inductor.utils import can_use_tma
+from torch._inductor.virtualized import V
 
 _OPS = ("mm", "addmm")
 
@@ -50,5 +51,10 @@ def tma_candidates(
     if kernel_inputs.device_type != "cuda" or torch.version.hip is not None:
         return TmaCandidates()
     if not can_use_tma(*kernel_inputs.nodes()[-2:]):
+        return TmaCandidates()
+    # A single row counts as transposed (torch/_inductor/ir.py, Layout.is_transposed) and would be
+    # read so: all 273 such candidates of three builds on an H200, torch 2.11, were wrong.
+    rows = kernel_inputs.mnk_symbolic()[0]
+    if V.graph.sizevars.statically_known_equals(rows, 1):
         return TmaCandidates()
     return TmaCandidates(handler, kernel_inputs, op_name)
