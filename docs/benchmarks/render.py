@@ -23,7 +23,7 @@ HEAD = """# Benchmarks
 Made by `docs/benchmarks/render.py` from the JSON files in `results/`; each holds the machine, the
 versions, the buckets and every single start. The commands are `docs/benchmarks/run.py` (build a
 table, then measure starts, each in a fresh process with empty caches, kinds interleaved),
-`docs/benchmarks/gpu.sh` (the GPU set) and `docs/benchmarks/micro.py`.
+`docs/benchmarks/gpu.sh` (the GPU set), `docs/benchmarks/micro.py` and `docs/benchmarks/dispatch.py`.
 
 How to read it: *compile all* is the time of `install` and from `torch.compile` until the first
 outputs of all buckets, without importing torch and loading the model, but with importing inductor,
@@ -109,6 +109,10 @@ def micro() -> str:
         ("one lookup", f"{record['find_us']} us", "50 us"),
         ("one lookup with its event", f"{record['find_and_event_us']} us", "50 us"),
     ]
+    if (found := load("dispatch")) is not None:
+        for policy, one in found["policies"].items():
+            what = f"`warmup.compile`, policy {policy}: added to a compiled call, in the median"
+            rows.append((what, f"{one['added_us']} us (to {one['plain_us']} us)", "5 us"))
     machine = record["machine"]
     facts = f"Best of five, Python {machine['python']}, {machine['cores']} cores."
     return "\n\n".join(
