@@ -23,7 +23,8 @@ HEAD = """# Benchmarks
 Made by `docs/benchmarks/render.py` from the JSON files in `results/`; each holds the machine, the
 versions, the buckets and every single start. The commands are `docs/benchmarks/run.py` (build a
 table, then measure starts, each in a fresh process with empty caches, kinds interleaved),
-`docs/benchmarks/gpu.sh` (the GPU set), `docs/benchmarks/micro.py` and `docs/benchmarks/dispatch.py`.
+`docs/benchmarks/gpu.sh` (the GPU set), `docs/benchmarks/micro.py` and
+`docs/benchmarks/dispatch.py`.
 
 How to read it: *compile all* is the time of `install` and from `torch.compile` until the first
 outputs of all buckets, without importing torch and loading the model, but with importing inductor,
