@@ -1,6 +1,6 @@
 """Build a table of ranges, and serve every interval of it strictly by `warmup.compile`.
 
-    python serve_ranges.py MODEL.py:NAME TABLE.json
+    python serve_ranges.py MODEL.py:NAME TABLE.json [DEVICE]
 
 Prints as JSON the keys of the table, how the buckets went, what rows and timings say of the sizes
 of their range, and what the report of the table says.
@@ -20,9 +20,11 @@ from warmup.models import load_model
 
 def main() -> None:
     """Build, then serve."""
-    spelled, path = sys.argv[1:]
-    built = warmup.build(spelled, seqlens="16", out=path, device="cpu", policy="range")
+    spelled, path, *others = sys.argv[1:]
+    device = others[0] if others else "cpu"
+    built = warmup.build(spelled, seqlens="16", out=path, device=device, policy="range")
     loaded = load_model(spelled)
+    loaded.module.to(device)
     torch.compiler.reset()
     served = warmup.compile(
         loaded.module,
@@ -34,7 +36,7 @@ def main() -> None:
     errors = []
     assert loaded.example_inputs is not None
     for n in (3, 1, 16, 2, 9):
-        x: Any = loaded.example_inputs(n)
+        x: Any = loaded.example_inputs(n).to(device)
         with torch.no_grad():
             errors.append((served(x) - loaded.module(x)).abs().max().item())
     assert served.handle is not None
