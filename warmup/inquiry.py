@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -24,6 +25,8 @@ _COUNTED: Final = {
     "scaled_mm": "_scaled_mm",
 }
 _NO_TENSOR: Final = TensorSpec((), (), 0, "float32")  # of a trial that has none
+_RANGE: Final = re.compile(r"\b\d+\.\.(\d+)\b")
+_DYNAMIC: Final = re.compile(r"(?<=[\[,])s(?=[,\]])")  # a size of an operand in an epilogue
 _SIBLING_SHARE: Final = 0.8  # of the time that its operations suggest, which is a guess
 
 
@@ -61,7 +64,7 @@ def region_trial(
     """Return the trial of *region*, for the library's kernel."""
     assert question.library is not None
     return Trial(
-        key=question.key,
+        key=at_bucket(question.key),
         op=question.op,
         device=question.device,
         operands=region.inputs,
@@ -76,8 +79,23 @@ def region_trial(
         seed=seed,
         environment=question.environment,
         region=region,
-        known=tuple(question.known.items()) if len(region.flops) > 1 else (),
+        known=tuple((at_bucket(key), winner) for key, winner in question.known.items())
+        if len(region.flops) > 1
+        else (),
     )
+
+
+def at_bucket(key: str) -> str:
+    """Return *key* with the size that it is tuned at, the upper end, in place of its range.
+
+    A region has the sizes of its bucket, and asks for that key. A dynamic size in an epilogue is
+    taken for the same one. Keys with several ranges stay as they are, and so do all others.
+    """
+    ends = set(_RANGE.findall(key))
+    if len(ends) != 1:
+        return key
+    (end,) = ends
+    return _DYNAMIC.sub(end, _RANGE.sub(end, key))
 
 
 def challengers(

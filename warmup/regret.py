@@ -87,6 +87,28 @@ def with_places(tuned: Tuned, places: Sequence[Place], library: Winner, method: 
     )
 
 
+def keeps_to_bound(winner: Winner, tuned: Tuned) -> bool:
+    """Whether *winner* is within `BOUND` of the best at the smaller sizes that *tuned* tells of.
+
+    Where it was not timed it is not. Every winner is where *tuned* tells of none.
+    """
+    steady = [size for size, ratio in tuned.row.evidence.along[:-1] if ratio is not None]
+    ratios = [_over_best_at(size, winner, tuned.timings) for size in steady]
+    return all(ratio is not None and ratio <= _LIMIT for ratio in ratios)
+
+
+def with_along_of(bare: Tuned, fused: Tuned) -> Tuned:
+    """Return *fused* with the times along its range, alone, of its winner, as *bare* tells them."""
+    winner, along = fused.row.winner, bare.row.evidence.along
+    if winner != bare.row.winner:
+        along = tuple(
+            (size, None if ratio is None else _over_best_at(size, winner, bare.timings))
+            for size, ratio in along
+        )
+    evidence = replace(fused.row.evidence, along=along)
+    return replace(fused, row=replace(fused.row, evidence=evidence))
+
+
 def over_bound(evidence: Evidence) -> tuple[int, float] | None:
     """Return the size of the worst regret and the time over the best there, if above the bound."""
     known = [(size, ratio) for size, ratio in evidence.along if ratio is not None]
@@ -104,6 +126,21 @@ def _with_times(timing: Timing, places: Sequence[Place]) -> Timing:
             if one is not None
         ),
     )
+
+
+def _over_best_at(size: int, winner: Winner, timings: Sequence[Timing]) -> float | None:
+    """Return the time of *winner* over the best at *size*, that of the row where no other is told.
+
+    None where it was not timed.
+    """
+    at_own = all(size not in dict(timing.along_us) for timing in timings)
+    times = {
+        timing.winner: timing.time_us if at_own else dict(timing.along_us).get(size)
+        for timing in timings
+    }
+    known = [time_us for time_us in times.values() if time_us]
+    own = times.get(winner)
+    return round(own / min(known), _DIGITS) if own else None
 
 
 def _outcome(winner: Winner, place: Place) -> Outcome | None:

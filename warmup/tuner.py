@@ -31,7 +31,7 @@ from warmup.measuring.process import TrialNotRunError, TrialProcess, TrialResult
 from warmup.measuring.trials import run_trial
 from warmup.method import L2, Method, Search
 from warmup.peaks import Peaks, share_of_peak
-from warmup.regret import with_places
+from warmup.regret import keeps_to_bound, over_bound, with_along_of, with_places
 from warmup.table import Policy
 from warmup.table.schema import OptionValue
 from warmup.trial import Candidate, Outcome, Region, Trial
@@ -92,7 +92,10 @@ class Tuner:
         if tuned is None:
             return None
         if region is not None and self.method.fused_top_k:
-            tuned = self._measure_fused(question, tuned, region)
+            if over_bound(tuned.row.evidence) is None:
+                tuned = self._measure_fused(question, tuned, region)
+            else:
+                self.not_fused[question.key] = "all lose more along the range than they may"
         return replace(tuned, searched=question.searched)
 
     def _measure_bare(self, question: Question) -> Tuned | None:
@@ -137,7 +140,11 @@ class Tuner:
         started = time.monotonic()
         try:
             outcomes = self.process.run(trial).outcomes
-            others = challengers(bare, library, region, outcomes[0].time_us)
+            others = [
+                one
+                for one in challengers(bare, library, region, outcomes[0].time_us)
+                if keeps_to_bound(one, bare)
+            ]
             if others := others[: self.method.fused_top_k]:
                 every = (*trial.candidates, *map(Candidate, others))
                 outcomes = self.process.run(replace(trial, candidates=every)).outcomes
@@ -152,7 +159,10 @@ class Tuner:
         if fused is None or outcomes[0].time_us is None:
             self.not_fused[question.key] = outcomes[0].said or "no candidate ran"
             return bare
-        return fused
+        if not keeps_to_bound(fused.row.winner, bare):
+            self.not_fused[question.key] = f"{fused.row.winner} loses more along the range"
+            return bare
+        return with_along_of(bare, fused)
 
     def contest(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]

@@ -93,6 +93,17 @@ def test_several_are_compiled_at_once(build: Build) -> None:
     assert set(row["fused"]) == {"aten::mm", "aten::one_mm", "aten::other_mm"}
 
 
+def test_a_product_of_a_range_is_measured_with_what_follows_it(build: Build) -> None:
+    """At the bucket's size; along the range it is timed alone."""
+    found = build("Summed", 4, RANGE="1")
+    ranged = {key: row for key, row in found["rows"].items() if " m=2..16 " in key}
+    (row,) = ranged.values()
+    assert found["not_fused"] == {}
+    assert (row["winner"], row["scope"]) == ("aten::mm", "fused")
+    assert row["fused"][0] == "aten::mm"
+    assert [size for size, _ in row["along"]] == [2, 9, 16]
+
+
 def test_nothing_to_fuse_is_measured_alone(build: Build) -> None:
     """Where no kernel could take anything in, there is nothing to compile."""
     row = build("Plain", 4)["rows"][PLAIN]

@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from warmup.choice import Family, Winner
 from warmup.inductor.regions import module_of, region_of
+from warmup.inquiry import at_bucket
 from warmup.method import Method
 from warmup.trial import Region, TensorSpec, Trial, trial_from_json, trial_to_json
 
@@ -26,7 +27,8 @@ GATE = "mm m=64 n=512 k=256 bf16 a=row b=row out=bf16 | epilogue=silu,mul(bf16[6
 UP = "mm m=64 n=512 k=256 bf16 a=row b=row out=bf16 | epilogue=mul(bf16[64,512])"
 DOWN = "mm m=64 n=256 k=512 bf16 a=row b=row out=bf16 | epilogue=none"
 GELU = "addmm m=64 n=512 k=256 bf16 a=row b=row bias=1d out=bf16 | epilogue=gelu_tanh"
-CASES = ("gelu", "gated", "residual", "whole", "quantized")
+RANGED = ("gelu ranged", "gated ranged", "residual ranged")
+CASES = ("gelu", "gated", "residual", "whole", "quantized", *RANGED)
 
 Cut = dict[str, Any]
 
@@ -53,9 +55,30 @@ def cuts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Cut]]:
 
 def test_a_region_asks_for_the_key_that_it_was_cut_for(cuts: dict[str, dict[str, Cut]]) -> None:
     """Lowered alone, every region makes inductor ask what the model made it ask."""
-    regions = [cut for found in cuts.values() for cut in found.values() if cut["steps"]]
+    fixed = [found for name, found in cuts.items() if name not in RANGED]
+    regions = [cut for found in fixed for cut in found.values() if cut["steps"]]
     assert len(regions) == 4
     assert [cut["key"] for cut in regions if cut["key"] not in cut["again"]] == []
+
+
+@pytest.mark.parametrize("name", RANGED)
+def test_a_region_of_a_range_has_the_sizes_of_its_bucket(
+    cuts: dict[str, dict[str, Cut]], name: str
+) -> None:
+    """It is the region of the same model with the bucket's rows, and asks for that key."""
+    ranged, fixed = cuts[name], cuts[name.partition(" ")[0]]
+    assert all("m=33..64 " in key for key in ranged)
+    assert {at_bucket(key): cut["steps"] for key, cut in ranged.items()} == {
+        key: cut["steps"] for key, cut in fixed.items()
+    }
+    for key, cut in ranged.items():
+        assert cut["steps"] is None or at_bucket(key) in cut["again"]
+
+
+@pytest.mark.parametrize("name", RANGED)
+def test_cutting_a_region_guards_on_no_size(cuts: dict[str, dict[str, Cut]], name: str) -> None:
+    """Hints are read, and compared with nothing."""
+    assert [cut["guards"] for cut in cuts[name].values()] == [[]] * len(cuts[name])
 
 
 def test_an_activation_is_in_the_region(cuts: dict[str, dict[str, Cut]]) -> None:

@@ -3,7 +3,8 @@
     python region_lowering.py CASE...
 
 Prints one JSON object: for each case its regions' operators and outputs, the key in the model and
-the key asked for when the region is lowered alone, and whether both compute the same.
+the key asked for when the region is lowered alone. With ``ranged`` behind its name a case has a
+range, 33 to 64, for its number of rows, and the guards that cutting put on it are told.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import torch.nn.functional as F  # noqa: N812  as everybody does
 
 fake_gpu.pretend()
 
-from torch._inductor import config  # noqa: E402  after the device is pretended
+from torch._dynamo.source import ConstantSource  # noqa: E402  after the device is pretended
+from torch._inductor import config  # noqa: E402
 from torch._inductor.debug import DebugContext  # noqa: E402
 from torch._inductor.decomposition import select_decomp_table  # noqa: E402
 from torch._inductor.fx_passes.post_grad import post_grad_passes  # noqa: E402
@@ -27,7 +29,12 @@ from torch._inductor.graph import GraphLowering  # noqa: E402
 from torch._inductor.virtualized import V  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import (  # noqa: E402
+    DimDynamic,
+    ShapeEnv,
+    StrictMinMaxConstraint,
+)
+from torch.utils._sympy.value_ranges import ValueRanges  # noqa: E402
 
 from warmup.choice import MissReason, Winner  # noqa: E402
 from warmup.events import Emitter  # noqa: E402
@@ -37,6 +44,7 @@ from warmup.inductor.regions import module_of, region_of  # noqa: E402
 from warmup.lookup import Lookup, OnMiss  # noqa: E402
 from warmup.trial import Region  # noqa: E402
 
+ROWS, LEAST = 64, 33
 OPTIONS = {"max_autotune_gemm_backends": "ATEN,TRITON"}
 
 
@@ -77,31 +85,57 @@ class Noting(Lookup):
     def find(self, key: str) -> Winner | MissReason:
         node = current_node()
         if node is not None and key not in regions:
+            shapes = V.graph.sizevars.shape_env
+            before = len(shapes.guards)
             regions[key] = region_of(node, (), has_epilogue="epilogue=none" not in key)
+            guards.extend(str(guard.expr) for guard in shapes.guards[before:])
         return super().find(key)
 
 
 regions: dict[str, Region | None] = {}
+guards: list[str] = []
 
 
-def lower(function: Callable[..., Any], sizes: Any, dtypes: Any) -> dict[str, Region | None]:
+def make_rows(shapes: ShapeEnv) -> Any:
+    """Return a number of rows that is a range."""
+    source = ConstantSource("rows")
+    limits = StrictMinMaxConstraint(vr=ValueRanges(LEAST, ROWS), warn_only=False)
+    symbol: Any = shapes.create_symbol(
+        ROWS, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=limits
+    )
+    return shapes.create_symintnode(symbol, hint=ROWS, source=source)
+
+
+def lower(
+    function: Callable[..., Any], sizes: Any, dtypes: Any, *, ranged: bool = False
+) -> dict[str, Region | None]:
     """Return the regions of *function*, by the keys it asks for."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    shapes = ShapeEnv()
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
+    rows = make_rows(shapes) if ranged else ROWS
     with mode:
         inputs = [
-            torch.empty_strided(size, strides, dtype=dtype, device="cuda:0")
+            torch.empty_strided(
+                (rows if size[0] == ROWS else size[0], *size[1:]),
+                strides,
+                dtype=dtype,
+                device="cuda:0",
+            )
             for (size, strides), dtype in zip(sizes, dtypes, strict=True)
         ]
         graph = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
         graph.graph.eliminate_dead_code()
     settings = {"max_autotune_gemm": True, "fx_graph_cache": False, "compile_threads": 1}
     regions.clear()
+    guards.clear()
     answers = Noting({}, OnMiss.FALLBACK, Emitter([]))
     attachment = connect().attach(answers, OPTIONS, "test")
     try:
         with V.set_fake_mode(mode), config.patch(settings):
             post_grad_passes(graph, is_inference=True)
-            lowering = GraphLowering(graph, example_inputs=inputs, is_inference=True)
+            lowering = GraphLowering(
+                graph, example_inputs=inputs, is_inference=True, shape_env=shapes
+            )
             with V.set_graph_handler(lowering), V.set_debug_handler(DebugContext()):
                 lowering.run(*inputs)
     finally:
@@ -111,15 +145,18 @@ def lower(function: Callable[..., Any], sizes: Any, dtypes: Any) -> dict[str, Re
 
 def run(name: str) -> list[dict[str, Any]]:
     """Return what became of one case."""
+    name, _, word = name.partition(" ")
     function, shapes = CASES[name]
     dtypes = [torch.bfloat16] * len(shapes)
     if name == "quantized":
         dtypes[1] = torch.int8
     sizes = [(shape, torch.empty(shape, device="meta").stride()) for shape in shapes]
     found = []
-    for key, region in lower(function, sizes, dtypes).items():
+    cut = lower(function, sizes, dtypes, ranged=bool(word))
+    guarded = list(guards)
+    for key, region in cut.items():
         if region is None:
-            found.append({"key": key, "steps": None})
+            found.append({"key": key, "steps": None, "guards": guarded})
             continue
         module = module_of(region, torch.device("cuda:0"))
         specs = [(one.sizes, one.strides) for one in region.inputs]
@@ -130,6 +167,7 @@ def run(name: str) -> list[dict[str, Any]]:
                 "steps": [step.target for step in region.steps],
                 "outputs": [region.steps[i].target for i in region.outputs],
                 "again": list(again),
+                "guards": guarded,
             }
         )
     return found

@@ -4,7 +4,8 @@
     python two_candidates.py FD                                        is the child program
 
 Beside torch's own there is ``slow_mm``, which multiplies ten times; with TWINS in the environment
-there are ``one_mm`` and ``other_mm`` instead, which multiply once as it does.
+there are ``one_mm`` and ``other_mm`` instead, which multiply once as it does. With RANGE the rows
+are those of ranges.
 """
 
 from __future__ import annotations
@@ -71,12 +72,14 @@ def main() -> None:
         return made
 
     tuner.make_tuner = make_tuner
-    report = build(model, seqlens=seqlens, out=out, fused_top_k=int(top_k))
+    policy = "range" if "RANGE" in os.environ else "exact"
+    report = build(model, seqlens=seqlens, out=out, fused_top_k=int(top_k), policy=policy)
     rows = {
         one.key: {
             "winner": one.row.winner.uid,
             "scope": one.row.evidence.scope,
             "bare_us": one.row.evidence.bare_us,
+            "along": one.row.evidence.along,
             "fused": [t.winner.uid for t in one.timings if t.fused_us is not None],
         }
         for one in report.timings

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from warmup.choice import Family, Rejection, Tuned, Winner
@@ -12,8 +14,10 @@ from warmup.regret import (
     MOST_RIVALS,
     Place,
     choose_along,
+    keeps_to_bound,
     over_bound,
     rivals_of,
+    with_along_of,
     with_places,
 )
 from warmup.samples import Samples
@@ -204,3 +208,33 @@ def test_a_given_winner_has_the_evidence_of_its_own_times() -> None:
     evidence = tuned.row.evidence
     assert (tuned.row.winner, evidence.time_us, evidence.runner_up_us) == (LIBRARY, 24.0, 20.0)
     assert evidence.flags == ()
+
+
+RANGED = (
+    at(257, large=10.0, small=12.0, library=10.9),
+    at(560, large=20.0, small=21.0, library=22.0),
+)
+
+
+@pytest.mark.parametrize(("winner", "keeps"), [(LARGE, True), (LIBRARY, True), (SMALL, False)])
+def test_who_keeps_to_the_bound_at_smaller_sizes(winner: Winner, *, keeps: bool) -> None:
+    """Within a tenth of the best there; times at the bucket's own size do not count."""
+    assert keeps_to_bound(winner, tuned_along(*RANGED)) is keeps
+
+
+def test_who_was_not_timed_there_does_not_keep_to_it() -> None:
+    """Nothing is taken for fast that was not run."""
+    assert not keeps_to_bound(template(64), tuned_along(*RANGED))
+
+
+def test_every_winner_keeps_to_it_where_there_is_no_range() -> None:
+    """A row without smaller sizes bounds nobody."""
+    assert keeps_to_bound(SMALL, tuned_along(RANGED[-1]))
+
+
+def test_another_winner_as_it_runs_is_told_along_the_range() -> None:
+    """Its own times alone, over the best, at the sizes that are told."""
+    bare = tuned_along(*RANGED)
+    fused = replace(bare, row=replace(bare.row, winner=LIBRARY))
+    assert bare.row.evidence.along == ((257, 1.0), (560, 1.0))
+    assert with_along_of(bare, fused).row.evidence.along == ((257, 1.09), (560, 1.1))

@@ -8,6 +8,7 @@ that ends in the same place, as of a gated MLP, since only one of the two can ta
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -15,6 +16,7 @@ from typing import Any, Final
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from warmup.inductor.sizes import bytes_of, is_size, plain, sizes_of, spec_of_node
 from warmup.trial import Argument, Region, Step, TensorSpec
 
 MAX_STEPS: Final = 64
@@ -54,7 +56,7 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
     """Return the region around *gemm*; None when nothing can be fused or told in plain values.
 
     *operands* are how the GEMM will find its tensor arguments, in their order: inductor may lay
-    them out in another way than the graph says.
+    them out in another way than the graph says. A dynamic size is told by its hint.
     """
     if gemm.target not in _PRODUCTS or not _is_tensor(gemm):
         return None
@@ -62,13 +64,17 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
     if not prologue and not has_epilogue:
         return None
     members = _members(gemm, prologue)
-    if not all(map(_is_static, members)):
+    if not all(map(spec_of_node, members)):
         return None
-    wanted = [node for node in members if any(user not in members for user in node.users)]
+    wanted = [
+        node
+        for node in members
+        if any(user not in members and not is_size(user) for user in node.users)
+    ]
     laid_out = {
         node: spec
         for node, spec in zip(_tensors(gemm), operands, strict=False)
-        if node not in members and spec.sizes == _sizes(node)  # a bias is expanded
+        if node not in members and spec.sizes == sizes_of(node)  # a bias is expanded
     }
     try:
         return _told(gemm, members, wanted or [gemm], laid_out)
@@ -154,8 +160,9 @@ def _prologue(gemm: Node) -> set[Node]:
             if _is_pointwise(node) and all(user in chain or user is gemm for user in node.users):
                 chain.add(node)
                 waiting.extend(node.all_input_nodes)
-        sources = {one for node in chain for one in node.all_input_nodes if one not in chain}
-        if chain and sum(map(_bytes, sources)) <= _PROLOGUE_BYTES * _bytes(operand):
+        read = {one for node in chain for one in node.all_input_nodes if one not in chain}
+        sources = [one for one in read if not is_size(one)]
+        if chain and sum(map(bytes_of, sources)) <= _PROLOGUE_BYTES * bytes_of(operand):
             found |= chain
     return found
 
@@ -184,8 +191,8 @@ def _siblings(gemm: Node, members: set[Node]) -> set[Node]:
 
 
 def _flops(node: Node) -> int:
-    product, (a, _) = node.meta["val"], _tensors(node)[-2:]
-    return 2 * int(product.numel()) * int(a.meta["val"].shape[-1])
+    a, _ = _tensors(node)[-2:]
+    return 2 * math.prod(sizes_of(node) or ()) * (sizes_of(a) or (0,))[-1]
 
 
 def _is_generated(node: Node) -> bool:
@@ -202,17 +209,6 @@ def _is_pointwise(node: Node) -> bool:
     return torch.Tag.pointwise in target.tags or target in _POINTWISE
 
 
-def _sizes(node: Node) -> tuple[int, ...] | None:
-    """Return the sizes of *node*, None where one is dynamic: comparing it would add a guard."""
-    value = node.meta.get("val")
-    return tuple(value.shape) if isinstance(value, torch.Tensor) and _is_static(node) else None
-
-
-def _is_static(node: Node) -> bool:
-    value: torch.Tensor = node.meta["val"]
-    return all(isinstance(number, int) for number in (*value.shape, *value.stride()))
-
-
 def _is_tensor(node: Node) -> bool:
     """Whether *node* computes one tensor."""
     return node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor)
@@ -225,11 +221,14 @@ def _told(
     steps = {node: i for i, node in enumerate(members)}
 
     def tell(argument: Any) -> Argument:
+        argument = plain(argument)
         if isinstance(argument, Node):
             if argument in steps:
                 return {"step": steps[argument]}
-            if argument not in inputs:
-                inputs[argument] = laid_out.get(argument) or _spec(argument)
+            spec = inputs.get(argument) or laid_out.get(argument) or spec_of_node(argument)
+            if spec is None:
+                raise _UntoldError
+            inputs[argument] = spec
             return {"input": list(inputs).index(argument)}
         if isinstance(argument, list | tuple):
             return [tell(one) for one in argument]
@@ -269,20 +268,3 @@ def _name(node: Node) -> str:
 
 def _tensors(gemm: Node) -> list[Node]:
     return [one for one in gemm.args if isinstance(one, Node)]
-
-
-def _spec(node: Node) -> TensorSpec:
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        raise _UntoldError
-    if not _is_static(node):
-        raise _UntoldError
-    dtype = str(value.dtype).removeprefix("torch.")
-    return TensorSpec(tuple(value.shape), tuple(value.stride()), 0, dtype)
-
-
-def _bytes(node: Node) -> float:
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or not isinstance(value.numel(), int):
-        return float("inf")
-    return value.numel() * value.itemsize
