@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import grown
+import mixes
 import proof
 import searches
+import shorter_starts
 import winners
 from proof import grid, load
 
@@ -54,8 +56,10 @@ def table_of(record: dict[str, Any], also: Any = None) -> str:
     """Return the starts of one record as a Markdown table; *also* adds starts of another run."""
     starts = [*record["starts"], *(also["starts"] if also else [])]
     kinds = list(dict.fromkeys(start["start"] for start in starts))
-    head = ("start", "runs", "compile all, s", "of it compiling", "benchmarks", "of GEMMs")
-    head += ("configs timed", "hits / misses", "peak, MB", "steady, us")
+    head = (
+        *("start", "runs", "compile all, s", "of it compiling", "benchmarks", "of GEMMs"),
+        *("configs timed", "hits / misses", "peak, MB", "steady, us"),
+    )
     rows = []
     for kind in kinds:
         group = [start for start in starts if start["start"] == kind]
@@ -127,6 +131,8 @@ CLASSES = [
     for one in ("plain", "biasgelu", "silumul", "residual")
     for part in (1, 2)
 ]
+PARALLEL = ["parallel-h200", "parallel-swiglu-h200"]
+SHAPES = ["shapes-llama-h200", "shapes-swiglu-h200"]
 NOTES = json.loads((HERE / "notes.json").read_text(encoding="utf-8"))
 
 
@@ -134,6 +140,9 @@ def page() -> str:
     """Return the whole page."""
     sections = [
         section("llama-h200", "H200: two Llama-8B-shaped layers", NOTES["llama"]),
+        shorter_starts.from_bundle("bundle-h200", "H200: a start from a bundle", NOTES["bundle"]),
+        shorter_starts.together(PARALLEL, "H200: buckets compiled together", NOTES["parallel"]),
+        mixes.mixes(SHAPES, "H200: a mix of sizes", NOTES["shapes"]),
         section(
             "swiglu-h200", "H200: the unaligned SwiGLU MLP", NOTES["swiglu"], "swiglu-cold-h200"
         ),
@@ -182,6 +191,7 @@ def main() -> None:
         sys.exit(0 if target.read_text(encoding="utf-8") == page() else 1)
     winners.draw_charts(CLASSES)
     grown.draw_charts("growth-h200")
+    mixes.draw_charts(SHAPES)
     target.write_text(page(), encoding="utf-8")
 
 

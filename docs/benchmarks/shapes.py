@@ -122,6 +122,7 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
         "way": way,
         "start_seconds": round(started, 2),
         "benchmarks_at_start": before[0],
+        "graphs_at_start": before[1],
         "benchmarks": after[0] - before[0],
         "recompiles": after[1] - before[1],
         "total_us": [round(sum(times), 1) for times in rounds],
