@@ -7,7 +7,7 @@ the fastest others at the lower end of the range and in the middle as well.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -92,19 +92,16 @@ def keeps_to_bound(winner: Winner, tuned: Tuned) -> bool:
 
     Where it was not timed it is not. Every winner is where *tuned* tells of none.
     """
-    steady = [size for size, ratio in tuned.row.evidence.along[:-1] if ratio is not None]
-    ratios = [_over_best_at(size, winner, tuned.timings) for size in steady]
+    told = zip(tuned.row.evidence.along[:-1], _along_of(winner, tuned)[:-1], strict=True)
+    ratios = [ratio for (_, known), (_, ratio) in told if known is not None]
     return all(ratio is not None and ratio <= _LIMIT for ratio in ratios)
 
 
 def with_along_of(bare: Tuned, fused: Tuned) -> Tuned:
     """Return *fused* with the times along its range, alone, of its winner, as *bare* tells them."""
-    winner, along = fused.row.winner, bare.row.evidence.along
-    if winner != bare.row.winner:
-        along = tuple(
-            (size, None if ratio is None else _over_best_at(size, winner, bare.timings))
-            for size, ratio in along
-        )
+    winner = fused.row.winner
+    is_same = winner == bare.row.winner
+    along = bare.row.evidence.along if is_same else _along_of(winner, bare)
     evidence = replace(fused.row.evidence, along=along)
     return replace(fused, row=replace(fused.row, evidence=evidence))
 
@@ -128,19 +125,19 @@ def _with_times(timing: Timing, places: Sequence[Place]) -> Timing:
     )
 
 
-def _over_best_at(size: int, winner: Winner, timings: Sequence[Timing]) -> float | None:
-    """Return the time of *winner* over the best at *size*, that of the row where no other is told.
-
-    None where it was not timed.
-    """
-    at_own = all(size not in dict(timing.along_us) for timing in timings)
-    times = {
-        timing.winner: timing.time_us if at_own else dict(timing.along_us).get(size)
-        for timing in timings
-    }
-    known = [time_us for time_us in times.values() if time_us]
-    own = times.get(winner)
-    return round(own / min(known), _DIGITS) if own else None
+def _along_of(winner: Winner, tuned: Tuned) -> tuple[tuple[int, float | None], ...]:
+    """Return the time of *winner* over the best at each size that *tuned* has a ratio for."""
+    along, timings = tuned.row.evidence.along, tuned.timings
+    if not along:
+        return ()
+    below = [
+        {one.winner: dict(one.along_us).get(size) for one in timings} for size, _ in along[:-1]
+    ]
+    own = {one.winner: one.time_us for one in timings}
+    return tuple(
+        (size, None if known is None else _over(winner, times))
+        for (size, known), times in zip(along, (*below, own), strict=True)
+    )
 
 
 def _outcome(winner: Winner, place: Place) -> Outcome | None:
@@ -157,11 +154,13 @@ def _ratio(winner: Winner, place: Place) -> float | None:
 
 
 def _over_best(winner: Winner, place: Place) -> float | None:
-    outcome = _outcome(winner, place)
-    best = min((one.time_us for one in place.outcomes if one.time_us), default=None)
-    if outcome is None or outcome.time_us is None or best is None:
-        return None
-    return round(outcome.time_us / best, _DIGITS)
+    return _over(winner, {one.winner: one.time_us for one in place.outcomes})
+
+
+def _over(winner: Winner, times_us: Mapping[Winner, float | None]) -> float | None:
+    """Return the time of *winner* over the least; None where it has none."""
+    own = times_us.get(winner)
+    return round(own / min(filter(None, times_us.values())), _DIGITS) if own else None
 
 
 def _shakes(place: Place, library: Winner, method: Method) -> bool:

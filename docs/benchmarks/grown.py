@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from proof import CHARTS, charts, grid, load
+from targets import verdict
 
 from warmup.charts.chart import Chart, Series, draw
 
@@ -127,7 +128,7 @@ _BUILD_HEAD = (
 def _build(cell: _Cell, builds: Sequence[_Cell]) -> Sequence[Any]:
     same = [one for one in builds if (one["layers"], one["buckets"]) == (2, cell["buckets"])]
     ratio = cell["seconds"] / same[0]["seconds"] if same and cell is not same[0] else None
-    reached = "" if ratio is None else "reached" if ratio <= _MOST_BUILD else "missed"
+    reached = "" if ratio is None else verdict(ratio <= _MOST_BUILD)
     return (
         *(cell["layers"], cell["buckets"], f"{cell['seconds']:.1f}"),
         *("" if ratio is None else f"{ratio:.2f}x", cell["problems"], cell["candidates"]),

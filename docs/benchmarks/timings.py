@@ -66,13 +66,12 @@ def problem_of(group: str, line: Mapping[str, Any], row: Row | None, method: Met
     alone = choose([_outcome(*one) for one in _finalists(timed, library)], library, method)
     won = next(e for w, e in timed if w == winner_of(line["winner"]))
     near = [e for _, e in timed if e["time_us"] <= won["time_us"] * (1 + NEAR)]
-    tiles = [tile for winner in winners if (tile := Tile.of(dict(winner.kwargs)))]
-    tiled = [e for w, e in timed if Tile.of(dict(w.kwargs)) is not None]
+    tiles = {winner: tile for winner in winners if (tile := Tile.of(dict(winner.kwargs)))}
+    fitting = [e for w, e in timed if w in tiles and not e["spills"]]
+    spilling_us = sorted(e["time_us"] for _, e in timed if e["spills"])
     found = {
-        "fastest_tile": min(
-            (e for e in tiled if not e["spills"]), key=lambda e: e["time_us"], default=None
-        ),
-        "spilling_us": sorted(e["time_us"] for e in tiled if e["spills"]),
+        "fastest_tile": min(fitting, key=lambda e: e["time_us"], default=None),
+        "spilling_us": spilling_us,
     }
     return {
         "group": group,
@@ -82,15 +81,15 @@ def problem_of(group: str, line: Mapping[str, Any], row: Row | None, method: Met
         "candidates": len(entries),
         "timed": len(timed),
         "near": len(near),
-        "spilling": sum(map(spills, tiles)),
+        "spilling": sum(map(spills, tiles.values())),
         "near_spilling": sum(e["spills"] for e in near),
-        "values_a_thread": max(tile.m * tile.n // (tile.warps * _WARP) for tile in tiles),
+        "values_a_thread": max(tile.m * tile.n // (tile.warps * _WARP) for tile in tiles.values()),
         "winner": won,
         "library": next(e for w, e in timed if w == library),
         "alone": next(e for w, e in timed if alone is not None and w == alone.outcome.winner),
         "fastest_alone": min((e for _, e in timed), key=lambda e: e["time_us"]),
         "as_it_runs": [e for _, e in timed if e["fused_us"] is not None],
-        **(found if found["spilling_us"] else {}),
+        **(found if spilling_us else {}),
     }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from proof import CHARTS, charts, grid, load
+from targets import verdict
 
 from warmup.charts.chart import Chart, Series, draw
 from warmup.comparing.comparison import Cell, Ratio
@@ -52,7 +53,7 @@ def unaligned(names: Sequence[str], title: str, note: str) -> str:
         place = f"{layer}, M={m}"
         if layer in _HEADS and m == larger[layer]:
             is_reached = over is not None and over.value >= _HEAD_TARGET
-            heads.append(f"{place}: {over or 'failed'}, {'reached' if is_reached else 'missed'}")
+            heads.append(f"{place}: {over or 'failed'}, {verdict(is_reached)}")
         for name in (*_OTHERS, _TABLE):
             if _is_slower(cells, _PADDED, name):
                 said = f"{place}: {_over(cells, _PADDED, name)} of the speed of `{name}`"
@@ -189,13 +190,13 @@ def _means(measured: Mapping[str, Mapping[_Sizes, _Cells]]) -> str:
     together = [value for one in _WITH_EPILOGUE for value in found.get(one, [])]
     missing = [one for one in _WITH_EPILOGUE if not found.get(one)]
     if missing:
-        verdict = f"Not all measured: {', '.join(missing)}."
+        outcome = f"Not all measured: {', '.join(missing)}."
     else:
         mean = geomean(together)
-        verdict = f"Measured: {mean:.3f}, {'reached' if mean >= _MEAN_TARGET else 'missed'}."
+        outcome = f"Measured: {mean:.3f}, {verdict(mean >= _MEAN_TARGET)}."
     return (
         f"Speed over `{_TUNED}`, geometric mean: {said}. Target: at least {_MEAN_TARGET} for the "
-        f"three classes with an epilogue together. {verdict} {_NOISE}"
+        f"three classes with an epilogue together. {outcome} {_NOISE}"
     )
 
 
@@ -209,8 +210,8 @@ def _load(names: Sequence[str]) -> dict[str, Any]:
         if record := load(name):
             one = record["origin"]["model"].rpartition(":")[2]
             first = found.setdefault(one, {**record, "buckets": []})
-            alike = ("digest", "runtime", "launch", "rounds", "dtype")
-            assert all(first["origin"][key] == record["origin"][key] for key in alike), name
+            alike = ("digest", "runtime", "launch", "l2", "rounds", "dtype")
+            assert all(first["origin"].get(k) == record["origin"].get(k) for k in alike), name
             first["buckets"] += record["buckets"]
     return found
 

@@ -23,8 +23,7 @@ import torch
 
 fake_gpu.pretend()
 
-from torch._dynamo.source import ConstantSource  # noqa: E402  after the device is pretended
-from torch._inductor import config, select_algorithm  # noqa: E402
+from torch._inductor import config, select_algorithm  # noqa: E402  after the device is pretended
 from torch._inductor.choices import InductorChoices  # noqa: E402
 from torch._inductor.debug import DebugContext  # noqa: E402
 from torch._inductor.fx_passes.post_grad import post_grad_passes  # noqa: E402
@@ -32,12 +31,7 @@ from torch._inductor.graph import GraphLowering  # noqa: E402
 from torch._inductor.virtualized import V  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.fx.experimental.symbolic_shapes import (  # noqa: E402
-    DimDynamic,
-    ShapeEnv,
-    StrictMinMaxConstraint,
-)
-from torch.utils._sympy.value_ranges import ValueRanges  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.choice import Evidence, Row, Winner  # noqa: E402
 from warmup.errors import warmup_error_in  # noqa: E402
@@ -67,16 +61,7 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
     n, k = case.get("n", n), case.get("k", k)
     m: Any = case["m"]
     if isinstance(m, list):
-        source = ConstantSource("s_m")
-        low, high = m
-        hint = (low + high) // 2
-        symbol = shapes.create_symbol(
-            hint,
-            source=source,
-            dynamic_dim=DimDynamic.DYNAMIC,
-            constraint_dim=StrictMinMaxConstraint(vr=ValueRanges(low, high), warn_only=False),
-        )
-        m = shapes.create_symintnode(symbol, hint=hint, source=source)
+        m = fake_gpu.make_range(shapes, *m, hint=sum(m) // 2)
 
     products: dict[str, Callable[[Any, Any, Any], Any]] = {
         "mm": lambda x, w, b: x @ w,

@@ -21,19 +21,13 @@ import torch
 
 fake_gpu.pretend()
 
-from torch._dynamo.source import ConstantSource  # noqa: E402  after the device is pretended
-from torch._inductor.fx_passes import fuse_attention, misc_patterns, pad_mm  # noqa: E402
+from torch._inductor.fx_passes import fuse_attention, misc_patterns, pad_mm  # noqa: E402  after the device is pretended
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes  # noqa: E402
 from torch._inductor.utils import fresh_cache  # noqa: E402
 from torch._inductor.virtualized import V  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.fx.experimental.symbolic_shapes import (  # noqa: E402
-    DimDynamic,
-    ShapeEnv,
-    StrictMinMaxConstraint,
-)
-from torch.utils._sympy.value_ranges import ValueRanges  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.choice import Evidence, Family, Row, Tuned, Winner  # noqa: E402
 from warmup.errors import warmup_error_in  # noqa: E402
@@ -64,14 +58,7 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, FakeTensorMode]:
     mode = FakeTensorMode(shape_env=shapes)
     m: Any = case["m"]
     if isinstance(m, list):
-        source = ConstantSource(case["symbol"])
-        symbol = shapes.create_symbol(
-            case["hint"],
-            source=source,
-            dynamic_dim=DimDynamic.DYNAMIC,
-            constraint_dim=StrictMinMaxConstraint(vr=ValueRanges(*m), warn_only=False),
-        )
-        m = shapes.create_symintnode(symbol, hint=case["hint"], source=source)
+        m = fake_gpu.make_range(shapes, *m, hint=case["hint"], name=case["symbol"])
     products: dict[str, Callable[[Any, Any, Any], Any]] = {
         "mm": lambda x, w, b: x @ w,
         "addmm": lambda x, w, b: torch.addmm(b, x, w),

@@ -33,6 +33,22 @@ _FACTS = {
 }
 
 
+def make_range(shapes: Any, low: int, high: int, *, hint: int, name: str = "s_m") -> Any:
+    """Return a size in *shapes*, a ShapeEnv, that is a range; to be called after `pretend`."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StrictMinMaxConstraint
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    source = ConstantSource(name)
+    symbol = shapes.create_symbol(
+        hint,
+        source=source,
+        dynamic_dim=DimDynamic.DYNAMIC,
+        constraint_dim=StrictMinMaxConstraint(vr=ValueRanges(low, high), warn_only=False),
+    )
+    return shapes.create_symintnode(symbol, hint=hint, source=source)
+
+
 def pretend() -> None:
     """Answer every device query with the stated H100, for the rest of this process."""
     properties = types.SimpleNamespace(

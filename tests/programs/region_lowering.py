@@ -20,8 +20,7 @@ import torch.nn.functional as F  # noqa: N812  as everybody does
 
 fake_gpu.pretend()
 
-from torch._dynamo.source import ConstantSource  # noqa: E402  after the device is pretended
-from torch._inductor import config  # noqa: E402
+from torch._inductor import config  # noqa: E402  after the device is pretended
 from torch._inductor.debug import DebugContext  # noqa: E402
 from torch._inductor.decomposition import select_decomp_table  # noqa: E402
 from torch._inductor.fx_passes.post_grad import post_grad_passes  # noqa: E402
@@ -29,12 +28,7 @@ from torch._inductor.graph import GraphLowering  # noqa: E402
 from torch._inductor.virtualized import V  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.fx.experimental.symbolic_shapes import (  # noqa: E402
-    DimDynamic,
-    ShapeEnv,
-    StrictMinMaxConstraint,
-)
-from torch.utils._sympy.value_ranges import ValueRanges  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.choice import MissReason, Winner  # noqa: E402
 from warmup.events import Emitter  # noqa: E402
@@ -96,23 +90,13 @@ regions: dict[str, Region | None] = {}
 guards: list[str] = []
 
 
-def make_rows(shapes: ShapeEnv) -> Any:
-    """Return a number of rows that is a range."""
-    source = ConstantSource("rows")
-    limits = StrictMinMaxConstraint(vr=ValueRanges(LEAST, ROWS), warn_only=False)
-    symbol: Any = shapes.create_symbol(
-        ROWS, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=limits
-    )
-    return shapes.create_symintnode(symbol, hint=ROWS, source=source)
-
-
 def lower(
     function: Callable[..., Any], sizes: Any, dtypes: Any, *, ranged: bool = False
 ) -> dict[str, Region | None]:
     """Return the regions of *function*, by the keys it asks for."""
     shapes = ShapeEnv()
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
-    rows = make_rows(shapes) if ranged else ROWS
+    rows = fake_gpu.make_range(shapes, LEAST, ROWS, hint=ROWS) if ranged else ROWS
     with mode:
         inputs = [
             torch.empty_strided(

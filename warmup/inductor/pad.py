@@ -22,6 +22,7 @@ from warmup.inductor.describe import dim_of, fp32_precision, layout_of
 from warmup.inductor.epilogues import dtype_name
 from warmup.inductor.patches import Patches
 from warmup.inductor.port import Answers
+from warmup.inductor.sizes import plain
 from warmup.padding import PadProblem
 from warmup.problem import Dim, Layout
 
@@ -75,7 +76,7 @@ class PadDecisions:
         def is_mm_compute_bound(m: Any, k: Any, n: Any, dtype: torch.dtype) -> bool:
             # Comparing symbols would guard, and end the range of a bucket where sizes are equal.
             # From torch 2.12 on inductor compares hints itself.
-            sizes = map(_hint, (m, k, n)) if self._active else (m, k, n)
+            sizes = map(plain, (m, k, n)) if self._active else (m, k, n)
             return original(*sizes, dtype)
 
         return is_mm_compute_bound
@@ -172,11 +173,6 @@ def describe_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> Pa
         )
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ProblemError(f"{op}: {error}") from error
-
-
-def _hint(size: Any) -> Any:
-    is_known = isinstance(size, torch.SymInt) and size.node.has_hint()
-    return size.node.hint if is_known else size
 
 
 def _dim(size: Any) -> Dim:
