@@ -10,26 +10,22 @@ import contextlib
 import itertools
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from warmup.bucket import Bucket, parse_inputs
 from warmup.comparing.comparison import FirstOutput, How
-from warmup.comparing.copies import Copies, copy_weights
+from warmup.comparing.copies import Copies, copy_operands
 from warmup.comparing.remote import Answer, serve
 from warmup.comparing.tensors import check_shapes, digest_of, tensors_in
+from warmup.comparing.watch import Watch, watching
 from warmup.measuring.clock import Batch, batch_of, wall_us
 from warmup.method import L2, Launch
 from warmup.models import Inputs, load_model, make_inputs, parse_dtype
-
-if TYPE_CHECKING:
-    from warmup.inductor.live import Inductor
-    from warmup.serving import Handle
 
 Call = Callable[..., Any]
 
@@ -37,6 +33,7 @@ _MODES: Final = {How.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
 _LIMIT_PER_BUCKET: Final = 8  # graphs of one function, as torch allows without buckets
 _KIB: Final = 1024
 _OUTPUTS: Final = "output-{}.pt"
+_LONELY: Final = "no room for copies of its weights and inputs: each call is timed alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +74,8 @@ class Contender:
         self._load(given)
         assert self._module is not None
         how = How(given.how)
-        watch = self._watch(how, given)
+        padded = self._module if how is How.TABLE_PADDED else None
+        watch = self._open.enter_context(watching(how, given.table, given.device, padded))
         self._served = self._compiled(how)
         outputs = [self._first_output(i, given.spawned, watch) for i in range(len(self._inputs))]
         return {
@@ -142,15 +140,26 @@ class Contender:
             torch.cuda.empty_cache()
         return {"errors": errors, "weights": weights, "inputs": inputs}
 
-    def prepare(self, launch: str, l2: str) -> Answer:
-        """Make every bucket ready to be timed."""
+    def room(self) -> Answer:
+        """Answer with the bytes that all contenders on this device may take for copies."""
+        if self._device.type == "cpu":  # whose kernels may have packed the weights away
+            return {"bytes": 0}
+        return {"bytes": torch.cuda.mem_get_info(self._device)[0] // 2}
+
+    def prepare(self, launch: str, l2: str, room: int) -> Answer:
+        """Make every bucket ready to be timed, with *room* bytes of copies where the L2 is cold.
+
+        Answer with what is to be told of it.
+        """
         assert self._module is not None
-        copies = copy_weights(self._module, self._device) if l2 == L2.COLD else None
+        is_cold = l2 == L2.COLD
+        copies = copy_operands(self._module, self._inputs, room) if is_cold else None
         for number in range(len(self._inputs)):
             call = self._numbered(number, copies)
             sets = 1 if copies is None else len(copies)
             self._batches.append(batch_of(call, self._device, Launch(launch), L2(l2), sets))
-        return {}
+        lonely = copies is not None and len(copies) == 1 and self._device.type != "cpu"
+        return {"remarks": [_LONELY] if lonely else []}
 
     def time(self, bucket: int) -> Answer:
         """Answer with the device time of a call, and the host's of one that is waited for."""
@@ -183,21 +192,6 @@ class Contender:
         is_tf32 = self._device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
         return "tf32" if name == "f32" and is_tf32 else name
 
-    def _watch(self, how: How, case: Case) -> _Watch:
-        """Count benchmarks from now on; with a table, install it."""
-        if how is How.EAGER:
-            return _Watch(Counter(), None)
-        if how.is_served:
-            from warmup.serving import install
-
-            model = self._module if how is How.TABLE_PADDED else None
-            handle = install(case.table, device=case.device, model=model)
-            return _Watch(Counter(), self._open.enter_context(handle))
-        from warmup.inductor import connect
-
-        inductor: Inductor = connect()
-        return _Watch(self._open.enter_context(inductor.count_benchmarks()), None)
-
     def _compiled(self, how: How) -> Call:
         assert self._module is not None
         if how is How.EAGER:
@@ -209,9 +203,9 @@ class Contender:
         torch.compiler.config.fail_on_recompile_limit_hit = True
         return compile_model(self._module, _MODES.get(how))
 
-    def _first_output(self, number: int, spawned: float, watch: _Watch) -> FirstOutput:
+    def _first_output(self, number: int, spawned: float, watch: Watch) -> FirstOutput:
         before, begun = watch.counts(), time.monotonic()
-        self._call(number)
+        self._call(self._inputs[number])
         self._synchronize()
         done = time.monotonic()
         after = watch.counts()
@@ -227,21 +221,19 @@ class Contender:
             peak_bytes=self._peak_bytes(),
         )
 
-    def _call(self, number: int) -> Any:
+    def _call(self, made: Inputs) -> Any:
         assert self._served is not None
-        made = self._inputs[number]
         return self._served(*made.args, **made.kwargs)
 
     def _numbered(self, bucket: int, copies: Copies | None = None) -> Callable[[int], object]:
         def numbered(number: int) -> object:
-            if copies is not None:
-                copies.take(number)
-            return self._call(bucket)
+            own = self._inputs[bucket]
+            return self._call(own if copies is None else copies.take(bucket, number))
 
         return numbered
 
     def _outputs(self, number: int) -> list[torch.Tensor]:
-        return tensors_in(self._call(number))
+        return tensors_in(self._call(self._inputs[number]))
 
     def _synchronize(self) -> None:
         if self._device.type == "cuda":
@@ -256,38 +248,6 @@ class Contender:
         return resident if sys.platform == "darwin" else resident * _KIB
 
 
-@dataclass(frozen=True, slots=True)
-class _Watch:
-    """What inductor measured and asked so far."""
-
-    counted: Counter[str]
-    handle: Handle | None
-
-    def counts(self) -> tuple[int, int | None, int | None]:
-        """Return benchmarks, hits and misses; the latter two are None without a table."""
-        if self.handle is None:
-            return sum(self.counted.values()), None, None
-        report = self.handle.report()
-        return (
-            sum(report.uncovered.values()),
-            sum(report.hits.values()),
-            sum(report.misses.values()),
-        )
-
-    def sites(self) -> dict[str, int]:
-        """Return benchmarks by site."""
-        return dict(self.counted if self.handle is None else self.handle.report().uncovered)
-
-    def miss_reasons(self) -> dict[str, int]:
-        """Return misses by reason."""
-        return {} if self.handle is None else dict(self.handle.report().miss_reasons)
-
-    def remarks(self) -> list[str]:
-        """Return what was padded, where weights were to be."""
-        prepared = None if self.handle is None else self.handle.prepared
-        return [] if prepared is None else [prepared.summary]
-
-
 def _main(answers: int) -> None:
     contender = Contender()
     requests = (
@@ -296,6 +256,7 @@ def _main(answers: int) -> None:
         contender.peaks,
         contender.keep_outputs,
         contender.agree,
+        contender.room,
         contender.prepare,
         contender.time,
     )

@@ -1,56 +1,80 @@
-"""Copies of a model's weights, taken in turn, so that a call finds its own in no cache. Floor 2.
+"""Copies of weights and inputs, taken in turn, so that a call finds its own in no cache. Floor 2.
 
-In a server the weights of other layers pass through the L2 between two calls of a layer, while its
-inputs and its kernels are there again. So weights alone have copies. What is compiled takes them as
-arguments, and is compiled once.
+A product's weight is a model's parameter here and its input there, so both have copies, as every
+operand has where candidates are measured. What is compiled takes them as arguments, and is compiled
+once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import nn
 
+from warmup.comparing.tensors import tensors_in
+from warmup.models import Inputs
+
 _MOST: Final = 64
-_MOST_BYTES: Final = 2**31
-_SHARE: Final = 8  # of the memory that is free, the part that copies may take
+_MOST_BYTES: Final = 2**34  # more than any cache or its address translation holds
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """``tensors`` of a model, and ``contents`` for them; the first are their own."""
+    """``weights`` of a model with ``contents`` for them, and ``inputs`` by bucket.
 
-    tensors: tuple[torch.Tensor, ...]
+    Numbers count modulo the copies there are; the first are the model's and the caller's own.
+    """
+
+    weights: tuple[torch.Tensor, ...]
     contents: tuple[tuple[torch.Tensor, ...], ...]
+    inputs: tuple[tuple[Inputs, ...], ...]
 
     def __len__(self) -> int:
         return len(self.contents)
 
-    def take(self, number: int) -> None:
-        """Let the model have the copy of that number, modulo those there are."""
-        found = self.contents[number % len(self.contents)]
-        for tensor, content in zip(self.tensors, found, strict=True):
-            tensor.data = content
+    def take(self, bucket: int, number: int) -> Inputs:
+        """Let the model have the weights of that number; return the inputs of it."""
+        turn = number % len(self)
+        for weight, content in zip(self.weights, self.contents[turn], strict=True):
+            weight.data = content
+        return self.inputs[bucket][turn]
 
 
-def copy_weights(module: nn.Module, device: torch.device) -> Copies:
-    """Return copies of *module*'s parameters and buffers: their own, and up to 63 more on *device*.
+def copy_operands(module: nn.Module, inputs: Sequence[Inputs], room: int) -> Copies:
+    """Return *module*'s parameters and buffers and *inputs*, each with up to 63 copies.
 
-    Those take 2 GiB or an eighth of the free memory at most. There are none on a CPU, whose kernels
-    may have packed the weights away. Tensors of other classes than torch's own are not copied.
+    The copies take *room* bytes or 16 GiB at most; all buckets have as many. Tensors of other
+    classes than torch's own are not copied.
     """
     every = dict.fromkeys((*module.parameters(), *module.buffers()))
-    tensors = tuple(one for one in every if type(one.data) is torch.Tensor)
-    own = tuple(one.data for one in tensors)
-    size = sum(one.untyped_storage().nbytes() for one in own)
-    count = 1
-    if device.type != "cpu" and size:
-        free, _ = torch.cuda.mem_get_info(device)
-        count += min(_MOST - 1, min(_MOST_BYTES, free // _SHARE) // size)
-    more = (tuple(map(_copy, own)) for _ in range(count - 1))
-    return Copies(tensors, (own, *more))
+    weights = tuple(one for one in every if type(one.data) is torch.Tensor)
+    own = tuple(one.data for one in weights)
+    given = tuple(one for made in inputs for one in tensors_in((made.args, made.kwargs)))
+    size = sum(one.untyped_storage().nbytes() for one in (*own, *given))
+    more = min(_MOST - 1, min(_MOST_BYTES, room) // size) if size else 0
+    return Copies(
+        weights,
+        (own, *(tuple(map(_copy, own)) for _ in range(more))),
+        tuple((made, *(_copied(made) for _ in range(more))) for made in inputs),
+    )
+
+
+def _copied(made: Inputs) -> Inputs:
+    """Return *made* with tensors of its own; one that it has twice stays one."""
+    copies: dict[int, torch.Tensor] = {}
+
+    def copied(leaf: object) -> object:
+        if type(leaf) is not torch.Tensor:
+            return leaf
+        if id(leaf) not in copies:
+            copies[id(leaf)] = _copy(leaf.detach()).requires_grad_(leaf.requires_grad)
+        return copies[id(leaf)]
+
+    args, kwargs = torch.utils._pytree.tree_map(copied, (made.args, made.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
+    return Inputs(args, kwargs)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

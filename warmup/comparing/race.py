@@ -133,9 +133,17 @@ class Race:
             self.observer.variant_ready(variant, entrant.start)
 
     def prepare(self, launch: str, l2: str) -> None:
-        """Make every variant ready to be timed, by a CUDA graph for each bucket where asked."""
+        """Make every variant ready to be timed, by a CUDA graph for each bucket where asked.
+
+        All have the same room for copies, so that what a batch costs is shared by as many calls.
+        """
+        running = self._running()
+        found = self._ask(running[0], "room") if running else None
+        room = 0 if found is None else found["bytes"] // len(running)
         for entrant in self._running():
-            self._ask(entrant, "prepare", launch=launch, l2=l2)
+            done = self._ask(entrant, "prepare", launch=launch, l2=l2, room=room)
+            if done is not None:
+                self.remarks += [f"{entrant.variant.name}: {said}" for said in done["remarks"]]
 
     def run(self, rounds: int, buckets: int) -> None:
         """Time every bucket in every variant, *rounds* times."""
