@@ -47,6 +47,15 @@ def test_a_template_row_is_the_one_choice_generated_and_its_epilogue_fuses(
     assert names(result) == ["lookup.hit"]
 
 
+@pytest.mark.parametrize("visible", [False, True], ids=["inside", "returned"])
+def test_a_template_row_reads_a_padded_operand(lower: Lower, visible: bool) -> None:
+    """The row of a product that is returned hits, and its kernel reads rows 3456 apart, too."""
+    open_one = {"m": 64, "n": 256, "k": 3420, "produced": True, "visible": visible}
+    result = lower(op="addmm", winner="triton", **open_one)
+    assert result["rows_apart"] == [3456]
+    assert names(result) == ["lookup.hit"]
+
+
 @pytest.mark.parametrize("op", ["bmm", "baddbmm", "mm_plus_mm", "int_mm", "scaled_mm"])
 def test_the_other_ops_take_template_rows(lower: Lower, op: str) -> None:
     """Every other op generates one template from one row and hits once."""

@@ -199,6 +199,19 @@ def test_a_tuner_is_told_of_the_search(ask: Ask, op: str) -> None:
     assert asked["added"]["tiles"] > 0
 
 
+@pytest.mark.parametrize("visible", [False, True], ids=["inside", "returned"])
+@pytest.mark.parametrize("op", ["mm", "addmm"])
+def test_an_operand_made_in_the_graph_is_asked_about_as_it_will_lie(
+    ask: Ask, op: str, visible: bool
+) -> None:
+    """Inductor pads its rows, from 3420 to 3456: the key, candidates and memory are for that."""
+    open_one = {"op": op, "m": 64, "n": 256, "k": 3420, "produced": True, "visible": visible}
+    asked = ask(open_one, search="default", asked=True)
+    assert " a=row/3456 " in asked["key"]
+    assert asked["strides"][-2] == [3456, 1]
+    assert asked["rows_apart"] == [3456]
+
+
 def test_neighbours_are_the_rows_of_the_table_and_of_this_build(
     make_key: Callable[..., str], make_row: Callable[..., Row]
 ) -> None:

@@ -5,8 +5,9 @@
 One case a line on stdin, one result a line on stdout.
 
 Cases: ``winner`` triton, tma, decompose_k, extern or none (an empty table); ``m`` a size or a
-range, ``n`` and ``k`` sizes; ``mode`` fallback or strict. The row is made by listing this torch's
-own candidates for the problem and taking the one asked for, so that its kwargs are complete.
+range, ``n`` and ``k`` sizes; ``mode`` fallback or strict; ``produced``: the first operand is made
+in the graph; ``visible``: the product is what the model returns. The row is made by listing this
+torch's own candidates for the problem and taking the one asked for: its kwargs are complete.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from warmup.events import Emitter, Event  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.choices import identify  # noqa: E402
 from warmup.inductor.describe import describe  # noqa: E402
+from warmup.inductor.layouts import expect_padding  # noqa: E402
+from warmup.inductor.patches import Patches  # noqa: E402
 from warmup.inductor.search import Selection, unlisted  # noqa: E402
 from warmup.lookup import Lookup, OnMiss  # noqa: E402
 
@@ -73,6 +76,7 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
     }
 
     def compute(x: Any, w: Any, b: Any, *scales: Any) -> Any:
+        x = torch.relu(x) if case.get("produced") else x
         if scales:
             y = torch._scaled_mm(x, w.t(), *scales, out_dtype=torch.bfloat16)
         else:
@@ -98,6 +102,9 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
     if case["op"] == "mm_plus_mm":  # a post-grad pattern makes it out of two mm and an add
         with V.set_fake_mode(mode), config.patch({"max_autotune_gemm": True}):
             post_grad_passes(graph, is_inference=True)
+    if case.get("visible"):  # as compile_fx marks what a model returns
+        (end,) = graph.graph.find_nodes(op="output")
+        end.meta |= {"user_visible_output_idxs": [0], "original_output_strides": [(n, 1)]}
     return graph, inputs, shapes, mode
 
 
@@ -115,6 +122,11 @@ def lower(case: dict[str, Any]) -> tuple[str, ShapeEnv]:
             lowering.run(*inputs)
             code = lowering.codegen()[0]
     return getattr(code, "value", code), shapes
+
+
+def rows_apart(code: str) -> list[int]:
+    """Return the strides of the first factor's rows that the templates in *code* read."""
+    return sorted({int(stride) for stride in re.findall(r"stride_am = (\d+)", code)})
 
 
 def list_candidates(case: dict[str, Any]) -> dict[str, Winner]:
@@ -151,8 +163,11 @@ def list_candidates(case: dict[str, Any]) -> dict[str, Winner]:
                     found[key] = replace(winner, kwargs=tuple(sorted(kwargs.items())))
             return kept
 
+    patches = Patches()
+    expect_padding(patches)  # keys are those of an attached table
     with V.set_choices_handler(Listing()), config.patch(OPTIONS):
         lower(case)
+    patches.restore()
     return found
 
 
@@ -188,6 +203,7 @@ def serve(case: dict[str, Any], rows: dict[str, Winner], generated: list[str]) -
         tiles = re.findall(r"(BLOCK_[MNK])\s*:\s*tl\.constexpr\s*=\s*(\d+)", code)
         result["tile"] = {name: int(size) for name, size in tiles}
         result["warps"] = re.findall(r"num_warps=(\d+)", code)
+        result["rows_apart"] = rows_apart(code)
     except Exception as error:
         own = warmup_error_in(error)
         if own is None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import functools
 import operator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 # First, since it pretends the device before inductor looks for one.
-from cuda_lowering import OPTIONS, SPARE, Unbuilt, answer_each, lower, serve
+from cuda_lowering import OPTIONS, SPARE, Unbuilt, answer_each, lower, rows_apart, serve
 from torch._inductor import config
 from torch._inductor.choices import InductorChoices
 from torch._inductor.codecache import PyCodeCache
@@ -138,9 +139,17 @@ def ask(case: dict[str, Any]) -> dict[str, Any]:
         "added": dict(question.searched.added),
         "offered": len(question.candidates) + len(question.uncompiled),
         "size": question.size,
+        "key": question.key,
+        "strides": [view.strides for view in question.views],
+        "rows_apart": rows_apart(_sources(question)),
         "elsewhere": tuner.elsewhere,
         "guards": [str(guard.expr) for guard in shapes.guards],
     }
+
+
+def _sources(question: Question) -> str:
+    specs = (one.spec for one in question.candidates if "template" in one.spec)
+    return "".join(Path(spec["template"]["module_path"]).read_text() for spec in specs)
 
 
 def _elsewhere(question: Question, elsewhere: Elsewhere) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from warmup.inductor.calls import spec_of
 from warmup.inductor.choices import identify
 from warmup.inductor.describe import current_node
 from warmup.inductor.hints import Hints, hinted, hints_of, rehinted
+from warmup.inductor.layouts import settled
 from warmup.inductor.port import Elsewhere, LiveTrial, Question
 from warmup.inductor.regions import region_of
 from warmup.problem import NO_EPILOGUE
@@ -128,7 +129,7 @@ def _question(
             region=_region(key, ()),
         )
     specs, uncompiled = _specs(found)
-    with FakeTensorMode():  # only sizes and strides are wanted, and no memory
+    with settled(input_nodes), FakeTensorMode():  # sizes and strides are wanted, and no memory
         args = AlgorithmSelectorCache.get_inputs(
             list(choices), list(input_nodes), layout, dict(input_gen_fns or {})
         )

@@ -108,6 +108,7 @@ INTERNALS: Final = (
     "torch._inductor.graph:GraphLowering.codegen(self)",
     "torch._inductor.graph:GraphLowering.compile_to_module(self)",
     "torch._inductor.ir:FlexibleLayout.get_fixed_layout_without_freezing(self)",
+    "torch._inductor.ir:MutableBox",
     "torch._inductor.kernel_inputs:MMKernelInputs.mat1mat2",
     "torch._inductor.kernel_inputs:MMKernelInputs.mnk_symbolic",
     "torch._inductor.kernel.bmm:bmm_template.uid",

@@ -85,6 +85,7 @@ class Inductor:
         from warmup.inductor.cached import CachedGraphs
         from warmup.inductor.gemm import GemmChoices
         from warmup.inductor.launch import LaunchConfigs
+        from warmup.inductor.layouts import expect_padding
         from warmup.inductor.options import CompileOptions, tag_caches
         from warmup.inductor.pad import PadDecisions
         from warmup.inductor.quiet import silence
@@ -104,6 +105,7 @@ class Inductor:
                 graphs.attach(patches)
                 counted = graphs.counted()
                 GemmChoices(self.version, counted).attach(patches)
+                expect_padding(patches)
                 PadDecisions(counted).attach(patches)
                 LaunchConfigs(counted).attach(patches)
                 BenchmarkWatch(answers.uncovered).attach(patches)
