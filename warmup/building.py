@@ -47,6 +47,7 @@ def build(
     policy: str = ShapePolicy.EXACT,
     bundle: bool = False,
     bundle_graphs: str | None = None,
+    all_layers: bool = False,
     force: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
@@ -62,7 +63,9 @@ def build(
     model both ways. Buckets are of their sizes alone; with the *policy* ``range`` each serves the
     sizes down to the bucket before it too, in one graph, which is compared with eager at its lower
     end and in the middle as well. Each finished problem is on disk before the next one starts. In
-    each run of a bucket the model, compiled from the table alone, is compared with eager. With
+    each run of a bucket the model, compiled from the table alone, is compared with eager. Where
+    layers repeat and the first bucket shows that three of them ask for the rows of all, the others
+    are run with those three, unless *all_layers*. With
     *bundle* the kernels that serving compiles are written beside the table, see `packing`; with
     *bundle_graphs*, the mode of the server's torch.compile, its graphs too.
 
@@ -118,6 +121,7 @@ def build(
             observer or SILENT,
             tuner,
             search=extent.first,
+            all_layers=all_layers,
         )
         work.observer.buckets_counted(buckets)
         work.observer.device_looked_at(tuner.look())

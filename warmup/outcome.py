@@ -48,7 +48,8 @@ class BucketResult:
 
     It was run with the weights as they are, or ``weights_padded`` where that pays. ``error`` is the
     relative L2 distance of the compiled output, served from the table, to eager; ``uncovered``
-    counts, by site, what was measured although every row was there.
+    counts, by site, what was measured although every row was there. ``left_out`` layers were not
+    compiled, since they repeat and the whole model had asked for no more in another bucket.
     """
 
     bucket: Bucket
@@ -58,6 +59,7 @@ class BucketResult:
     seconds: float
     uncovered: Mapping[str, int] = field(default_factory=dict)
     weights_padded: bool = False
+    left_out: int = 0
 
     @property
     def name(self) -> str:

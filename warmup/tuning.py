@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from warmup.errors import BuildError, MissError, WarmupError, warmup_error_in
@@ -21,12 +21,14 @@ class Served:
     """What one compile asked for, and what it gave.
 
     ``keys`` are those with a row, each once, in graph order; ``outputs`` has one for each call, and
-    ``uncovered`` counts, by site, what was measured without a row.
+    ``uncovered`` counts, by site, what was measured without a row. ``stands_for_all``: the model
+    without what repeats in it asked for the same rows.
     """
 
     keys: tuple[str, ...]
     outputs: list[Any]
     uncovered: Mapping[str, int]
+    stands_for_all: bool = False
 
 
 def tune(build: Build, every: Sequence[Inputs], name: str) -> Served:
@@ -45,15 +47,33 @@ def tune(build: Build, every: Sequence[Inputs], name: str) -> Served:
     is_tuned = _tune_shortened(build, every[:1], name)
     short = {tuned.key for tuned in build.tuned[before:]}
     served = _serve(build, every, name) if is_tuned else None
+    stands_for_all = served is not None
     if served is None:
-        served = _compile(build, every, name, OnMiss.TUNE)
-        if len(build.tuned) > before:  # else that run was served from rows alone already
-            served = _compile(build, every, name, OnMiss.STRICT)
+        served = _tune_as_is(build, every, name)
     if unasked := short.difference(served.keys, build.tuner.library_rows):
         logger.info("bucket %s: rows for fewer layers alone, removed: %d", name, len(unasked))
     build.take_back(unasked)
     build.reopen(unasked)
     build.tuned[before:] = [one for one in build.tuned[before:] if one.key not in unasked]
+    return replace(served, stands_for_all=stands_for_all and not unasked)
+
+
+def tune_shortened(build: Build, every: Sequence[Inputs], name: str) -> Served:
+    """Tune what has no row in the bucket *name*; return what its model gives from rows alone.
+
+    What repeats in the model is left out all the while. Raises as `tune` does.
+    """
+    from warmup.preparing.repeats import shortened
+
+    with shortened(build.model.module):
+        return _tune_as_is(build, every, name)
+
+
+def _tune_as_is(build: Build, every: Sequence[Inputs], name: str) -> Served:
+    before = len(build.tuned)
+    served = _compile(build, every, name, OnMiss.TUNE)
+    if len(build.tuned) > before:  # else that run was served from rows alone already
+        served = _compile(build, every, name, OnMiss.STRICT)
     return served
 
 

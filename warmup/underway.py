@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warmup.bucket import Bucket, InputSpec
 from warmup.choice import Row, Tuned
-from warmup.errors import ModelError, OutputMismatchError
-from warmup.events import Emitter
+from warmup.errors import BuildError, ModelError, OutputMismatchError
+from warmup.events import Emitter, logger
 from warmup.kinds import kind_of
 from warmup.lookup import Lookup, OnMiss
 from warmup.method import Search
@@ -21,7 +22,7 @@ from warmup.outcome import BucketResult, Observer, name_of
 from warmup.problem import GEMM
 from warmup.table import Table
 from warmup.table.store import add_rows, remove_rows, write
-from warmup.tuning import tune
+from warmup.tuning import Served, tune, tune_shortened
 
 if TYPE_CHECKING:
     import torch
@@ -53,8 +54,10 @@ class Build:
     chosen: frozenset[str] | None = None  # who may be searched further; None for all
     until: float = math.inf  # by the clock of `time.monotonic`
     padded: Mapping[Group, Padding] = field(default_factory=dict)  # where `run_bucket` pads weights
+    all_layers: bool = False  # in every bucket, also where fewer stand for all
     _done: set[str] = field(default_factory=set)
     _replaced: dict[str, Row] = field(default_factory=dict)
+    _fewer_do: dict[bool, bool] = field(default_factory=dict)  # stand for all, by weights_padded
 
     def __post_init__(self) -> None:
         self.model.module.to(device=self.device, dtype=self.dtype)
@@ -66,7 +69,9 @@ class Build:
 
         One that serves smaller sizes too is compared at its lower end and in the middle as well.
         With *weights_padded* the model is compiled with the groups in ``padded`` padded. Eager is
-        the model as it is, and so is the model afterwards.
+        the model as it is, and so is the model afterwards. Once a bucket has shown that the model
+        without what repeats in it asks for the same rows, the others are compiled and compared
+        without that, unless ``all_layers``.
         """
         import torch
 
@@ -79,10 +84,9 @@ class Build:
         before = len(self.tuned)
         inputs = mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
         every = [inputs, *map(self.inputs, within := sizes_within(bucket))]
+        asked = list(zip(every, (bucket, *within), strict=True))
         with torch.no_grad():
-            expected = list(map(self._eager, every, (bucket, *within)))
-            with self._padding() if weights_padded else contextlib.nullcontext():
-                served = tune(self, every, name)
+            served, expected, left_out = self._run(asked, name, weights_padded=weights_padded)
             error, limit = worst_error(expected, served.outputs, self.tolerance)
         if not error <= limit:
             fresh = {tuned.key for tuned in self.tuned[before:]}
@@ -100,6 +104,7 @@ class Build:
             seconds=time.monotonic() - started,
             uncovered=served.uncovered,
             weights_padded=weights_padded,
+            left_out=left_out,
         )
         self.observer.bucket_finished(result)
         return result
@@ -198,11 +203,35 @@ class Build:
         """Let *keys* be tuned once more, though they were tuned now."""
         self._done.difference_update(keys)
 
+    def _run(
+        self, asked: Sequence[tuple[Inputs, Bucket]], name: str, *, weights_padded: bool
+    ) -> tuple[Served, list[Any], int]:
+        """Tune and serve one bucket; return what eager gives too, and how many layers were out."""
+        from warmup.preparing.repeats import shortened
+
+        every = [inputs for inputs, _ in asked]
+        if self._fewer_do.get(weights_padded, False) and not self.all_layers:
+            try:
+                with shortened(self.model.module) as left_out:
+                    expected = list(starmap(self._eager, asked))
+                with self._padding(weights_padded):
+                    return tune_shortened(self, every, name), expected, left_out
+            except (BuildError, ModelError) as error:
+                logger.info("bucket %s: not run with fewer layers: %s", name, error)
+        expected = list(starmap(self._eager, asked))
+        with self._padding(weights_padded):
+            served = tune(self, every, name)
+        self._fewer_do[weights_padded] = served.stands_for_all
+        return served, expected, 0
+
     @contextlib.contextmanager
-    def _padding(self) -> Iterator[None]:
-        """Pad the weights of the model while the context is open."""
+    def _padding(self, weights_padded: bool) -> Iterator[None]:  # noqa: FBT001  said by its name
+        """Pad the weights of the model, where they are to be, while the context is open."""
         from warmup.preparing.padded import pad, restore
 
+        if not weights_padded:
+            yield
+            return
         pad(self.model.module, self.padded)
         try:
             yield

@@ -23,10 +23,10 @@ from warmup.lookup import Lookup, OnMiss
 from warmup.models import load_model
 from warmup.underway import Build
 
-NAMES = ("two", "five", "indexed", "counted")
+NAMES = ("two", "five", "indexed", "choosy", "counted")
 
 
-def build(model: str, seqlens: str, out: str) -> dict[str, Any]:
+def build(model: str, seqlens: str, out: str, *, all_layers: bool = False) -> dict[str, Any]:
     """Build a table and return what was measured, kept and run for it."""
     runs: list[tuple[int, str, int]] = []
     attached = Build.attached
@@ -41,9 +41,14 @@ def build(model: str, seqlens: str, out: str) -> dict[str, Any]:
             runs.append((layers, on_miss.value, len(work.tuned) - tuned))
 
     with mock.patch.object(Build, "attached", watched):
-        report = warmup.build(model, seqlens=seqlens, device="cpu", out=out)
+        report = warmup.build(model, seqlens=seqlens, device="cpu", out=out, all_layers=all_layers)
     measured = {tuned.key: len(tuned.timings) for tuned in report.timings}
-    return {"measured": measured, "rows": sorted(report.table.rows), "runs": runs}
+    return {
+        "measured": measured,
+        "rows": sorted(report.table.rows),
+        "runs": runs,
+        "left_out": [result.left_out for result in report.buckets],
+    }
 
 
 def serve(model: str, seqlens: str, table: str) -> dict[str, int]:
@@ -61,6 +66,7 @@ def serve(model: str, seqlens: str, table: str) -> dict[str, int]:
 def main() -> None:
     models, seqlens = sys.argv[1:]
     found = {name: build(f"{models}:{name}", seqlens, f"{name}.json") for name in NAMES}
+    found["all"] = build(f"{models}:five", seqlens, "all.json", all_layers=True)
     served = serve(f"{models}:five", seqlens, "two.json")
     sys.stdout.write(json.dumps({**found, "served": served}) + "\n")
 

@@ -78,6 +78,9 @@ def build(
         str | None,
         typer.Option(help="Also the graphs of a server in this torch.compile mode, as default."),
     ] = None,
+    all_layers: Annotated[
+        bool, typer.Option("--all-layers", help="Compile layers that repeat in every bucket too.")
+    ] = False,
     force: Annotated[bool, typer.Option(help="Tune again what the table has.")] = False,
     timings: Annotated[
         Path | None, typer.Option(help="Write every candidate's time here, as JSON lines.")
@@ -98,6 +101,7 @@ def build(
         "--budget": budget,
         "--bundle": bundle,
         "--bundle-graphs": bundle_graphs,
+        "--all-layers": all_layers,
     }
     shared: dict[str, Any] = {
         "device": device,
@@ -119,7 +123,7 @@ def build(
     elif model is not None and problems is None:
         shared |= {"seqlens": seqlens, "dims": dims, "inputs": tuple(inputs or ()), "dtype": dtype}
         shared |= {"budget": budget, "pad_weights": pad_weights, "policy": policy}
-        shared |= {"bundle": bundle, "bundle_graphs": bundle_graphs}
+        shared |= {"bundle": bundle, "bundle_graphs": bundle_graphs, "all_layers": all_layers}
         run = partial(build_model, model, out=out, **shared)
     else:
         raise typer.BadParameter("give one of --model and --problems")

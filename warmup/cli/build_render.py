@@ -178,6 +178,7 @@ def print_build_json(report: BuildReport) -> None:
                     "error": result.error,
                     "uncovered": dict(result.uncovered),
                     "seconds": round(result.seconds, 3),
+                    "left_out": result.left_out,
                 }
                 for result in report.buckets
             ],

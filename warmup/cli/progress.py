@@ -43,9 +43,10 @@ class BuildProgress(LiveLine):
     def bucket_finished(self, result: BucketResult) -> None:
         self._buckets += 1
         self.show(done=self._buckets)
+        without = f", without {result.left_out} layers that repeat" if result.left_out else ""
         self.say(
             f"{result.name}: {result.tuned} tuned, {len(result.keys) - result.tuned} known, "
-            f"error {result.error:.1e}, {result.seconds:.1f} s"
+            f"error {result.error:.1e}, {result.seconds:.1f} s{without}"
         )
 
     def packing_started(self) -> None:

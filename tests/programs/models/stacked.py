@@ -26,6 +26,13 @@ class Indexed(Stacked):
         return x
 
 
+class Choosy(Indexed):
+    """Layers that are found by their number where there are many rows, and in turn elsewhere."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if len(x) > 8 else Stacked.forward(self, x)
+
+
 class Counted(Stacked):
     """The same, and one product more, followed by an activation for each layer there is."""
 
@@ -46,6 +53,10 @@ def five() -> nn.Module:
 
 def indexed() -> nn.Module:
     return Indexed(5)
+
+
+def choosy() -> nn.Module:
+    return Choosy(5)
 
 
 def counted() -> nn.Module:
