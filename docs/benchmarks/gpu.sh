@@ -4,10 +4,12 @@
 #   docs/benchmarks/gpu.sh OUT build-products|compare-products CLASS [SHAPES]
 #   docs/benchmarks/gpu.sh OUT unaligned CLASS|exhaustive [DIMS]|spilling
 #   docs/benchmarks/gpu.sh OUT ship llama|qwen|swiglu|mlp|vision-linear|products [SECONDS [SEQLENS]]
-#   docs/benchmarks/gpu.sh OUT ranges|shapes llama|swiglu
+#   docs/benchmarks/gpu.sh OUT ranges llama|swiglu [--force]
+#   docs/benchmarks/gpu.sh OUT shapes llama|swiglu
 #   docs/benchmarks/gpu.sh OUT explain
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
+# Several of them on the GPUs of one host, in a limited time: queue.sh beside this.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$1
@@ -118,7 +120,7 @@ ranges | shapes) # a table of ranges; and a mix of sizes served from it
   table=tables/nvidia-h200/$name.ranges.bf16.json
   case $2 in
   ranges)
-    python3 -m warmup build --model $model --seqlens 16,256,560,1024,2048 --policy range --search wide \
+    python3 -m warmup build --model $model --seqlens 16,256,560,1024,2048 --policy range --search wide ${4:-} \
       --out "$table" --timings "$out/${table##*/}l" 2>&1 | tail -40
     cp "$table" "$out/"
     ;;

@@ -48,10 +48,10 @@ SIZES = (
 )
 CELLS = (
     *(("table", 8, 5), ("default", 8, 5), ("table", 2, 5), ("table", 32, 5)),
-    *(("default", 2, 5), ("default", 32, 5), ("build", 2, 1), ("build", 32, 1)),
+    *(("default", 2, 5), ("default", 32, 5), ("build", 2, 5), ("build", 32, 5)),
     *(("table", 8, 1), ("table", 8, 20), ("default", 8, 1), ("default", 8, 20)),
     *(("table", 2, 1), ("table", 32, 1), ("default", 2, 1), ("default", 32, 1)),
-    *(("table", 2, 20), ("default", 2, 20), ("build", 2, 2), ("build", 32, 2)),
+    *(("table", 2, 20), ("default", 2, 20), ("build", 2, 1), ("build", 32, 1)),
     *(("table", 32, 20), ("default", 32, 20)),
 )
 _SECONDS_BETWEEN_LOOKS = 0.2
