@@ -95,7 +95,7 @@ from triton.backends.nvidia.compiler import get_ptxas_version
 from warmup.inductor.workers import assemble_as_workers_do
 def version(path):
     os.environ["TRITON_PTXAS_PATH"] = path
-    return get_ptxas_version(90).split()[-1]
+    return get_ptxas_version(80).split()[-1]
 first, other = sys.argv[1:]
 found = [version(first), version(other)]
 assemble_as_workers_do()
