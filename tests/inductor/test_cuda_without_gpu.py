@@ -102,9 +102,13 @@ def test_the_same_gemm_with_another_epilogue_is_another_key(lower: Lower) -> Non
 
 
 def test_a_miss_falls_back_to_the_library_without_generating(lower: Lower) -> None:
-    """Without a row: the library call, no template generated, one miss that says so."""
+    """Without a row: the library call, no template generated, one miss that says so.
+
+    The call is the first that inductor lists; torch 2.11 has another one before addmm.
+    """
     result = lower(op="addmm", winner="none", m=512, mode="fallback")
-    assert (result["generated"], result["externs"]) == ([], ["addmm"])
+    assert result["generated"] == []
+    assert result["externs"] in (["addmm"], ["bias_addmm"])
     assert [(e["name"], e["reason"]) for e in result["events"]] == [
         ("lookup.missed", "not_in_table")
     ]
