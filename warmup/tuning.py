@@ -44,18 +44,18 @@ def tune(build: Build, every: Sequence[Inputs], name: str) -> Served:
             raised as it is.
     """
     before = len(build.tuned)
-    is_tuned = _tune_shortened(build, every[:1], name)
-    short = {tuned.key for tuned in build.tuned[before:]}
-    served = _serve(build, every, name) if is_tuned else None
-    stands_for_all = served is not None
+    shorter = _tune_without_repeats(build, every[:1], name)
+    fresh = {tuned.key for tuned in build.tuned[before:]}
+    served = _serve(build, every, name) if shorter is not None else None
     if served is None:
         served = _tune_as_is(build, every, name)
-    if unasked := short.difference(served.keys, build.tuner.library_rows):
+    if unasked := fresh.difference(served.keys, build.tuner.library_rows):
         logger.info("bucket %s: rows for fewer layers alone, removed: %d", name, len(unasked))
     build.take_back(unasked)
     build.reopen(unasked)
     build.tuned[before:] = [one for one in build.tuned[before:] if one.key not in unasked]
-    return replace(served, stands_for_all=stands_for_all and not unasked)
+    stands_for_all = shorter is not None and set(shorter.keys) == set(served.keys)
+    return replace(served, stands_for_all=stands_for_all)
 
 
 def tune_shortened(build: Build, every: Sequence[Inputs], name: str) -> Served:
@@ -77,18 +77,17 @@ def _tune_as_is(build: Build, every: Sequence[Inputs], name: str) -> Served:
     return served
 
 
-def _tune_shortened(build: Build, every: Sequence[Inputs], name: str) -> bool:
-    """Tune the model without what repeats in it; whether anything does, and the rest ran."""
+def _tune_without_repeats(build: Build, every: Sequence[Inputs], name: str) -> Served | None:
+    """Tune the model without what repeats in it; None when nothing does, or the rest fails."""
     from warmup.preparing.repeats import shortened
 
     with shortened(build.model.module) as left_out:
         if left_out:
             try:
-                _compile(build, every, name, OnMiss.TUNE)
+                return _compile(build, every, name, OnMiss.TUNE)
             except BuildError as error:  # a forward may count on all of its layers
                 logger.info("not tuned with %d layers fewer: %s", left_out, error)
-                return False
-    return left_out > 0
+    return None
 
 
 def _serve(build: Build, every: Sequence[Inputs], name: str) -> Served | None:

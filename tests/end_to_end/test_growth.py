@@ -84,6 +84,16 @@ def test_a_later_bucket_that_fails_without_its_layers_is_compiled_whole(
     assert found["choosy"]["left_out"] == [0, 0]
 
 
+def test_a_build_that_goes_on_is_not_misled_by_the_rows_that_are_there(
+    found: dict[str, Any],
+) -> None:
+    """All rows of the first bucket are there; that fewer layers ask for fewer is seen anyway."""
+    assert found["deep"]["runs"] == [
+        *([3, "tune", 0], [5, "strict", 0]),
+        *([3, "tune", 1], [5, "strict", 0], [5, "tune", 1], [5, "strict", 0]),
+    ]
+
+
 def test_a_row_that_only_fewer_layers_ask_for_does_not_stay(found: dict[str, Any]) -> None:
     """What follows a product counts the layers: the row for three goes, that for five is tuned.
 

@@ -18,7 +18,7 @@ from warmup.comparing.tensors import tensors_in
 from warmup.models import Inputs
 
 _MOST: Final = 64
-_MOST_BYTES: Final = 2**34  # more than any cache or its address translation holds
+_MOST_BYTES: Final = 2**34  # far more than any cache holds
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,14 @@ class Choosy(Indexed):
         return super().forward(x) if len(x) > 8 else Stacked.forward(self, x)
 
 
+class Deep(Stacked):
+    """The same, and one product more where there are many layers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = super().forward(x)
+        return self.layers[0](x).sigmoid() if len(self.layers) > 3 else x
+
+
 class Counted(Stacked):
     """The same, and one product more, followed by an activation for each layer there is."""
 
@@ -57,6 +65,10 @@ def indexed() -> nn.Module:
 
 def choosy() -> nn.Module:
     return Choosy(5)
+
+
+def deep() -> nn.Module:
+    return Deep(5)
 
 
 def counted() -> nn.Module:
