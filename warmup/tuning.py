@@ -48,7 +48,7 @@ def tune(build: Build, every: Sequence[Inputs], name: str) -> Served:
     fresh = {tuned.key for tuned in build.tuned[before:]}
     served = _serve(build, every, name) if shorter is not None else None
     if served is None:
-        served = _tune_as_is(build, every, name)
+        served = tune_as_is(build, every, name)
     if unasked := fresh.difference(served.keys, build.tuner.library_rows):
         logger.info("bucket %s: rows for fewer layers alone, removed: %d", name, len(unasked))
     build.take_back(unasked)
@@ -58,18 +58,11 @@ def tune(build: Build, every: Sequence[Inputs], name: str) -> Served:
     return replace(served, stands_for_all=stands_for_all)
 
 
-def tune_shortened(build: Build, every: Sequence[Inputs], name: str) -> Served:
-    """Tune what has no row in the bucket *name*; return what its model gives from rows alone.
+def tune_as_is(build: Build, every: Sequence[Inputs], name: str) -> Served:
+    """Tune what has no row, and return what comes of rows alone, of the model with what it has now.
 
-    What repeats in the model is left out all the while. Raises as `tune` does.
+    Raises as `tune` does.
     """
-    from warmup.preparing.repeats import shortened
-
-    with shortened(build.model.module):
-        return _tune_as_is(build, every, name)
-
-
-def _tune_as_is(build: Build, every: Sequence[Inputs], name: str) -> Served:
     before = len(build.tuned)
     served = _compile(build, every, name, OnMiss.TUNE)
     if len(build.tuned) > before:  # else that run was served from rows alone already

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from warmup.outcome import BucketResult, Observer, name_of
 from warmup.problem import GEMM
 from warmup.table import Table
 from warmup.table.store import add_rows, remove_rows, write
-from warmup.tuning import Served, tune, tune_shortened
+from warmup.tuning import Served, tune, tune_as_is
 
 if TYPE_CHECKING:
     import torch
@@ -83,10 +82,12 @@ class Build:
         started = time.monotonic()
         before = len(self.tuned)
         inputs = mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
-        every = [inputs, *map(self.inputs, within := sizes_within(bucket))]
-        asked = list(zip(every, (bucket, *within), strict=True))
+        sizes = (bucket, *sizes_within(bucket))
+        every = [inputs, *map(self.inputs, sizes[1:])]
         with torch.no_grad():
-            served, expected, left_out = self._run(asked, name, weights_padded=weights_padded)
+            served, expected, left_out = self._run(
+                every, sizes, name, weights_padded=weights_padded
+            )
             error, limit = worst_error(expected, served.outputs, self.tolerance)
         if not error <= limit:
             fresh = {tuned.key for tuned in self.tuned[before:]}
@@ -204,21 +205,20 @@ class Build:
         self._done.difference_update(keys)
 
     def _run(
-        self, asked: Sequence[tuple[Inputs, Bucket]], name: str, *, weights_padded: bool
+        self, every: Sequence[Inputs], sizes: Sequence[Bucket], name: str, *, weights_padded: bool
     ) -> tuple[Served, list[Any], int]:
         """Tune and serve one bucket; return what eager gives too, and how many layers were out."""
         from warmup.preparing.repeats import shortened
 
-        every = [inputs for inputs, _ in asked]
         if self._fewer_do.get(weights_padded, False) and not self.all_layers:
             try:
                 with shortened(self.model.module) as left_out:
-                    expected = list(starmap(self._eager, asked))
-                with self._padding(weights_padded):
-                    return tune_shortened(self, every, name), expected, left_out
+                    expected = list(map(self._eager, every, sizes))
+                with self._padding(weights_padded), shortened(self.model.module):
+                    return tune_as_is(self, every, name), expected, left_out
             except (BuildError, ModelError) as error:
                 logger.info("bucket %s: not run with fewer layers: %s", name, error)
-        expected = list(starmap(self._eager, asked))
+        expected = list(map(self._eager, every, sizes))
         with self._padding(weights_padded):
             served = tune(self, every, name)
         self._fewer_do[weights_padded] = served.stands_for_all

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 Lower = Callable[..., dict[str, Any]]
@@ -107,8 +108,8 @@ def test_a_miss_falls_back_to_the_library_without_generating(lower: Lower) -> No
     The call is the first that inductor lists; torch 2.11 has another one before addmm.
     """
     result = lower(op="addmm", winner="none", m=512, mode="fallback")
-    assert result["generated"] == []
-    assert result["externs"] in (["addmm"], ["bias_addmm"])
+    first = "bias_addmm" if torch.__version__.startswith("2.11.") else "addmm"
+    assert (result["generated"], result["externs"]) == ([], [first])
     assert [(e["name"], e["reason"]) for e in result["events"]] == [
         ("lookup.missed", "not_in_table")
     ]
