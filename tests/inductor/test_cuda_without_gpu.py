@@ -53,7 +53,7 @@ def test_a_template_row_reads_a_padded_operand(lower: Lower, visible: bool) -> N
     """The row of a product that is returned hits, and its kernel reads rows 3456 apart, too."""
     open_one = {"m": 64, "n": 256, "k": 3420, "produced": True, "visible": visible}
     result = lower(op="addmm", winner="triton", **open_one)
-    assert result["rows_apart"] == [3456]
+    assert result["rows_apart"] == {"stated": [3456], "read": [3456]}
     assert names(result) == ["lookup.hit"]
 
 

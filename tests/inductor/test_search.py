@@ -209,7 +209,7 @@ def test_an_operand_made_in_the_graph_is_asked_about_as_it_will_lie(
     asked = ask(open_one, search="default", asked=True)
     assert " a=row/3456 " in asked["key"]
     assert asked["strides"][-2] == [3456, 1]
-    assert asked["rows_apart"] == [3456]
+    assert asked["rows_apart"] == {"stated": [3456], "read": [3456]}
 
 
 def test_neighbours_are_the_rows_of_the_table_and_of_this_build(

@@ -124,9 +124,16 @@ def lower(case: dict[str, Any]) -> tuple[str, ShapeEnv]:
     return getattr(code, "value", code), shapes
 
 
-def rows_apart(code: str) -> list[int]:
-    """Return the strides of the first factor's rows that the templates in *code* read."""
-    return sorted({int(stride) for stride in re.findall(r"stride_am = (\d+)", code)})
+def rows_apart(code: str) -> dict[str, list[int]]:
+    """Return how far apart the templates in *code* state the first factor's rows, and read them."""
+    stated = re.findall(r"stride_am = (\d+)", code)
+    # A row is loaded at `xindex` where that is its place, and else at an expression of its own.
+    loads = re.findall(r"xindex = idx_n \+ (\d+)\*idx_m\s+a = tl\.load\(A \+ \((.*)", code)
+    read = [(re.findall(r"idx_n \+ (\d+)\*idx_m", load) or [place])[0] for place, load in loads]
+    return {
+        "stated": sorted(set(map(int, stated))),
+        "read": sorted(set(map(int, read))),
+    }
 
 
 def list_candidates(case: dict[str, Any]) -> dict[str, Winner]:

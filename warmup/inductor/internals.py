@@ -165,6 +165,7 @@ INTERNALS: Final = (
     "torch._inductor.select_algorithm:ExternKernelCaller",
     "torch._inductor.select_algorithm:ExternKernelChoice",
     "torch._inductor.select_algorithm:TritonTemplate",
+    "torch._inductor.select_algorithm:TritonTemplateKernel.load_input",
     "torch._inductor.select_algorithm:PRINT_AUTOTUNE",
     "torch._inductor.codegen.subgraph:SubgraphChoiceCaller._compile_for_benchmarking(self)",
     "torch._inductor.codegen.subgraph:SubgraphTemplate",
