@@ -126,7 +126,7 @@ ranges | shapes) # a table of ranges; and a mix of sizes served from it
     ;;
   shapes)
     python3 docs/benchmarks/shapes.py --model $model --axis $axis --buckets 16,256,560,1024,2048 \
-      --table "$table" --ways eager,dynamic-smallest,dynamic-largest,static,range --distinct 6 \
+      --table "$table" --ways eager,range,dynamic-smallest,dynamic-largest,static --distinct 6 \
       --results "$out/shapes-$3-h200.json"
     ;;
   esac

@@ -105,13 +105,13 @@ def start_apart(case: dict[str, Any], folder: str) -> dict[str, Any]:
     return found
 
 
-def compare(case: dict[str, Any], rounds: int) -> list[dict[str, Any]]:
-    """Return every start."""
+def compare(case: dict[str, Any], rounds: int, kept: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return every start, over caches of the kinds *kept*: the first of CACHES, or both."""
     found = []
     for number in range(rounds):
         for way in WAYS if number % 2 == 0 else WAYS[::-1]:
             with tempfile.TemporaryDirectory() as folder:
-                for caches in CACHES:
+                for caches in kept:
                     facts = {"way": way, "caches": caches, "round": number}
                     found.append(facts | start_apart(case | {"way": way}, folder))
                     sys.stderr.write(f"{facts}: {found[-1]['seconds']} s\n")
@@ -122,7 +122,7 @@ def table_of(starts: list[dict[str, Any]]) -> str:
     """Return the medians as a table."""
     head = ("caches", *(f"{way}, s" for way in WAYS), "ratio", "benchmarks", "recompiles")
     lines = [head, ("---",) * len(head)]
-    for caches in CACHES:
+    for caches in dict.fromkeys(one["caches"] for one in starts):
         those = [one for one in starts if one["caches"] == caches]
         medians = [
             statistics.median(one["seconds"] for one in those if one["way"] == way) for way in WAYS
@@ -150,6 +150,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--empty-only", action="store_true", help="no second start")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -163,7 +164,7 @@ def main() -> None:
     names = ("model", "inputs", "table", "policy", "mode", "device", "dtype")
     case = {name: getattr(asked, name) for name in names}
     case["seqlens"] = [int(size) for size in asked.seqlens.split(",")]
-    starts = compare(case, asked.rounds)
+    starts = compare(case, asked.rounds, CACHES[:1] if asked.empty_only else CACHES)
     if asked.out:
         asked.out.write_text(json.dumps({"case": case, "starts": starts}, indent=1) + "\n")
     sys.stdout.write(table_of(starts))

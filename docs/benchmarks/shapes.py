@@ -186,15 +186,8 @@ def main() -> None:
     out: Path = given.pop("results")
     ways = given.pop("ways").split(",")
     settings = {**given, "largest": max(parse_sizes(given["buckets"], "--buckets"))}
-    runs = []
-    for _ in range(given["repeats"]):
-        for way in ways:
-            runs.append(run_apart({**settings, "way": way}))
-            shown = {key: value for key, value in runs[-1].items() if key != "us_by_size"}
-            sys.stdout.write(json.dumps(shown) + "\n")
-            sys.stdout.flush()
     runtime: Runtime = connect().runtime("auto")
-    mix = mix_of(settings["largest"], given["distinct"], given["requests"], given["seed"])
+    runs: list[dict[str, Any]] = []
     record = {
         "runtime": {
             "device": runtime.device.name,
@@ -203,10 +196,17 @@ def main() -> None:
         },
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "settings": {k: v for k, v in settings.items() if k != "one"},
-        "mix": mix,
+        "mix": mix_of(settings["largest"], given["distinct"], given["requests"], given["seed"]),
         "runs": runs,
     }
-    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    for _ in range(given["repeats"]):
+        for way in ways:
+            runs.append(run_apart({**settings, "way": way}))
+            # After each way, so that an end in between costs only the one under way.
+            out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            shown = {key: value for key, value in runs[-1].items() if key != "us_by_size"}
+            sys.stdout.write(json.dumps(shown) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":
