@@ -5,7 +5,7 @@
 #   docs/benchmarks/gpu.sh OUT unaligned CLASS|exhaustive [DIMS]|spilling
 #   docs/benchmarks/gpu.sh OUT ship llama|qwen|swiglu|mlp|vision-linear|products [SECONDS [SEQLENS]]
 #   docs/benchmarks/gpu.sh OUT ranges llama|swiglu [--force]
-#   docs/benchmarks/gpu.sh OUT shapes llama|swiglu
+#   docs/benchmarks/gpu.sh OUT shapes llama|swiglu [SECONDS until all are ready]
 #   docs/benchmarks/gpu.sh OUT explain
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
@@ -127,7 +127,7 @@ ranges | shapes) # a table of ranges; and a mix of sizes served from it
   shapes)
     python3 docs/benchmarks/shapes.py --model $model --axis $axis --buckets 16,256,560,1024,2048 \
       --table "$table" --ways eager,range,dynamic-smallest,dynamic-largest,static --distinct 6 \
-      --results "$out/shapes-$3-h200.json"
+      --limit "${4:-86400}" --results "$out/shapes-$3-h200.json"
     ;;
   esac
   ;;

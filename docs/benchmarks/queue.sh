@@ -9,6 +9,10 @@ jobs=$1 deadline=$((SECONDS + $2)) out=$3
 mkdir -p "$out"
 gpus=$(nvidia-smi --list-gpus | wc -l)
 cores=$(($(nproc) / gpus))
+# By core, so that two threads of one core work for the same GPU.
+mapfile -t cpus < <(
+  lscpu --parse=CPU,SOCKET,CORE | grep -v '^#' | sort -t, -k2n -k3n -k1n | cut -d, -f1
+)
 left=$out/left.txt
 grep -v '^ *\(#\|$\)' "$jobs" > "$left"
 
@@ -31,7 +35,7 @@ work() { # GPU
     export LEFT O
     mkdir -p "$O"
     begun=$SECONDS code=0
-    taskset -c "$(($1 * cores))-$((($1 + 1) * cores - 1))" \
+    taskset -c "$(IFS=, && echo "${cpus[*]:$1 * cores:cores}")" \
       timeout -k 5 "$LEFT" bash -c "$command" > "$O/log" 2>&1 || code=$?
     echo "GPU $1, $name: $((SECONDS - begun)) s, code $code"
     tail -n 2 "$O/log" | cut -c1-120

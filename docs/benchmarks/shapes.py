@@ -6,7 +6,10 @@
 Sizes are drawn with a fixed seed, as many small as large ones by ratio. Before anything is timed
 each way has served every size once, in the order of the mix: what it compiles or measures then is
 counted apart from what it does afterwards, which should be nothing. A request is timed from the
-call until the device is done with it. The mix is served several times; the ways take turns.
+call until the device is done with it. One process starts when the one before is ready; then all
+stay, and the mix is served in rounds: each way once, beginning with another one each time, so that
+what the machine does besides meets all of them. A way that is not ready when the *limit* is over is
+left out.
 
 - `eager`: uncompiled.
 - `dynamic-smallest`, `dynamic-largest`: plain torch.compile in mode max-autotune-no-cudagraphs with
@@ -22,18 +25,22 @@ import contextlib
 import json
 import math
 import os
+import queue
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 WAYS = ("eager", "dynamic-smallest", "dynamic-largest", "static", "range", "pad")
 TUNED = "max-autotune-no-cudagraphs"
+MARK = "SAID "
 
 
 def mix_of(largest: int, distinct: int, requests: int, seed: int) -> list[int]:
@@ -46,7 +53,7 @@ def mix_of(largest: int, distinct: int, requests: int, seed: int) -> list[int]:
 
 
 def serve(settings: dict[str, Any]) -> dict[str, Any]:
-    """Serve the mix in one way; return what it took and what it did."""
+    """Serve the mix in one way, once for each line on stdin; return what it took and did."""
     import torch
 
     import warmup
@@ -94,15 +101,11 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
         done()
         started = time.perf_counter() - begin
         before = benchmarks_and_graphs(sites)
+        say({"start_seconds": round(started, 2)})
         rounds = []
-        for _ in range(settings["rounds"]):
-            times = []
-            for size in mix:
-                start = time.perf_counter()
-                call(inputs[size])
-                done()
-                times.append((time.perf_counter() - start) * 1e6)
-            rounds.append(times)
+        for _ in sys.stdin:  # a line for each round
+            rounds.append([microseconds(partial(call, inputs[size]), done) for size in mix])
+            say({"total_us": round(sum(rounds[-1]), 1)})
         after = benchmarks_and_graphs(sites)
         found: dict[str, Any] = {}
         if way in {"range", "pad"}:
@@ -133,6 +136,20 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def microseconds(call: Callable[[], object], done: Callable[[], object]) -> float:
+    """Return what *call* took until the device was *done*."""
+    start = time.perf_counter()
+    call()
+    done()
+    return (time.perf_counter() - start) * 1e6
+
+
+def say(words: dict[str, Any]) -> None:
+    """Print one line for the process that waits for it."""
+    sys.stdout.write(f"{MARK}{json.dumps(words)}\n")
+    sys.stdout.flush()
+
+
 def benchmarks_and_graphs(sites: Any) -> tuple[int, int]:
     """Return how much was measured, and how many graphs were compiled, until now."""
     from torch._dynamo.utils import counters
@@ -140,24 +157,90 @@ def benchmarks_and_graphs(sites: Any) -> tuple[int, int]:
     return sites.total(), counters["stats"]["unique_graphs"]
 
 
-def run_apart(settings: dict[str, Any]) -> dict[str, Any]:
-    """Serve in a process of its own, from empty caches."""
-    with tempfile.TemporaryDirectory() as caches:
-        done = subprocess.run(
-            [sys.executable, __file__, "--one", json.dumps(settings)],
-            env={
-                **os.environ,
-                "TORCHINDUCTOR_CACHE_DIR": caches,
-                "TRITON_CACHE_DIR": f"{caches}/t",
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode:
-        return {"way": settings["way"], "failed": done.stderr.strip().splitlines()[-1][:300]}
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+class Way:
+    """A process that serves in one way, from empty caches."""
+
+    def __init__(self, settings: dict[str, Any], folder: str) -> None:
+        self.name: str = settings["way"]
+        self._said: queue.Queue[str] = queue.Queue()
+        self._complaints = Path(folder, "stderr")
+        with self._complaints.open("w") as complaints:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, "--one", json.dumps(settings)],
+                env={
+                    **os.environ,
+                    "TORCHINDUCTOR_CACHE_DIR": folder,
+                    "TRITON_CACHE_DIR": f"{folder}/t",
+                },
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                text=True,
+            )
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(MARK):
+                self._said.put(line.removeprefix(MARK))
+        self._said.put("")  # it has ended
+
+    def hear(self, seconds: float | None = None) -> dict[str, Any]:
+        """Return the next that it says.
+
+        Raises:
+            LeftOutError: it has ended, or says nothing in so many *seconds*; it is ended then.
+        """
+        try:
+            said = self._said.get(timeout=seconds)
+        except queue.Empty:
+            self._process.kill()
+            raise LeftOutError("it was not ready when the limit was over") from None
+        if not said:
+            last = self._complaints.read_text().strip().splitlines()[-1:]
+            raise LeftOutError("".join(last)[:300] or "it ended")
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+    def ask(self) -> dict[str, Any]:
+        """Serve the mix once more and return what it took; errors as `hear`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("round\n")
+        self._process.stdin.flush()
+        return self.hear()
+
+    def end(self) -> dict[str, Any]:
+        """Return all that it took and did; errors as `hear`."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self.hear()
+
+
+class LeftOutError(Exception):
+    """A way cannot be measured. Argument: why."""
+
+
+def measure(settings: dict[str, Any], ways: list[str], until: float) -> list[dict[str, Any]]:
+    """Serve in every way and return what each took, in the order of *ways*."""
+    failed: list[dict[str, Any]] = []
+    ready: list[Way] = []
+    with contextlib.ExitStack() as folders:
+        for name in ways:
+            folder = folders.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+            way = Way({**settings, "way": name}, folder)
+            try:
+                sys.stderr.write(f"{name}: {way.hear(max(until - time.monotonic(), 0))}\n")
+            except LeftOutError as error:
+                failed.append({"way": name, "failed": str(error)})
+            else:
+                ready.append(way)
+        for number in range(settings["rounds"]):
+            for place in range(len(ready)):
+                way = ready[(number + place) % len(ready)]
+                sys.stderr.write(f"{way.name}: {way.ask()}\n")
+        runs = [way.end() for way in ready] + failed
+    return sorted(runs, key=lambda run: ways.index(run["way"]))
 
 
 def main() -> None:
@@ -171,13 +254,15 @@ def main() -> None:
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--distinct", type=int, default=24)
     parser.add_argument("--requests", type=int, default=300)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument(
+        "--limit", type=float, default=24 * 3600, help="seconds until all are ready"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path)
     given = vars(parser.parse_args())
     if given["one"]:
-        sys.stdout.write(json.dumps(serve(json.loads(given["one"]))) + "\n")
+        say(serve(json.loads(given["one"])))
         return
     from warmup.bucket import parse_sizes
     from warmup.inductor import connect
@@ -185,28 +270,26 @@ def main() -> None:
 
     out: Path = given.pop("results")
     ways = given.pop("ways").split(",")
+    until = time.monotonic() + given.pop("limit")
     settings = {**given, "largest": max(parse_sizes(given["buckets"], "--buckets"))}
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    runs = measure(settings, ways, until)
     runtime: Runtime = connect().runtime("auto")
-    runs: list[dict[str, Any]] = []
     record = {
         "runtime": {
             "device": runtime.device.name,
             "torch": runtime.torch,
             "triton": runtime.triton,
         },
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "created": created,
         "settings": {k: v for k, v in settings.items() if k != "one"},
         "mix": mix_of(settings["largest"], given["distinct"], given["requests"], given["seed"]),
         "runs": runs,
     }
-    for _ in range(given["repeats"]):
-        for way in ways:
-            runs.append(run_apart({**settings, "way": way}))
-            # After each way, so that an end in between costs only the one under way.
-            out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-            shown = {key: value for key, value in runs[-1].items() if key != "us_by_size"}
-            sys.stdout.write(json.dumps(shown) + "\n")
-            sys.stdout.flush()
+    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    for run in runs:
+        shown = {key: value for key, value in run.items() if key != "us_by_size"}
+        sys.stdout.write(json.dumps(shown) + "\n")
 
 
 if __name__ == "__main__":

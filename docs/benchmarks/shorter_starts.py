@@ -163,11 +163,10 @@ def together(names: Sequence[str], title: str, note: str) -> str:
     if not records:
         return ""
     said = (
-        "Seconds of installing the table, and of compiling and calling every bucket once by "
-        "`warmup.compile`, without importing and without loading the model: medians, in brackets "
-        "the shortest and the longest. Each start is a process of its own. Warm caches are those "
-        f"that the start before left. Target: together at most {_MOST_TOGETHER} times one after "
-        "the other, with empty caches."
+        "Seconds of compiling and calling every bucket once by `warmup.compile`, after the table "
+        "was installed and the model loaded: medians, in brackets the shortest and the longest. "
+        "Each start is a process of its own. Warm caches are those that the start before left. "
+        f"Target: together at most {_MOST_TOGETHER} times one after the other, with empty caches."
     )
     return "\n\n".join([f"## {title}", said, *map(_ways, records), note])
 
@@ -186,7 +185,9 @@ def _ways(record: Mapping[str, Any]) -> str:
         f"`{case['model']}`, buckets {', '.join(map(str, case['seqlens']))}, policy "
         f"`{case['policy']}`, mode {case['mode'] or 'default'}, dtype {case['dtype'] or 'own'}, "
         f"table {'`' + Path(case['table']).name + '`' if case['table'] else 'none'}; "
-        f"{first['device']}, torch {first['torch']}, {first['threads']} compile threads:"
+        f"{first['device']}, torch {first['torch']}, {first['threads']} compile threads; "
+        f"installing, which imports inductor, took {_median(starts, 'install_seconds', 1)} s, and "
+        f"loading the model {_median(starts, 'load_seconds', 1)} s:"
     )
     rows, ratios = [], {}
     for caches in dict.fromkeys(one["caches"] for one in starts):
