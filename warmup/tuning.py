@@ -72,9 +72,7 @@ def tune_as_is(build: Build, every: Sequence[Inputs], name: str) -> Served:
 
 def _tune_without_repeats(build: Build, every: Sequence[Inputs], name: str) -> Served | None:
     """Tune the model without what repeats in it; None when nothing does, or the rest fails."""
-    from warmup.preparing.repeats import shortened
-
-    with shortened(build.model.module) as left_out:
+    with build.shortened() as left_out:
         if left_out:
             try:
                 return _compile(build, every, name, OnMiss.TUNE)

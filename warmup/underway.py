@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -200,6 +201,15 @@ class Build:
             origin = self.table
             self.table = add_rows(self.path, origin.provenance, origin.policy, before)
 
+    def shortened(self) -> AbstractContextManager[int]:
+        """Leave out the model's layers that repeat while the context is open; its value: how many.
+
+        On a CPU no kernel between products has a row.
+        """
+        from warmup.preparing.repeats import shortened
+
+        return shortened(self.model.module, has_kernels=self.device.type != "cpu")
+
     def reopen(self, keys: Collection[str]) -> None:
         """Let *keys* be tuned once more, though they were tuned now."""
         self._done.difference_update(keys)
@@ -208,13 +218,11 @@ class Build:
         self, every: Sequence[Inputs], sizes: Sequence[Bucket], name: str, *, weights_padded: bool
     ) -> tuple[Served, list[Any], int]:
         """Tune and serve one bucket; return what eager gives too, and how many layers were out."""
-        from warmup.preparing.repeats import shortened
-
         if self._fewer_do.get(weights_padded, False) and not self.all_layers:
             try:
-                with shortened(self.model.module) as left_out:
+                with self.shortened() as left_out:
                     expected = list(map(self._eager, every, sizes))
-                with self._padding(weights_padded), shortened(self.model.module):
+                with self._padding(weights_padded), self.shortened():
                     return tune_as_is(self, every, name), expected, left_out
             except (BuildError, ModelError) as error:
                 logger.info("bucket %s: not run with fewer layers: %s", name, error)

@@ -270,6 +270,7 @@ def facts_of_build(report: dict[str, Any]) -> dict[str, Any]:
         "problems": len(report["problems"]),
         "candidates": len(candidates),
         "bucket_seconds": [round(bucket["seconds"], 3) for bucket in report["buckets"]],
+        "left_out": [bucket["left_out"] for bucket in report["buckets"]],
     }
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from warmup.kinds import check_key
 
-PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/cuda_kernels.py")
+PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
+PROGRAM = str(PROGRAMS / "cuda_kernels.py")
 SCENARIOS = [
     "answered",
     "unanswered",
@@ -353,3 +354,11 @@ def test_a_miss_keeps_what_inductors_cache_has(results: Result) -> None:
     cached = results["cached"]
     assert cached["no row"]["compiled"] == cached["reduced"]["compiled"]
     assert set(cached["no row"]["launched"]) == set(cached["reduced"]["compiled"])
+
+
+def test_five_or_six_layers_ask_what_more_of_them_do(run_program: Run, tmp_path: Path) -> None:
+    """Kernels between the products of equal layers repeat every second layer, not sooner."""
+    found = run_program(tmp_path, str(PROGRAMS / "cuda_layers.py"), "3,4,5,6,7,8,9")
+    assert found["5"] == found["7"] == found["9"] != found["3"]
+    assert found["6"] == found["8"] != found["4"]
+    assert found["5"] != found["6"]

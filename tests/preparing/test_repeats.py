@@ -44,10 +44,10 @@ class Stack(nn.Module):
         return x
 
 
-def kept(model: nn.Module, layers: nn.Module) -> list[int]:
+def kept(model: nn.Module, layers: nn.Module, *, has_kernels: bool = False) -> list[int]:
     """Return the places of what stays of *layers* while *model* is shortened."""
     every = [*layers.children()]
-    with shortened(model) as left_out:
+    with shortened(model, has_kernels=has_kernels) as left_out:
         found = [every.index(layer) for layer in layers.children()]
     assert left_out == len(every) - len(found)
     return found
@@ -58,7 +58,7 @@ def test_the_first_two_and_the_last_of_alike_neighbours_stay() -> None:
     layers = [Layer() for _ in range(5)]
     model, x = Stack(*layers), torch.randn(2, SIZE)
     expected = layers[4](layers[1](layers[0](x)))
-    with shortened(model) as left_out:
+    with shortened(model, has_kernels=False) as left_out:
         assert torch.equal(model(x), expected)
         assert model.layers[2] is layers[4]
     assert left_out == 2
@@ -68,9 +68,24 @@ def test_a_model_is_as_it_was_afterwards() -> None:
     """Its modules and their names are, though what ran meanwhile raised."""
     model = Stack(*(Layer() for _ in range(5)), nn.Sequential(*(Layer() for _ in range(5))))
     before = [*model.named_modules()]
-    with pytest.raises(IndexError), shortened(model):
+    with pytest.raises(IndexError), shortened(model, has_kernels=False):
         model.layers[9]
     assert [*model.named_modules()] == before
+
+
+@pytest.mark.parametrize(
+    ("count", "stay"),
+    [
+        (5, [0, 1, 2, 3, 4]),
+        (6, [0, 1, 2, 3, 4, 5]),
+        (7, [0, 1, 2, 3, 6]),
+        (32, [0, 1, 2, 3, 4, 31]),
+    ],
+)
+def test_with_kernels_between_them_five_or_six_stay(count: int, stay: list[int]) -> None:
+    """Those that are left out are even in number."""
+    model = Stack(*(Layer() for _ in range(count)))
+    assert kept(model, model.layers, has_kernels=True) == stay
 
 
 def test_three_neighbours_stay() -> None:
@@ -89,14 +104,14 @@ def test_neighbours_of_two_kinds_are_two_rows() -> None:
 def test_a_sequential_is_shortened_and_keeps_its_names() -> None:
     """It may be the model itself, and is asked for its modules by name."""
     model = nn.Sequential(*(nn.Linear(SIZE, SIZE) for _ in range(5)))
-    with shortened(model):
+    with shortened(model, has_kernels=False):
         assert [name for name, _ in model.named_children()] == ["0", "1", "4"]
 
 
 def test_lists_in_layers_are_shortened_too() -> None:
     """The experts of a layer are, in each layer that stays."""
     model = Stack(*(Stack(*(Layer() for _ in range(6))) for _ in range(4)))
-    with shortened(model):
+    with shortened(model, has_kernels=False):
         assert [len(layer.layers) for layer in model.layers] == [3, 3, 3]  # type: ignore[union-attr, arg-type]
 
 
@@ -190,7 +205,10 @@ def test_layers_that_stand_in_several_places_stay() -> None:
     again = Stack(*[same] * 5)
     named = Stack(*(Layer() for _ in range(5)))
     named.last = named.layers[-1]
-    with shortened(again) as of_again, shortened(named) as of_named:
+    with (
+        shortened(again, has_kernels=False) as of_again,
+        shortened(named, has_kernels=False) as of_named,
+    ):
         assert [len(again.layers), len(named.layers)] == [5, 4]
     assert (of_again, of_named) == (0, 1)
 
@@ -205,7 +223,7 @@ def test_a_list_that_stands_in_two_places_stays() -> None:
 def test_the_place_of_no_layer_stays() -> None:
     """A list may have gaps, which are nobody's neighbours."""
     model = Stack(*(None for _ in range(5)))
-    with shortened(model) as left_out:
+    with shortened(model, has_kernels=False) as left_out:
         assert len(model.layers) == 5
     assert left_out == 0
 
@@ -215,7 +233,7 @@ def test_padded_layers_are_alike_as_well() -> None:
     model = Stack(*(Layer(size=SIZE - 1) for _ in range(5))).eval()
     groups = find_groups(model).groups
     pad(model, {group: Padding(SIZE) for group in groups})
-    with shortened(model) as left_out:
+    with shortened(model, has_kernels=False) as left_out:
         assert {type(layer.linear) for layer in model.layers} == {PaddedLinear}  # type: ignore[union-attr]
     restore(model)
     assert left_out == 2

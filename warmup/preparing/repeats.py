@@ -1,7 +1,12 @@
-"""Layers that repeat, all but three of a row of them left out for a while. Floor 2.
+"""Layers that repeat, all but a few of a row of them left out for a while. Floor 2.
 
-What alike neighbours ask inductor is what the first, one between two of its kind and the last ask:
-a model of those three asks for the rows of all, and compiles in the time of three.
+What alike neighbours ask of products is what the first, one between two of its kind and the last
+ask: a model of those three asks for the rows of all, and compiles in the time of three.
+
+Kernels that are generated between products want more. Inductor adds what several layers leave on
+the residual stream in one of them, and begins anew after as many additions as a kernel may read: in
+Llama's layers what it reads is the same again after two (torch 2.11 to 2.15, five against thirteen
+layers, six against twelve). So five stay there, or six, and those left out are even in number.
 """
 
 from __future__ import annotations
@@ -17,7 +22,8 @@ from torch import nn
 
 from warmup.preparing.tracing import is_hooked
 
-_KEPT: Final = 3  # the first, one between two of its kind, and the last
+_OF_PRODUCTS: Final = 3  # the first, one between two of its kind, and the last
+_OF_KERNELS: Final = 5  # and one more where an odd number would be left out
 _PLAIN: Final = (
     *(bool, int, float, complex, str, bytes, type(None), Enum, set, frozenset),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
@@ -25,13 +31,15 @@ _PLAIN: Final = (
 
 
 @contextlib.contextmanager
-def shortened(model: nn.Module) -> Iterator[int]:
+def shortened(model: nn.Module, *, has_kernels: bool) -> Iterator[int]:
     """Leave out what repeats in the lists of *model*; its lists are as they were afterwards.
 
     Of more than three neighbours in a `ModuleList` or `Sequential` that are alike, the first two
-    and the last stay. Alike are modules of the same classes, names, plain attributes and sizes,
-    strides and dtypes of tensors; an attribute may also be the module's place in its list. Modules
-    that are watched by a hook or stand in several places stay. The value is how many are left out.
+    and the last stay; where it *has_kernels* between its products that are asked about, five or
+    six, the last among them. Alike are modules of the same classes, names, plain attributes and
+    sizes, strides and dtypes of tensors; an attribute may also be the module's place in its list.
+    Modules that are watched by a hook or stand in several places stay. The value is how many are
+    left out.
     """
     shared = _shared(model)
     before = {
@@ -40,7 +48,10 @@ def shortened(model: nn.Module) -> Iterator[int]:
         if isinstance(one, nn.ModuleList | nn.Sequential)
         if one not in shared and not is_hooked(one)
     }
-    kept = {one: _kept([*modules.values()], shared) for one, modules in before.items()}
+    kept = {
+        one: _kept([*modules.values()], shared, has_kernels=has_kernels)
+        for one, modules in before.items()
+    }
     try:
         for one, places in kept.items():
             vars(one)["_modules"] = _part(one, places)
@@ -61,7 +72,9 @@ def _shared(model: nn.Module) -> set[nn.Module]:
     return {one for one, count in places.items() if count > 1}
 
 
-def _kept(layers: Sequence[nn.Module | None], shared: set[nn.Module]) -> list[int]:
+def _kept(
+    layers: Sequence[nn.Module | None], shared: set[nn.Module], *, has_kernels: bool
+) -> list[int]:
     """Return the places of those of *layers* that stay."""
     runs: list[list[int]] = []
     for place, layer in enumerate(layers):
@@ -70,11 +83,11 @@ def _kept(layers: Sequence[nn.Module | None], shared: set[nn.Module]) -> list[in
             runs[-1].append(place)
         else:
             runs.append([place])
-    return [
-        place
-        for run in runs
-        for place in (run if len(run) <= _KEPT else (*run[: _KEPT - 1], run[-1]))
-    ]
+    stay = []
+    for run in runs:
+        most = _OF_KERNELS + (len(run) - _OF_KERNELS) % 2 if has_kernels else _OF_PRODUCTS
+        stay += run if len(run) <= most else [*run[: most - 1], run[-1]]
+    return stay
 
 
 def _is_like(
