@@ -111,8 +111,7 @@ def _facts(record: Mapping[str, Any]) -> str:
         f"`{settings['model']}`, buckets {settings['buckets'].replace(',', ', ')}, table {table}; "
         f"{at['device']}, torch {at['torch']}, triton {at['triton'] or 'none'}, "
         f"{record['created'][:10]}; {len(mix)} requests of {len(sizes)} sizes{listed}, served in "
-        f"{settings['rounds']} rounds in which the ways take turns; each is a process of its own, "
-        "started with empty caches:"
+        f"{settings['rounds']} rounds; each way is a process of its own, started with empty caches:"
     )
 
 

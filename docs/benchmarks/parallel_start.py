@@ -5,8 +5,9 @@
 
 Each start is a process of its own. It begins with empty caches, and once more over those it left.
 It installs the table, loads the model, and compiles and calls every bucket once; seconds are those
-of the last, and the others stand beside them. The ways take turns, and the median of the rounds
-counts.
+of the last, and the others stand beside them. *Pause* stands for more to load than this model has:
+the process sleeps as long before it compiles, while inductor's workers start. The ways take turns,
+and the median of the rounds counts.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MARK = "RESULT "
 def start(case: dict[str, Any]) -> dict[str, Any]:
     """Start once, in this process."""
     import torch
+    from torch._inductor.async_compile import AsyncCompile
 
     import warmup
     from warmup.bucket import Bucket, parse_inputs
@@ -43,6 +45,9 @@ def start(case: dict[str, Any]) -> dict[str, Any]:
     if case["table"]:  # first, as a server does: inductor's workers start while the model is loaded
         handle = warmup.install(case["table"], device=case["device"])
     installed = time.perf_counter()
+    workers_ready: list[float] = []
+    if (workers := AsyncCompile._ready_future) is not None:
+        workers.add_done_callback(lambda _: workers_ready.append(time.perf_counter()))
     device = resolve_device(case["device"])
     loaded = load_model(case["model"])
     dtype = parse_dtype(case["dtype"], "dtype") if case["dtype"] else None
@@ -56,6 +61,7 @@ def start(case: dict[str, Any]) -> dict[str, Any]:
     dims = find_dims(model, make, Bucket((("seqlen", sizes[-1]),)))
     if device.type == "cuda":
         torch.cuda.synchronize()
+    time.sleep(case["pause"])
     with connect().count_benchmarks() as sites, torch.no_grad():
         ready = time.perf_counter()
         served = warmup.compile(
@@ -80,6 +86,8 @@ def start(case: dict[str, Any]) -> dict[str, Any]:
         "seconds": round(seconds, 3),
         "install_seconds": round(installed - began, 3),
         "load_seconds": round(ready - installed, 3),
+        # How long after that inductor's workers were ready; None if they were not, or are not used.
+        "workers_after_seconds": round(workers_ready[0] - ready, 3) if workers_ready else None,
         "benchmarks": sum(sites.values()),
         "artifacts": dict(report.artifacts),
         "recompiles": report.recompiles,
@@ -159,6 +167,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between load and compile")
     parser.add_argument("--empty-only", action="store_true", help="no second start")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--case", help=argparse.SUPPRESS)
@@ -170,7 +179,7 @@ def main() -> None:
     if asked.case:
         sys.stdout.write(MARK + json.dumps(start(json.loads(asked.case))) + "\n")
         return
-    names = ("model", "inputs", "table", "policy", "mode", "device", "dtype")
+    names = ("model", "inputs", "table", "policy", "mode", "device", "dtype", "pause")
     case = {name: getattr(asked, name) for name in names}
     case["seqlens"] = [int(size) for size in asked.seqlens.split(",")]
     starts = compare(case, asked.rounds, CACHES[:1] if asked.empty_only else CACHES)

@@ -187,7 +187,7 @@ def _ways(record: Mapping[str, Any]) -> str:
         f"table {'`' + Path(case['table']).name + '`' if case['table'] else 'none'}; "
         f"{first['device']}, torch {first['torch']}, {first['threads']} compile threads; "
         f"installing, which imports inductor, took {_median(starts, 'install_seconds', 1)} s, and "
-        f"loading the model {_median(starts, 'load_seconds', 1)} s:"
+        f"loading the model {_median(starts, 'load_seconds', 1)} s{_pause(case)}:"
     )
     rows, ratios = [], {}
     for caches in dict.fromkeys(one["caches"] for one in starts):
@@ -208,6 +208,11 @@ def _ways(record: Mapping[str, Any]) -> str:
         f"{at_most(ratios.get(_EMPTY), _MOST_TOGETHER)}.{others}"
     )
     return "\n\n".join([facts, grid(_WAY_HEAD, rows), said])
+
+
+def _pause(case: Mapping[str, Any]) -> str:
+    pause = case.get("pause", 0)
+    return f", {pause:g} s of it a pause that stands for more to load" if pause else ""
 
 
 def _way(starts: Sequence[_Start]) -> Sequence[Any]:
