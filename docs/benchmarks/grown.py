@@ -1,6 +1,6 @@
 """Section of the benchmark page about growth with layers and buckets; `render.py` puts it there.
 
-It takes one file of `growth.py` and returns Markdown, empty without the file.
+It takes files of `growth.py`, one for each machine, and returns Markdown, empty without a file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from warmup.charts.chart import Chart, Series, draw
 
 _STARTS = ("table", "default")
 _MOST_BUILD = 1.3  # times the seconds of two layers
-_CHARTS = "growth"
 _MIB = 2**20
 
 _Cell = Mapping[str, Any]
@@ -36,7 +35,7 @@ def growth(name: str, title: str, note: str) -> str:
         parts.append(grid(_STEP_HEAD, steps))
     if builds:
         parts.append(grid(_BUILD_HEAD, [_build(one, builds) for one in builds]))
-    return "\n\n".join(filter(None, [*parts, note, charts(_CHARTS)]))
+    return "\n\n".join(filter(None, [*parts, note, charts(name)]))
 
 
 def draw_charts(name: str) -> None:
@@ -53,7 +52,7 @@ def draw_charts(name: str) -> None:
         ("memory", "Largest resident memory", "MiB", lambda one: one["resident_bytes"] / _MIB),
     )
     for ending, said, unit, value in wanted:
-        draw(_chart(record, said, unit, value), CHARTS / f"{_CHARTS}-{ending}")
+        draw(_chart(record, said, unit, value), CHARTS / f"{name}-{ending}")
 
 
 def _chart(record: Mapping[str, Any], said: str, unit: str, value: _Value) -> Chart:
@@ -77,6 +76,7 @@ def _chart(record: Mapping[str, Any], said: str, unit: str, value: _Value) -> Ch
             for kind, buckets in lines
         ),
         kind="lines",
+        gap="not measured",
         log=True,
         note=f"{machine['device']['name']}, torch {machine['torch']}, "
         f"triton {machine['triton'] or 'none'}, {record['cells'][0]['created'][:10]}",

@@ -132,6 +132,10 @@ CLASSES = [
     for part in (1, 2)
 ]
 PARALLEL = ["parallel-h200", "parallel-swiglu-h200"]
+GROWTH = {
+    "growth-h200": "H200: more layers, more buckets",
+    "growth-cpu": "CPU: more layers, more buckets",
+}
 SHAPES = ["shapes-llama-h200", "shapes-swiglu-h200"]
 NOTES = json.loads((HERE / "notes.json").read_text(encoding="utf-8"))
 
@@ -176,7 +180,7 @@ def page() -> str:
         proof.two_builds(
             "two-builds-llama-h200", "H200: the Llama table, built twice", NOTES["twice"]
         ),
-        grown.growth("growth-h200", "H200: more layers, more buckets", NOTES["growth"]),
+        *(grown.growth(name, title, NOTES[name]) for name, title in GROWTH.items()),
         proof.bad_candidates(
             "bad-candidates-h200", "H200: candidates that misbehave", NOTES["bad"]
         ),
@@ -190,7 +194,8 @@ def main() -> None:
     if "--check" in sys.argv:
         sys.exit(0 if target.read_text(encoding="utf-8") == page() else 1)
     winners.draw_charts(CLASSES)
-    grown.draw_charts("growth-h200")
+    for name in GROWTH:
+        grown.draw_charts(name)
     mixes.draw_charts(SHAPES)
     target.write_text(page(), encoding="utf-8")
 

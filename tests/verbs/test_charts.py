@@ -79,7 +79,9 @@ def test_values_are_written_and_a_missing_one_says_that_it_failed(tmp_path: Path
 
 def test_lines_have_a_gap_where_a_value_is_missing(tmp_path: Path) -> None:
     """The legend says what the gap is, and no value is written for it."""
-    words = drawn(replace(_CHART, kind="lines", reference=None), tmp_path)
+    lines = replace(_CHART, kind="lines", reference=None)
+    assert "liger (gap: not measured)" in drawn(replace(lines, gap="not measured"), tmp_path)
+    words = drawn(lines, tmp_path)
     assert "liger (gap: failed)" in words
     assert {"1234", "1500", "2345"} <= set(words)
     assert "failed" not in words

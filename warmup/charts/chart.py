@@ -31,6 +31,7 @@ class Chart:
 
     ``subtitle`` says what better is, the axis labels have the units, ``reference`` is a horizontal
     line with its name, and ``note`` is the line at the bottom: machine, versions, date.
+    ``gap`` says what it is when a line has no value.
     """
 
     title: str
@@ -43,6 +44,7 @@ class Chart:
     reference: tuple[str, float] | None = None
     log: bool = False
     note: str = ""
+    gap: str = "failed"
 
 
 def draw(chart: Chart, path: Path) -> tuple[Path, Path]:

@@ -147,7 +147,7 @@ def _lines(chart: Chart, axes: Axes) -> Iterator[Mark]:
         axes.plot(
             list(_places(chart)),
             _numbers(series, chart),
-            label=f"{series.name} (gap: failed)" if None in series.values else series.name,
+            label=f"{series.name} (gap: {chart.gap})" if None in series.values else series.name,
             color=_COLOURS[colour],
             linestyle=_DASHES[turn % len(_DASHES)],
             linewidth=2.2,
