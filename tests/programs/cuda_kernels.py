@@ -29,11 +29,9 @@ fake_gpu.pretend()
 from torch._inductor import config  # noqa: E402  after the device is pretended
 from torch._inductor.async_compile import AsyncCompile  # noqa: E402
 from torch._inductor.codecache import PyCodeCache  # noqa: E402
-from torch._inductor.debug import DebugContext  # noqa: E402
-from torch._inductor.graph import GraphLowering  # noqa: E402
+from torch._inductor.decomposition import select_decomp_table  # noqa: E402
 from torch._inductor.runtime.runtime_utils import cache_dir  # noqa: E402
 from torch._inductor.utils import fresh_cache  # noqa: E402
-from torch._inductor.virtualized import V  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
@@ -118,21 +116,10 @@ def generate(device: int, *, backwards: bool = False, **options: Any) -> Kernels
             for name, _ in parts
             for shape in SHAPES[name]
         ]
-        table = torch._inductor.decomposition.select_decomp_table()
-        graph = make_fx(compute, decomposition_table=table)(*inputs)
+        graph = make_fx(compute, decomposition_table=select_decomp_table())(*inputs)
     with config.patch({"fx_graph_cache": False, "compile_threads": 1, **options}):
-        lowering = GraphLowering(graph, example_inputs=inputs, is_inference=True, shape_env=shapes)
-        with (
-            V.set_graph_handler(lowering),
-            V.set_fake_mode(mode),
-            V.set_debug_handler(DebugContext()),
-        ):
-            lowering.run(*inputs)
-            code: Any = lowering.codegen()[0]
-    return {
-        _part_of(source): Kernel(name, source)
-        for name, source in KERNEL.findall(getattr(code, "value", code))
-    }
+        code = fake_gpu.generate(graph, inputs, mode, shapes)
+    return {_part_of(source): Kernel(name, source) for name, source in KERNEL.findall(code)}
 
 
 def _part_of(source: str) -> str:

@@ -42,10 +42,8 @@ models = {count: nn.Sequential(*(Layer() for _ in range(count))) for count in co
 fake_gpu.pretend()
 
 from torch._inductor.async_compile import size_hints_regex  # noqa: E402  after it is pretended
-from torch._inductor.debug import DebugContext  # noqa: E402
 from torch._inductor.decomposition import select_decomp_table  # noqa: E402
 from torch._inductor.fx_passes.post_grad import post_grad_passes  # noqa: E402
-from torch._inductor.graph import GraphLowering  # noqa: E402
 from torch._inductor.virtualized import V  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
@@ -74,15 +72,7 @@ def generate(model: nn.Module) -> str:
         graph = make_fx(call, decomposition_table=select_decomp_table())(*inputs)
     with V.set_fake_mode(mode):
         post_grad_passes(graph, is_inference=True)
-    lowering = GraphLowering(graph, example_inputs=inputs, is_inference=True, shape_env=shapes)
-    with (
-        V.set_graph_handler(lowering),
-        V.set_fake_mode(mode),
-        V.set_debug_handler(DebugContext()),
-    ):
-        lowering.run(*inputs)
-        code = lowering.codegen()[0]
-    return str(getattr(code, "value", code))
+    return fake_gpu.generate(graph, inputs, mode, shapes)
 
 
 def keys_in(code: str) -> set[str]:

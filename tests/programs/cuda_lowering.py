@@ -26,9 +26,7 @@ fake_gpu.pretend()
 
 from torch._inductor import config, select_algorithm  # noqa: E402  after the device is pretended
 from torch._inductor.choices import InductorChoices  # noqa: E402
-from torch._inductor.debug import DebugContext  # noqa: E402
 from torch._inductor.fx_passes.post_grad import post_grad_passes  # noqa: E402
-from torch._inductor.graph import GraphLowering  # noqa: E402
 from torch._inductor.virtualized import V  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
@@ -113,15 +111,7 @@ def lower(case: dict[str, Any]) -> tuple[str, ShapeEnv]:
     graph, inputs, shapes, mode = make_graph(case)
     settings = {"max_autotune_gemm": True, "fx_graph_cache": False, "compile_threads": 1}
     with config.patch(settings):
-        lowering = GraphLowering(graph, example_inputs=inputs, is_inference=True, shape_env=shapes)
-        with (
-            V.set_graph_handler(lowering),
-            V.set_fake_mode(mode),
-            V.set_debug_handler(DebugContext()),
-        ):
-            lowering.run(*inputs)
-            code = lowering.codegen()[0]
-    return getattr(code, "value", code), shapes
+        return fake_gpu.generate(graph, inputs, mode, shapes), shapes
 
 
 def rows_apart(code: str) -> dict[str, list[int]]:

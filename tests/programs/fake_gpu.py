@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,6 +102,26 @@ def spell(config: Any) -> str:
 
     spelled: Any = triton_config_to_hashable(config)
     return ",".join(f"{name}={value}" for name, value in sorted(spelled))
+
+
+def generate(graph: Any, inputs: Sequence[Any], mode: Any, shapes: Any) -> str:
+    """Return the code that inductor lowers, schedules and generates for an FX graph.
+
+    *mode* and *shapes* are the FakeTensorMode and the ShapeEnv that *inputs* were made with.
+    """
+    from torch._inductor.debug import DebugContext
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.virtualized import V
+
+    lowering = GraphLowering(graph, example_inputs=inputs, is_inference=True, shape_env=shapes)
+    with (
+        V.set_graph_handler(lowering),
+        V.set_fake_mode(mode),
+        V.set_debug_handler(DebugContext()),
+    ):
+        lowering.run(*inputs)
+        code = lowering.codegen()[0]
+    return str(getattr(code, "value", code))
 
 
 def pretend_launches(
