@@ -64,8 +64,8 @@ def build(
     sizes down to the bucket before it too, in one graph, which is compared with eager at its lower
     end and in the middle as well. Each finished problem is on disk before the next one starts. In
     each run of a bucket the model, compiled from the table alone, is compared with eager. Where
-    layers repeat and the first bucket shows that three of them ask for the rows of all, the others
-    are run with those three, unless *all_layers*. With *bundle* the kernels that serving compiles
+    layers repeat and the first bucket shows that a few of them ask for the rows of all, the others
+    are run with those few, unless *all_layers*. With *bundle* the kernels that serving compiles
     are written beside the table, see `packing`; with *bundle_graphs*, the mode of the server's
     torch.compile, its graphs too.
 

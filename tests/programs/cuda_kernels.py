@@ -14,7 +14,6 @@ import json
 import math
 import os
 import pickle
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -43,7 +42,6 @@ from warmup.inductor import connect  # noqa: E402
 from warmup.lookup import Lookup, OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
-KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)
 SHAPES = {
     "transpose": ((512, 768), (768, 512)),
     "add": ((1024, 1024), (1024, 1024)),
@@ -119,7 +117,7 @@ def generate(device: int, *, backwards: bool = False, **options: Any) -> Kernels
         graph = make_fx(compute, decomposition_table=select_decomp_table())(*inputs)
     with config.patch({"fx_graph_cache": False, "compile_threads": 1, **options}):
         code = fake_gpu.generate(graph, inputs, mode, shapes)
-    return {_part_of(source): Kernel(name, source) for name, source in KERNEL.findall(code)}
+    return {_part_of(source): Kernel(name, source) for name, source in fake_gpu.kernels_in(code)}
 
 
 def _part_of(source: str) -> str:

@@ -51,7 +51,6 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.inductor.kernels import describe_kernel  # noqa: E402
 
-KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)
 SIGNATURE = re.compile(r"'signature': (\{.*?\})")
 
 
@@ -78,7 +77,7 @@ def generate(model: nn.Module) -> str:
 def keys_in(code: str) -> set[str]:
     """Return the keys of the kernels in *code*."""
     found = set()
-    for name, source in KERNEL.findall(code):
+    for name, source in fake_gpu.kernels_in(code):
         sizes, signature = size_hints_regex.search(source), SIGNATURE.search(source)
         assert sizes is not None
         assert signature is not None

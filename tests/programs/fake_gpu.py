@@ -7,6 +7,7 @@ device); `pretend_launches` stands for the rest: loading, launching and timing a
 from __future__ import annotations
 
 import functools
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from warmup.method import Method
 from warmup.samples import Samples
 from warmup.trial import Outcome
 
+_KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)
 NAME = "NVIDIA H100 80GB HBM3"
 _FACTS = {
     "major": 9,
@@ -122,6 +124,11 @@ def generate(graph: Any, inputs: Sequence[Any], mode: Any, shapes: Any) -> str:
         lowering.run(*inputs)
         code = lowering.codegen()[0]
     return str(getattr(code, "value", code))
+
+
+def kernels_in(code: str) -> list[tuple[str, str]]:
+    """Return name and source of each Triton kernel in *code* that inductor generated."""
+    return _KERNEL.findall(code)
 
 
 def pretend_launches(
