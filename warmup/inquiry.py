@@ -104,7 +104,9 @@ def challengers(
     """Return the candidates that may be faster than *library* in *region*, fastest alone first.
 
     *whole_us* is the time of the region with *library*. What it holds beside the product is all
-    that a candidate can save; another product in it is saved by none.
+    that a candidate can save; another product in it is saved by none. What the others take is a
+    guess: where *library* itself would be left out by it, they take less, and it is not used. Who
+    is faster alone than *library* is never left out, whatever the device did between the trials.
     """
     alone = {timing.winner: timing.time_us for timing in bare.timings}
     library_us = alone.get(library)
@@ -112,6 +114,8 @@ def challengers(
     if whole_us is not None and library_us is not None:
         others_us = library_us * sum(region.flops[1:]) / region.flops[0]
         limit_us = whole_us - _SIBLING_SHARE * others_us
+        if limit_us <= library_us:
+            limit_us = max(whole_us, library_us)
     timed = [
         (time_us, str(winner), winner)
         for winner, time_us in alone.items()

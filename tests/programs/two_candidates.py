@@ -4,8 +4,8 @@
     python two_candidates.py FD                                        is the child program
 
 Beside torch's own there is ``slow_mm``, which multiplies ten times; with TWINS in the environment
-there are ``one_mm`` and ``other_mm`` instead, which multiply once as it does. With RANGE the rows
-are those of ranges.
+there are ``one_mm`` and ``other_mm`` instead, which multiply once as it does, and all challenge
+torch's own, whatever their times alone say. With RANGE the rows are those of ranges.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch._inductor.select_algorithm import ExternKernelChoice
 
 from warmup import trialing, tuner
 from warmup.building import build
+from warmup.choice import Tuned, Winner
 from warmup.measuring.process import TrialProcess
 
 
@@ -72,6 +73,12 @@ def main() -> None:
         return made
 
     tuner.make_tuner = make_tuner
+    if "TWINS" in os.environ:
+
+        def everyone(bare: Tuned, library: Winner, *_: object) -> list[Winner]:
+            return [timing.winner for timing in bare.timings if timing.winner != library]
+
+        tuner.challengers = everyone
     policy = "range" if "RANGE" in os.environ else "exact"
     report = build(model, seqlens=seqlens, out=out, fused_top_k=int(top_k), policy=policy)
     rows = {
