@@ -8,8 +8,8 @@ each way has served every size once, in the order of the mix: what it compiles o
 counted apart from what it does afterwards, which should be nothing. A request is timed from the
 call until the device is done with it. One process starts when the one before is ready; then all
 stay, and the mix is served in rounds: each way once, beginning with another one each time, so that
-what the machine does besides meets all of them. A way that is not ready when the *limit* is over is
-left out.
+what the machine does besides meets all of them. A way that is not ready when the *limit* is over,
+or that ends before the others, is left out, and the results say why.
 
 - `eager`: uncompiled.
 - `dynamic-smallest`, `dynamic-largest`: plain torch.compile in mode max-autotune-no-cudagraphs with
@@ -206,8 +206,9 @@ class Way:
     def ask(self) -> dict[str, Any]:
         """Serve the mix once more and return what it took; errors as `hear`."""
         assert self._process.stdin is not None
-        self._process.stdin.write("round\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which is heard next
+            self._process.stdin.write("round\n")
+            self._process.stdin.flush()
         return self.hear()
 
     def end(self) -> dict[str, Any]:
@@ -223,23 +224,32 @@ class LeftOutError(Exception):
 
 def measure(settings: dict[str, Any], ways: list[str], until: float) -> list[dict[str, Any]]:
     """Serve in every way and return what each took, in the order of *ways*."""
-    failed: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
     ready: list[Way] = []
+
+    def hear(way: Way, listen: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        try:
+            return listen()
+        except LeftOutError as error:
+            runs.append({"way": way.name, "failed": str(error)})
+            return None
+
     with contextlib.ExitStack() as folders:
         for name in ways:
             folder = folders.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
             way = Way({**settings, "way": name}, folder)
-            try:
-                sys.stderr.write(f"{name}: {way.hear(max(until - time.monotonic(), 0))}\n")
-            except LeftOutError as error:
-                failed.append({"way": name, "failed": str(error)})
-            else:
+            said = hear(way, partial(way.hear, max(until - time.monotonic(), 0)))
+            sys.stderr.write(f"{name}: {said}\n")
+            if said is not None:
                 ready.append(way)
         for number in range(settings["rounds"]):
-            for place in range(len(ready)):
-                way = ready[(number + place) % len(ready)]
-                sys.stderr.write(f"{way.name}: {way.ask()}\n")
-        runs = [way.end() for way in ready] + failed
+            first = number % max(len(ready), 1)
+            for way in [*ready[first:], *ready[:first]]:
+                said = hear(way, way.ask)
+                sys.stderr.write(f"{way.name}: {said}\n")
+                if said is None:
+                    ready.remove(way)
+        runs += filter(None, [hear(way, way.end) for way in ready])
     return sorted(runs, key=lambda run: ways.index(run["way"]))
 
 
