@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from warmup.weight import Structure, winner_of
 
 Weighed = tuple[Path, dict[str, Any]]
 MakeRow = Callable[..., Row]
+PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "weigh_ranges.py"
 STRUCTURE = Structure(inputs=(64,), features=99, outputs=(), dtype="bf16", biases=(True,))
 AS_IS, PADDED = winner_of(STRUCTURE, 99), winner_of(STRUCTURE, 104)
 
@@ -85,3 +87,14 @@ def test_a_build_tells_what_it_padded(weighed: Weighed) -> None:
         "groups of weights padded: 1, 0.0 MiB more (1.01%)",
         "head: 99 features padded to 100",
     ]
+
+
+def test_where_a_range_is_served_padding_is_weighed_for_the_range(
+    run_once: Callable[..., tuple[Path, str]], variables: dict[str, str], head: str
+) -> None:
+    """No row is tuned for its end alone, and the padded runs find theirs tuned already."""
+    _, said = run_once("weighed-ranges", str(PROGRAM), head, "table.json", **variables)
+    found = json.loads(said)
+    sizes = {word for key in found["keys"] for word in key.split() if word.startswith("m=")}
+    assert sizes == {"m=1", "m=2..8"}
+    assert [found["tuned"][f"seqlen={size}, weights padded"] for size in ("1", "2..8")] == [0, 0]

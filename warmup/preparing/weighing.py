@@ -19,6 +19,7 @@ from warmup.choice import Flag, Row, Tuned, Winner
 from warmup.errors import BuildError, OutputMismatchError, warmup_error_in
 from warmup.events import Emitter
 from warmup.inductor.live import compile_model, empty_caches
+from warmup.inductor.ranges import mark_range
 from warmup.kinds import kind_of
 from warmup.lookup import Lookup, OnMiss
 from warmup.preparing.groups import Group, Left, find_groups
@@ -144,8 +145,8 @@ def _quickest(build: Build, group: Group, wanted: Iterable[Dim]) -> int:
 def _contest(build: Build, group: Group, m: Dim, sizes: Sequence[int], on_miss: OnMiss) -> Tuned:
     """Return how stand-ins of *group* padded to each of *sizes* compare for *m* rows.
 
-    Each is compiled as it would be served: tuned now or from the table, or with the library's
-    kernels alone, as *on_miss* says.
+    Each is compiled as it would be served, for all of *m* where that is a range, and timed at its
+    upper end: tuned now or from the table, or with the library's kernels alone, as *on_miss* says.
 
     Raises:
         BuildError: one failed.
@@ -159,7 +160,7 @@ def _contest(build: Build, group: Group, m: Dim, sizes: Sequence[int], on_miss: 
     calls: dict[Winner, Callable[[int], object]] = {}
     with build.attached(lookup, on_miss), empty_caches(), torch.no_grad():
         for size in sizes:
-            calls[winner_of(structure, size)] = _call(build, group, _most(m), size)
+            calls[winner_of(structure, size)] = _call(build, group, m, size)
         key, own = structure.key(m), winner_of(structure, structure.features)
         tuned = build.tuner.contest(key, own, calls)
     times = {} if tuned is None else _times(tuned)
@@ -168,13 +169,16 @@ def _contest(build: Build, group: Group, m: Dim, sizes: Sequence[int], on_miss: 
     return tuned
 
 
-def _call(build: Build, group: Group, m: int, size: int) -> Callable[[int], object]:
+def _call(build: Build, group: Group, m: Dim, size: int) -> Callable[[int], object]:
     torch.manual_seed(build.table.policy.seed)
-    standin = make_standin(group, m, build.device)
+    standin = make_standin(group, _most(m), build.device)
     try:
         expected = standin.module(*standin.inputs)
         if size != group.structure.features:
             pad(standin.module, {standin.group: Padding(size)})
+        if not m.is_static and m.low > 1:  # one row would be an artifact of its own
+            for given in standin.inputs:
+                mark_range(given, 0, m.low, _most(m))
         compiled = compile_model(standin.module)
         found = compiled(*standin.inputs)
     except Exception as error:

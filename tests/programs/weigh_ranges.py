@@ -1,0 +1,29 @@
+"""Build a table of ranges of a model whose weights are found to be faster padded.
+
+    python weigh_ranges.py model.py:Head TABLE.json
+
+Prints as JSON the keys of the table, and how many rows each run of a bucket tuned.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import warmup
+from warmup.preparing import weighing
+
+
+def main() -> None:
+    """Build it for 1 and for 2 to 8 rows."""
+    model, table = sys.argv[1:]
+    weighing._pays = lambda *_: True  # timings decide no test
+    report = warmup.build(
+        model, seqlens="8", out=table, device="cpu", pad_weights=True, policy="range"
+    )
+    tuned = {bucket.name: bucket.tuned for bucket in report.buckets}
+    sys.stdout.write(json.dumps({"keys": sorted(report.table.rows), "tuned": tuned}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
