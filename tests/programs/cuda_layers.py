@@ -8,9 +8,7 @@ each added to the residual stream. The keys of the kernels are printed as JSON b
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 import sys
 from typing import Any
 
@@ -41,17 +39,14 @@ counts = [int(word) for word in sys.argv[1].split(",")]
 models = {count: nn.Sequential(*(Layer() for _ in range(count))) for count in counts}
 fake_gpu.pretend()
 
-from torch._inductor.async_compile import size_hints_regex  # noqa: E402  after it is pretended
-from torch._inductor.decomposition import select_decomp_table  # noqa: E402
+from torch._inductor.decomposition import select_decomp_table  # noqa: E402  after it is pretended
 from torch._inductor.fx_passes.post_grad import post_grad_passes  # noqa: E402
 from torch._inductor.virtualized import V  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
-from warmup.inductor.kernels import describe_kernel  # noqa: E402
-
-SIGNATURE = re.compile(r"'signature': (\{.*?\})")
+from warmup.inductor.kernels import read_kernel  # noqa: E402
 
 
 def generate(model: nn.Module) -> str:
@@ -76,15 +71,9 @@ def generate(model: nn.Module) -> str:
 
 def keys_in(code: str) -> set[str]:
     """Return the keys of the kernels in *code*."""
-    found = set()
-    for name, source in fake_gpu.kernels_in(code):
-        sizes, signature = size_hints_regex.search(source), SIGNATURE.search(source)
-        assert sizes is not None
-        assert signature is not None
-        _, _, body = source.partition("@triton.jit\n")
-        words = (ast.literal_eval(one[1]) for one in (sizes, signature))
-        found.add(describe_kernel(name, *words, body).key)
-    return found
+    read = [read_kernel(name, source) for name, source in fake_gpu.kernels_in(code)]
+    assert all(read)
+    return {one[0].key for one in read if one is not None}
 
 
 asked = {count: sorted(keys_in(generate(model))) for count, model in models.items()}

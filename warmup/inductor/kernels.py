@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+from torch._inductor.async_compile import size_hints_regex
 from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import NoTritonConfigsError
 
@@ -14,6 +17,7 @@ from warmup.inductor.configs import same_config
 from warmup.kernel import LaunchProblem
 
 _OFFERED: Final = "_warmup_offered"
+_SIGNATURE: Final = re.compile(r"'signature': (\{.*?\})")
 _NONE_LOADED: Final = "No valid triton configs"
 _TUNABLE: Final = frozenset(  # of the others coordinate descent leaves the config alone
     {
@@ -38,6 +42,23 @@ def describe_kernel(name: str, sizes: Any, signature: Any, code: str) -> LaunchP
         str(kind).replace(" ", "") for kind in signature.values() if str(kind) != "constexpr"
     ]
     return LaunchProblem.of(name, sizes if isinstance(sizes, dict) else None, arguments, code)
+
+
+def read_kernel(name: str, source_code: str) -> tuple[LaunchProblem, str, str] | None:
+    """Return the problem of a kernel that inductor generated, its size hints as text, and its code.
+
+    None where *source_code*, as inductor sends it to a compile worker, has no size hints.
+
+    Raises:
+        ProblemError: no key can spell it.
+        SyntaxError, ValueError: its size hints or its signature are no plain values.
+    """
+    sizes, signature = size_hints_regex.search(source_code), _SIGNATURE.search(source_code)
+    _, marker, code = source_code.partition("@triton.jit\n")
+    if sizes is None or signature is None or not marker:
+        return None
+    words = ast.literal_eval(sizes[1]), ast.literal_eval(signature[1])
+    return describe_kernel(name, *words, code), sizes[1], code
 
 
 def key_of(kernel: Any) -> str | None:

@@ -13,13 +13,12 @@ times them all at the kernel's first call, in every mode (runtime/triton_heurist
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from torch._inductor import config as inductor_config
-from torch._inductor.async_compile import AsyncCompile, size_hints_regex
+from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import (
@@ -39,13 +38,13 @@ from warmup.inductor.configs import (
 from warmup.inductor.kernels import (
     call_of,
     descends,
-    describe_kernel,
     is_known,
     keep,
     key_of,
     loads,
     named,
     offered_configs,
+    read_kernel,
     settle,
     spills,
     was_tuned,
@@ -54,7 +53,6 @@ from warmup.inductor.patches import Patches
 from warmup.inductor.port import Answers
 
 _REJECTED: Final = MissReason.CHOICE_REJECTED
-_SIGNATURE = re.compile(r"'signature': (\{.*?\})")
 _BLOCK_ARGUMENT = re.compile(r"(\w+)\s*:\s*tl\.constexpr")
 
 
@@ -109,22 +107,14 @@ class LaunchConfigs:
         Before torch 2.15 that table forgets everything but block sizes, so a row with more is left
         to `precompile`.
         """
-        sizes, signature = size_hints_regex.search(source_code), _SIGNATURE.search(source_code)
-        _, marker, code = source_code.partition("@triton.jit\n")
-        if sizes is None or signature is None or not marker:
-            return {}
         try:
-            problem = describe_kernel(
-                kernel_name,
-                ast.literal_eval(sizes[1]),
-                ast.literal_eval(signature[1]),
-                code,
-            )
-            answer = self._answers.find(problem.key)
+            read = read_kernel(kernel_name, source_code)
+            answer = None if read is None else self._answers.find(read[0].key)
         except (ProblemError, SyntaxError, ValueError):
             return {}
-        if not isinstance(answer, Winner):
+        if read is None or not isinstance(answer, Winner):
             return {}
+        _, sizes, code = read
         kwargs = dict(answer.kwargs)
         blocks = {name for name in kwargs if is_block(name)}
         taken = set(_BLOCK_ARGUMENT.findall(code.partition("):")[0]))
@@ -132,7 +122,7 @@ class LaunchConfigs:
             return {}
         if judge(answer, None) is not None:
             return {}
-        return {generate_lookup_hash_from_source_code(sizes[1], code): kwargs}
+        return {generate_lookup_hash_from_source_code(sizes, code): kwargs}
 
     # -- in this process -----------------------------------------------------------------------
 
