@@ -74,11 +74,12 @@ class BuildReport:
     ``timings`` holds every candidate of the problems tuned now.
 
     A build from a list of problems has ``known``, the keys that the table had already, and
-    ``not_rebuilt``, those that it could not tune and why. ``not_tuned`` are keys without a row,
-    because no candidate could be measured, and why; ``not_fused`` are keys whose row was measured
-    without what follows the product, and why. ``prepared`` says which weights were padded for the
-    second time, None when that was not asked for. ``peaks`` are those that rates were held against,
-    None on a CPU. ``bundle`` is what was packed, None when it was not asked for.
+    ``not_rebuilt``, those that it could not tune and why. ``not_tuned`` are keys of which no
+    candidate could be measured, and why: they have no row, or the one that they had; ``not_fused``
+    are keys whose row was measured without what follows the product, and why. ``prepared`` says
+    which weights were padded for the second time, None when that was not asked for. ``peaks`` are
+    those that rates were held against, None on a CPU. ``bundle`` is what was packed, None when it
+    was not asked for.
     """
 
     path: Path

@@ -43,8 +43,8 @@ class Tuner:
 
     ``tolerance`` is the largest relative L2 error against the reference, by dtype of the output.
     ``options`` are those of inductor that serving shares. ``not_tuned`` says, by key, why a
-    question has no row, and ``library_rows`` holds what is served in its place; ``not_fused`` says
-    why a row was measured without what follows the product.
+    question was given up, and ``library_rows`` holds what is served where it has no row;
+    ``not_fused`` says why a row was measured without what follows the product.
     """
 
     device: torch.device
@@ -248,6 +248,8 @@ class Tuner:
         if tuned is None:
             said = next((one.said for one in outcomes if one.said), "no candidate was left")
             self._give_up(key, library, said)
+        elif self.not_tuned.pop(key, None) is not None:  # asked again, by another bucket
+            del self.library_rows[key]
         return tuned
 
     def _give_up(self, key: str, library: Winner, said: str) -> None:

@@ -49,7 +49,7 @@ def tune(build: Build, every: Sequence[Inputs], name: str) -> Served:
     served = _serve(build, every, name) if shorter is not None else None
     if served is None:
         served = tune_as_is(build, every, name)
-    if unasked := fresh.difference(served.keys, build.tuner.library_rows):
+    if unasked := fresh.difference(served.keys):
         logger.info("bucket %s: rows for fewer layers alone, removed: %d", name, len(unasked))
     build.take_back(unasked)
     build.reopen(unasked)
@@ -110,7 +110,7 @@ def _compile(build: Build, every: Sequence[Inputs], name: str, on_miss: OnMiss) 
 
     rows = build.table.rows
     if on_miss is OnMiss.STRICT:  # what could not be tuned is served by the library's kernel
-        rows = {**rows, **build.tuner.library_rows}
+        rows = {**build.tuner.library_rows, **rows}
     lookup = build.lookup(rows, on_miss, Emitter([note]))
     failure: Exception | None = None
     with build.attached(lookup, on_miss), empty_caches():
@@ -126,7 +126,7 @@ def _compile(build: Build, every: Sequence[Inputs], name: str, on_miss: OnMiss) 
             raise _told(failure, name) from failure
         finally:
             del failure  # its frames hold the model's tensors, and this one it
-    keys = tuple(key for key in asked if key not in build.tuner.library_rows)
+    keys = tuple(key for key in asked if key in build.table.rows)
     return Served(keys=keys, outputs=outputs, uncovered=dict(uncovered))
 
 

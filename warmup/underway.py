@@ -161,9 +161,12 @@ class Build:
             attachment.detach()
 
     def asks_again(self, key: str) -> bool:
-        """Whether the row of *key* is to be tuned again: forced, or searched less far than now."""
+        """Whether the row of *key* is to be tuned again: forced, or searched less far than now.
+
+        Not once that was given up: then the row that was there stands.
+        """
         row = self.table.rows.get(key)
-        if key in self._done or row is None:
+        if row is None or key in self._done or key in self.tuner.not_tuned:
             return False
         if self.chosen is None and self.force:
             return True

@@ -1,0 +1,61 @@
+"""Problems that cannot be measured: what a build leaves and says of them; real compiles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
+LINEAR = "packed_linear m=16 n=128 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue=none"
+ALONE = LINEAR.replace("m=16", "m=32")
+GRAM = "mm m=16 n=16 k=128 f32 a=row b=col out=f32 fp32=ieee | epilogue=none"
+MIXED = "mm m=16 n=64 k=16 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
+WHY = "for want of memory"
+
+
+@pytest.fixture(scope="module")
+def found(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> dict[str, Any]:
+    """What each build of `build_giving_up` says."""
+    words = (str(PROGRAMS / "build_giving_up.py"), f"{PROGRAMS / 'models' / 'gram.py'}:Gram")
+    _, said = run_once("giving-up", *words, "16", "gram.json", ALONE, **variables)
+    builds: dict[str, Any] = json.loads(said)
+    return builds
+
+
+def test_a_build_goes_on_without_what_it_cannot_measure(found: dict[str, Any]) -> None:
+    """The rest is tuned, served with the library's kernel in its place, and compared with eager."""
+    assert found["first"]["not_tuned"] == {GRAM: WHY, MIXED: WHY}
+    assert [*found["first"]["rows"]] == [LINEAR]
+    assert found["first"]["asked"] == [[LINEAR]]
+
+
+def test_a_problem_alone_that_cannot_be_measured_says_why(found: dict[str, Any]) -> None:
+    """It is not taken for a stand-in that leaves inductor nothing to choose."""
+    assert (found["alone"]["not_tuned"], found["alone"]["not_rebuilt"]) == ({ALONE: WHY}, {})
+    assert [*found["alone"]["rows"]] == [LINEAR]
+
+
+def test_the_next_build_tunes_it(found: dict[str, Any]) -> None:
+    """A problem without a row is open, whatever kept it from being measured."""
+    assert (found["then"]["tuned"], found["then"]["not_tuned"]) == ([GRAM, MIXED], {})
+
+
+def test_a_row_stands_that_force_could_not_replace(found: dict[str, Any]) -> None:
+    """What was measured before is kept, served and compared; the problem is told as not tuned."""
+    before, after = found["then"]["rows"], found["forced"]["rows"]
+    assert (found["forced"]["tuned"], found["forced"]["not_tuned"]) == (
+        [LINEAR],
+        {GRAM: WHY, MIXED: WHY},
+    )
+    assert {key: after[key] for key in (GRAM, MIXED)} == {key: before[key] for key in (GRAM, MIXED)}
+    assert found["forced"]["asked"] == [sorted(after)]
+
+
+def test_what_is_asked_again_and_measured_was_not_given_up(found: dict[str, Any]) -> None:
+    """The second of two equal products is measured: its row serves both, and nothing is open."""
+    assert found["once"]["not_tuned"] == {}
+    assert found["once"]["asked"] == [sorted([GRAM, MIXED, LINEAR])]

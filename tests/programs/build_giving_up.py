@@ -1,0 +1,82 @@
+"""Build a table while no plain product can be measured, then all, then by force without them.
+
+    python build_giving_up.py MODEL.py:NAME SEQLENS TABLE.json KEY
+
+Another library call is offered for every plain product, so that inductor has a choice to make. The
+second build is of the problem KEY alone, which cannot be measured either, and in the last one the
+first trial is not run. Prints what each build says as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from two_candidates import offer
+
+import warmup
+from warmup import tuner
+from warmup.measuring.process import TrialNotRunError
+from warmup.outcome import BuildReport
+from warmup.rebuilding import build_problems
+from warmup.trial import Trial
+
+ALWAYS = 1000
+SAID = "for want of memory"
+
+
+@contextlib.contextmanager
+def failing(begins: str, times: int = ALWAYS) -> Iterator[None]:
+    """Let the first trials of what *begins* so fail, so many *times*."""
+    run, left = tuner._run_here, [SAID] * times
+
+    def run_here(trial: Trial, live: Any) -> Any:
+        if left and trial.key.startswith(begins):
+            raise TrialNotRunError(left.pop())
+        return run(trial, live)
+
+    with mock.patch.object(tuner, "_run_here", run_here):
+        yield
+
+
+def told(report: BuildReport) -> dict[str, Any]:
+    """Return what a build says."""
+    return {
+        "rows": {key: row.evidence.time_us for key, row in report.table.rows.items()},
+        "tuned": sorted(one.key for one in report.timings),
+        "not_tuned": dict(report.not_tuned),
+        "not_rebuilt": dict(report.not_rebuilt),
+        "asked": [sorted(bucket.keys) for bucket in report.buckets],
+    }
+
+
+def main() -> None:
+    """Do what the arguments say."""
+    offer()
+    model, seqlens, table, key = sys.argv[1:]
+    build = partial(warmup.build, model, seqlens=seqlens, device="cpu", fused_top_k=0)
+    found = {}
+    with failing("mm "):
+        found["first"] = told(build(out=table))
+    problem = {"key": key, "kind": "gemm", "reason": "not_in_table", "count": 1}
+    document = {"schema": 1, "digests": [], "problems": [problem]}
+    Path("problems.json").write_text(json.dumps(document), encoding="utf-8")
+    with failing(key):
+        alone = build_problems("problems.json", out=table, device="cpu", fused_top_k=0)
+        found["alone"] = told(alone)
+    found["then"] = told(build(out=table))
+    with failing("mm "):
+        found["forced"] = told(build(out=table, force=True))
+    with failing("mm ", 1):
+        found["once"] = told(build(out="once.json"))
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
