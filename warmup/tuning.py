@@ -51,9 +51,8 @@ def tune(build: Build, every: Sequence[Inputs], name: str) -> Served:
         served = tune_as_is(build, every, name)
     if unasked := fresh.difference(served.keys):
         logger.info("bucket %s: rows for fewer layers alone, removed: %d", name, len(unasked))
-    build.take_back(unasked)
+    build.take_back(unasked, before)
     build.reopen(unasked)
-    build.tuned[before:] = [one for one in build.tuned[before:] if one.key not in unasked]
     stands_for_all = shorter is not None and set(shorter.keys) == set(served.keys)
     return replace(served, stands_for_all=stands_for_all)
 

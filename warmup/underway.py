@@ -92,7 +92,7 @@ class Build:
             error, limit = worst_error(expected, served.outputs, self.tolerance)
         if not error <= limit:
             fresh = {tuned.key for tuned in self.tuned[before:]}
-            self.take_back(fresh)
+            self.take_back(fresh, before)
             raise OutputMismatchError(
                 f"bucket {name}: the compiled output is {error:.2e} away from eager "
                 f"(relative L2), more than {limit:.0e}",
@@ -195,8 +195,9 @@ class Build:
         self.tuned.append(tuned)
         self.observer.problem_finished(tuned)
 
-    def take_back(self, fresh: set[str]) -> None:
-        """Undo the rows *fresh*; those that they replaced stand again."""
+    def take_back(self, fresh: set[str], since: int) -> None:
+        """Undo the rows *fresh*, tuned from number *since* on; those they replaced stand again."""
+        self.tuned[since:] = [one for one in self.tuned[since:] if one.key not in fresh]
         before = {key: row for key, row in self._replaced.items() if key in fresh}
         if fresh:
             self.table = remove_rows(self.path, fresh)

@@ -39,6 +39,12 @@ def test_a_problem_alone_that_cannot_be_measured_says_why(found: dict[str, Any])
     assert [*found["alone"]["rows"]] == [LINEAR]
 
 
+def test_what_was_tuned_for_a_wrong_output_is_no_result(found: dict[str, Any]) -> None:
+    """Its row is taken back, and its times are not told among those of problems tuned now."""
+    assert "away from eager" in found["wrong"]["not_rebuilt"][ALONE]
+    assert (found["wrong"]["tuned"], [*found["wrong"]["rows"]]) == ([], [LINEAR])
+
+
 def test_the_next_build_tunes_it(found: dict[str, Any]) -> None:
     """A problem without a row is open, whatever kept it from being measured."""
     assert (found["then"]["tuned"], found["then"]["not_tuned"]) == ([GRAM, MIXED], {})

@@ -3,8 +3,9 @@
     python build_giving_up.py MODEL.py:NAME SEQLENS TABLE.json KEY
 
 Another library call is offered for every plain product, so that inductor has a choice to make. The
-second build is of the problem KEY alone, which cannot be measured either, and in the last one the
-first trial is not run. Prints what each build says as JSON.
+second build is of the problem KEY alone, which cannot be measured either, the third of it too, and
+its output is found to be wrong. In the last one the first trial is not run. Prints what each build
+says as JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from unittest import mock
 from two_candidates import offer
 
 import warmup
-from warmup import tuner
+from warmup import agreement, tuner
 from warmup.measuring.process import TrialNotRunError
 from warmup.outcome import BuildReport
 from warmup.rebuilding import build_problems
@@ -67,9 +68,11 @@ def main() -> None:
     problem = {"key": key, "kind": "gemm", "reason": "not_in_table", "count": 1}
     document = {"schema": 1, "digests": [], "problems": [problem]}
     Path("problems.json").write_text(json.dumps(document), encoding="utf-8")
+    build_it = partial(build_problems, "problems.json", device="cpu", fused_top_k=0)
     with failing(key):
-        alone = build_problems("problems.json", out=table, device="cpu", fused_top_k=0)
-        found["alone"] = told(alone)
+        found["alone"] = told(build_it(out=table))
+    with mock.patch.object(agreement, "worst_error", return_value=(1.0, 0.1)):
+        found["wrong"] = told(build_it(out=table))
     found["then"] = told(build(out=table))
     with failing("mm "):
         found["forced"] = told(build(out=table, force=True))
