@@ -31,27 +31,27 @@ class Served:
     stands_for_all: bool = False
 
 
-def tune(build: Build, every: Sequence[Inputs], name: str) -> Served:
+def tune(build: Build, every: Sequence[Inputs], name: str, since: int) -> Served:
     """Tune what has no row in the bucket *name*; return what its model gives from rows alone.
 
     It is called with each of *every*; what the first call compiled serves the others. Where layers
     repeat, the model with fewer of them is tuned first, and the whole one only when that left a
-    question open. Rows that the whole one does not ask for are taken back.
+    question open. Rows of fewer layers, tuned here or from number *since* of the build on, that the
+    whole one does not ask for are taken back.
 
     Raises:
         ModelError: the sizes in *every* cannot share one artifact.
         BuildError: compiling or a call failed otherwise; an error of warmup's own but a miss is
             raised as it is.
     """
-    before = len(build.tuned)
     shorter = _tune_without_repeats(build, every[:1], name)
-    fresh = {tuned.key for tuned in build.tuned[before:]}
+    fresh = {tuned.key for tuned in build.tuned[since:]}
     served = _serve(build, every, name) if shorter is not None else None
     if served is None:
         served = tune_as_is(build, every, name)
     if unasked := fresh.difference(served.keys):
         logger.info("bucket %s: rows for fewer layers alone, removed: %d", name, len(unasked))
-    build.take_back(unasked, before)
+    build.take_back(unasked, since)
     build.reopen(unasked)
     stands_for_all = shorter is not None and set(shorter.keys) == set(served.keys)
     return replace(served, stands_for_all=stands_for_all)

@@ -222,6 +222,7 @@ class Build:
         self, every: Sequence[Inputs], sizes: Sequence[Bucket], name: str, *, weights_padded: bool
     ) -> tuple[Served, list[Any], int]:
         """Tune and serve one bucket; return what eager gives too, and how many layers were out."""
+        since = len(self.tuned)
         if self._fewer_do.get(weights_padded, False) and not self.all_layers:
             try:
                 with self.shortened() as left_out:
@@ -232,7 +233,7 @@ class Build:
                 logger.info("bucket %s: not run with fewer layers: %s", name, error)
         expected = list(map(self._eager, every, sizes))
         with self._padding(weights_padded):
-            served = tune(self, every, name)
+            served = tune(self, every, name, since)
         self._fewer_do[weights_padded] = served.stands_for_all
         return served, expected, 0
 

@@ -84,6 +84,18 @@ def test_a_later_bucket_that_fails_without_its_layers_is_compiled_whole(
     assert found["choosy"]["left_out"] == [0, 0]
 
 
+def test_a_later_bucket_that_fails_after_tuning_leaves_no_row_behind(
+    found: dict[str, Any],
+) -> None:
+    """Fewer layers tune a row of their own and fail; the bucket is compiled whole, and it goes."""
+    assert found["late"]["runs"] == [
+        *([3, "tune", 1], [5, "strict", 0]),
+        *([3, "tune", 2], [3, "tune", 0], [5, "tune", 0]),
+    ]
+    assert found["late"]["rows"] == found["five"]["rows"]
+    assert sorted(found["late"]["measured"]) == found["late"]["rows"]
+
+
 def test_a_build_that_goes_on_is_not_misled_by_the_rows_that_are_there(
     found: dict[str, Any],
 ) -> None:

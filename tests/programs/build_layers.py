@@ -23,7 +23,7 @@ from warmup.lookup import Lookup, OnMiss
 from warmup.models import load_model
 from warmup.underway import Build
 
-NAMES = ("two", "five", "indexed", "choosy", "counted")
+NAMES = ("two", "five", "indexed", "choosy", "late", "counted")
 
 
 def build(model: str, seqlens: str, out: str, *, all_layers: bool = False) -> dict[str, Any]:

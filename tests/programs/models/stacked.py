@@ -51,6 +51,26 @@ class Counted(Stacked):
         return x
 
 
+class Late(Stacked):
+    """The same, but fewer layers and many rows have a product more, and fail in the second call."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = super().forward(x)
+        if len(x) > 8 and len(self.layers) < 5:
+            x = self.layers[0](x).sigmoid()
+            self.count()
+        return x
+
+    @torch.compiler.disable
+    def count(self) -> None:
+        """Count the calls."""
+        self.calls += 1
+        if self.calls > 1:
+            raise RuntimeError("called once too often")
+
+
 def two() -> nn.Module:
     return Stacked(2)
 
@@ -65,6 +85,10 @@ def indexed() -> nn.Module:
 
 def choosy() -> nn.Module:
     return Choosy(5)
+
+
+def late() -> nn.Module:
+    return Late(5)
 
 
 def deep() -> nn.Module:
