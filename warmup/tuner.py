@@ -248,7 +248,7 @@ class Tuner:
         if tuned is None:
             said = next((one.said for one in outcomes if one.said), "no candidate was left")
             self._give_up(key, library, said)
-        elif self.not_tuned.pop(key, None) is not None:  # asked again, by another bucket
+        elif self.not_tuned.pop(key, None) is not None:  # asked again, by another layer or bucket
             del self.library_rows[key]
         return tuned
 
