@@ -7,7 +7,7 @@ Equal Llama-shaped layers. A cell is one start of a server, from the table or in
 one build, in a process of its own with empty caches. Cells run in order of worth and each is
 written when it is done; the one that is under way when the *limit* is over is ended and not
 written, and --resume goes on with what lacks. The table of the starts is completed for the buckets
-of the next cell, from a model of two layers: equal layers ask for the same rows.
+and layers of the next cell; from eight layers on all ask for the same rows.
 
 Of a start: seconds from the start of the process to the last of the first outputs, and of them
 importing, loading the model, compiling (dynamo's own sum) and the rest of the first calls; the
@@ -55,6 +55,7 @@ CELLS = (
     *(("table", 32, 20), ("default", 32, 20)),
 )
 _SECONDS_BETWEEN_LOOKS = 0.2
+_MOST_LAYERS_TUNED = 8  # more ask for nothing else
 _FACT = re.compile(r"^(PPid|VmRSS|VmHWM):\s+(\d+)", re.MULTILINE)
 
 Cell = tuple[str, int, int]
@@ -255,9 +256,9 @@ def run_cell(cell: Cell, settings: argparse.Namespace, until: float) -> dict[str
     return {"kind": kind, "layers": layers, "buckets": buckets, **found, **memory, **cache}
 
 
-def complete_table(settings: argparse.Namespace, buckets: int, until: float) -> None:
-    """Tune what the table of the starts lacks for so many buckets."""
-    command = command_of_build(settings, 2, sorted(SIZES[:buckets]))
+def complete_table(settings: argparse.Namespace, layers: int, buckets: int, until: float) -> None:
+    """Tune what the table of the starts lacks for so many layers and buckets."""
+    command = command_of_build(settings, layers, sorted(SIZES[:buckets]))
     with tempfile.TemporaryDirectory() as folder:
         run_apart([*command, "--out", str(settings.table)], folder, until)
 
@@ -334,9 +335,10 @@ def measure(settings: argparse.Namespace) -> dict[str, Any]:
             if cell in known:
                 continue
             try:
-                if cell[0] == "table" and cell[2] not in record["built"]:
-                    complete_table(settings, cell[2], until)
-                    record["built"].append(cell[2])
+                tuned = [min(cell[1], _MOST_LAYERS_TUNED), cell[2]]
+                if cell[0] == "table" and tuned not in record["built"]:
+                    complete_table(settings, *tuned, until)
+                    record["built"].append(tuned)
                 begun = {"created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
                 record["cells"].append({**begun, **run_cell(cell, settings, until)})
             except FailedError as error:  # not written: --resume tries it again

@@ -11,6 +11,10 @@ stay, and the mix is served in rounds: each way once, beginning with another one
 what the machine does besides meets all of them. A way that is not ready when the *limit* is over,
 or that ends before the others, is left out, and the results say why.
 
+On a GPU each round serves the mix once more for what the device alone takes: a wait is launched
+before each request, so that all of its kernels are enqueued when the first begins, as they are for
+a host that runs ahead.
+
 - `eager`: uncompiled.
 - `dynamic-smallest`, `dynamic-largest`: plain torch.compile in mode max-autotune-no-cudagraphs with
   the dim marked dynamic; the first request is the smallest size, or the largest.
@@ -23,11 +27,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
 import queue
-import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,123 +39,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from served_mix import MARK, mix_of
+
+HERE = Path(__file__).resolve().parent
 WAYS = ("eager", "dynamic-smallest", "dynamic-largest", "static", "range", "pad")
-TUNED = "max-autotune-no-cudagraphs"
-MARK = "SAID "
-
-
-def mix_of(largest: int, distinct: int, requests: int, seed: int) -> list[int]:
-    """Return the sizes of the requests in order, 1 to *largest*, of so many distinct ones."""
-    source = random.Random(seed)  # noqa: S311  the same mix each time is what is wanted
-    sizes: set[int] = {largest}
-    while len(sizes) < min(distinct, largest):
-        sizes.add(min(largest, max(1, round(math.exp(source.uniform(0, math.log(largest)))))))
-    return source.choices(sorted(sizes), k=requests)
-
-
-def serve(settings: dict[str, Any]) -> dict[str, Any]:
-    """Serve the mix in one way, once for each line on stdin; return what it took and did."""
-    import torch
-
-    import warmup
-    from warmup.inductor import connect
-    from warmup.models import load_model
-
-    way, (name, dim, axis) = settings["way"], settings["axis"].split(":")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    loaded = load_model(settings["model"])
-    model = loaded.module.to(device)
-    mix = mix_of(settings["largest"], settings["distinct"], settings["requests"], settings["seed"])
-    assert loaded.example_inputs is not None
-    inputs = {size: loaded.example_inputs(size).to(device) for size in sorted(set(mix))}
-
-    def done() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-
-    with connect().count_benchmarks() as sites, torch.no_grad(), contextlib.ExitStack() as open_:
-        begin = time.perf_counter()
-        call: Callable[[Any], Any] = model
-        if way == "static":
-            torch._dynamo.config.recompile_limit = len(inputs) + 1
-            call = torch.compile(model, mode=TUNED, dynamic=False)
-        elif way.startswith("dynamic"):
-            call = torch.compile(model, mode=TUNED, dynamic=None)
-            first = inputs[max(inputs) if way.endswith("largest") else min(set(inputs) - {1})]
-            marked = first.detach()
-            torch._dynamo.mark_dynamic(marked, int(dim))
-            call(marked)
-        elif way in {"range", "pad"}:
-            served = warmup.compile(
-                model,
-                dims={name: {int(dim): axis}},
-                buckets=settings["buckets"],
-                table=settings["table"],
-                policy=way,
-                independent=(axis,),
-            )
-            open_.callback(served.close)
-            served.warm(inputs[max(inputs)])
-            call = served
-        for size in mix:
-            call(inputs[size])
-        done()
-        started = time.perf_counter() - begin
-        before = benchmarks_and_graphs(sites)
-        say({"start_seconds": round(started, 2)})
-        rounds = []
-        for _ in sys.stdin:  # a line for each round
-            rounds.append([microseconds(partial(call, inputs[size]), done) for size in mix])
-            say({"total_us": round(sum(rounds[-1]), 1)})
-        after = benchmarks_and_graphs(sites)
-        found: dict[str, Any] = {}
-        if way in {"range", "pad"}:
-            report, table = served.report(), served.handle.report()
-            found = {
-                "outside": dict(report.outside),
-                "recompiles_of_buckets": report.recompiles,
-                "hits": sum(table.hits.values()),
-                "misses": sum(table.misses.values()),
-            }
-    middle = [statistics.median(times) for times in zip(*rounds, strict=True)]
-    by_size = {
-        size: round(statistics.median(t for t, s in zip(middle, mix, strict=True) if s == size), 2)
-        for size in inputs
-    }
-    return {
-        "way": way,
-        "start_seconds": round(started, 2),
-        "benchmarks_at_start": before[0],
-        "graphs_at_start": before[1],
-        "benchmarks": after[0] - before[0],
-        "recompiles": after[1] - before[1],
-        "total_us": [round(sum(times), 1) for times in rounds],
-        "p50_us": round(statistics.median(middle), 2),
-        "p99_us": round(statistics.quantiles(middle, n=100)[98], 2),
-        "us_by_size": by_size,
-        **found,
-    }
-
-
-def microseconds(call: Callable[[], object], done: Callable[[], object]) -> float:
-    """Return what *call* took until the device was *done*."""
-    start = time.perf_counter()
-    call()
-    done()
-    return (time.perf_counter() - start) * 1e6
-
-
-def say(words: dict[str, Any]) -> None:
-    """Print one line for the process that waits for it."""
-    sys.stdout.write(f"{MARK}{json.dumps(words)}\n")
-    sys.stdout.flush()
-
-
-def benchmarks_and_graphs(sites: Any) -> tuple[int, int]:
-    """Return how much was measured, and how many graphs were compiled, until now."""
-    from torch._dynamo.utils import counters
-
-    return sites.total(), counters["stats"]["unique_graphs"]
 
 
 class Way:
@@ -166,7 +54,7 @@ class Way:
         self._complaints = Path(folder, "stderr")
         with self._complaints.open("w") as complaints:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, "--one", json.dumps(settings)],
+                [sys.executable, str(HERE / "served_mix.py"), json.dumps(settings)],
                 env={
                     **os.environ,
                     "TORCHINDUCTOR_CACHE_DIR": folder,
@@ -256,7 +144,6 @@ def measure(settings: dict[str, Any], ways: list[str], until: float) -> list[dic
 def main() -> None:
     """Serve in every way in turn, and write what came of it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--one")
     parser.add_argument("--model")
     parser.add_argument("--axis")
     parser.add_argument("--buckets")
@@ -271,9 +158,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path)
     given = vars(parser.parse_args())
-    if given["one"]:
-        say(serve(json.loads(given["one"])))
-        return
     from warmup.bucket import parse_sizes
     from warmup.inductor import connect
     from warmup.runtime import Runtime
@@ -292,13 +176,13 @@ def main() -> None:
             "triton": runtime.triton,
         },
         "created": created,
-        "settings": {k: v for k, v in settings.items() if k != "one"},
+        "settings": settings,
         "mix": mix_of(settings["largest"], given["distinct"], given["requests"], given["seed"]),
         "runs": runs,
     }
     out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     for run in runs:
-        shown = {key: value for key, value in run.items() if key != "us_by_size"}
+        shown = {k: v for k, v in run.items() if k not in {"us_by_size", "device"}}
         sys.stdout.write(json.dumps(shown) + "\n")
 
 
