@@ -97,7 +97,7 @@ def _section(name: str, record: Mapping[str, Any]) -> str:
     ranged, static = by_way.get(_RANGE, []), by_way.get(_STATIC, [])
     rows = [_row(way, runs, static) for way, runs in by_way.items()]
     alone = [
-        (*_times(way, runs, on_device.get(_STATIC, [])), _late(record, by_way[way]))
+        (way, *_times(runs, on_device.get(_STATIC, [])), _late(record, by_way[way]))
         for way, runs in on_device.items()
     ]
     failed = [
@@ -136,14 +136,14 @@ def _row(way: str, runs: _Runs, static: _Runs) -> Sequence[Any]:
         *(way, median_of([run["start_seconds"] for run in runs])),
         *(_count(runs, "benchmarks_at_start"), _count(runs, "benchmarks")),
         *(count_of(graphs) or "not recorded", _count(runs, "recompiles")),
-        *_times(way, runs, static)[1:],
+        *_times(runs, static),
     )
 
 
-def _times(way: str, runs: _Runs, static: _Runs) -> Sequence[str]:
+def _times(runs: _Runs, static: _Runs) -> Sequence[str]:
     over = _over(runs, static)
     return (
-        *(way, median_of(_totals_ms(runs)), median_of([run["p50_us"] for run in runs])),
+        *(median_of(_totals_ms(runs)), median_of([run["p50_us"] for run in runs])),
         *(median_of([run["p99_us"] for run in runs]), "" if over is None else f"{over:.3f}"),
     )
 
