@@ -1,0 +1,211 @@
+"""The public contract: what users, scripts and log readers rely on, against a committed list.
+
+`python tests/test_contract.py` prints the contract of the checkout. A difference is a change that
+users see: it needs a CHANGELOG line, and the committed list is changed on purpose.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import inspect
+import json
+import re
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMITTED = Path(__file__).with_name("contract.json")
+_PLACE = re.compile(r"0x[0-9a-f]+")
+_MODULE = re.compile(r"\bwarmup\.[\w.]*\.")
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """Return each parameter of *function* as ``kind name = default``."""
+    return [
+        f"{parameter.kind.description} {parameter.name}"
+        + ("" if parameter.default is parameter.empty else f" = {_default(parameter.default)}")
+        for parameter in inspect.signature(function).parameters.values()
+    ]
+
+
+def _default(value: object) -> str:
+    return _PLACE.sub("", str(value) if isinstance(value, enum.Enum) else repr(value))
+
+
+def _public_names() -> dict[str, Any]:
+    """Return each public name: parameters of a function; bases and public members of a class."""
+    import warmup
+
+    found: dict[str, Any] = {}
+    for name in warmup.__all__:
+        thing = getattr(warmup, name)
+        if inspect.isclass(thing):
+            members = (member for member in dir(thing) if not member.startswith("_"))
+            fields = getattr(thing, "__dataclass_fields__", {})
+            found[name] = {
+                "bases": [base.__name__ for base in thing.__mro__[1:-1]],
+                "members": sorted({*members, *(one for one in fields if one[0] != "_")}),
+            }
+        else:
+            found[name] = _parameters(thing) if callable(thing) else str(thing)
+    return found
+
+
+def _commands() -> dict[str, list[str]]:
+    """Return each command with its arguments and options: names, type, default."""
+    from warmup.cli.app import app, bench
+
+    found = {}
+    for path, group in (("warmup", app), ("warmup bench", bench)):
+        for command in group.registered_commands:
+            assert command.callback is not None
+            name = command.name or command.callback.__name__
+            found[f"{path} {name}"] = [*_options(command.callback)]
+    return found
+
+
+def _options(command: Callable[..., Any]) -> Iterator[str]:
+    hints = typing.get_type_hints(command, include_extras=True)
+    for name, parameter in inspect.signature(command).parameters.items():
+        hint = hints[name]
+        (kind, *extras) = typing.get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
+        words = [each for extra in extras for each in (extra.default, *(extra.param_decls or ()))]
+        words = [each for each in words if isinstance(each, str)]
+        what = [type(extra).__name__ for extra in extras]
+        allowed = [str(each) for each in kind] if inspect.isclass(kind) and _is_enum(kind) else []
+        text = kind.__name__ if inspect.isclass(kind) else _MODULE.sub("", str(kind))
+        yield f"{name} {words} {what} {text} {allowed} = {_default(parameter.default)}"
+
+
+def _is_enum(kind: type) -> bool:
+    return issubclass(kind, enum.Enum)
+
+
+def _exit_codes() -> dict[str, int]:
+    """Return the exit code of each kind of error, and of what commands find."""
+    from warmup import cli, errors
+
+    kinds = [errors.WarmupError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    own = {name: getattr(cli, name) for name in dir(cli) if name.startswith("EXIT_")}
+    return {**{kind.__name__: kind.exit_code for kind in kinds}, **own}
+
+
+def _events() -> dict[str, list[str]]:
+    """Return each event with the names of the fields that the package gives it when it emits it."""
+    from warmup.events import EventName
+
+    found: dict[str, set[str]] = {name.name: set() for name in EventName}
+    for node in _nodes():
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "emit" and node.args:
+            name = ast.unparse(node.args[0]).removeprefix("EventName.")
+            if name in found:
+                found[name] |= {word.arg or "**" for word in node.keywords}
+    return {EventName[name].value: sorted(fields) for name, fields in found.items()}
+
+
+def _nodes() -> Iterator[ast.AST]:
+    for path in sorted((ROOT / "warmup").rglob("*.py")):
+        yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def _words() -> dict[str, list[str]]:
+    """Return the values of each closed list that stands in files: reasons, flags, families."""
+    from warmup.choice import Family, Flag, MissReason, Rejection
+    from warmup.method import L2, Launch, Search
+
+    closed = (Family, Flag, MissReason, Rejection, Launch, L2, Search)
+    return {one.__name__: [str(member.value) for member in one] for one in closed}
+
+
+def _table_paths() -> list[str]:
+    """Return the path of each value in the shipped tables, with keys and positions left out."""
+    found: set[str] = set()
+
+    def visit(value: Any, path: str) -> None:
+        found.add(path)
+        if isinstance(value, dict):
+            is_open = path in ("/rows/*", "/policy/options", "/policy/tolerance")
+            for name, inner in value.items():
+                is_name = is_open or path == "/rows" or path.endswith("/kwargs")
+                visit(inner, f"{path}/{'*' if is_name else name}")
+        elif isinstance(value, list):
+            for inner in value:
+                visit(inner, f"{path}/*")
+
+    for path in sorted((ROOT / "tables").rglob("*.json")):
+        visit(json.loads(path.read_text(encoding="utf-8")), "")
+    return sorted(found)
+
+
+def _schemas() -> dict[str, object]:
+    """Return the schema number of each kind of file, and the environment variables."""
+    from warmup.events import EVENT_SCHEMA, LOG_MARKER
+    from warmup.table.schema import SCHEMA_VERSION
+
+    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "warmup").rglob("*.py"))]
+    variables = {found for text in texts for found in re.findall(r"WARMUP_[A-Z_]*[A-Z]", text)}
+    return {
+        "table": SCHEMA_VERSION,
+        "event": EVENT_SCHEMA,
+        "log marker": LOG_MARKER,
+        "environment": sorted(variables),
+    }
+
+
+def _digests() -> dict[str, str]:
+    from warmup.table.codec import digest_of
+    from warmup.table.store import read
+
+    tables = sorted((ROOT / "tables").rglob("*.json"))
+    return {str(path.relative_to(ROOT)): digest_of(read(path)) for path in tables}
+
+
+def _key_kinds() -> dict[str, list[object]]:
+    from warmup.kinds import KINDS
+
+    return {
+        name: [kind.pattern.pattern, list(kind.words), sorted(kind.families)]
+        for name, kind in KINDS.items()
+    }
+
+
+PARTS: dict[str, Callable[[], Any]] = {
+    "public names": _public_names,
+    "commands": _commands,
+    "exit codes": _exit_codes,
+    "events": _events,
+    "words": _words,
+    "table paths": _table_paths,
+    "schemas": _schemas,
+    "table digests": _digests,
+    "keys": _key_kinds,
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_contract_is_the_committed_one(part: str) -> None:
+    """Each part of the public contract is what the committed list says."""
+    committed = json.loads(COMMITTED.read_text(encoding="utf-8"))
+    assert json.loads(json.dumps(PARTS[part]())) == committed[part]
+
+
+def test_the_committed_list_has_every_part() -> None:
+    """The committed list has the parts of this file, none of them empty."""
+    committed = json.loads(COMMITTED.read_text(encoding="utf-8"))
+    assert (list(committed), [part for part in committed if not committed[part]]) == (
+        list(PARTS),
+        [],
+    )
+
+
+if __name__ == "__main__":
+    json.dump({part: make() for part, make in PARTS.items()}, sys.stdout, indent=1)
+    sys.stdout.write("\n")
