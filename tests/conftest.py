@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from warmup.choice import Evidence, Family, Flag, Rejection, Row, Winner
-from warmup.method import Method
-from warmup.runtime import Device, Runtime
+from warmup.core.method import Method
+from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Winner
+from warmup.core.runtime import Device, Runtime
 from warmup.table import Policy, Provenance, Table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,7 +26,7 @@ if importlib.util.find_spec("hypothesis"):  # the tests for a GPU run without it
     settings.load_profile("fast")
 
 # Folders of tests with real compiles on a CPU.
-_COMPILING = ("compiling", "end_to_end", "inductor", "preparing")
+_COMPILING = ("end_to_end", "inductor", "models", "serving", "tuning")
 # Compiles and loads one probe for each set of vector instructions that this CPU reports.
 _PROBES = """
 from torch._inductor import cpu_vec_isa as found

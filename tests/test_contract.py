@@ -89,7 +89,8 @@ def _is_enum(kind: type) -> bool:
 
 def _exit_codes() -> dict[str, int]:
     """Return the exit code of each kind of error, and of what commands find."""
-    from warmup import cli, errors
+    from warmup import cli
+    from warmup.core import errors
 
     kinds = [errors.WarmupError]
     for kind in kinds:
@@ -100,7 +101,7 @@ def _exit_codes() -> dict[str, int]:
 
 def _events() -> dict[str, list[str]]:
     """Return each event with the names of the fields that the package gives it when it emits it."""
-    from warmup.events import EventName
+    from warmup.core.events import EventName
 
     found: dict[str, set[str]] = {name.name: set() for name in EventName}
     for node in _nodes():
@@ -118,8 +119,8 @@ def _nodes() -> Iterator[ast.AST]:
 
 def _words() -> dict[str, list[str]]:
     """Return the values of each closed list that stands in files: reasons, flags, families."""
-    from warmup.choice import Family, Flag, MissReason, Rejection
-    from warmup.method import L2, Launch, Search
+    from warmup.core.method import L2, Launch, Search
+    from warmup.core.rows import Family, Flag, MissReason, Rejection
 
     closed = (Family, Flag, MissReason, Rejection, Launch, L2, Search)
     return {one.__name__: [str(member.value) for member in one] for one in closed}
@@ -147,7 +148,7 @@ def _table_paths() -> list[str]:
 
 def _schemas() -> dict[str, object]:
     """Return the schema number of each kind of file, and the environment variables."""
-    from warmup.events import EVENT_SCHEMA, LOG_MARKER
+    from warmup.core.events import EVENT_SCHEMA, LOG_MARKER
     from warmup.table.schema import SCHEMA_VERSION
 
     texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "warmup").rglob("*.py"))]
@@ -169,7 +170,7 @@ def _digests() -> dict[str, str]:
 
 
 def _key_kinds() -> dict[str, list[object]]:
-    from warmup.kinds import KINDS
+    from warmup.keys.registry import KINDS
 
     return {
         name: [kind.pattern.pattern, list(kind.words), sorted(kind.families)]

@@ -1,4 +1,7 @@
-"""Floors: imports go down or stay, and only warmup/inductor names what is inside torch."""
+"""The house: one ordered list of folders, imports downward only, no circle, torch where it may be.
+
+The list stands in `import_graph.FOLDERS`.
+"""
 
 from __future__ import annotations
 
@@ -7,116 +10,81 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from import_graph import (
+    DOORS,
+    FOLDERS,
+    PAGE,
+    SIBLINGS,
+    circles,
+    drawing,
+    folder_of,
+    graph_of,
+    imports_of,
+    page_with,
+    sources,
+)
 
-WORDS = {
-    *{"errors", "events", "files", "bucket", "axis", "histogram", "runtime", "choice"},
-    *{"kind", "kinds", "problem", "padding", "kernel", "weight", "spelling"},
-    *{"method", "samples", "peaks", "trial", "judging", "child"},
-    *{"search", "tile", "guard", "regret"},
+# What may be imported from outside the standard library; the longest prefix of a module counts.
+THIRD_PARTY: Mapping[str, frozenset[str]] = {
+    "table": frozenset({"filelock", "platformdirs"}),
+    "inductor": frozenset({"torch", "sympy", "triton"}),
+    "measuring": frozenset({"torch", "platformdirs", "pynvml"}),
+    "models": frozenset({"torch"}),
+    "diagnostics.recompiles": frozenset({"torch"}),
+    "tuning": frozenset({"torch"}),
+    "serving": frozenset({"torch"}),
+    "bench": frozenset({"torch"}),
+    "bench.charts": frozenset({"matplotlib"}),
+    "bench.layers": frozenset({"torch", "triton", "liger_kernel", "quack", "helion"}),
+    "bench.matmul": frozenset({"torch", "triton"}),
+    "cli": frozenset({"typer", "rich"}),
 }
-PARTS = {"table", "bundle", "inductor", "measuring"}
-VERBS = {
-    *{
-        "lookup",
-        "models",
-        "policies",
-        "agreement",
-        "building",
-        "underway",
-        "destination",
-        "ground",
-        "extent",
-        "widening",
-        "outcome",
-        "rebuilding",
-        "standin",
-        "operands",
-    },
-    *{"report", "serving", "preparing", "running", "checking", "priming", "diagnosing"},
-    *{"auditing", "ledger", "misses", "exposition"},
-    *{"tuner", "trialing", "fusing", "inquiry", "precision", "comparing", "benching", "charts"},
-    *{"explaining", "elsewhere", "tuning"},
-    *{"compiling", "dynamic"},
-    *{"suggesting"},
-    *{"packing", "unpacking"},
-}
-EDGES = {"", "__main__", "cli", "startup"}
-FLOORS = {name: floor for floor, names in enumerate((WORDS, PARTS, VERBS, EDGES)) for name in names}
-# What may be imported from outside the standard library, by the first part of a module's name.
-THIRD_PARTY = {
-    "table": {"filelock", "platformdirs"},
-    "inductor": {"torch", "sympy", "triton"},
-    "measuring": {"torch", "platformdirs", "pynvml"},
-    "precision": {"torch"},
-    "preparing": {"torch"},
-    "destination": {"torch"},
-    "ground": {"torch"},
-    "tuner": {"torch"},
-    "tuning": {"torch"},
-    "unpacking": {"torch"},
-    "serving": {"torch"},
-    "trialing": {"torch"},
-    "fusing": {"torch"},
-    "inquiry": {"torch"},
-    "comparing": {"torch"},
-    "compiling": {"torch"},
-    "dynamic": {"torch"},
-    "benching": {"torch", "triton", "liger_kernel", "quack", "helion"},
-    "charts": {"matplotlib"},
-    "explaining": {"torch"},
-    "agreement": {"torch"},
-    "models": {"torch"},
-    "underway": {"torch"},
-    "priming": {"torch"},
-    "operands": {"torch"},
-    "standin": {"torch"},
-    "cli": {"typer", "rich"},
-}
-NAMES_INSIDE_TORCH = {"inductor", "startup"}  # startup waits for modules that it never imports
-INSIDE_TORCH = re.compile(r"torch\._(inductor|dynamo)\b[\w.:]*")
-
-Import = tuple[str, str]
+# The start-up file of `warmup run` waits for modules of torch that it never imports.
+NAMES_INTERNALS = ("warmup.inductor", "warmup.serving.startup")
+INTERNALS = re.compile(r"torch\._(inductor|dynamo)\b[\w.:]*")
 
 
-def part_of(module: str) -> str:
-    """Return the first part of a module's name below the package, empty for the package."""
-    return module.partition(".")[2].partition(".")[0]
+def allowed_outside(module: str) -> frozenset[str]:
+    """Return the third-party packages that *module* may import."""
+    parts = module.split(".")[1:]
+    prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((THIRD_PARTY[name] for name in prefixes if name in THIRD_PARTY), frozenset())
 
 
-def imports_of(source: str, module: str, known: set[str]) -> Iterator[Import]:
-    """Yield (module, imported module) for every import at any depth of *source*."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from ((module, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.module is not None
-            assert node.level == 0, f"{module}: relative import"
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                yield module, inner if inner in known else node.module
-
-
-def broken(found: Import) -> str | None:
-    """Return what is wrong with one import, None when the floors allow it."""
-    module, imported = found
-    part, top = part_of(module), imported.partition(".")[0]
+def fault_of(module: str, imported: str) -> str | None:
+    """Return what is wrong with *module* importing *imported*, None where it is allowed."""
+    top = imported.partition(".")[0]
     if top != "warmup":
-        allowed = {*sys.stdlib_module_names, *THIRD_PARTY.get(part, ())}
-        return None if top in allowed else f"{module} imports {imported}"
-    other = part_of(imported)
-    is_version = other == "" and FLOORS[part] == 2
-    is_sibling = FLOORS[part] == FLOORS[other] == 1 and part != other
-    if is_version or (FLOORS[other] <= FLOORS[part] and not is_sibling):
+        fine = {*sys.stdlib_module_names, *allowed_outside(module)}
+        return None if top in fine else f"{module} imports {imported}"
+    own, other = folder_of(module), folder_of(imported)
+    if own in DOORS or own == other:
         return None
-    return f"{module} (floor {FLOORS[part]}) imports {imported} (floor {FLOORS[other]})"
+    if other in DOORS or FOLDERS.index(other) > FOLDERS.index(own):
+        return f"{module} imports {imported}, which stands above it"
+    if {own, other} <= SIBLINGS:
+        return f"{module} imports {imported}, which stands beside it"
+    return None
 
 
-def inside_torch(source: str) -> list[str]:
-    """Return what *source* imports, reaches by attributes or spells of what is inside torch."""
+def faults(texts: Mapping[str, str]) -> list[str]:
+    """Return every forbidden import of *texts*, and every circle."""
+    known = frozenset(texts)
+    found = [
+        fault
+        for name, text in texts.items()
+        for imported in imports_of(text, name, known)
+        if (fault := fault_of(name, imported)) is not None
+    ]
+    return [*found, *(f"circle: {', '.join(circle)}" for circle in circles(graph_of(texts)))]
+
+
+def internals_named(source: str) -> list[str]:
+    """Return each internal of torch that *source* imports, reaches by attributes or spells."""
     found: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -129,39 +97,57 @@ def inside_torch(source: str) -> list[str]:
             names = [node.value]
         else:
             continue
-        found += [name for name in names if INSIDE_TORCH.fullmatch(name)]
+        found += [name for name in names if INTERNALS.fullmatch(name)]
     return found
 
 
 @pytest.fixture(scope="module")
-def sources(root: Path) -> dict[str, str]:
+def texts() -> dict[str, str]:
     """The source of every module of the package, by its dotted name."""
-    found = {}
-    for path in sorted((root / "warmup").rglob("*.py")):
-        parts = path.relative_to(root).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = path.read_text(encoding="utf-8")
-    return found
+    return sources()
 
 
-def test_every_module_has_a_floor(sources: dict[str, str]) -> None:
-    """No module stands outside the four floors, and no floor names a module that is gone."""
-    assert {part_of(module) for module in sources} == set(FLOORS)
+def test_the_folders_are_those_of_the_list(root: Path) -> None:
+    """warmup/ holds the folders of the list and nothing else beside its three files."""
+    names = {path.name for path in (root / "warmup").iterdir() if path.name != "__pycache__"}
+    assert names == {*FOLDERS, "__init__.py", "__main__.py", "py.typed"}
 
 
-def test_imports_go_downward(sources: dict[str, str]) -> None:
-    """No import at any depth goes up a floor, to the sibling, or to an undeclared package."""
-    known = set(sources)
-    imports = [found for name in known for found in imports_of(sources[name], name, known)]
-    assert [wrong for found in sorted(imports) if (wrong := broken(found))] == []
+def test_the_house_is_small_enough_to_see() -> None:
+    """At most 13 folders stand side by side."""
+    assert len(FOLDERS) <= 13
 
 
-def test_only_inductor_names_what_is_inside_torch(sources: dict[str, str]) -> None:
+def test_imports_go_downward_without_circles(texts: dict[str, str]) -> None:
+    """No import goes up, to a sibling or to an undeclared package, and no modules form a circle."""
+    assert faults(texts) == []
+
+
+def test_every_folder_says_what_lives_there(texts: dict[str, str]) -> None:
+    """Each folder's ``__init__`` has a docstring of two sentences or more."""
+    packages = [name for name in texts if f"{name}." in "".join(f"{other} " for other in texts)]
+    short = [
+        name
+        for name in packages
+        if name != "warmup"
+        if len(re.findall(r"[.;](?:\s|$)", ast.get_docstring(ast.parse(texts[name])) or "")) < 2
+    ]
+    assert short == []
+
+
+def test_no_folder_bears_the_name_of_a_public_function() -> None:
+    """Importing a folder named like a public function would replace the function."""
+    import warmup
+
+    assert {*FOLDERS} & {*warmup.__all__} == set()
+
+
+def test_only_inductor_names_internals_of_torch(texts: dict[str, str]) -> None:
     """torch._inductor and torch._dynamo are imported, reached and named in warmup/inductor only."""
     found = {
         name: names
-        for name, source in sources.items()
-        if part_of(name) not in NAMES_INSIDE_TORCH and (names := inside_torch(source))
+        for name, text in texts.items()
+        if not name.startswith(NAMES_INTERNALS) and (names := internals_named(text))
     }
     assert found == {}
 
@@ -169,53 +155,68 @@ def test_only_inductor_names_what_is_inside_torch(sources: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("module", "statement"),
     [
-        ("warmup.problem", "from warmup.table import Table"),
-        ("warmup.events", "from warmup.table.store import read"),
-        ("warmup.errors", "import filelock"),
-        ("warmup.errors", "import warmup"),
-        ("warmup.runtime", "def f():\n    import torch"),
+        ("warmup.keys.gemm", "from warmup.table import Table"),
+        ("warmup.core.events", "from warmup.table.store import read"),
+        ("warmup.core.errors", "import filelock"),
+        ("warmup.core.errors", "import warmup"),
+        ("warmup.core.runtime", "def f():\n    import torch"),
         ("warmup.table.store", "from warmup.inductor import connect"),
         ("warmup.table.store", "from warmup import inductor"),
         ("warmup.table.store", "def f():\n    import torch"),
-        ("warmup.table.merge", "import warmup.lookup"),
-        ("warmup.inductor.live", "from warmup.table.codec import decode"),
-        ("warmup.inductor.live", "if TYPE_CHECKING:\n    from warmup.table import Table"),
-        ("warmup.inductor", "from warmup import serving"),
-        ("warmup.inductor.live", "import warmup"),
-        ("warmup.lookup", "import torch"),
-        ("warmup.auditing", "def f():\n    import torch"),
-        ("warmup.serving", "from warmup.cli import main"),
-        ("warmup.serving", "from warmup import cli"),
-        ("warmup.serving", "import rich"),
+        ("warmup.table.lookup", "import torch"),
+        ("warmup.table.merge", "import warmup.measuring.selection"),
+        ("warmup.inductor.adapter", "from warmup.table.codec import decode"),
+        ("warmup.inductor.adapter", "if TYPE_CHECKING:\n    from warmup.table import Table"),
+        ("warmup.inductor.adapter", "from warmup import serving"),
+        ("warmup.inductor.adapter", "import warmup"),
+        ("warmup.diagnostics.audit", "def f():\n    import torch"),
+        ("warmup.tuning.session", "from warmup.serving.install import install"),
+        ("warmup.serving.install", "from warmup.cli import main"),
+        ("warmup.serving.install", "import rich"),
+        ("warmup.bench.charts.chart", "import torch"),
         ("warmup.cli.render", "import numpy"),
+        ("warmup.cli.render", "def f():\n    import torch"),
         ("warmup", "import torch"),
     ],
 )
-def test_a_planted_violation_is_caught(
-    sources: dict[str, str], module: str, statement: str
-) -> None:
-    """Each kind of forbidden import is told by the checker of this file."""
-    (found,) = imports_of(statement, module, set(sources))
-    assert broken(found) is not None
+def test_a_planted_import_is_caught(texts: dict[str, str], module: str, statement: str) -> None:
+    """An import upward, to a sibling, or of a package that the folder must do without fails."""
+    (imported,) = imports_of(statement, module, frozenset(texts))
+    assert fault_of(module, imported) is not None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from warmup.core.files import replace_file",
+        "def f():\n    from warmup.core.files import replace_file",
+        "if TYPE_CHECKING:\n    from warmup.core.files import replace_file",
+    ],
+    ids=["plain", "lazy", "type checking"],
+)
+def test_a_planted_circle_is_caught(texts: dict[str, str], statement: str) -> None:
+    """Two modules of one folder that import each other fail, however the import is written."""
+    back = f"{texts['warmup.core.files']}\nfrom warmup.core.errors import WarmupError\n"
+    forth = f"{texts['warmup.core.errors']}\n{statement}\n"
+    planted = {**texts, "warmup.core.files": back, "warmup.core.errors": forth}
+    assert faults(planted) == ["circle: warmup.core.errors, warmup.core.files"]
 
 
 @pytest.mark.parametrize(
     ("module", "statement"),
     [
-        ("warmup.building", "import warmup"),
-        ("warmup.table.store", "from warmup import errors"),
+        ("warmup.table.store", "from warmup.core import errors"),
         ("warmup.table.store", "from warmup.table import Table"),
-        ("warmup.inductor.live", "import torch._inductor"),
-        ("warmup.serving", "from warmup.lookup import Lookup"),
-        ("warmup.cli.app", "from warmup.building import build"),
+        ("warmup.inductor.adapter", "import torch._inductor"),
+        ("warmup.serving.install", "from warmup.table.lookup import Lookup"),
+        ("warmup.diagnostics.recompiles.explain", "import torch"),
+        ("warmup.cli.app", "from warmup.tuning.build import build"),
     ],
 )
-def test_what_the_floors_allow_is_allowed(
-    sources: dict[str, str], module: str, statement: str
-) -> None:
+def test_a_downward_import_is_allowed(texts: dict[str, str], module: str, statement: str) -> None:
     """The checker of this file lets downward imports pass."""
-    (found,) = imports_of(statement, module, set(sources))
-    assert broken(found) is None
+    (imported,) = imports_of(statement, module, frozenset(texts))
+    assert fault_of(module, imported) is None
 
 
 @pytest.mark.parametrize(
@@ -228,9 +229,15 @@ def test_what_the_floors_allow_is_allowed(
         "importlib.import_module('torch._inductor.config')",
     ],
 )
-def test_a_planted_name_inside_torch_is_caught(statement: str) -> None:
-    """Each way to reach what is inside torch is told by the checker of this file."""
-    assert inside_torch(statement) != []
+def test_a_planted_internal_is_caught(statement: str) -> None:
+    """Each way to reach an internal of torch is seen by the checker of this file."""
+    assert internals_named(statement) != []
+
+
+def test_the_drawing_is_that_of_the_code(texts: dict[str, str]) -> None:
+    """docs/explanation/layers.md has the drawing that `python tests/import_graph.py` makes."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == page_with(page, drawing(texts))
 
 
 @pytest.mark.parametrize(
@@ -241,8 +248,14 @@ def test_a_planted_name_inside_torch_is_caught(statement: str) -> None:
             "import warmup; [getattr(warmup, name) for name in warmup.__all__]",
             {"torch", "triton", "rich", "typer"},
         ),
-        ("import warmup.table.store, warmup.lookup, warmup.auditing", {"torch", "rich", "typer"}),
-        ("import warmup.serving, warmup.building, warmup.cli.app", {"torch", "triton", "rich"}),
+        (
+            "import warmup.table.store, warmup.table.lookup, warmup.diagnostics.audit",
+            {"torch", "rich", "typer"},
+        ),
+        (
+            "import warmup.serving.install, warmup.tuning.build, warmup.cli.app",
+            {"torch", "triton", "rich"},
+        ),
     ],
 )
 def test_importing_leaves_the_heavy_packages_alone(

@@ -12,14 +12,11 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+from warmup.core.version import __version__
+
 if TYPE_CHECKING:
-    from warmup.auditing import AuditReport, audit
-    from warmup.building import build
-    from warmup.checking import CheckReport, check
-    from warmup.compiling.compile import compile  # noqa: A004  the verb of torch
-    from warmup.compiling.compiled import CompiledModel, CompiledReport
-    from warmup.diagnosing import Diagnosis, diagnose
-    from warmup.errors import (
+    from warmup.buckets.suggest import Suggestion, suggest
+    from warmup.core.errors import (
         AdapterError,
         BuildError,
         BundleError,
@@ -35,53 +32,56 @@ if TYPE_CHECKING:
         WarmupError,
         WarmupWarning,
     )
-    from warmup.explaining.explain import Explanation, explain
-    from warmup.outcome import BuildReport
-    from warmup.preparing.prepare import Prepared, prepare
-    from warmup.priming import prime
-    from warmup.report import Report
-    from warmup.serving import Handle, install
-    from warmup.suggesting import Suggestion, suggest
+    from warmup.diagnostics.audit import AuditReport, audit
+    from warmup.diagnostics.doctor import Diagnosis, diagnose
+    from warmup.diagnostics.recompiles.explain import Explanation, explain
+    from warmup.models.padding.prepare import Prepared, prepare
+    from warmup.serving.check import CheckReport, check
+    from warmup.serving.compiled.compile import compile  # noqa: A004  the verb of torch
+    from warmup.serving.compiled.model import CompiledModel, CompiledReport
+    from warmup.serving.install import Handle, install
+    from warmup.serving.prime import prime
+    from warmup.serving.report import Report
     from warmup.table.store import read as load
-
-__version__ = "0.1.0"
+    from warmup.tuning.build import build
+    from warmup.tuning.report import BuildReport
 
 _HOMES = {
-    "AdapterError": "errors",
-    "AuditReport": "auditing",
-    "BuildError": "errors",
-    "BuildReport": "outcome",
-    "BundleError": "errors",
-    "CheckReport": "checking",
-    "CompiledModel": "compiling.compiled",
-    "CompiledReport": "compiling.compiled",
-    "ContradictionWarning": "errors",
-    "Diagnosis": "diagnosing",
-    "Explanation": "explaining.explain",
-    "Handle": "serving",
-    "MissError": "errors",
-    "ModelError": "errors",
-    "Prepared": "preparing.prepare",
-    "ProblemError": "errors",
-    "Report": "report",
-    "SettingsError": "errors",
-    "SizeError": "errors",
-    "StaleTableWarning": "errors",
-    "Suggestion": "suggesting",
-    "TableError": "errors",
-    "UncoveredError": "errors",
-    "WarmupError": "errors",
-    "WarmupWarning": "errors",
-    "audit": "auditing",
-    "build": "building",
-    "check": "checking",
-    "compile": "compiling.compile",
-    "diagnose": "diagnosing",
-    "explain": "explaining.explain",
-    "install": "serving",
-    "prepare": "preparing.prepare",
-    "prime": "priming",
-    "suggest": "suggesting",
+    "AdapterError": "core.errors",
+    "AuditReport": "diagnostics.audit",
+    "BuildError": "core.errors",
+    "BuildReport": "tuning.report",
+    "BundleError": "core.errors",
+    "CheckReport": "serving.check",
+    "CompiledModel": "serving.compiled.model",
+    "CompiledReport": "serving.compiled.model",
+    "ContradictionWarning": "core.errors",
+    "Diagnosis": "diagnostics.doctor",
+    "Explanation": "diagnostics.recompiles.explain",
+    "Handle": "serving.install",
+    "MissError": "core.errors",
+    "ModelError": "core.errors",
+    "Prepared": "models.padding.prepare",
+    "ProblemError": "core.errors",
+    "Report": "serving.report",
+    "SettingsError": "core.errors",
+    "SizeError": "core.errors",
+    "StaleTableWarning": "core.errors",
+    "Suggestion": "buckets.suggest",
+    "TableError": "core.errors",
+    "UncoveredError": "core.errors",
+    "WarmupError": "core.errors",
+    "WarmupWarning": "core.errors",
+    "audit": "diagnostics.audit",
+    "build": "tuning.build",
+    "check": "serving.check",
+    "compile": "serving.compiled.compile",
+    "diagnose": "diagnostics.doctor",
+    "explain": "diagnostics.recompiles.explain",
+    "install": "serving.install",
+    "prepare": "models.padding.prepare",
+    "prime": "serving.prime",
+    "suggest": "buckets.suggest",
 }
 
 __all__ = [

@@ -92,7 +92,7 @@ ship) # a shipped table, completed as far as SECONDS last; its rows go on from t
     words=(--model examples/mlp.py:VisionLinear --input "hidden_states=[seqlen,3420]:bf16" --seqlens "$usual")
     ;;
   products)
-    name=product.f16 words=(--model warmup.benching.product:Product --dtype f16)
+    name=product.f16 words=(--model warmup.bench.matmul.product:Product --dtype f16)
     for shape in 128x9216x4096 128x4096x4096 128x4096x1000 2048x768x768 2048x768x3072 \
       2048x3072x768 1024x768x768 1024x768x3072 1024x3072x768 1024x768x2304; do
       IFS=x read -r m k n <<< "$shape"

@@ -12,7 +12,8 @@ from typing import Any
 from proof import CHARTS, charts, grid, load
 from targets import verdict
 
-from warmup.charts.chart import Chart, Series, draw
+from warmup.bench.charts.chart import Chart, Series
+from warmup.bench.charts.draw import draw
 
 _STARTS = ("table", "default")
 _MOST_BUILD = 1.3  # times the seconds of two layers

@@ -21,11 +21,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from warmup.choice import Evidence, Family, Row, Winner  # noqa: E402  after the path
-from warmup.events import Emitter  # noqa: E402
-from warmup.lookup import Lookup, OnMiss  # noqa: E402
-from warmup.runtime import Device, Runtime  # noqa: E402
+from warmup.core.events import Emitter  # noqa: E402
+from warmup.core.rows import Evidence, Family, Row, Winner  # noqa: E402  after the path
+from warmup.core.runtime import Device, Runtime  # noqa: E402
 from warmup.table import Policy, Provenance, Table  # noqa: E402
+from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 from warmup.table.store import read, write  # noqa: E402
 
 ROWS = 10_000

@@ -14,7 +14,8 @@ from typing import Any
 from proof import CHARTS, charts, grid, load
 from targets import NOT_MEASURED, at_least, at_most, count_of, median_of, none_of, verdict
 
-from warmup.charts.chart import Chart, Series, draw
+from warmup.bench.charts.chart import Chart, Series
+from warmup.bench.charts.draw import draw
 
 _RANGE, _STATIC, _DEVICE = "range", "static", "device"
 _SMALLEST, _LARGEST = "dynamic-smallest", "dynamic-largest"

@@ -34,11 +34,11 @@ def start(case: dict[str, Any]) -> dict[str, Any]:
     from torch._inductor.async_compile import AsyncCompile
 
     import warmup
-    from warmup.bucket import Bucket, parse_inputs
-    from warmup.compiling.growing import find_dims
+    from warmup.buckets.bucket import Bucket, parse_inputs
     from warmup.inductor import connect
     from warmup.inductor.machine import resolve_device
-    from warmup.models import Inputs, load_model, make_inputs, parse_dtype
+    from warmup.models.loading import Inputs, load_model, make_inputs, parse_dtype
+    from warmup.serving.compiled.find_dims import find_dims
 
     began = time.perf_counter()
     handle = None

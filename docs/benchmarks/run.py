@@ -93,7 +93,7 @@ def pack_bundles(
     arguments: argparse.Namespace, table: Path, runtime: Any, folder: Path
 ) -> dict[str, dict[str, Any]]:
     """Make the bundle of each start that wants one, and return where it is, its size and time."""
-    from warmup.packing import pack, spell_inputs
+    from warmup.tuning.pack_bundle import pack, spell_inputs
 
     made = {}
     for start in set(arguments.starts.split(",")) & {"bundle", "bundle-graphs"}:

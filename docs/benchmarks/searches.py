@@ -12,7 +12,7 @@ from typing import Any
 
 from proof import grid, load
 
-from warmup.problem import GEMM
+from warmup.keys.gemm import GEMM
 
 _Problem = Mapping[str, Any]
 _TIMES = ("alone, us", "as it runs, us")

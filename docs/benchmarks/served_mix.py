@@ -36,7 +36,7 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from warmup.inductor import connect
-    from warmup.models import load_model
+    from warmup.models.loading import load_model
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     loaded = load_model(settings["model"])

@@ -158,9 +158,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path)
     given = vars(parser.parse_args())
-    from warmup.bucket import parse_sizes
+    from warmup.buckets.bucket import parse_sizes
+    from warmup.core.runtime import Runtime
     from warmup.inductor import connect
-    from warmup.runtime import Runtime
 
     out: Path = given.pop("results")
     ways = given.pop("ways").split(",")

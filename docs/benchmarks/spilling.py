@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from warmup.cli.app import app
-from warmup.inductor import search
-from warmup.inductor.tiles import tile_of
-from warmup.search import Source
-from warmup.tile import spills
+from warmup.core.search import Source
+from warmup.inductor.gemm import search
+from warmup.inductor.gemm.tile_limits import spills
+from warmup.inductor.gemm.tiles import tile_of
 
 SHARE = 0.25
 

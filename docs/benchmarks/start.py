@@ -27,9 +27,9 @@ from typing import Any
 import torch
 
 import warmup
-from warmup.bucket import Bucket, parse_inputs
+from warmup.buckets.bucket import Bucket, parse_inputs
 from warmup.inductor import connect
-from warmup.models import Inputs, load_model, make_inputs, parse_dtype
+from warmup.models.loading import Inputs, load_model, make_inputs, parse_dtype
 
 # How each kind of start compiles. CPU needs freezing for its C++ GEMM template to be a candidate.
 STARTS: dict[str, dict[str, Any]] = {

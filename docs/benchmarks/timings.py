@@ -18,16 +18,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from warmup.choice import Family, KwargValue, Row, Winner
-from warmup.judging import choose
-from warmup.kinds import kind_of
-from warmup.method import Method
-from warmup.problem import GEMM
-from warmup.samples import Samples
+from warmup.core.method import Method
+from warmup.core.rows import Family, KwargValue, Row, Winner
+from warmup.core.samples import Samples
+from warmup.core.trial import Outcome
+from warmup.inductor.gemm.tile_limits import Tile, spills
+from warmup.keys.gemm import GEMM
+from warmup.keys.registry import kind_of
+from warmup.measuring.selection import choose
 from warmup.table.codec import digest_of
 from warmup.table.store import read
-from warmup.tile import Tile, spills
-from warmup.trial import Outcome
 
 NEAR = 0.10  # of the winner's time alone: what might have won
 _FINALISTS = 8  # as in warmup/measuring/contest.py; the others were timed in three rounds only

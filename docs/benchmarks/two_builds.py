@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from warmup.kinds import kind_of, natural_order
+from warmup.keys.nearest import natural_order
+from warmup.keys.registry import kind_of
 from warmup.table import Table
 from warmup.table.codec import digest_of
 from warmup.table.store import read

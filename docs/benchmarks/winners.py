@@ -12,10 +12,11 @@ from typing import Any
 from proof import CHARTS, charts, grid, load
 from targets import verdict
 
-from warmup.charts.chart import Chart, Series, draw
-from warmup.comparing.comparison import Cell, Ratio
-from warmup.comparing.verdict import ratio
-from warmup.samples import Samples, geomean
+from warmup.bench.charts.chart import Chart, Series
+from warmup.bench.charts.draw import draw
+from warmup.bench.compare.comparison import Cell, Ratio
+from warmup.bench.compare.verdict import ratio
+from warmup.core.samples import Samples, geomean
 
 _TUNED, _TABLE, _PADDED = "max-autotune", "table", "table-padded"
 _OTHERS = ("eager", "default", _TUNED)

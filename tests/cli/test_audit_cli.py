@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from warmup.events import Emitter, EventName, JsonLinesSink
+from warmup.core.events import Emitter, EventName, JsonLinesSink
 from warmup.table import Table
 from warmup.table.codec import digest_of, encode
 

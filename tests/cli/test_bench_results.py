@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from warmup.cli.bench_results import BenchResults
-from warmup.errors import SettingsError
+from warmup.core.errors import SettingsError
 
 Report = dict[str, int]
 

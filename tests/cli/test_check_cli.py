@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from warmup.cli import main
-from warmup.runtime import Runtime
+from warmup.core.runtime import Runtime
 from warmup.table import Table
 from warmup.table.codec import digest_of, encode
 
@@ -235,8 +235,8 @@ def test_the_time_limit_names_the_bucket(root: Path) -> None:
     code = """
 import sys, time
 from pathlib import Path
-from warmup.bucket import Bucket
-from warmup.checking import PrimedBucket
+from warmup.buckets.bucket import Bucket
+from warmup.serving.check import PrimedBucket
 from warmup.cli.check import _Run
 run = _Run(Path("t.json"), as_json=True)
 first, second = Bucket((("seqlen", 16),)), Bucket((("seqlen", 64),))

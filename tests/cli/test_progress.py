@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warmup.bucket import parse_buckets
+from warmup.buckets.bucket import parse_buckets
 from warmup.cli.progress import BuildProgress
 
 

@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from warmup.bucket import Bucket
-from warmup.choice import Row
+from warmup.buckets.bucket import Bucket
 from warmup.cli.build_render import print_build, print_build_json
-from warmup.outcome import BucketResult, BuildReport
+from warmup.core.rows import Row
 from warmup.table import Table
+from warmup.tuning.report import BucketResult, BuildReport
 
 Reports = Callable[..., BuildReport]
 SLOW = ((257, 1.24), (408, 1.02), (560, 1.0))

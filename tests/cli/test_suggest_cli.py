@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from warmup.bucket import parse_buckets
+from warmup.buckets.bucket import parse_buckets
+from warmup.buckets.suggest import suggest
 from warmup.cli import main
-from warmup.suggesting import suggest
 
 Done = subprocess.CompletedProcess[str]
 Command = Callable[..., Done]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from warmup.choice import Row
 from warmup.cli import main
-from warmup.runtime import Runtime
+from warmup.core.rows import Row
+from warmup.core.runtime import Runtime
 from warmup.table import Table
 from warmup.table.codec import encode
 from warmup.table.store import read

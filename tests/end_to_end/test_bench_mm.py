@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from warmup.errors import SettingsError
+from warmup.core.errors import SettingsError
 from warmup.table import Table
 from warmup.table.store import write
 
@@ -29,8 +29,8 @@ from types import MappingProxyType
 
 import torch
 
-from warmup.benching import columns
-from warmup.benching.mm import bench_mm
+from warmup.bench import columns
+from warmup.bench.matmul.run import bench_mm
 
 
 def fail(_operands):
@@ -51,7 +51,7 @@ print(json.dumps(dict(report.shapes[0].dropped)))
 INTERPRETED = """
 import torch
 
-from warmup.benching.triton_mm import multiply_with
+from warmup.bench.matmul.triton_kernel import multiply_with
 
 BLOCKS = {"BLOCK_M": 32, "BLOCK_N": 16, "BLOCK_K": 32}
 for dtype in (torch.float32, torch.float16):
@@ -68,7 +68,7 @@ COMPILED = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from warmup.benching.triton_mm import CONFIGS, product_kernel
+from warmup.bench.matmul.triton_kernel import CONFIGS, product_kernel
 
 names = [parameter.name for parameter in product_kernel.params]
 signature = {name: "*fp16" if name in "abc" else "constexpr" for name in names}
@@ -172,7 +172,7 @@ def test_a_column_that_is_wrong_or_fails_is_dropped_with_its_reason(
 )
 def test_what_cannot_be_used_is_refused(name: str, value: Any) -> None:
     """Each setting that cannot be used is a WarmupError that names it; nothing is timed."""
-    from warmup.benching.mm import bench_mm
+    from warmup.bench.matmul.run import bench_mm
 
     said: list[str] = []
     with pytest.raises(SettingsError, match=rf"^--{name}\b"):

@@ -199,7 +199,7 @@ def test_bad_input_is_one_line_and_an_exit_code(
 @pytest.mark.parametrize("name", ["Net", "make", "instance"])
 def test_a_model_may_be_a_class_a_function_or_an_instance(name: str) -> None:
     """Each form loads in eval mode, from a script whose __main__ block does not run."""
-    from warmup.models import load_model
+    from warmup.models.loading import load_model
 
     model = load_model(f"{PLAIN}:{name}")
     assert (model.module.training, model.name) == (False, f"plain_script.{name}")
@@ -209,8 +209,8 @@ def test_named_dims_make_the_product_of_all_sizes() -> None:
     """Inputs spelled with named dims get every combination, and the dtype asked for."""
     import torch
 
-    from warmup.bucket import parse_buckets, parse_inputs
-    from warmup.models import load_model, make_inputs
+    from warmup.buckets.bucket import parse_buckets, parse_inputs
+    from warmup.models.loading import load_model, make_inputs
 
     model = load_model(f"{PLAIN}:Net")
     buckets = parse_buckets("560", "batch=1,8")

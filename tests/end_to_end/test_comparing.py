@@ -228,7 +228,9 @@ def test_what_cannot_be_compared_is_code_3(
 ) -> None:
     """A bad argument or a missing table ends it before any process is started."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("warmup.comparing.race.Remote", None)  # a process would be another error
+    monkeypatch.setattr(
+        "warmup.bench.compare.race.Remote", None
+    )  # a process would be another error
     with pytest.raises(SystemExit) as stopped:
         main(["compare", "--device", "cpu", "--model", "others.py:Same", "--seqlens", "4", *words])
     assert stopped.value.code == 3

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from warmup.choice import MissReason, Row
-from warmup.events import Emitter, Event
-from warmup.lookup import Lookup, OnMiss
-from warmup.problem import GEMM
+from warmup.core.events import Emitter, Event
+from warmup.core.rows import MissReason, Row
+from warmup.keys.gemm import GEMM
+from warmup.table.lookup import Lookup, OnMiss
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 SIZES = (8, 12)

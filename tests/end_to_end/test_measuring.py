@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from warmup.choice import Family, Rejection
 from warmup.cli import main
-from warmup.method import L2, Launch
+from warmup.core.method import L2, Launch
+from warmup.core.rows import Family, Rejection
 from warmup.table import Table
 from warmup.table.store import read
 

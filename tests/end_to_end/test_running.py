@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from warmup.auditing import audit
-from warmup.errors import SettingsError, TableError
-from warmup.running import run
+from warmup.core.errors import SettingsError, TableError
+from warmup.diagnostics.audit import audit
+from warmup.serving.run import run
 from warmup.table import Table
 from warmup.table.store import write
 

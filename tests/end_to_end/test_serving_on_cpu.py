@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from warmup.auditing import audit
-from warmup.choice import Family, Row, Winner
+from warmup.core.rows import Family, Row, Winner
+from warmup.diagnostics.audit import audit
 from warmup.table.store import read, write
 
 ROOT = Path(__file__).resolve().parents[2]

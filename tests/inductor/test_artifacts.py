@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from warmup.events import Emitter
+from warmup.core.events import Emitter
 from warmup.inductor import connect
 from warmup.inductor.artifacts import caches_of
-from warmup.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup, OnMiss
 
 
 def test_a_tag_of_ranges_does_not_outlive_its_table() -> None:

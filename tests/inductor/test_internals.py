@@ -13,14 +13,14 @@ pytest.importorskip("torch")
 
 import torch
 
-from warmup.errors import InductorChangedError, SettingsError, UnsupportedTorchError
-from warmup.events import Emitter
+from warmup.core.errors import InductorChangedError, SettingsError, UnsupportedTorchError
+from warmup.core.events import Emitter
 from warmup.inductor import connect
 from warmup.inductor.internals import ASSEMBLER_INTERNALS, INTERNALS, check_internals
-from warmup.inductor.launch import LaunchConfigs
+from warmup.inductor.launch.hooks import LaunchConfigs
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import SUPPORTED, version_for
-from warmup.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup, OnMiss
 
 FOLDER = Path(__file__).resolve().parents[2] / "warmup" / "inductor"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from warmup.kinds import check_key
+from warmup.keys.registry import check_key
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 PROGRAM = str(PROGRAMS / "cuda_kernels.py")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from warmup.kinds import check_key
+from warmup.keys.registry import check_key
 
 PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/cuda_padding.py")
 Run = Callable[..., Any]

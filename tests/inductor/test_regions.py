@@ -14,11 +14,11 @@ import torch
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from warmup.choice import Family, Winner
-from warmup.inductor.regions import module_of, region_of
-from warmup.inquiry import at_bucket
-from warmup.method import Method
-from warmup.trial import Region, TensorSpec, Trial, trial_from_json, trial_to_json
+from warmup.core.method import Method
+from warmup.core.rows import Family, Winner
+from warmup.core.trial import Region, TensorSpec, Trial, trial_from_json, trial_to_json
+from warmup.inductor.gemm.regions import module_of, region_of
+from warmup.tuning.trials import at_bucket
 
 pytest.importorskip("triton")
 

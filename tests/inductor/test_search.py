@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("triton")
 
-from warmup.choice import Row, Tuned, Winner
-from warmup.events import Emitter
-from warmup.inductor.port import Question
-from warmup.inductor.splits import splits_of
-from warmup.lookup import Lookup, OnMiss
+from warmup.core.events import Emitter
+from warmup.core.question import Question
+from warmup.core.rows import Row, Tuned, Winner
+from warmup.inductor.gemm.splits import splits_of
+from warmup.table.lookup import Lookup, OnMiss
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = {"op": "mm", "m": 16, "n": 6144, "k": 4096}

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.choice import Family, Winner
-from warmup.measuring import contest
-from warmup.method import L2, Launch, Method
-from warmup.trial import Candidate, TensorSpec, Trial, ViewSpec
+from warmup.core.method import L2, Launch, Method
+from warmup.core.rows import Family, Winner
+from warmup.core.trial import Candidate, TensorSpec, Trial, ViewSpec
+from warmup.measuring import screening
 
 LONG_US = 1e5  # so long that no wall clock contradicts it: a call on any machine is over by then
 
@@ -97,5 +97,5 @@ def make_trial() -> Callable[..., Trial]:
 def fake_clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """The clock of a contest in this process, until the test ends; 0.1 s for every call."""
     clock = FakeClock()
-    monkeypatch.setattr(contest, "batch_of", clock.batch_of)
+    monkeypatch.setattr(screening, "batch_of", clock.batch_of)
     return clock

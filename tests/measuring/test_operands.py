@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from warmup.core.trial import Fill, TensorSpec, Trial, ViewSpec
 from warmup.measuring import operands
 from warmup.measuring.operands import MOST_SETS, OperandSets, dtype_named, poison_of
-from warmup.trial import Fill, TensorSpec, Trial, ViewSpec
 
 MakeTrial = Callable[..., Trial]
 Dense = Callable[..., TensorSpec]

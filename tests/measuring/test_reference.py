@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.choice import Rejection
+from warmup.core.rows import Rejection
+from warmup.core.trial import Trial
 from warmup.measuring.reference import judge_output, reference_of, widened
-from warmup.trial import Trial
 
 MakeTrial = Callable[..., Trial]
 Matrix = list[list[float]]

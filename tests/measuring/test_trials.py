@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.choice import Rejection, Tuned, Winner
-from warmup.judging import judge
-from warmup.measuring.contest import ROUNDS, SCREENING
+from warmup.core.method import L2, Method
+from warmup.core.rows import Rejection, Tuned, Winner
+from warmup.core.trial import Candidate, Operands, Outcome, TensorSpec, Trial, ViewSpec
 from warmup.measuring.operands import OperandSets
+from warmup.measuring.screening import ROUNDS, SCREENING
+from warmup.measuring.selection import judge
 from warmup.measuring.trials import run_trial
-from warmup.method import L2, Method
-from warmup.trial import Candidate, Operands, Outcome, TensorSpec, Trial, ViewSpec
 
 MakeTrial = Callable[..., Trial]
 Dense = Callable[..., TensorSpec]

@@ -1,6 +1,6 @@
 """The child program of the measurements, with library calls that misbehave: see BAD below.
 
-Started in place of ``warmup.trialing``, with the same last argument. On a GPU the bad ones run
+Started in place of ``warmup.tuning.worker``, with the same last argument. On a GPU the bad ones run
 kernels of their own; on a CPU they do the same with what a CPU has.
 """
 
@@ -14,9 +14,9 @@ from collections.abc import Callable
 import torch
 from torch._inductor.select_algorithm import extern_kernels
 
-from warmup import trialing
-from warmup.measuring import contest
+from warmup.measuring import screening
 from warmup.measuring.clock import Batch
+from warmup.tuning import worker
 
 
 def good(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
@@ -112,16 +112,16 @@ class _LyingBatch:
 def _misbehave() -> None:
     for kernel in (good, *BAD):
         setattr(extern_kernels, kernel.__name__, kernel)
-    prepare = contest.Contest._prepare
+    prepare = screening.Contest._prepare
 
-    def lie(self: contest.Contest, contender: contest.Contender) -> None:
+    def lie(self: screening.Contest, contender: screening.Contender) -> None:
         prepare(self, contender)
         if "bad_clock" in contender.winner.uid and contender.batch is not None:
             contender.batch = _LyingBatch(contender.batch)
 
-    contest.Contest._prepare = lie
+    screening.Contest._prepare = lie
 
 
 if __name__ == "__main__":
     _misbehave()
-    trialing.main()
+    worker.main()

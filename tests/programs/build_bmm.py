@@ -10,15 +10,15 @@ from pathlib import Path
 
 import torch
 
-from warmup.choice import Evidence, Family, Row, Tuned
-from warmup.events import Emitter
+from warmup.core.events import Emitter
+from warmup.core.method import L2, Method
+from warmup.core.rows import Evidence, Family, Row, Tuned
 from warmup.inductor import connect
-from warmup.inductor.live import empty_caches
-from warmup.lookup import Lookup, OnMiss
-from warmup.method import L2, Method
+from warmup.inductor.adapter import empty_caches
 from warmup.table import Policy, Provenance, Table
+from warmup.table.lookup import Lookup, OnMiss
 from warmup.table.store import write
-from warmup.tuner import make_tuner
+from warmup.tuning.tuner import make_tuner
 
 
 def main() -> None:

@@ -22,11 +22,12 @@ from unittest import mock
 from two_candidates import offer
 
 import warmup
-from warmup import agreement, tuner
-from warmup.measuring.process import TrialNotRunError
-from warmup.outcome import BuildReport
-from warmup.rebuilding import build_problems
-from warmup.trial import Trial
+from warmup.core.trial import Trial
+from warmup.measuring.trial_process import TrialNotRunError
+from warmup.models import outputs
+from warmup.tuning import tuner
+from warmup.tuning.from_misses import build_problems
+from warmup.tuning.report import BuildReport
 
 ALWAYS = 1000
 SAID = "for want of memory"
@@ -71,7 +72,7 @@ def main() -> None:
     build_it = partial(build_problems, "problems.json", device="cpu", fused_top_k=0)
     with failing(key):
         found["alone"] = told(build_it(out=table))
-    with mock.patch.object(agreement, "worst_error", return_value=(1.0, 0.1)):
+    with mock.patch.object(outputs, "worst_error", return_value=(1.0, 0.1)):
         found["wrong"] = told(build_it(out=table))
     found["then"] = told(build(out=table))
     with failing("mm "):

@@ -19,9 +19,9 @@ from unittest import mock
 import torch
 
 import warmup
-from warmup.lookup import Lookup, OnMiss
-from warmup.models import load_model
-from warmup.underway import Build
+from warmup.models.loading import load_model
+from warmup.table.lookup import Lookup, OnMiss
+from warmup.tuning.session import Build
 
 NAMES = ("two", "five", "indexed", "choosy", "late", "counted")
 

@@ -21,8 +21,8 @@ import torch
 import warmup
 from warmup.cli.build_render import print_build, print_build_json
 from warmup.cli.progress import BuildProgress
-from warmup.models import load_model
-from warmup.preparing import weighing
+from warmup.models.loading import load_model
+from warmup.tuning.weights import measure
 
 
 def serve(table: str, model: torch.nn.Module, *, prepared: bool) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def serve(table: str, model: torch.nn.Module, *, prepared: bool) -> dict[str, An
 
 def main() -> None:
     spelled, table = sys.argv[1:]
-    weighing._pays = lambda *_: True  # timings decide no test
+    measure._pays = lambda *_: True  # timings decide no test
     progress, text, document = io.StringIO(), io.StringIO(), io.StringIO()
     with contextlib.redirect_stderr(progress), BuildProgress() as observer:
         report = warmup.build(

@@ -16,9 +16,9 @@ from typing import Any
 import bad_candidates
 from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelChoice
 
-from warmup import tuner
-from warmup.building import build
-from warmup.measuring.process import TrialProcess
+from warmup.measuring.trial_process import TrialProcess
+from warmup.tuning import tuner
+from warmup.tuning.build import build
 
 HERE = Path(__file__).parent
 

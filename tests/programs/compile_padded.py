@@ -11,10 +11,10 @@ from torch import nn
 from torch._inductor import config
 from torch._inductor.utils import run_and_get_code
 
-from warmup.preparing.groups import find_groups
-from warmup.preparing.padded import PaddedLinear, pad
-from warmup.problem import Dim
-from warmup.weight import Padding, padded_sizes
+from warmup.keys.gemm import Dim
+from warmup.keys.weight import Padding, padded_sizes
+from warmup.models.padding.apply import PaddedLinear, pad
+from warmup.models.padding.groups import find_groups
 
 
 class Model(nn.Module):

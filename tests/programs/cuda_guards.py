@@ -26,12 +26,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv  # noqa: E402
 
-from warmup.events import Emitter  # noqa: E402
-from warmup.explaining.cover import cover  # noqa: E402
-from warmup.guard import Artifact  # noqa: E402
+from warmup.core.events import Emitter  # noqa: E402
+from warmup.diagnostics.recompiles.ranges import cover  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
+from warmup.inductor.guard import Artifact  # noqa: E402
 from warmup.inductor.guards import Follows, Recorder, record  # noqa: E402
-from warmup.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
 K, N = 3420, 1280
 H200 = {"tflops": 989.0, "gbps": 4800.0}

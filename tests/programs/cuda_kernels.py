@@ -35,11 +35,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
-from warmup.choice import Evidence, Family, Row, Tuned, Winner  # noqa: E402
-from warmup.errors import warmup_error_in  # noqa: E402
-from warmup.events import Emitter, Event  # noqa: E402
+from warmup.core.errors import warmup_error_in  # noqa: E402
+from warmup.core.events import Emitter, Event  # noqa: E402
+from warmup.core.rows import Evidence, Family, Row, Tuned, Winner  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
-from warmup.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
 SHAPES = {

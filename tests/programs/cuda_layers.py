@@ -46,7 +46,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
-from warmup.inductor.kernels import read_kernel  # noqa: E402
+from warmup.inductor.launch.kernels import read_kernel  # noqa: E402
 
 
 def generate(model: nn.Module) -> str:

@@ -32,16 +32,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
-from warmup.choice import Evidence, Row, Winner  # noqa: E402
-from warmup.errors import warmup_error_in  # noqa: E402
-from warmup.events import Emitter, Event  # noqa: E402
+from warmup.core.errors import warmup_error_in  # noqa: E402
+from warmup.core.events import Emitter, Event  # noqa: E402
+from warmup.core.rows import Evidence, Row, Winner  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
-from warmup.inductor.choices import identify  # noqa: E402
-from warmup.inductor.describe import describe  # noqa: E402
+from warmup.inductor.gemm.choices import identify  # noqa: E402
+from warmup.inductor.gemm.key import describe  # noqa: E402
+from warmup.inductor.gemm.search import Selection, unlisted  # noqa: E402
 from warmup.inductor.layouts import expect_padding  # noqa: E402
 from warmup.inductor.patches import Patches  # noqa: E402
-from warmup.inductor.search import Selection, unlisted  # noqa: E402
-from warmup.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
 UIDS = {
     "triton": "triton::",

@@ -25,18 +25,18 @@ from torch._inductor.kernel.mm import mm_template
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._inductor.virtualized import V
 
-from warmup.choice import Family, Winner, portable_kwargs
-from warmup.events import Emitter
+from warmup.core.events import Emitter
+from warmup.core.method import Search
+from warmup.core.question import Elsewhere, Question
+from warmup.core.rows import Family, Winner, portable_kwargs
+from warmup.core.search import Searched
 from warmup.inductor import connect
-from warmup.inductor.choices import identify
-from warmup.inductor.describe import describe
-from warmup.inductor.port import Elsewhere, Question
-from warmup.inductor.search import Selection, search
-from warmup.inductor.tiles import tile_of
-from warmup.lookup import Lookup, OnMiss
-from warmup.method import Search
-from warmup.search import Searched
-from warmup.tile import Factor, shared_bytes
+from warmup.inductor.gemm.choices import identify
+from warmup.inductor.gemm.key import describe
+from warmup.inductor.gemm.search import Selection, search
+from warmup.inductor.gemm.tile_limits import Factor, shared_bytes
+from warmup.inductor.gemm.tiles import tile_of
+from warmup.table.lookup import Lookup, OnMiss
 
 
 def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from warmup.choice import Tuned, Winner
-from warmup.inductor.port import Question
-from warmup.judging import judge
-from warmup.method import Method
-from warmup.samples import Samples
-from warmup.trial import Outcome
+from warmup.core.method import Method
+from warmup.core.question import Question
+from warmup.core.rows import Tuned, Winner
+from warmup.core.samples import Samples
+from warmup.core.trial import Outcome
+from warmup.measuring.selection import judge
 
 _KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)
 NAME = "NVIDIA H100 80GB HBM3"

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from warmup.child import end_with_parent
+from warmup.core.child_process import end_with_parent
 
 GOOD = {"times_us": [2.0, 1.0, 3.0], "error": 0.5, "rejection": None, "said": "", "is_final": True}
 

@@ -19,13 +19,13 @@ from typing import Any
 import torch
 
 import warmup
-from warmup.choice import Evidence, Family, Row, Winner
 from warmup.cli import main as command
-from warmup.ground import find_ground
-from warmup.models import load_model
-from warmup.policies import Asked
+from warmup.core.rows import Evidence, Family, Row, Winner
+from warmup.models.loading import load_model
 from warmup.table import Provenance, Table
+from warmup.table.policy import Asked
 from warmup.table.store import write
+from warmup.tuning.setup import find_ground
 
 KEY = "bmm batch=4 m=2..16 n=48 k=32 f32 a=row b=row out=f32 fp32=ieee | epilogue=relu"
 

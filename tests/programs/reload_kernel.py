@@ -17,8 +17,8 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from warmup.bundle import read_members, write_bundle
 from warmup.inductor.cache_files import compiled_since, place, take_kernels
+from warmup.table.bundle_file import read_members, write_bundle
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import warmup
-from warmup.errors import warmup_error_in
+from warmup.core.errors import warmup_error_in
 
 
 def main() -> None:

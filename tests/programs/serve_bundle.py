@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 import warmup
-from warmup.bucket import parse_buckets, parse_inputs
-from warmup.models import load_model, make_inputs
+from warmup.buckets.bucket import parse_buckets, parse_inputs
+from warmup.models.loading import load_model, make_inputs
 
 
 def serve(

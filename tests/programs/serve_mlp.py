@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 from mlp import MLP
 
 import warmup
-from warmup.errors import warmup_error_in
+from warmup.core.errors import warmup_error_in
 from warmup.inductor import connect
 
 

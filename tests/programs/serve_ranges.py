@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import warmup
-from warmup.models import load_model
+from warmup.models.loading import load_model
 
 
 def main() -> None:

@@ -10,10 +10,10 @@ import threading
 import time
 from pathlib import Path
 
-from warmup.choice import Family, Winner
-from warmup.measuring.process import TrialProcess
-from warmup.method import Method
-from warmup.trial import Candidate, TensorSpec, Trial
+from warmup.core.method import Method
+from warmup.core.rows import Family, Winner
+from warmup.core.trial import Candidate, TensorSpec, Trial
+from warmup.measuring.trial_process import TrialProcess
 
 FAKE = Path(__file__).with_name("fake_measurer.py")
 

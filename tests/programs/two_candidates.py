@@ -20,10 +20,10 @@ import torch
 from torch._inductor.kernel import mm
 from torch._inductor.select_algorithm import ExternKernelChoice
 
-from warmup import trialing, tuner
-from warmup.building import build
-from warmup.choice import Tuned, Winner
-from warmup.measuring.process import TrialProcess
+from warmup.core.rows import Tuned, Winner
+from warmup.measuring.trial_process import TrialProcess
+from warmup.tuning import tuner, worker
+from warmup.tuning.build import build
 
 
 def slow_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
@@ -62,7 +62,7 @@ def main() -> None:
     """Do what the arguments say."""
     offer()
     if len(sys.argv) == 2:
-        trialing.main()
+        worker.main()
         return
     model, seqlens, out, top_k = sys.argv[1:]
     make = tuner.make_tuner

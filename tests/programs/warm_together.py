@@ -27,13 +27,13 @@ from torch._inductor.runtime.runtime_utils import cache_dir, triton_cache_dir
 from torch._inductor.triton_bundler import TritonBundler
 
 import warmup
-from warmup.choice import Family, MissReason, Winner
-from warmup.events import Emitter
+from warmup.core.events import Emitter
+from warmup.core.rows import Family, MissReason, Winner
 from warmup.inductor import connect
-from warmup.inductor.cached import CachedGraphs, deciding_for
-from warmup.inductor.handover import handing_over_graphs
+from warmup.inductor.cached_graphs import CachedGraphs, deciding_for
+from warmup.inductor.deferred_kernels import handing_over_graphs
 from warmup.inductor.patches import Patches
-from warmup.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup, OnMiss
 
 KERNEL = "a" * 52  # the folder of a kernel in Triton's cache, as if one had been compiled
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from warmup.choice import Evidence, Family, Row, Scope, Winner
-from warmup.peaks import Peaks, gbps_of, share_of_peak, tflops_of
+from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
+from warmup.core.rows import Evidence, Family, Row, Scope, Winner
 from warmup.table import Table
 
 PEAKS = Peaks(tflops={"bf16": 800.0}, gbps=4400.0, clock_mhz=1980, measured="2026-01-02")

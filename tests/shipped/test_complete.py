@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from warmup.choice import Rejection, Row, Scope
-from warmup.kinds import ingredients_of, kind_of
-from warmup.method import Search
-from warmup.problem import GEMM
+from warmup.core.method import Search
+from warmup.core.rows import Rejection, Row, Scope
+from warmup.keys.gemm import GEMM
+from warmup.keys.registry import ingredients_of, kind_of
 from warmup.table import Table
 from warmup.table.store import read
 

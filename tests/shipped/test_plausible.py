@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from warmup.choice import Flag, Row
-from warmup.kinds import ingredients_of, kind_of
-from warmup.padding import PAD
-from warmup.problem import GEMM
+from warmup.core.rows import Flag, Row
+from warmup.keys.gemm import GEMM
+from warmup.keys.pad import PAD
+from warmup.keys.registry import ingredients_of, kind_of
+from warmup.keys.weight import ITEM_BYTES, WEIGHT, parse_weight
 from warmup.table import Table
 from warmup.table.store import read
-from warmup.weight import ITEM_BYTES, WEIGHT, parse_weight
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = sorted((ROOT / "tables").rglob("*.json"))

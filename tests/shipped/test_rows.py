@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from warmup.choice import Family, Winner
-from warmup.errors import ProblemError
-from warmup.kernel import LAUNCH, LaunchProblem
-from warmup.kinds import ingredients_of, kind_of
-from warmup.padding import PAD, PadProblem
-from warmup.problem import GEMM
-from warmup.spelling import parse_epilogue, parse_problem
+from warmup.core.errors import ProblemError
+from warmup.core.rows import Family, Winner
+from warmup.keys.gemm import GEMM
+from warmup.keys.gemm_text import parse_epilogue, parse_problem
+from warmup.keys.launch import LAUNCH, LaunchProblem
+from warmup.keys.pad import PAD, PadProblem
+from warmup.keys.registry import ingredients_of, kind_of
+from warmup.keys.weight import WEIGHT, features_of, parse_weight, winner_of
 from warmup.table.store import read
-from warmup.weight import WEIGHT, features_of, parse_weight, winner_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = sorted((ROOT / "tables").rglob("*.json"))

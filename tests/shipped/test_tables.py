@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from warmup.checking import State, check
-from warmup.errors import SettingsError, TableError
+from warmup.core.errors import SettingsError, TableError
 from warmup.inductor.switches import _QUIET, check_options
-from warmup.policies import Asked, choose_policy
+from warmup.serving.check import State, check
 from warmup.table import Table
 from warmup.table.codec import encode
+from warmup.table.policy import Asked, choose_policy
 from warmup.table.schema import compare_policies
 from warmup.table.store import read, write
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from warmup.kinds import kind_of
-from warmup.problem import GEMM
+from warmup.keys.gemm import GEMM
+from warmup.keys.registry import kind_of
 from warmup.table.store import read
 
 ROOT = Path(__file__).resolve().parents[2]

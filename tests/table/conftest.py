@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 from hypothesis import strategies as st
 
-from warmup.choice import MAX_INT, Evidence, Flag, Rejection, Row, Scope, Winner
-from warmup.kernel import LAUNCH
-from warmup.kind import Kind
-from warmup.method import L2, MAX_TOP_K, Launch, Method, Search
-from warmup.padding import PAD
-from warmup.problem import GEMM
-from warmup.runtime import Device, Runtime
+from warmup.core.method import L2, MAX_TOP_K, Launch, Method, Search
+from warmup.core.rows import MAX_INT, Evidence, Flag, Rejection, Row, Scope, Winner
+from warmup.core.runtime import Device, Runtime
+from warmup.keys.gemm import GEMM
+from warmup.keys.kind import Kind
+from warmup.keys.launch import LAUNCH
+from warmup.keys.pad import PAD
 from warmup.table import Policy, Provenance, Table
 
 PRINTABLE = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), max_size=20)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from warmup.choice import Row
-from warmup.errors import TableFormatError
+from warmup.core.errors import TableFormatError
+from warmup.core.rows import Row
 from warmup.table import Table
 from warmup.table.codec import decode, encode
 

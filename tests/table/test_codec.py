@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.choice import Family, Flag, Rejection, Row, Scope
-from warmup.method import L2, Launch, Method, Search
+from warmup.core.method import L2, Launch, Method, Search
+from warmup.core.rows import Family, Flag, Rejection, Row, Scope
 from warmup.table import Policy, Table
 from warmup.table.codec import decode, digest_of, encode
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.choice import Row
-from warmup.errors import TableError, TableFormatError, TableNotFoundError, TableSchemaError
+from warmup.core.errors import TableError, TableFormatError, TableNotFoundError, TableSchemaError
+from warmup.core.rows import Row
 from warmup.table import SCHEMA_VERSION, Table
 from warmup.table.codec import decode, encode
 from warmup.table.decode import MAX_BYTES

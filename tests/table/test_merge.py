@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.choice import Row
-from warmup.errors import TableMergeError
-from warmup.method import L2, Method
-from warmup.runtime import Runtime
+from warmup.core.errors import TableMergeError
+from warmup.core.method import L2, Method
+from warmup.core.rows import Row
+from warmup.core.runtime import Runtime
 from warmup.table import Table
 from warmup.table.merge import combine, diff, merge
 

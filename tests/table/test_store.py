@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from warmup.choice import Row
-from warmup.errors import (
+from warmup.core.errors import (
     SettingsError,
     TableError,
     TableFormatError,
@@ -24,7 +23,8 @@ from warmup.errors import (
     TableNotFoundError,
     TableWriteError,
 )
-from warmup.runtime import Runtime
+from warmup.core.rows import Row
+from warmup.core.runtime import Runtime
 from warmup.table import Table
 from warmup.table import store as store_module
 from warmup.table.codec import decode, encode
@@ -56,7 +56,7 @@ AS_NOBODY = """
 import contextlib, os, sys
 from pathlib import Path
 import filelock, platformdirs, platformdirs.unix
-from warmup.errors import WarmupError
+from warmup.core.errors import WarmupError
 from warmup.table import store
 os.environ.pop("HOME", None)
 if os.geteuid() == 0:

@@ -1,4 +1,4 @@
-"""The `warmup` command: parse, call one verb, print. Floor 3.
+"""The `warmup` command: parse, call one verb, print.
 
 stdout is data, stderr is talk. Exit codes: 0 fine; 1 an audit, diff or doctor found something;
 2 usage; 3 a `WarmupError`; `check` has 10, 11 and 12 of its own; `run` hands on its command's;
@@ -10,11 +10,8 @@ from __future__ import annotations
 import io
 import sys
 
-from warmup.errors import WarmupError, printable
-
-EXIT_FOUND = 1
-EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
+from warmup.cli.exit_codes import EXIT_FOUND
+from warmup.core.errors import WarmupError, printable
 
 
 def main(arguments: list[str] | None = None) -> None:

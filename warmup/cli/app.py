@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-import warmup
-from warmup.cli import EXIT_FOUND
 from warmup.cli.arguments import JSON
 from warmup.cli.bench_layers import layers
 from warmup.cli.bench_mm import mm
@@ -18,11 +16,13 @@ from warmup.cli.build import build
 from warmup.cli.check import check
 from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
+from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.explain import explain
 from warmup.cli.run import CONTEXT_SETTINGS
 from warmup.cli.run import run as run_command
 from warmup.cli.suggest import suggest
-from warmup.errors import SettingsError
+from warmup.core.errors import SettingsError
+from warmup.core.version import __version__
 
 app = typer.Typer(
     name="warmup",
@@ -60,7 +60,7 @@ class AuditFormat(StrEnum):
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer passes a flag's value
     if wanted:
-        sys.stdout.write(f"warmup {warmup.__version__}\n")
+        sys.stdout.write(f"warmup {__version__}\n")
         raise typer.Exit
 
 
@@ -152,10 +152,10 @@ def audit(
     ] = None,
 ) -> None:
     """Read what happened at serving: hits, misses by reason, uncovered work, rows never used."""
-    from warmup.auditing import FAILURES
-    from warmup.auditing import audit as run
     from warmup.cli.audits import put, spell_audit
-    from warmup.misses import encode_misses
+    from warmup.diagnostics.audit import FAILURES
+    from warmup.diagnostics.audit import audit as run
+    from warmup.diagnostics.misses import encode_misses
 
     wanted = [word.strip() for word in fail_on.split(",")] if fail_on else []
     if unknown := [word for word in wanted if word not in FAILURES]:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from warmup.auditing import AuditReport
-from warmup.errors import SettingsError, printable
-from warmup.events import in_brackets
-from warmup.files import replace_text
+from warmup.core.errors import SettingsError, printable
+from warmup.core.events import in_brackets
+from warmup.core.files import replace_text
+from warmup.diagnostics.audit import AuditReport
 
 
 def spell_audit(report: AuditReport, form: str) -> str:
@@ -19,7 +19,7 @@ def spell_audit(report: AuditReport, form: str) -> str:
     Logs are not trusted, so nothing in the text can drive a terminal.
     """
     if form == "prometheus":
-        from warmup.exposition import expose
+        from warmup.diagnostics.prometheus import expose
 
         return expose(report)
     if form == "json":

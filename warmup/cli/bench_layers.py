@@ -12,11 +12,11 @@ import typer
 
 from warmup.cli.arguments import DEVICE, JSON, L2_CACHE, LAUNCH
 from warmup.cli.signals import interruptible
-from warmup.errors import printable
-from warmup.method import L2, Launch
+from warmup.core.errors import printable
+from warmup.core.method import L2, Launch
 
 if TYPE_CHECKING:
-    from warmup.benching.layer_outcome import Cell, LayersReport
+    from warmup.bench.layers.report import Cell, LayersReport
 
 _WIDTH: Final = 80
 _WHOLE: Final = 100  # from here on without decimals
@@ -52,8 +52,8 @@ def layers(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Time norms, softmax, cross-entropy and SwiGLU: eager, compiled, and kernel libraries."""
-    from warmup.benching.layer_files import STEM, document, draw_charts
-    from warmup.benching.layers import bench_layers
+    from warmup.bench.layers.files import STEM, document, draw_charts
+    from warmup.bench.layers.run import bench_layers
     from warmup.cli.bench_results import BenchResults, say
 
     results = BenchResults(out, STEM, document, draw_charts)

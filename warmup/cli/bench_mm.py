@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from warmup.benching.mm_outcome import COLUMNS, TABLE, TORCH, MmReport, Timed, Verdict, shown_us
+from warmup.bench.matmul.report import COLUMNS, TABLE, TORCH, MmReport, Timed, Verdict, shown_us
 from warmup.cli.arguments import DEVICE, JSON, L2_CACHE, LAUNCH
 from warmup.cli.signals import interruptible
-from warmup.errors import printable
-from warmup.method import L2, Launch
-from warmup.samples import Samples
+from warmup.core.errors import printable
+from warmup.core.method import L2, Launch
+from warmup.core.samples import Samples
 
 _ROUNDS = 50
 _NO_DECIMALS_FROM = 1000
@@ -41,8 +41,8 @@ def mm(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Compare torch, Triton, inductor and a table on plain matrix products."""
-    from warmup.benching.mm import bench_mm
-    from warmup.benching.mm_files import STEM, document, draw_charts
+    from warmup.bench.matmul.files import STEM, document, draw_charts
+    from warmup.bench.matmul.run import bench_mm
     from warmup.cli.bench_results import BenchResults, say
 
     results = BenchResults(out, STEM, document, draw_charts)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from warmup.benching.files import write_json
-from warmup.charts.chart import check_matplotlib
-from warmup.errors import printable
+from warmup.bench.charts.draw import check_matplotlib
+from warmup.bench.files import write_json
+from warmup.core.errors import printable
 
 Report = TypeVar("Report")
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from warmup.axis import ShapePolicy
-from warmup.cli import EXIT_FOUND
+from warmup.buckets.dims import ShapePolicy
 from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
+from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.signals import interruptible
-from warmup.method import Search
+from warmup.core.method import Search
 
 
 def build(
@@ -88,10 +88,10 @@ def build(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Tune every bucket, or what serving missed, and write the winners to a table."""
-    from warmup.building import build as build_model
     from warmup.cli.build_render import print_build, print_build_json, writing_timings
     from warmup.cli.progress import BuildProgress
-    from warmup.rebuilding import build_problems
+    from warmup.tuning.build import build as build_model
+    from warmup.tuning.from_misses import build_problems
 
     of_model = {
         "--seqlens": seqlens,

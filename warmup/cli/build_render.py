@@ -13,18 +13,18 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from warmup.bucket import Bucket
-from warmup.choice import Flag, Rejection, Row, Tuned
+from warmup.buckets.bucket import Bucket
 from warmup.cli.render import make_console, make_grid, print_json, row_cells, say
-from warmup.errors import SettingsError, printable
-from warmup.judging import rejections
-from warmup.kernel import LAUNCH
-from warmup.kinds import ingredients_of, kind_of
-from warmup.outcome import BuildReport
-from warmup.peaks import Peaks
-from warmup.regret import over_bound
-from warmup.search import searched_to_json
-from warmup.weight import WEIGHT
+from warmup.core.errors import SettingsError, printable
+from warmup.core.roofline import Peaks
+from warmup.core.rows import Flag, Rejection, Row, Tuned
+from warmup.core.search import searched_to_json
+from warmup.keys.launch import LAUNCH
+from warmup.keys.registry import ingredients_of, kind_of
+from warmup.keys.weight import WEIGHT
+from warmup.measuring.range_regret import over_bound
+from warmup.measuring.selection import rejections
+from warmup.tuning.report import BuildReport
 
 _SHOWN: Final = 20
 _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # too large for a device
@@ -149,7 +149,7 @@ class _Split:
 
 def _splits(report: BuildReport) -> list[_Split]:
     """Return which buckets to split: some winner's regret is above the bound in their range."""
-    from warmup.dynamic import sizes_within  # needs torch, which a build has loaded
+    from warmup.models.dynamic_inputs import sizes_within  # needs torch, which a build has loaded
 
     found = []
     for result in report.buckets:

@@ -18,15 +18,15 @@ from typing import Annotated, Any
 
 import typer
 
-from warmup.axis import ShapePolicy
-from warmup.bucket import Bucket
-from warmup.checking import CheckReport, PrimedBucket, State
+from warmup.buckets.bucket import Bucket
+from warmup.buckets.dims import ShapePolicy
 from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
-from warmup.errors import SettingsError, printable
-from warmup.files import replace_text
-from warmup.preparing.prepare import Prepared
-from warmup.runtime import Runtime
-from warmup.unpacking import Unpacked
+from warmup.core.errors import SettingsError, printable
+from warmup.core.files import replace_text
+from warmup.core.runtime import Runtime
+from warmup.models.padding.prepare import Prepared
+from warmup.serving.check import CheckReport, PrimedBucket, State
+from warmup.serving.unpack_bundle import Unpacked
 
 
 def check(
@@ -88,7 +88,7 @@ def check(
         _remove(ready_file)
     run = _Run(table, as_json=as_json)
     with run.limited(timeout):
-        from warmup.checking import check as examine
+        from warmup.serving.check import check as examine
 
         run.checked(
             examine(
@@ -99,7 +99,7 @@ def check(
             )
         )
         if model is not None:
-            from warmup.priming import prime as compile_all
+            from warmup.serving.prime import prime as compile_all
 
             with contextlib.redirect_stdout(sys.stderr):  # the user's model may print
                 run.report = compile_all(
@@ -124,7 +124,7 @@ def check(
 
 
 class _Run:
-    """What one command knows so far; a `warmup.priming.Observer`."""
+    """What one command knows so far; a `warmup.serving.prime.Observer`."""
 
     def __init__(self, path: Path, *, as_json: bool) -> None:
         self.report = CheckReport(state=State.PARTLY, path=path)

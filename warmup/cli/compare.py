@@ -12,11 +12,11 @@ from typing import Annotated
 
 import typer
 
-from warmup.cli import EXIT_FOUND
 from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
+from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.signals import interruptible
-from warmup.errors import SettingsError
-from warmup.method import L2, Launch
+from warmup.core.errors import SettingsError
+from warmup.core.method import L2, Launch
 
 
 def compare(
@@ -68,9 +68,9 @@ def compare(
             "charts are drawn by matplotlib, which is not installed here",
             "install it, or give --no-charts",
         )
+    from warmup.bench.compare.compare import compare as run
     from warmup.cli.compare_progress import CompareProgress
     from warmup.cli.compare_render import document, print_comparison, print_document, write_document
-    from warmup.comparing.compare import compare as run
 
     with CompareProgress() as progress, interruptible():
         report = run(
@@ -97,7 +97,7 @@ def compare(
     else:
         print_comparison(report)
     if draws and out is not None:
-        from warmup.charts.chart import draw
+        from warmup.bench.charts.draw import draw
         from warmup.cli.compare_charts import charts_of
 
         for name, chart in charts_of(report).items():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from warmup.charts.chart import Chart, Series
-from warmup.comparing.comparison import Cell, Comparison, Result
-from warmup.comparing.verdict import rates
+from warmup.bench.charts.chart import Chart, Series
+from warmup.bench.compare.comparison import Cell, Comparison, Result
+from warmup.bench.compare.verdict import rates
 
 _LOG_FROM = 20.0  # the ratio of the longest to the shortest time from which a linear axis hides one
 

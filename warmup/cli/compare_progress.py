@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from warmup.bench.compare.comparison import Start, Variant
 from warmup.cli.live import LiveLine
-from warmup.comparing.comparison import Start, Variant
 
 
 class CompareProgress(LiveLine):
-    """A `warmup.comparing.race.Observer` that draws."""
+    """A `warmup.bench.compare.race.Observer` that draws."""
 
     def __init__(self) -> None:
         super().__init__("rounds")

@@ -15,10 +15,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as Grid
 
-from warmup.comparing.comparison import Comparison, Ratio, Result, decimals_of, rounded
-from warmup.comparing.verdict import overall, rates, speedups, verdict
-from warmup.errors import SettingsError, printable
-from warmup.files import replace_text
+from warmup.bench.compare.comparison import Comparison, Ratio, Result, decimals_of, rounded
+from warmup.bench.compare.verdict import overall, rates, speedups, verdict
+from warmup.core.errors import SettingsError, printable
+from warmup.core.files import replace_text
 
 _SCHEMA = 1
 _WIDE = 10_000

@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
-from warmup.cli import EXIT_FOUND
 from warmup.cli.arguments import DEVICE, JSON
-from warmup.diagnosing import Finding
-from warmup.errors import printable
+from warmup.cli.exit_codes import EXIT_FOUND
+from warmup.core.errors import printable
+from warmup.diagnostics.doctor import Finding
 
 _STATE_WIDTH = 5
 _NAME_WIDTH = 17
@@ -26,7 +26,7 @@ def doctor(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Check this machine before GPU time is spent; exit 1 when a check fails."""
-    from warmup.diagnosing import diagnose
+    from warmup.diagnostics.doctor import diagnose
 
     diagnosis = diagnose(device)
     (_print_json if as_json else _print)(diagnosis.findings)

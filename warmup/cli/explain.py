@@ -36,7 +36,7 @@ def explain(
     from warmup.cli.audits import put
     from warmup.cli.explain_render import print_explanation, print_explanation_json
     from warmup.cli.explain_svg import draw_ranges
-    from warmup.explaining.explain import explain as run
+    from warmup.diagnostics.recompiles.explain import explain as run
 
     found = run(
         model,

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from warmup.errors import printable
-from warmup.explaining.causes import Cause
-from warmup.explaining.cover import Span
-from warmup.explaining.explain import Explanation, Graph, Section
+from warmup.core.errors import printable
+from warmup.diagnostics.recompiles.causes import Cause
+from warmup.diagnostics.recompiles.explain import Explanation, Graph, Section
+from warmup.diagnostics.recompiles.ranges import Span
 
 _WIDTH: Final = 80
 _NAMED: Final = 16  # columns of the picture that name a range

@@ -1,6 +1,6 @@
 """The ranges that `warmup explain` found, drawn as SVG: a bar for each, sizes on a scale of powers.
 
-`warmup.charts` draws values of groups and needs matplotlib; ranges are rectangles.
+`warmup.bench.charts` draws values of groups and needs matplotlib; ranges are rectangles.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from html import escape
 from typing import Final
 
 from warmup.cli.explain_render import range_of, title_of
-from warmup.explaining.causes import Kind
-from warmup.explaining.cover import Span
-from warmup.explaining.explain import Explanation, Section
+from warmup.diagnostics.recompiles.causes import Kind
+from warmup.diagnostics.recompiles.explain import Explanation, Section
+from warmup.diagnostics.recompiles.ranges import Span
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _BAR = 800, 130, 40, 26, 16
 _COLOURS: Final = {  # Okabe and Ito's, by what ends the range above

@@ -17,7 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from warmup.errors import printable
+from warmup.core.errors import printable
 
 
 class LiveLine(AbstractContextManager["LiveLine"]):

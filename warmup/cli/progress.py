@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 from rich.progress import TextColumn, TimeRemainingColumn
 
-from warmup.bucket import Bucket, spell_count
-from warmup.choice import Tuned
+from warmup.buckets.bucket import Bucket, spell_count
 from warmup.cli.live import LiveLine
-from warmup.outcome import BucketResult, name_of
+from warmup.core.rows import Tuned
+from warmup.tuning.report import BucketResult, name_of
 
 
 class BuildProgress(LiveLine):
-    """A `warmup.outcome.Observer` that draws, and passes on to *note* each problem that is done."""
+    """An observer of a build that draws, and passes on to *note* each problem that is done."""
 
     def __init__(self, note: Callable[[Tuned], None] = lambda _tuned: None) -> None:
         left = TimeRemainingColumn(elapsed_when_finished=False)

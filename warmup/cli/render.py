@@ -10,12 +10,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as Grid
 
-from warmup.choice import Row
-from warmup.errors import printable
-from warmup.kernel import LAUNCH
-from warmup.kind import Kind
-from warmup.kinds import KINDS, ingredients_of, kind_of, natural_order
-from warmup.problem import GEMM
+from warmup.core.errors import printable
+from warmup.core.rows import Row
+from warmup.keys.gemm import GEMM
+from warmup.keys.kind import Kind
+from warmup.keys.launch import LAUNCH
+from warmup.keys.nearest import natural_order
+from warmup.keys.registry import KINDS, ingredients_of, kind_of
 from warmup.table import Table
 from warmup.table.codec import digest_of, encode
 from warmup.table.merge import Difference

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from warmup.lookup import Uncovered
+from warmup.table.lookup import Uncovered
 
 # What follows the first word that is no option belongs to the command, `--` or not.
 CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False}
@@ -40,7 +40,7 @@ def run(
     ] = None,
 ) -> None:
     """Run a command with a table installed in every Python process it starts."""
-    from warmup.running import run as verb
+    from warmup.serving.run import run as verb
 
     report = verb(
         command,

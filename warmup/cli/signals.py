@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import typer
 
-from warmup.cli import EXIT_INTERRUPTED, EXIT_TERMINATED
+from warmup.cli.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 
 class _Terminated(KeyboardInterrupt):

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from warmup.buckets.suggest import MAX_SUGGESTED, Cost, Suggestion
+from warmup.buckets.suggest import suggest as run
 from warmup.cli.arguments import JSON
-from warmup.errors import SettingsError
-from warmup.suggesting import MAX_SUGGESTED, Cost, Suggestion
-from warmup.suggesting import suggest as run
+from warmup.core.errors import SettingsError
 
 _MAX_BUCKETS = 8
 _SEQLEN = "seqlen"

@@ -1,4 +1,4 @@
-"""The only folder that names torch._inductor. Floor 1; knows nothing of table files.
+"""The only folder that names torch._inductor.
 
 `connect()` is the way in: it checks the torch that runs here and returns what can be done with it.
 `start_workers()` may go before it, so that inductor's workers start while it imports.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from warmup.inductor.live import Inductor
+    from warmup.inductor.adapter import Inductor
 
 
 def connect() -> Inductor:
@@ -19,7 +19,7 @@ def connect() -> Inductor:
         UnsupportedTorchError: this torch is outside the supported range.
         InductorChangedError: an internal is gone or has another signature.
     """
-    from warmup.inductor.live import Inductor  # imports torch: only on demand
+    from warmup.inductor.adapter import Inductor  # imports torch: only on demand
 
     return Inductor.here()
 

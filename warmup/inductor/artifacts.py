@@ -19,7 +19,7 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.exc import Unsupported
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from warmup.errors import ModelError
+from warmup.core.errors import ModelError
 
 Call = Callable[..., Any]
 _SIZE: Final = re.compile(r"L\['\w+'\]\S*\.size\(\)\[\d+\]")  # of an input, as guards name it

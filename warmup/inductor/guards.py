@@ -29,7 +29,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
-from warmup.guard import Artifact, Guard, Place
+from warmup.inductor.guard import Artifact, Guard, Place
 from warmup.inductor.patches import Patches
 
 _TORCH: Final = str(Path(torch.__file__).parents[1])

@@ -9,7 +9,7 @@ import importlib
 import inspect
 from typing import Any, Final
 
-from warmup.errors import InductorChangedError
+from warmup.core.errors import InductorChangedError
 
 # "module:qualified name" or "module:callable(parameters that warmup relies on)".
 WORKER_INTERNALS: Final = (

@@ -11,8 +11,8 @@ import torch
 from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.exc import InvalidCxxCompiler
 
-from warmup.errors import SettingsError
-from warmup.runtime import Device, Runtime
+from warmup.core.errors import SettingsError
+from warmup.core.runtime import Device, Runtime
 
 _GIB = 2**30
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")

@@ -19,9 +19,9 @@ from torch._dynamo import convert_frame
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 
-from warmup.errors import InductorChangedError
+from warmup.core.errors import InductorChangedError
+from warmup.core.question import Answers
 from warmup.inductor.patches import Patches
-from warmup.inductor.port import Answers
 from warmup.inductor.switches import OptionValue, is_set_in_environment, is_switch
 from warmup.inductor.versions import Version
 

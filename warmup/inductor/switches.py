@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from torch._inductor import config as inductor_config
 
-from warmup.errors import InductorChangedError, SettingsError
+from warmup.core.errors import InductorChangedError, SettingsError
 
 OptionValue = bool | int | float | str | None
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from warmup.method import L2, Launch
+from warmup.core.method import L2, Launch
 
 Call = Callable[[int], object]  # makes call number i, on operand set i modulo the sets there are
 

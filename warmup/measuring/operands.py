@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from warmup.trial import Fill, TensorSpec, Trial
+from warmup.core.trial import Fill, TensorSpec, Trial
 
 MOST_SETS: Final = 64  # calls of one batch
 _SHARE_OF_MEMORY: Final = 0.25

@@ -8,9 +8,9 @@ from typing import Final
 
 import torch
 
-from warmup.choice import Rejection
+from warmup.core.rows import Rejection
+from warmup.core.trial import Trial
 from warmup.measuring.operands import poison_of
-from warmup.trial import Trial
 
 _ELEMENT_FACTOR: Final = 10  # one element may be so many tolerances away, in units of the RMS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
+from warmup.core.samples import Samples
 from warmup.measuring.clock import Batch
-from warmup.samples import Samples
 
 _K = TypeVar("_K", bound=Hashable)
 

@@ -1,6 +1,6 @@
 """Running one trial in this process: check every candidate, time them in turn, confirm the winner.
 
-Nothing here protects from a candidate that faults or hangs; `warmup.measuring.process` does.
+Nothing here protects from a candidate that faults or hangs; `warmup.measuring.trial_process` does.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Final
 
 import torch
 
-from warmup.choice import Rejection
-from warmup.judging import choose
+from warmup.core.method import L2
+from warmup.core.rows import Rejection
+from warmup.core.trial import Candidate, Operands, Outcome, Trial
 from warmup.measuring.clock import Call, wall_us
-from warmup.measuring.contest import ROUNDS, At, Contender, Contest
 from warmup.measuring.operands import MOST_SETS
 from warmup.measuring.reference import judge_output, reference_of, widened
 from warmup.measuring.rounds import run_rounds
-from warmup.method import L2
-from warmup.trial import Candidate, Operands, Outcome, Trial
+from warmup.measuring.screening import ROUNDS, At, Contender, Contest
+from warmup.measuring.selection import choose
 
 _OVER_PEAK: Final = 1.10  # a peak is measured too; this far above it a time cannot be true
 _WALL_FACTOR: Final = 1.5

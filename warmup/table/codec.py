@@ -13,12 +13,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from warmup.choice import MAX_INT, Family, KwargValue, Row, Winner
-from warmup.errors import ProblemError, TableSchemaError
-from warmup.kind import Kind
-from warmup.kinds import KINDS, kind_of
-from warmup.method import L2, MAX_TOP_K, Launch, Method
-from warmup.runtime import Device, Runtime
+from warmup.core.errors import ProblemError, TableSchemaError
+from warmup.core.method import L2, MAX_TOP_K, Launch, Method
+from warmup.core.rows import MAX_INT, Family, KwargValue, Row, Winner
+from warmup.core.runtime import Device, Runtime
+from warmup.keys.kind import Kind
+from warmup.keys.registry import KINDS, kind_of
 from warmup.table.decode import Node, load_json
 from warmup.table.evidence import evidence_from_json, evidence_to_json, plain_evidence
 from warmup.table.schema import SCHEMA_VERSION, OptionValue, Policy, Provenance, Table

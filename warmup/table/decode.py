@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final, NoReturn, TypeVar
 
-from warmup.errors import TableFormatError
+from warmup.core.errors import TableFormatError
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_STRING: Final = 4096

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from warmup.choice import MAX_INT, Evidence, Flag, Rejection, Scope
-from warmup.method import Search
+from warmup.core.method import Search
+from warmup.core.rows import MAX_INT, Evidence, Flag, Rejection, Scope
 from warmup.table.decode import Node
 
 _Word = TypeVar("_Word", Scope, Search)

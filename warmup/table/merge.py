@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from warmup.choice import Row
-from warmup.errors import TableMergeError
-from warmup.kinds import natural_order
-from warmup.runtime import compare_runtimes
+from warmup.core.errors import TableMergeError
+from warmup.core.rows import Row
+from warmup.core.runtime import compare_runtimes
+from warmup.keys.nearest import natural_order
 from warmup.table.schema import Table, compare_policies
 
 

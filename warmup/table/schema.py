@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from warmup.choice import Row
-from warmup.method import Method
-from warmup.runtime import Runtime
+from warmup.core.method import Method
+from warmup.core.rows import Row
+from warmup.core.runtime import Runtime
 
 SCHEMA_VERSION: Final = 3
 

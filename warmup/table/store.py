@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from warmup.choice import Row
-from warmup.errors import (
+from warmup.core.errors import (
     SettingsError,
     TableError,
     TableFormatError,
@@ -23,8 +22,9 @@ from warmup.errors import (
     TableNotFoundError,
     TableWriteError,
 )
-from warmup.files import replace_text
-from warmup.runtime import Runtime, compare_runtimes
+from warmup.core.files import replace_text
+from warmup.core.rows import Row
+from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.table.codec import decode, encode
 from warmup.table.decode import MAX_BYTES
 from warmup.table.merge import combine

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
-from warmup.errors import InductorChangedError, UnsupportedTorchError
+from warmup.core.errors import InductorChangedError, UnsupportedTorchError
 
 SUPPORTED: Final = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
 

@@ -1,0 +1,298 @@
+"""What a comparison says, on made-up numbers: intervals, verdicts, rates, text and charts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from warmup.bench.charts.chart import Chart
+from warmup.bench.compare.comparison import (
+    Cell,
+    Comparison,
+    Demand,
+    FirstOutput,
+    How,
+    Origin,
+    Result,
+    Start,
+    Variant,
+    decimals_of,
+    parse_variants,
+    rounded,
+)
+from warmup.bench.compare.verdict import overall, rates, speedups, verdict
+from warmup.buckets.bucket import Bucket
+from warmup.cli.compare_charts import charts_of
+from warmup.cli.compare_render import document, heading, print_comparison, sentences
+from warmup.core.errors import SettingsError
+from warmup.core.method import L2, Launch
+from warmup.core.roofline import Peaks
+from warmup.core.runtime import Runtime
+from warmup.core.samples import Samples
+
+Report = Callable[..., Comparison]
+
+FLAT = (100.0,) * 8
+DRIFTING = tuple(100.0 * factor for factor in (1.0, 1.1, 1.3, 1.6, 1.2, 1.4, 1.5, 1.7))
+
+
+def cells(*by_bucket: Sequence[float], error: float = 0.0) -> tuple[Cell, ...]:
+    return tuple(
+        Cell(device=Samples(tuple(times)), wall=Samples(tuple(times)), error=error, limit=0.02)
+        for times in by_bucket
+    )
+
+
+def result(name: str, *by_bucket: Sequence[float], **changes: object) -> Result:
+    how = How(name) if name in set(How) else How.DEFAULT
+    output = FirstOutput(
+        process_seconds=12.5, call_seconds=3.25, benchmarks=4, hits=2, misses=1, peak_bytes=2**20
+    )
+    fields: dict[str, object] = {
+        "variant": Variant(name, how, "m.py:M"),
+        "start": Start(outputs=(output, output), sites={"launch": 8}, miss_reasons={}),
+        "cells": cells(*by_bucket),
+        "failure": None,
+        "log": None,
+    }
+    return Result(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def report(make_runtime: Callable[..., Runtime]) -> Report:
+    """``report(*results, peaks=...)``: a comparison over the buckets 16 and 560."""
+
+    def make(*results: Result, peaks: Peaks | None = None) -> Comparison:
+        count = max(len(one.cells) for one in results)
+        origin = Origin(
+            model="m.py:M",
+            inputs=(),
+            device="cuda:0",
+            dtype="bf16",
+            l2=L2.WARM,
+            launch=Launch.CUDAGRAPH,
+            rounds=8,
+            seed=0,
+            created="2026-01-02T03:04:05Z",
+            warmup="0.1.0",
+            runtime=make_runtime(),
+            table="tables/m.json",
+            digest="0123456789abcdef0123",
+        )
+        return Comparison(
+            origin=origin,
+            buckets=tuple(Bucket((("seqlen", size),)) for size in (16, 560)[:count]),
+            results=results,
+            demands=(Demand(2_000_000_000, 50_000_000),) * count,
+            peaks=peaks,
+            remarks=("a remark",),
+        )
+
+    return make
+
+
+def faster(times: Sequence[float], factor: float) -> tuple[float, ...]:
+    return tuple(time / factor for time in times)
+
+
+def test_a_drift_that_hits_both_leaves_the_interval_narrow(report: Report) -> None:
+    """Ratios are taken round by round, so times that vary by 70 % still give one speed-up."""
+    found = report(result("default", DRIFTING), result("table", faster(DRIFTING, 1.32)))
+    (speedup,) = speedups(found, found.results[1])
+    assert (speedup.value, speedup.low, speedup.high) == (1.32, 1.32, 1.32)
+
+
+def test_a_gain_is_told_with_its_interval(report: Report) -> None:
+    """The sentence has the geometric mean over the buckets and its interval."""
+    own = (75.0, 75.5, 76.0, 75.2, 75.8, 75.1, 75.6, 75.9)
+    found = report(result("default", FLAT, FLAT), result("table", own, own))
+    assert verdict(found, found.results[1]) == "1.32x faster (1.32 to 1.33)"
+
+
+def test_a_loss_is_told_as_one(report: Report) -> None:
+    """A ratio below one is spelled as the column has it, and named slower."""
+    found = report(result("default", FLAT), result("table", faster(FLAT, 0.8)))
+    assert verdict(found, found.results[1]) == "slower, at 0.80x the speed (0.80 to 0.80)"
+
+
+def test_an_interval_with_one_in_it_is_no_gain(report: Report) -> None:
+    """Faster in some rounds and slower in others is not claimed, whatever the mean."""
+    own = (90.0, 110.0, 95.0, 105.0, 92.0, 108.0, 97.0, 103.0)
+    found = report(result("default", FLAT), result("table", own))
+    assert verdict(found, found.results[1]).startswith("no measurable gain: 1.00x (")
+
+
+def test_gains_and_losses_average_geometrically(report: Report) -> None:
+    """Twice as fast in one bucket and half as fast in the other is no gain."""
+    both = (faster(FLAT, 2.0), faster(FLAT, 0.5))
+    found = report(result("default", FLAT, FLAT), result("table", *both))
+    assert [one.value for one in speedups(found, found.results[1])] == [2.0, 0.5]
+    assert str(overall(found, found.results[1])) == "1.00x (1.00 to 1.00)"
+
+
+def test_speed_ups_follow_from_the_printed_medians(report: Report) -> None:
+    """The ratio is that of the rounded medians, which is what a reader can check."""
+    found = report(result("default", (10.0049,) * 6), result("table", (8.8851,) * 6))
+    base, own = (one.cells[0].median_us for one in found.results)
+    assert (base, own) == (10.0, 8.885)
+    assert speedups(found, found.results[1])[0].value == round(base / own, 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(8.88512, "8.885"), (99.994, "99.99"), (851.26, "851.3"), (9410.4, "9410"), (0.0, "0")],
+)
+def test_four_digits_are_printed(value: float, shown: str) -> None:
+    """Medians have four digits, and never fewer than stand before the point."""
+    assert f"{rounded(value):.{decimals_of(value)}f}" == shown
+
+
+def test_a_wrong_output_gets_no_speed_up(report: Report) -> None:
+    """A variant that is far from eager in one bucket is flagged, and nothing is claimed for it."""
+    wrong = (*cells(faster(FLAT, 2.0)), *cells(faster(FLAT, 2.0), error=0.5))
+    found = report(result("default", FLAT, FLAT), result("table", cells=wrong))
+    assert speedups(found, found.results[1]) == ()
+    assert verdict(found, found.results[1]) == (
+        "out of tolerance: its output is 5.0e-01 away from eager's in seqlen=560 (at most 2e-02); "
+        "no speed-up is claimed"
+    )
+
+
+def test_an_output_that_is_no_number_is_wrong() -> None:
+    """NaN is within no tolerance."""
+    (cell,) = cells(FLAT, error=float("nan"))
+    assert not cell.agrees
+
+
+def test_a_failed_variant_says_why_and_the_others_stay(report: Report) -> None:
+    """Its sentence is the reason; a speed-up beside it is still told."""
+    lost = result("max-autotune", failure="was killed by SIGSEGV", start=None, cells=())
+    found = report(result("default", FLAT), lost, result("table", faster(FLAT, 1.5)))
+    assert verdict(found, lost) == "failed: was killed by SIGSEGV"
+    assert verdict(found, found.results[2]).startswith("1.50x faster")
+
+
+def test_a_table_decides_with_padded_weights_too(report: Report) -> None:
+    """It failed for padded weights: that variant is told by name, the other is not."""
+    lost = result("table-padded", failure="no", cells=())
+    assert report(result("default", FLAT), result("table", FLAT), lost).failed == ("table-padded",)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"failure": "no", "cells": ()}, {"cells": cells(FLAT, error=1)}]
+)
+def test_without_a_baseline_there_is_no_speed_up(
+    report: Report, changes: dict[str, object]
+) -> None:
+    """When default failed or is wrong, nothing is faster than it."""
+    found = report(result("default", FLAT, **changes), result("table", FLAT))
+    assert verdict(found, found.results[1]) == "no speed-up: default failed"
+
+
+def test_only_what_serves_from_a_table_decides_the_exit_code(report: Report) -> None:
+    """A failed table is told by name; a failed max-autotune is only in the report."""
+    lost = {"failure": "no", "cells": ()}
+    others = (result("default", FLAT), result("max-autotune", **lost))
+    assert report(*others, result("table", FLAT)).failed == ()
+    assert report(*others, result("table", **lost)).failed == ("table",)
+    assert report(*others, result("table", cells=cells(FLAT, error=1))).failed == ("table",)
+
+
+def test_rates_follow_from_work_time_and_peaks(report: Report) -> None:
+    """2 GFLOP and 50 MB in 100 us are 20 TFLOP/s and 500 GB/s, a share of what was measured."""
+    peaks = Peaks(tflops={"bf16": 800.0}, gbps=4000.0, clock_mhz=None, measured="2026-01-01")
+    found = report(result("default", FLAT), peaks=peaks)
+    own = rates(found, 0, found.results[0].cells[0])
+    assert (own.tflops, own.tflops_share, own.gbps, own.gbps_share) == (20.0, 0.025, 500.0, 0.125)
+
+
+def test_without_peaks_no_share_is_shown(report: Report) -> None:
+    """A CPU has no measured peaks."""
+    found = report(result("default", FLAT))
+    own = rates(found, 0, found.results[0].cells[0])
+    assert (own.tflops_share, own.gbps_share) == (None, None)
+
+
+def test_the_document_is_json_and_repeats_the_text(report: Report) -> None:
+    """What the sentences say stands in the document too, with every single time."""
+    found = report(result("default", FLAT), result("table", faster(FLAT, 1.25)))
+    read = json.loads(json.dumps(document(found)))
+    assert read["variants"][1]["speedup"] == {"value": 1.25, "low": 1.25, "high": 1.25}
+    assert read["variants"][1]["verdict"] == verdict(found, found.results[1])
+    assert read["variants"][1]["start"]["benchmarks"] == 8
+    cell = read["buckets"][0]["variants"][1]
+    assert (cell["name"], cell["median_us"], cell["device_times_us"]) == ("table", 80.0, [80.0] * 8)
+    assert read["origin"]["runtime"]["device"]["name"] == "NVIDIA H200"
+
+
+def test_the_text_fits_eighty_columns(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    """Grids with long names and times of ten milliseconds are at most 80 columns wide."""
+    slow = tuple(time * 98.765 for time in DRIFTING)
+    found = report(result("default", slow, slow), result("max-autotune", FLAT, slow))
+    print_comparison(found)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80
+
+
+def test_the_text_says_where_it_ran_and_what_is_to_be_known(report: Report) -> None:
+    """Device, versions, table digest, date, rounds and launch; then verdicts and remarks."""
+    found = report(result("default", FLAT))
+    head = "\n".join(heading(found))
+    for word in ("NVIDIA H200", "torch 2.13.0", "0123456789abcdef", "2026-01-02", "8 rounds"):
+        assert word in head
+    assert list(sentences(found))[1:] == ["  default: the baseline", "note: a remark"]
+
+
+def test_charts_have_a_place_for_each_bucket_and_the_peak(report: Report) -> None:
+    """Rates are drawn against the measured peak; a variant that was not timed is left out."""
+    peaks = Peaks(tflops={"bf16": 800.0}, gbps=4000.0, clock_mhz=None, measured="2026-01-01")
+    lost = result("table", failure="no", start=None, cells=())
+    charts: dict[str, Chart] = charts_of(report(result("default", FLAT, FLAT), lost, peaks=peaks))
+    assert set(charts) == {
+        *("compare-latency", "compare-bandwidth", "compare-tflops", "compare-start")
+    }
+    assert charts["compare-latency"].groups == ("seqlen=16", "seqlen=560")
+    assert [one.name for one in charts["compare-latency"].series] == ["default"]
+    assert charts["compare-bandwidth"].reference == ("measured peak", 4000.0)
+    assert charts["compare-tflops"].reference == ("measured bf16 peak", 800.0)
+    assert charts["compare-start"].series[0].values == (12.5, None)
+
+
+def test_reference_and_baseline_always_run() -> None:
+    """Eager and default come first, named or not; the others follow in the order given."""
+    found = parse_variants("table,default", ["padded=p.py:P+table", "plain=p.py"], "m.py:M")
+    assert [(one.name, one.how.value, one.model) for one in found] == [
+        ("eager", "eager", "m.py:M"),
+        ("default", "default", "m.py:M"),
+        ("table", "table", "m.py:M"),
+        ("padded", "table", "p.py:P"),
+        ("plain", "default", "p.py"),
+    ]
+
+
+@pytest.mark.parametrize(("pads", "last"), [(False, ["table"]), (True, ["table", "table-padded"])])
+def test_without_names_all_that_can_be_are_compared(pads: bool, last: list[str]) -> None:
+    """Padded weights are among them where the table pads any, the others always."""
+    found = parse_variants(None, (), "m.py:M", pads=pads)
+    assert [one.name for one in found] == ["eager", "default", "max-autotune", *last]
+
+
+@pytest.mark.parametrize(
+    ("names", "also"),
+    [
+        ("eager,best", ()),
+        ("eager,eager", ()),
+        ("", ()),
+        ("table", ("table=p.py:P",)),
+        ("table", ("padded",)),
+        ("table", ("padded=",)),
+        ("table", ("padded=p.py:P+fast",)),
+        ("table", ("../padded=p.py:P",)),
+    ],
+)
+def test_a_variant_that_cannot_be_is_refused(names: str, also: tuple[str, ...]) -> None:
+    """Unknown, repeated and misspelled variants are settings that cannot be used."""
+    with pytest.raises(SettingsError, match=r"--variants|--also"):
+        parse_variants(names, also, "m.py:M")

@@ -1,0 +1,241 @@
+"""What a benchmark of products concludes, prints and writes, from times that are made up."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.bench.files import write_json
+from warmup.bench.matmul.files import charts_of, document
+from warmup.bench.matmul.report import (
+    COLUMNS,
+    TABLE,
+    TORCH,
+    MmReport,
+    ShapeResult,
+    Timed,
+    Verdict,
+    shown_us,
+)
+from warmup.bench.matmul.shapes import CLASSIC, Shape, parse_shapes
+from warmup.cli.bench_mm import spell
+from warmup.core.errors import SettingsError
+from warmup.core.method import L2, Launch
+from warmup.core.roofline import Peaks
+from warmup.core.samples import Samples
+
+SHAPE = Shape(128, 4096, 1000)
+PEAKS = Peaks(tflops={"f16": 750.0}, gbps=4000.0, clock_mhz=1980, measured="2026-01-01T00:00:00Z")
+WAVE = (0.99, 1.0, 1.01, 1.0, 1.005, 0.995, 1.0, 1.0)
+
+
+def times(median: float, shares: tuple[float, ...] = WAVE) -> Samples:
+    return Samples(tuple(median * share for share in shares))
+
+
+def timed(median: float, shares: tuple[float, ...] = WAVE, total: float = 30.0) -> Timed:
+    return Timed(device=times(median, shares), total=times(total), error=2e-4, kernel="k")
+
+
+def result(medians: Mapping[str, float], shape: Shape = SHAPE, **dropped: str) -> ShapeResult:
+    columns = {name: timed(median) for name, median in medians.items()}
+    hits = 1 if TABLE in medians else None
+    return ShapeResult(shape=shape, timed=columns, dropped=dropped, hits=hits)
+
+
+def report(*shapes: ShapeResult, **changes: Any) -> MmReport:
+    made = MmReport(
+        provenance={
+            "device": "NVIDIA H200",
+            "torch": "2.11.0",
+            "triton": "3.6.0",
+            "warmup": "0.1.0",
+            "date": "2026-01-01T00:00:00Z",
+        },
+        device_type="cuda",
+        dtype="f16",
+        launch=Launch.CUDAGRAPH,
+        l2=L2.COLD,
+        rounds=len(WAVE),
+        near_tie=0.03,
+        peaks=PEAKS,
+        table="ab" * 32,
+        shapes=shapes,
+    )
+    return replace(made, **changes)
+
+
+def full_report() -> MmReport:
+    medians = (5.31, 6.02, 5.33, 5.18, 5.04)
+    return report(
+        *(
+            result({n: m * (1 + i / 7) for n, m in zip(COLUMNS, medians, strict=True)}, shape)
+            for i, shape in enumerate(CLASSIC)
+        )
+    )
+
+
+def test_the_classic_shapes_are_spelled_m_k_n() -> None:
+    """The ten shapes, spelled and parsed again, are the ten shapes, in order."""
+    text = ",".join(map(str, CLASSIC))
+    assert (parse_shapes(text), text[:27]) == (CLASSIC, "128x9216x4096,128x4096x4096")
+    assert len(CLASSIC) == 10
+
+
+@pytest.mark.parametrize("text", ["", "1x2", "1x2x0", "1x2x3x4", "axbxc", "1x2x3,1x2x3", "1x2x-3"])
+def test_a_bad_shape_is_refused(text: str) -> None:
+    """A shape that is not three positive sizes, or that is given twice, is an error."""
+    with pytest.raises(SettingsError, match="--shapes"):
+        parse_shapes(text)
+
+
+def test_rates_come_from_the_printed_time() -> None:
+    """TFLOP/s, GB/s and the share of the peak are those of the median as it is printed."""
+    one = timed(5.0449)
+    rates = report().rates(SHAPE, one)
+    moved = 2 * (128 * 4096 + 4096 * 1000 + 128 * 1000)
+    assert (shown_us(one.device.median), one.device_us) == ("5.04", 5.04)
+    assert rates.tflops == pytest.approx(2 * 128 * 4096 * 1000 / 5.04e6)
+    assert rates.gbps == pytest.approx(moved / 5.04e3)
+    assert rates.share == pytest.approx(max(rates.tflops / 750, rates.gbps / 4000))
+
+
+def test_a_warm_cache_counts_operations_only() -> None:
+    """With a warm L2 the share is that of the operations, however many bytes were moved."""
+    rates = report(l2=L2.WARM).rates(SHAPE, timed(5.0))
+    assert rates.share == pytest.approx(rates.tflops / 750)
+
+
+def test_without_peaks_there_is_no_share() -> None:
+    """On a device without measured peaks the share is None, and a dash in the text."""
+    made = report(result({TORCH: 5.0, TABLE: 5.0}), peaks=None)
+    assert made.rates(SHAPE, timed(5.0)).share is None
+    assert "%" not in next(line for line in spell(made) if "within noise" in line)
+
+
+def test_a_time_above_the_peak_is_said() -> None:
+    """A column that is faster than the measured peaks allow is named as what cannot be right."""
+    made = report(result({TORCH: 1.0, TABLE: 50.0}))
+    assert made.over_peak == (f"torch at {SHAPE}",)
+    assert any("cannot be right" in line for line in spell(made))
+
+
+@pytest.mark.parametrize(
+    ("table_us", "shares", "verdict"),
+    [
+        (5.1, WAVE, Verdict.WITHIN_NOISE),  # 2 % slower in every round, within the band
+        (4.9, WAVE, Verdict.WITHIN_NOISE),
+        (5.3, WAVE, Verdict.SLOWER),
+        (4.7, WAVE, Verdict.FASTER),
+        (5.3, (0.7, 1.0, 1.3, 0.7, 1.0, 1.3, 0.7, 1.0), Verdict.WITHIN_NOISE),  # holds 1
+    ],
+)
+def test_the_verdict_takes_the_interval_and_the_band(
+    table_us: float, shares: tuple[float, ...], verdict: Verdict
+) -> None:
+    """Slower and faster are those beyond the band whose interval of paired ratios excludes 1."""
+    one = result({TORCH: 5.0, "triton": 6.0})
+    one = replace(one, timed={**one.timed, TABLE: timed(table_us, shares)})
+    found = one.comparison(0.03)
+    assert found is not None
+    assert (found.best, found.verdict) == (TORCH, verdict)
+
+
+def test_a_drift_that_hits_both_does_not_widen_the_interval() -> None:
+    """The ratio is taken round by round: a common drift cancels."""
+    drift = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7)
+    one = ShapeResult(
+        shape=SHAPE, timed={TORCH: timed(5.0, drift), TABLE: timed(5.5, drift)}, dropped={}
+    )
+    found = one.comparison(0.03)
+    assert found is not None
+    assert found.interval == (pytest.approx(1.1), pytest.approx(1.1))
+
+
+@pytest.mark.parametrize("medians", [{}, {TABLE: 5.0}, {TORCH: 5.0}])
+def test_without_both_there_is_no_comparison(medians: dict[str, float]) -> None:
+    """A shape where the table's column, or every other one, is missing has no verdict."""
+    made = report(result(medians))
+    assert (dict(made.comparisons), made.speedup) == ({}, None)
+    assert any("no shape was timed" in line for line in spell(made))
+
+
+def test_the_summary_follows_from_the_printed_table() -> None:
+    """The printed speed-up is the geometric mean of the printed medians."""
+    lines = list(spell(full_report()))
+    start = next(i for i, line in enumerate(lines) if line.startswith("GPU us per call"))
+    cells = [line.split() for line in lines[start + 3 : start + 3 + len(CLASSIC)]]
+    ratios = [float(row[1]) / float(row[-2]) for row in cells]
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    assert f"table over torch: {mean:.2f}x, geometric mean of 10 shapes" in lines
+
+
+def test_the_text_fits_80_columns() -> None:
+    """No line about the ten shapes is longer than a terminal is wide."""
+    assert max(map(len, spell(full_report()))) <= 80
+
+
+def test_what_was_dropped_is_said_with_its_reason() -> None:
+    """A reason that holds for every shape is said once, another one with its shapes."""
+    other = Shape(64, 64, 64)
+    made = report(
+        result({TORCH: 5.0}, triton="no backend", table="nothing to choose"),
+        result({TORCH: 5.0}, other, triton="no backend"),
+    )
+    lines = list(spell(made))
+    assert "no triton: no backend" in lines
+    assert f"no table at {SHAPE}: nothing to choose" in lines
+
+
+def test_the_document_holds_every_round(tmp_path: Path) -> None:
+    """The JSON file says what was measured, round by round, and what follows from it."""
+    made = full_report()
+    written = json.loads(write_json(document(made), tmp_path / "made.json").read_text())
+    assert written == json.loads(json.dumps(document(made)))
+    first = written["shapes"][0]
+    assert first["shape"] == {"m": 128, "k": 9216, "n": 4096}
+    assert len(first["columns"][TABLE]["device_rounds_us"]) == made.rounds
+    assert (first["table_over_best"]["best"], first["table_hits"]) == ("inductor-triton", 1)
+    assert written["summary"]["verdicts"] == {"within noise": 10}
+    assert (written["launch"], written["l2"], written["rounds"]) == ("cudagraph", "cold", 8)
+
+
+def test_charts_leave_a_gap_where_a_column_was_dropped() -> None:
+    """A column without a time at one shape has None there; one without any time is no series."""
+    other = Shape(64, 64, 64)
+    made = report(result({TORCH: 5.0, "triton": 6.0}), result({TORCH: 5.0}, other))
+    both = charts_of(made)
+    assert [one.name for one in both[0].series] == [TORCH, "triton"]
+    assert [[v is None for v in one.series[1].values] for one in both] == [[False, True]] * 2
+    assert (both[0].reference, both[1].reference) == (None, ("measured peak", 750.0))
+
+
+@pytest.mark.parametrize("pick", [0, 1], ids=["time", "tflops"])
+def test_error_bars_hold_the_value(pick: int) -> None:
+    """In both charts the bounds stand in order around the value, also where a rate inverts them."""
+    series = charts_of(full_report())[pick].series
+    bars = [bar for one in series for bar in zip(one.low, one.values, one.high, strict=True)]
+    assert len(bars) == len(CLASSIC) * len(COLUMNS)
+    for low, value, high in bars:
+        assert low is not None
+        assert value is not None
+        assert high is not None
+        assert low <= value * 1.001
+        assert value <= high * 1.001
+
+
+def test_importing_the_command_leaves_torch_alone(
+    run_python: Callable[..., Any],
+) -> None:
+    """The command, its text and its files are loaded without torch."""
+    code = (
+        "import sys, warmup.cli.bench_mm, warmup.bench.matmul.files\n"
+        "print({'torch', 'triton', 'matplotlib'} & set(sys.modules))"
+    )
+    assert run_python("-c", code).stdout.strip() == "set()"

@@ -1,0 +1,332 @@
+"""Sizes, dims and inputs as the command line spells them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from warmup.buckets.bucket import (
+    MAX_BUCKETS,
+    Bucket,
+    InputSpec,
+    parse_buckets,
+    parse_inputs,
+    parse_sizes,
+    spell_count,
+)
+from warmup.core.errors import SettingsError
+
+HUGE = "9" * 5000
+
+
+def test_sizes_keep_the_order_given() -> None:
+    """Sizes come back as integers, in the order of the text, blanks aside."""
+    assert parse_sizes(" 2048, 560 ,1024", "--seqlens") == (2048, 560, 1024)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        ",",
+        "560,",
+        "0",
+        "-1",
+        "+1",
+        "1.5",
+        "1e3",
+        "0x10",
+        "1_000",
+        "\u0665\u0666\u0660",
+        "²",
+        "a",
+        "560 1024",
+        "560;1024",
+        str(2**31),
+        HUGE,
+        "560\n1024",
+        "None",
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_what_is_no_positive_integer_is_refused(text: str) -> None:
+    """Anything but positive decimal integers below 2**31 is a SettingsError that names the flag."""
+    with pytest.raises(SettingsError, match=r"^--seqlens: .* is not a positive integer"):
+        parse_sizes(text, "--seqlens")
+
+
+@pytest.mark.parametrize("text", ["0" * 11 + "1" + "9" * 20, "0" * 11 + "1" + HUGE])
+def test_leading_zeros_do_not_smuggle_in_a_huge_size(text: str) -> None:
+    """A size past the limit is refused however many zeros stand before it."""
+    with pytest.raises(SettingsError):
+        parse_sizes(text, "--seqlens")
+
+
+def test_the_largest_size_is_accepted() -> None:
+    """The limit itself is a size."""
+    assert parse_sizes(str(2**31 - 1), "--seqlens") == (2**31 - 1,)
+
+
+def test_a_repeated_size_is_named() -> None:
+    """A size given twice is refused, and the message says which."""
+    with pytest.raises(SettingsError, match="8, 16 is given more than once"):
+        parse_sizes("16,8,4,8,16", "--seqlens")
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("1,2,4..64", (1, 2, 4, 8, 16, 32, 64)),
+        ("4..100", (4, 8, 16, 32, 64, 100)),
+        ("3..24", (3, 6, 12, 24)),
+        ("5..5", (5,)),
+        ("5..6", (5, 6)),
+        ("128..512:128", (128, 256, 384, 512)),
+        ("100..1000:300", (100, 400, 700, 1000)),
+        ("100..900:300", (100, 400, 700, 900)),
+        ("5..9:100", (5, 9)),
+        ("5..5:1", (5,)),
+        (" 4 .. 16 , 100 .. 300 : 100 ", (4, 8, 16, 100, 200, 300)),
+        ("2048,4..16,1", (2048, 4, 8, 16, 1)),
+    ],
+)
+def test_a_range_doubles_or_steps_to_its_end(text: str, sizes: tuple[int, ...]) -> None:
+    """Each size is twice the one before or a step on, the last is the end; lists keep order."""
+    assert parse_sizes(text, "--seqlens") == sizes
+
+
+LARGEST_SIZE = 2**31 - 1
+# The smallest step at which every range keeps to the limit, whichever its ends are.
+LEAST_STEP = -(-(LARGEST_SIZE - 1) // (MAX_BUCKETS - 1))
+SIZES = st.integers(1, LARGEST_SIZE)
+
+
+@given(SIZES, SIZES, st.none() | st.integers(LEAST_STEP, LARGEST_SIZE))
+@example(1, LARGEST_SIZE, LEAST_STEP)
+def test_a_range_covers_its_ends(one: int, other: int, step: int | None) -> None:
+    """A range ascends from its start to its end, in gaps of the step or of the size before."""
+    start, end = sorted((one, other))
+    sizes = parse_sizes(f"{start}..{end}{'' if step is None else f':{step}'}", "--seqlens")
+    gaps = [b - a - (a if step is None else step) for a, b in itertools.pairwise(sizes)]
+    assert (sizes[0], sizes[-1]) == (start, end)
+    assert sizes == tuple(sorted(set(sizes)))
+    assert (set(gaps[:-1]) <= {0}, all(gap <= 0 for gap in gaps)) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("8..4", "the range '8..4' starts above its end"),
+        ("1,8..4:2", "the range '8..4:2' starts above its end"),
+        ("4..", "'' in '4..' is not a positive integer"),
+        ("..4", "'' in '..4' is not a positive integer"),
+        ("0..4", "'0' in '0..4' is not a positive integer"),
+        ("4...8", "'.8' in '4...8' is not a positive integer"),
+        ("4..8..16", "'8..16' in '4..8..16' is not a positive integer"),
+        ("4..8:0", "'0' in '4..8:0' is not a positive integer"),
+        ("4..8:", "'' in '4..8:' is not a positive integer"),
+        ("4..8:2:2", "'2:2' in '4..8:2:2' is not a positive integer"),
+        ("4:8", "'4:8' is not a positive integer"),
+        ("4..x", "'x' in '4..x' is not a positive integer"),
+        ("4..-8", "'-8' in '4..-8' is not a positive integer"),
+        (f"1..{2**31}", f"'{2**31}' in '1..{2**31}' is not a positive integer"),
+        ("1..8,8..16", "8 is given more than once"),
+        ("1..64,4,8,16,1,2,32", "1, 2, 4, 8, 16 and 1 more is given more than once"),
+    ],
+)
+def test_a_misspelled_range_is_named(text: str, said: str) -> None:
+    """What is wrong with a range, and where, is said in one error that names the flag."""
+    with pytest.raises(SettingsError) as raised:
+        parse_sizes(text, "--seqlens")
+    assert str(raised.value).startswith(f"--seqlens: {said};")
+
+
+@pytest.mark.parametrize(
+    "text", [f"1..{2**31 - 1}:1", f"1..{MAX_BUCKETS + 1}:1", f"1..{MAX_BUCKETS}:1,5000"]
+)
+def test_a_range_of_too_many_sizes_is_refused(text: str) -> None:
+    """Sizes past the limit are counted and refused before they are made."""
+    with pytest.raises(SettingsError, match=f"more than {MAX_BUCKETS}"):
+        parse_sizes(text, "--seqlens")
+
+
+def test_as_many_sizes_as_the_limit_are_taken() -> None:
+    """The limit itself is a number of sizes that a range may have."""
+    assert len(parse_sizes(f"1..{MAX_BUCKETS}:1", "--seqlens")) == MAX_BUCKETS
+
+
+def test_dims_take_ranges() -> None:
+    """`--dims` spells sizes as `--seqlens` does, for each dim."""
+    ranges = parse_buckets(None, "batch=1..4;seqlen=128..384:128")
+    assert ranges == parse_buckets(None, "batch=1,2,4;seqlen=128,256,384")
+
+
+@pytest.mark.parametrize(
+    ("seqlens", "dims", "said"),
+    [
+        ("560", None, "1 bucket, of at most 4096"),
+        ("4..64", None, "5 buckets, of at most 4096"),
+        ("4..64", "batch=1,8", "10 buckets (batch 2 x seqlen 5), of at most 4096"),
+        (None, ["n=1;k=2,3", "n=2;k=4"], "3 buckets, of at most 4096"),
+    ],
+)
+def test_buckets_are_counted_for_people(
+    seqlens: str | None, dims: str | list[str] | None, said: str
+) -> None:
+    """The count says of how many sizes of which dims a product is, and what the limit is."""
+    assert spell_count(parse_buckets(seqlens, dims)) == said
+
+
+def test_seqlens_bind_seqlen() -> None:
+    """`--seqlens` makes one bucket per size of the dim seqlen."""
+    assert parse_buckets("560,1024", None) == (
+        Bucket((("seqlen", 560),)),
+        Bucket((("seqlen", 1024),)),
+    )
+
+
+def test_dims_make_their_product() -> None:
+    """Several dims make every combination, the last one fastest, and --seqlens comes last."""
+    buckets = parse_buckets("7,9", "batch=1,8")
+    assert [str(bucket) for bucket in buckets] == [
+        "batch=1,seqlen=7",
+        "batch=1,seqlen=9",
+        "batch=8,seqlen=7",
+        "batch=8,seqlen=9",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seqlens", "dims", "said"),
+    [
+        (None, None, "no bucket is given"),
+        (None, "", "no bucket is given"),
+        (None, "batch", "does not bind a dim"),
+        (None, "=1", "does not bind a dim"),
+        (None, "1a=1", "does not bind a dim"),
+        (None, "bätch=1", "does not bind a dim"),
+        (None, "batch=1;", "does not bind a dim"),
+        (None, "batch=", "--dims batch: '' is not a positive integer"),
+        (None, "batch=0", "--dims batch: '0' is not a positive integer"),
+        (None, "batch=1;batch=2", "'batch' is bound twice"),
+        ("560", "seqlen=560", "bound by --seqlens and by --dims"),
+        (None, "a=1=2", "--dims a: '1=2' is not a positive integer"),
+    ],
+)
+def test_dims_that_bind_nothing_or_twice_are_refused(
+    seqlens: str | None, dims: str | None, said: str
+) -> None:
+    """Each way to misspell --dims is a SettingsError that says what is wrong."""
+    with pytest.raises(SettingsError, match=said.replace("(", r"\(")):
+        parse_buckets(seqlens, dims)
+
+
+def test_too_many_buckets_are_refused() -> None:
+    """A product of dims past the limit is refused before it is made."""
+    sizes = ",".join(map(str, range(1, 1001)))
+    with pytest.raises(SettingsError, match=f"more than {MAX_BUCKETS}"):
+        parse_buckets(sizes, ";".join(f"d{index}={sizes}" for index in range(20)))
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_any_text_binds_dims_or_is_a_settings_error(seqlens: str, dims: str) -> None:
+    """No text makes parse_buckets raise anything but a SettingsError."""
+    try:
+        buckets = parse_buckets(seqlens, dims)
+    except SettingsError:
+        return
+    assert all(size > 0 for bucket in buckets for _, size in bucket.sizes)
+
+
+def test_inputs_are_parsed() -> None:
+    """An input has a name, dims by name or size, and a dtype unless left out."""
+    assert parse_inputs(["hidden_states=[seqlen, 3420]:bf16", "scale=[]", "ids=[1,seqlen]"]) == (
+        InputSpec("hidden_states", ("seqlen", 3420), "bf16"),
+        InputSpec("scale", (), None),
+        InputSpec("ids", (1, "seqlen"), None),
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "x=",
+        "x=[",
+        "x=1,2",
+        "x=[1,2",
+        "x=[1,,2]",
+        "x=[1,]",
+        "x=[,]",
+        "x=[0]",
+        "x=[-1]",
+        "x=[1.5]",
+        "x=[\u0665]",
+        "x=[²]",
+        "x=[a b]",
+        "x=[a-b]",
+        "x=[1]:",
+        "x=[1]:bf16:f16",
+        "x=[1]bf16",
+        "=[1]",
+        "1x=[1]",
+        "é=[1]",
+        "x=[[1]]",
+        "x=[1]\ny=[1]",
+    ],
+)
+def test_a_misspelled_input_is_refused(text: str) -> None:
+    """Text that is not NAME=[DIM,...]:DTYPE is a SettingsError that quotes it."""
+    with pytest.raises(SettingsError, match="is not NAME"):
+        parse_inputs([text])
+
+
+@pytest.mark.parametrize("dim", [str(2**31), HUGE, "0" * 11 + "1" + HUGE], ids=len)
+def test_a_huge_input_size_is_refused(dim: str) -> None:
+    """A size that no tensor can have is a SettingsError, not a crash or an input."""
+    with pytest.raises(SettingsError):
+        parse_inputs([f"x=[{dim}]"])
+
+
+def test_two_inputs_cannot_feed_one_argument() -> None:
+    """The second input of the same name is refused by name."""
+    with pytest.raises(SettingsError, match="'x' is given twice"):
+        parse_inputs(["x=[1]", "x=[2]"])
+
+
+@given(st.from_regex(r"\A\w*=\[[^\n]{0,20}\](:\w*)?\Z"))
+def test_any_text_is_an_input_or_a_settings_error(text: str) -> None:
+    """No text makes parse_inputs raise anything but a SettingsError."""
+    try:
+        (spec,) = parse_inputs([text])
+    except SettingsError:
+        return
+    assert all(isinstance(dim, str) or dim > 0 for dim in spec.dims)
+
+
+def test_a_shape_takes_named_sizes_from_the_bucket() -> None:
+    """Named dims take the bucket's size and numbers stay."""
+    bucket = Bucket((("batch", 8), ("seqlen", 560)))
+    assert InputSpec("x", ("batch", "seqlen", 64), None).shape(bucket) == (8, 560, 64)
+
+
+def test_an_unbound_dim_is_named() -> None:
+    """A dim that no flag binds is a SettingsError that names the input and the dim."""
+    with pytest.raises(SettingsError, match="--input x: nothing binds the dim 'batch'"):
+        InputSpec("x", ("batch",), None).shape(Bucket((("seqlen", 560),)))
+
+
+def test_several_dims_follow_each_other() -> None:
+    """Each is a product of its own; a bucket of two of them is built once."""
+    buckets = parse_buckets(None, ["n=1;k=2,3", "n=1;k=3,4"])
+    assert [dict(bucket.sizes)["k"] for bucket in buckets] == [2, 3, 4]
+
+
+def test_sizes_can_be_numbers() -> None:
+    """As `warmup.build` takes them."""
+    assert parse_buckets([16, 64], None) == parse_buckets("16,64", None)

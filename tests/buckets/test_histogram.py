@@ -1,0 +1,179 @@
+"""Histograms of sizes, read from lines of text."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmup.buckets import histogram
+from warmup.buckets.bucket import MAX_SIZE
+from warmup.buckets.histogram import MAX_COUNT, MAX_LINE_BYTES, check_histogram, read_histogram
+from warmup.core.errors import SettingsError
+
+
+def read(text: str) -> dict[int, int]:
+    return read_histogram(io.BytesIO(text.encode()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "560,2\n1024,1\n",
+        "560\n1024\n560",
+        "size\n560\n1024\n560\n",
+        "size,count\n560,2\n1024,1\n",
+        "Size, Count\n560,2\n1024,1\n",
+        '"size","count"\n"560","2"\n"1024","1"\n',
+        "\ufeffsize,count\r\n560,2\r\n1024,1\r\n",
+        "\nsize,count\n\n 560 , 2 \n1024\n\n",
+        '{"size": 560, "count": 2}\n{"size": 1024}\n',
+        '{"count":2,"size":560}\n1024\n',
+        "560,1\n2048,0\n560,1\n1024,1\n",
+    ],
+)
+def test_each_form_is_read(text: str) -> None:
+    """Bare sizes, CSV with a header or without and JSON lines give the same counts, added up."""
+    assert read(text) == {560: 2, 1024: 1}
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    """A path is opened, whatever its suffix."""
+    (tmp_path / "sizes").write_text("560,3\n")
+    assert read_histogram(tmp_path / "sizes") == {560: 3}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("0", "the size 0 is not an integer from 1"),
+        ("-4", "the size -4 is not an integer from 1"),
+        ("nan", "the size 'nan' is not"),
+        ("1.5", "the size '1.5' is not"),
+        ("1e3", "the size '1e3' is not"),
+        ("\u0665", "the size '\u0665' is not"),
+        (str(MAX_SIZE + 1), f"the size {MAX_SIZE + 1} is not"),
+        ("9" * 200, "the size '9999"),
+        ("size,count", "the size 'size' is not"),
+        ("560,", "the count '' is not an integer from 0"),
+        ("560,-1", "the count -1 is not"),
+        ("560,inf", "the count 'inf' is not"),
+        (f"560,{MAX_COUNT + 1}", f"the count {MAX_COUNT + 1} is not"),
+        ("560,1,2", "3 columns instead of size,count"),
+        ('{"size": 560.0}', "the size 560.0 is not"),
+        ('{"size": true}', "the size True is not"),
+        ('{"size": "560"}', "the size '560' is not"),
+        ('{"size": 560, "count": NaN}', "the count nan is not"),
+        ('{"size": 560, "n": 2}', "has other fields than size and count"),
+        ('{"count": 2}', "has other fields than size and count"),
+        ('{"size": 560, "size": 570}', "a field is given twice"),
+        ('{"size": {"a": 1}}', "the size {'a': 1} is not"),
+        ('{"size": 560', "is not JSON"),
+        ("[560, 2]", "the size '[560' is not"),
+        ("5" * (MAX_LINE_BYTES + 1), f"longer than {MAX_LINE_BYTES} bytes"),
+    ],
+    ids=lambda text: text[:24],
+)
+def test_a_bad_line_is_named(line: str, said: str) -> None:
+    """What is no size with its count is an error that names the line and what is wrong there."""
+    with pytest.raises(SettingsError) as raised:
+        read(f"560,2\n\n{line}\n1024,1\n")
+    where, _, what = str(raised.value).partition(": ")
+    assert (where, said in what) == ("--histogram standard input, line 3", True)
+
+
+def test_a_header_comes_first_only() -> None:
+    """A header after the first size is an error, as every other word is."""
+    with pytest.raises(SettingsError, match="line 2: the size 'size' is not"):
+        read("560,2\nsize,count\n")
+
+
+def test_bytes_that_are_no_text_are_named() -> None:
+    """A binary file is an error at its first such line."""
+    with pytest.raises(SettingsError, match="line 2: not UTF-8 text"):
+        read_histogram(io.BytesIO(b"560\n\xff\xfe\n"))
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "size,count\n", "560,0\n"])
+def test_no_size_is_an_error(text: str) -> None:
+    """A file in which nothing was counted gives no histogram."""
+    with pytest.raises(SettingsError, match="--histogram standard input: it has no size"):
+        read(text)
+
+
+@pytest.mark.parametrize("name", ["absent.csv", "."])
+def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
+    """A missing file and a folder are errors with the path."""
+    with pytest.raises(SettingsError, match=f"--histogram .*{name}: "):
+        read_histogram(tmp_path / name)
+
+
+def test_lines_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of more lines than the limit is refused, at the limit it is read."""
+    monkeypatch.setattr(histogram, "MAX_LINES", 3)
+    assert read("5\n5\n5\n") == {5: 3}
+    with pytest.raises(SettingsError, match="more than 3 lines"):
+        read("5\n5\n5\n5\n")
+
+
+def test_different_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More sizes than the limit are refused at the line where they are too many."""
+    monkeypatch.setattr(histogram, "MAX_SIZES", 2)
+    with pytest.raises(SettingsError, match="line 4: more than 2 different sizes"):
+        read("5\n6\n5\n7\n")
+    with pytest.raises(SettingsError, match="more than 2 sizes"):
+        check_histogram({5: 1, 6: 1, 7: 1})
+
+
+def test_counts_of_a_program_are_checked() -> None:
+    """Sizes counted 0 times are left out of a mapping too."""
+    assert check_histogram({560: 2, 1024: 0}) == {560: 2}
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({}, "has no size"),
+        ({560: 0}, "has no size"),
+        ({0: 1}, "0: 1 is no size with its count"),
+        ({560: -1}, "560: -1 is no size with its count"),
+        ({560.0: 1}, "560.0: 1 is no size with its count"),
+        ({True: 1}, "True: 1 is no size with its count"),
+        ({560: MAX_COUNT + 1}, "is no size with its count"),
+    ],
+)
+def test_bad_counts_of_a_program_are_named(counts: dict[int, int], said: str) -> None:
+    """A mapping that is no histogram is an error that quotes what is wrong."""
+    with pytest.raises(SettingsError, match=said):
+        check_histogram(counts)
+
+
+@given(st.dictionaries(st.integers(1, MAX_SIZE), st.integers(1, MAX_COUNT), min_size=1))
+def test_what_is_written_is_read_back(counts: dict[int, int]) -> None:
+    """CSV and JSON lines of a histogram give that histogram."""
+    csv = "".join(f"{size},{count}\n" for size, count in counts.items())
+    lines = "".join(f'{{"size": {size}, "count": {count}}}\n' for size, count in counts.items())
+    assert (read(csv), read(lines)) == (counts, counts)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_histogram_or_a_settings_error(data: bytes) -> None:
+    """No bytes make read_histogram raise anything but a SettingsError."""
+    try:
+        counts = read_histogram(io.BytesIO(data))
+    except SettingsError:
+        return
+    assert all(size > 0 and count > 0 for size, count in counts.items())
+
+
+@given(st.text("{}[]\"':,0123456789sizecount -\n", max_size=60))
+def test_any_near_miss_is_a_histogram_or_a_settings_error(text: str) -> None:
+    """No text made of what lines are made of raises anything but a SettingsError."""
+    try:
+        counts = read(text)
+    except SettingsError:
+        return
+    assert all(size > 0 and count > 0 for size, count in counts.items())

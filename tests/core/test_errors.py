@@ -1,0 +1,140 @@
+"""Errors: they survive the way between processes, and each is one line that says what to do."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from warmup.core import errors
+
+SAMPLES = [
+    errors.WarmupError("what"),
+    errors.SettingsError("what", "do"),
+    errors.ProblemError("not a GEMM key"),
+    errors.ModelError("what", "do"),
+    errors.SizeError("what", "do"),
+    errors.TableError("what"),
+    errors.TableNotFoundError("no table at x", ("a", "b")),
+    errors.TableFormatError("x.json", "/rows/gemm", "unknown field"),
+    errors.TableSchemaError("x.json", 2, 1),
+    errors.TableMismatchError("x.json", ("cuda: table 12, here 13", "driver"), "do"),
+    errors.TableMergeError(("k: a or b", "l", "m", "n"), "do"),
+    errors.TableWriteError("x.json", "No space left on device", "do"),
+    errors.BuildError("what", "do"),
+    errors.NothingRecordedError("what", "do"),
+    errors.OutputMismatchError("what", "do"),
+    errors.BundleError("x.bundle", "it is damaged"),
+    errors.MissError("key", "not_in_table", "near", ("m: row 1, here 2",)),
+    errors.UncoveredError("custom_op"),
+    errors.AdapterError("what"),
+    errors.UnsupportedTorchError("2.9.0", "2.11 to 2.15"),
+    errors.InductorChangedError("torch._inductor.config:freezing is gone"),
+]
+WARNINGS = {errors.WarmupWarning, errors.StaleTableWarning, errors.ContradictionWarning}
+TEXTS = {
+    errors.SettingsError: "what; do",
+    errors.TableNotFoundError: (
+        "no table at x (searched: a, b); build one with `warmup build` or name it explicitly"
+    ),
+    errors.TableFormatError: (
+        "x.json: not a valid table at /rows/gemm: unknown field; restore the file or build it again"
+    ),
+    errors.TableSchemaError: (
+        "x.json: schema 2 is newer than this warmup reads (1); "
+        "upgrade inductor-warmup or build the table again"
+    ),
+    errors.TableMismatchError: "x.json: cuda: table 12, here 13; driver; do",
+    errors.TableMergeError: "4 conflict(s): k: a or b; l; m and 1 more; do",
+    errors.TableWriteError: "x.json: cannot write the table: No space left on device; do",
+    errors.MissError: (
+        "no row answers `key` (not_in_table); nearest row `near` differs in m: row 1, here 2; "
+        'build this bucket, or serve with on_miss="fallback"'
+    ),
+    errors.UnsupportedTorchError: (
+        "torch 2.9.0 is not supported (supported: 2.11 to 2.15); "
+        "install a supported torch or a newer inductor-warmup"
+    ),
+}
+
+
+def test_every_error_has_a_sample_here() -> None:
+    """The samples of this file cover every error class of the module."""
+    classes = {value for value in vars(errors).values() if isinstance(value, type)}
+    assert {type(sample) for sample in SAMPLES} == classes - WARNINGS
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_survives_pickling(error: errors.WarmupError) -> None:
+    """An unpickled error has the class, the fields and the text of the one that was pickled."""
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301  the bytes were made on this line
+    assert (type(again), vars(again), str(again)) == (type(error), vars(error), str(error))
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+def test_a_message_is_one_line(error: errors.WarmupError) -> None:
+    """The text of an error is one line that is not empty."""
+    assert len(str(error).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [s for s in SAMPLES if type(s) in TEXTS], ids=lambda error: type(error).__name__
+)
+def test_a_message_says_what_and_what_to_do(error: errors.WarmupError) -> None:
+    """The text of an error names what is wrong, where, and the way out."""
+    assert str(error) == TEXTS[type(error)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "builtin"),
+    [
+        (errors.SettingsError, ValueError),
+        (errors.ProblemError, ValueError),
+        (errors.TableNotFoundError, FileNotFoundError),
+        (errors.TableWriteError, OSError),
+    ],
+)
+def test_errors_are_also_what_python_calls_them(
+    kind: type[Exception], builtin: type[Exception]
+) -> None:
+    """Callers who catch the built-in class catch warmup's."""
+    assert issubclass(kind, builtin)
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+def test_every_error_ends_a_command_with_three(error: errors.WarmupError) -> None:
+    """The exit code of every error is 3."""
+    assert error.exit_code == 3
+
+
+def test_a_miss_without_neighbour_says_so() -> None:
+    """A miss for an op that the table does not have says that."""
+    assert "the table has no row for this op" in str(errors.MissError("key", "not_in_table"))
+
+
+def _raised(
+    error: BaseException, cause: BaseException | None, context: BaseException | None
+) -> BaseException:
+    error.__cause__, error.__context__ = cause, context
+    return error
+
+
+def test_the_error_behind_a_cause_is_found() -> None:
+    """What torch raised from a warmup error leads back to it."""
+    own = errors.MissError("key", "not_in_table")
+    wrapped = _raised(RuntimeError("backend"), _raised(ValueError("inner"), own, None), None)
+    assert errors.warmup_error_in(wrapped) is own
+
+
+def test_the_error_in_a_context_is_found() -> None:
+    """What was raised while handling a warmup error leads back to it."""
+    own = errors.ModelError("what")
+    assert errors.warmup_error_in(_raised(RuntimeError("late"), None, own)) is own
+
+
+def test_a_circle_of_causes_ends() -> None:
+    """Errors that are each other's cause are searched once."""
+    one, two = RuntimeError("one"), RuntimeError("two")
+    _raised(one, two, None)
+    _raised(two, one, None)
+    assert errors.warmup_error_in(one) is None

@@ -1,0 +1,235 @@
+"""Events: numbered once, delivered to every sink, one whole line each."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from warmup.core.errors import SettingsError
+from warmup.core.events import (
+    EVENT_SCHEMA,
+    Emitter,
+    Event,
+    EventName,
+    JsonLinesSink,
+    Tally,
+    log_event,
+)
+
+WRITER = """
+import sys
+from pathlib import Path
+from warmup.core.events import Emitter, EventName, JsonLinesSink
+# go
+sink = JsonLinesSink(Path(sys.argv[1]))
+sink.open()
+emitter = Emitter([sink], run=sys.argv[2])
+for index in range(int(sys.argv[3])):
+    emitter.emit(EventName.HIT, key="k" * (index % 3000), winner="é")
+sink.close()
+"""
+
+
+@pytest.fixture
+def warmup_log() -> Iterator[logging.Logger]:
+    """The package's logger at INFO, restored after."""
+    logger = logging.getLogger("warmup")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    yield logger
+    logger.setLevel(level)
+
+
+def test_threads_share_one_sequence() -> None:
+    """Events from many threads have the numbers 0 to n-1, each once."""
+    seen: list[Event] = []
+    emitter = Emitter([seen.append])
+
+    def emit() -> None:
+        for _ in range(200):
+            emitter.emit(EventName.UNCOVERED, site="here")
+
+    threads = [threading.Thread(target=emit) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(event.seq for event in seen) == list(range(1600))
+
+
+def test_a_sink_sees_events_in_order() -> None:
+    """Whatever thread emits, a sink gets the numbers rising."""
+    seen: list[int] = []
+    emitter = Emitter([lambda event: seen.append(event.seq)])
+    threads = [
+        threading.Thread(
+            target=lambda: [emitter.emit(EventName.UNCOVERED, site="s") for _ in range(100)]
+        )
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == sorted(seen)
+
+
+def test_a_broken_sink_is_detached_and_the_others_go_on() -> None:
+    """A sink that raises is called once and the sinks around it get every event."""
+    before: list[Event] = []
+    after: list[Event] = []
+    calls: list[Event] = []
+
+    def broken(event: Event) -> None:
+        calls.append(event)
+        raise OSError(28, "No space left on device")
+
+    emitter = Emitter([before.append, broken, after.append])
+    emitter.emit(EventName.UNCOVERED, site="one")
+    emitter.emit(EventName.UNCOVERED, site="two")
+    assert (len(before), len(calls), len(after)) == (2, 1, 2)
+
+
+def test_a_broken_sink_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says one time that a sink failed and why."""
+
+    def broken(event: Event) -> None:
+        raise OSError(28, "No space left on device")
+
+    emitter = Emitter([broken])
+    emitter.emit(EventName.UNCOVERED, site="one")
+    emitter.emit(EventName.UNCOVERED, site="two")
+    assert [("No space left" in record.message) for record in caplog.records] == [True]
+
+
+def test_every_run_has_its_own_name() -> None:
+    """Two emitters never share a run, so that their events are told apart."""
+    runs = {Emitter([]).run for _ in range(100)}
+    assert len(runs) == 100
+
+
+def test_an_event_is_one_ascii_line() -> None:
+    """The JSON of an event has no newline and no character above 127, whatever its fields hold."""
+    event = Emitter([]).emit(EventName.HIT, key="a\nb\u2028é", winner="")
+    assert (len(event.to_json().splitlines()), event.to_json().isascii()) == (1, True)
+
+
+def test_the_json_of_an_event_is_complete() -> None:
+    """An event's JSON has its identity, the common fields and its own."""
+    event = Emitter([], {"digest": "abc"}, run="r").emit(EventName.HIT, key="k", winner="w")
+    record = json.loads(event.to_json())
+    assert record == {
+        "event": "lookup.hit",
+        "schema": EVENT_SCHEMA,
+        "run": "r",
+        "pid": os.getpid(),
+        "seq": 0,
+        "time": round(event.time, 6),
+        "digest": "abc",
+        "key": "k",
+        "winner": "w",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        (EventName.HIT, "INFO"),
+        (EventName.INSTALLED, "INFO"),
+        (EventName.SUMMARY, "INFO"),
+        (EventName.MISSED, "WARNING"),
+        (EventName.CONTRADICTED, "WARNING"),
+    ],
+)
+def test_what_needs_attention_is_a_warning(
+    warmup_log: logging.Logger, caplog: pytest.LogCaptureFixture, name: EventName, level: str
+) -> None:
+    """Misses and contradictions are logged as warnings and the rest as information."""
+    Emitter([log_event]).emit(name)
+    assert [record.levelname for record in caplog.records] == [level]
+
+
+def test_a_logged_event_can_be_found_by_its_marker(
+    warmup_log: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log line is the marker, a blank and the JSON of the event."""
+    event = Emitter([log_event]).emit(EventName.HIT, key="k", winner="w")
+    assert caplog.messages == [f"warmup-event {event.to_json()}"]
+
+
+def test_processes_that_share_a_file_keep_lines_whole(
+    tmp_path: Path, run_together: Callable[..., list[subprocess.Popen[str]]]
+) -> None:
+    """Four processes writing at once lose no event and break no line."""
+    path = tmp_path / "audit.jsonl"
+    processes = run_together(WRITER, [[str(path), f"run{n}", "1500"] for n in range(4)])
+    for process in processes:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    records = [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
+    found = sorted((record["run"], record["seq"]) for record in records)
+    assert found == [(f"run{n}", seq) for n in range(4) for seq in range(1500)]
+
+
+def test_a_log_is_appended_to(tmp_path: Path) -> None:
+    """A file that exists keeps its lines."""
+    path = tmp_path / "audit.jsonl"
+    path.write_text("first\n")
+    sink = JsonLinesSink(path)
+    sink.open()
+    Emitter([sink]).emit(EventName.UNCOVERED, site="s")
+    sink.close()
+    first, second = path.read_text().splitlines()
+    assert (first, json.loads(second)["site"]) == ("first", "s")
+
+
+@pytest.mark.parametrize("place", ["absent/audit.jsonl", "."])
+def test_a_log_that_cannot_be_written_is_a_settings_error(tmp_path: Path, place: str) -> None:
+    """Opening a log in a folder that is not there, or on a folder, says which setting to change."""
+    with pytest.raises(SettingsError, match="WARMUP_AUDIT_LOG"):
+        JsonLinesSink(tmp_path / place).open()
+
+
+def test_a_log_can_be_closed_twice(tmp_path: Path) -> None:
+    """Closing again closes no descriptor that someone else got meanwhile."""
+    sink = JsonLinesSink(tmp_path / "audit.jsonl")
+    sink.open()
+    sink.close()
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    sink.close()
+    os.fstat(descriptor)
+    os.close(descriptor)
+
+
+def test_a_tally_counts_each_kind_of_event() -> None:
+    """Hits and misses are counted by key, uncovered work by site, misses by reason too."""
+    tally = Tally()
+    emitter = Emitter([tally])
+    emitter.emit(EventName.INSTALLED, path="p")
+    emitter.emit(EventName.HIT, key="a", winner="w")
+    emitter.emit(EventName.HIT, key="a", winner="w")
+    emitter.emit(EventName.MISSED, key="b", reason="dynamic_dim")
+    emitter.emit(EventName.UNCOVERED, site="conv")
+    emitter.emit(EventName.TUNED, key="c", winner="w")
+    emitter.emit(EventName.CACHED, decisions=3, misses=1)
+    emitter.emit(EventName.CACHED, decisions=4, misses=0)
+    emitter.emit(EventName.CONTRADICTED, option="o", expected="1", found="2")
+    assert tally == Tally(
+        hits=Counter({"a": 2}),
+        misses=Counter({"b": 1}),
+        miss_reasons=Counter({"dynamic_dim": 1}),
+        uncovered=Counter({"conv": 1}),
+        tuned=1,
+        cached_graphs=2,
+        cached_decisions=7,
+        cached_misses=1,
+        contradictions=1,
+    )

@@ -1,0 +1,52 @@
+"""Rates, and their share of what a device was measured to reach."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
+
+PEAKS = Peaks(
+    tflops={"bf16": 800.0, "f32": 50.0}, gbps=4000.0, clock_mhz=1980, measured="2026-01-02"
+)
+FLOPS, MOVED = 2 * 4096**3, 3 * 2 * 4096**2
+
+
+def test_rates_are_in_teraflops_and_gigabytes_a_second() -> None:
+    """A billion operations, and a million bytes, in a millisecond."""
+    assert tflops_of(10**9, 1000.0) == pytest.approx(1.0)
+    assert gbps_of(10**6, 1000.0) == pytest.approx(1.0)
+
+
+def test_the_nearer_peak_counts() -> None:
+    """A large product is near to its operations' peak, a copy of as many bytes to the memory's."""
+    time_us = 200.0
+    product = share_of_peak(PEAKS, "bf16", FLOPS, MOVED, time_us)
+    copy = share_of_peak(PEAKS, "bf16", 1, MOVED, time_us)
+    assert product == pytest.approx(FLOPS / time_us / 1e6 / 800)
+    assert copy == pytest.approx(MOVED / time_us / 1e3 / 4000)
+    assert product > copy
+
+
+def test_a_peak_is_that_of_the_dtype() -> None:
+    """The same product in the same time is nearer to a lower peak."""
+    shares = [share_of_peak(PEAKS, dtype, FLOPS, MOVED, 5000.0) for dtype in ("bf16", "f32")]
+    assert shares[1] == pytest.approx(shares[0] * 800 / 50)
+
+
+@pytest.mark.parametrize(("dtype", "flops"), [("i8", FLOPS), ("bf16", None), ("bf16", 0)])
+def test_without_operations_or_their_peak_bytes_decide(dtype: str, flops: int | None) -> None:
+    """A dtype without a measured peak, or an op whose operations nobody counts, has its bytes."""
+    share = share_of_peak(PEAKS, dtype, flops, MOVED, 100.0)
+    assert share == pytest.approx(gbps_of(MOVED, 100.0) / 4000)
+
+
+@given(st.floats(0.1, 1e6), st.integers(1, 10**15), st.integers(1, 10**12))
+def test_a_share_in_one_microsecond_is_the_time_at_the_peak(
+    time_us: float, flops: int, moved: int
+) -> None:
+    """The share of a time is that of one microsecond divided by it: so a floor is found."""
+    floor = share_of_peak(PEAKS, "bf16", flops, moved, 1.0)
+    assert share_of_peak(PEAKS, "bf16", flops, moved, time_us) == pytest.approx(floor / time_us)

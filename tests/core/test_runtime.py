@@ -1,0 +1,162 @@
+"""Comparing what a table was tuned on with what runs now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import pytest
+
+from warmup.core.runtime import Device, Runtime, compare_runtimes, minor_of
+
+CPU = Runtime(
+    device=Device(type="cpu", vendor="intel", name="Xeon 8480", arch="avx512", threads=8),
+    torch="2.13.0+cpu",
+)
+
+
+def test_the_same_runtime_has_no_mismatch(make_runtime: Callable[..., Runtime]) -> None:
+    """A runtime compared with its equal differs in nothing."""
+    assert compare_runtimes(make_runtime(), make_runtime()) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "is_hard"),
+    [
+        ({"type": "xpu"}, "device.type", True),
+        ({"vendor": "amd"}, "device.vendor", True),
+        ({"arch": "sm_100"}, "device.arch", True),
+        ({"sm_count": 78}, "device.sm_count", True),
+        ({"memory_gib": 80}, "device.memory_gib", True),
+        ({"mig": "3g.71gb"}, "device.mig", True),
+        ({"threads": 4}, "device.threads", True),
+        ({"name": "NVIDIA H200 NVL"}, "device.name", False),
+        ({"torch": "2.14.0"}, "torch minor", True),
+        ({"torch": "2.13.1"}, "torch", False),
+        ({"triton": "3.8.0"}, "triton minor", True),
+        ({"triton": None}, "triton minor", True),
+        ({"triton": "3.7.1"}, "triton", False),
+        ({"cuda": "12.9"}, "cuda", False),
+        ({"driver": "581.1"}, "driver", False),
+        ({"cublas": "13.1.1"}, "cublas", False),
+    ],
+    ids=str,
+)
+def test_each_field_is_hard_or_soft_on_a_gpu(
+    make_runtime: Callable[..., Runtime], changes: dict[str, object], field: str, is_hard: bool
+) -> None:
+    """One changed field is one mismatch, hard for the identity and the torch and triton minors."""
+    (found,) = compare_runtimes(make_runtime(), make_runtime(**changes))
+    assert (found.field, found.is_hard) == (field, is_hard)
+
+
+def test_every_field_is_compared(make_runtime: Callable[..., Runtime]) -> None:
+    """No field of a device or runtime can differ unnoticed on a GPU."""
+    here = make_runtime()
+    kinds = {field.name: str(field.type) for cls in (Device, Runtime) for field in fields(cls)}
+    changes = {name: 9 if "int" in kind else "9.9" for name, kind in kinds.items()}
+    del changes["device"]
+    unnoticed = [n for n in changes if not compare_runtimes(here, make_runtime(**{n: changes[n]}))]
+    assert unnoticed == []
+
+
+@pytest.mark.parametrize(("memory_gib", "is_same"), [(139, True), (141, True), (138, False)])
+def test_memory_is_compared_by_class(
+    make_runtime: Callable[..., Runtime], memory_gib: int, is_same: bool
+) -> None:
+    """What one card reports under two drivers is within 1 GiB; more apart is another card."""
+    found = compare_runtimes(make_runtime(memory_gib=140), make_runtime(memory_gib=memory_gib))
+    assert (found == ()) == is_same
+
+
+def test_a_card_without_a_memory_size_is_another(make_runtime: Callable[..., Runtime]) -> None:
+    """An unknown memory size equals no known one."""
+    (found,) = compare_runtimes(make_runtime(), make_runtime(memory_gib=None))
+    assert (found.field, found.expected, found.found) == ("device.memory_gib", "140", "none")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"name": "AMD Radeon Graphics"}, {"name": ""}, {"name": "AMD Instinct MI355X OAM"}],
+    ids=str,
+)
+def test_an_alias_differs_in_its_name_only(
+    make_runtime: Callable[..., Runtime], changes: dict[str, object]
+) -> None:
+    """One card under several names is one device, with the names told."""
+    identity = {"vendor": "amd", "arch": "gfx950", "sm_count": 256, "memory_gib": 288}
+    table = make_runtime(name="AMD Instinct MI355X", **identity)
+    (found,) = compare_runtimes(table, make_runtime(**identity, **changes))
+    assert (found.field, found.is_hard, found.found) == (
+        "device.name",
+        False,
+        changes["name"] or "empty",
+    )
+
+
+def test_a_slice_differs_from_its_card_in_three_fields(
+    make_runtime: Callable[..., Runtime],
+) -> None:
+    """A MIG slice has other SMs, memory and profile than the card it is cut from."""
+    slice_of = make_runtime(sm_count=16, memory_gib=16, mig="1g.18gb")
+    found = [mismatch.field for mismatch in compare_runtimes(make_runtime(), slice_of)]
+    assert found == ["device.sm_count", "device.memory_gib", "device.mig"]
+
+
+@pytest.mark.parametrize("changes", [{"triton": "3.8.0"}, {"cuda": "13.0"}, {"driver": "580"}])
+def test_gpu_software_is_nothing_to_a_cpu(changes: dict[str, str]) -> None:
+    """On CPU the versions of Triton, CUDA and the driver are not compared."""
+    assert compare_runtimes(CPU, replace(CPU, **changes)) == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("changes", [{"name": "EPYC 9654"}, {"threads": 16}, {"arch": "amx"}])
+def test_the_model_and_threads_are_a_cpus_identity(changes: dict[str, object]) -> None:
+    """On CPU the name, the instruction set and the threads are hard."""
+    here = replace(CPU, device=replace(CPU.device, **changes))  # type: ignore[arg-type]
+    assert [mismatch.is_hard for mismatch in compare_runtimes(CPU, here)] == [True]
+
+
+def test_a_local_version_is_no_difference(make_runtime: Callable[..., Runtime]) -> None:
+    """What follows the plus sign of a version does not count."""
+    there = make_runtime(torch="2.13.0+cu130")
+    assert compare_runtimes(make_runtime(torch="2.13.0+cu129"), there) == ()
+
+
+def test_device_fields_come_first(make_runtime: Callable[..., Runtime]) -> None:
+    """Mismatches are listed device first, software after."""
+    here = make_runtime(driver="1", torch="2.14.0", sm_count=1, arch="sm_80")
+    found = [mismatch.field for mismatch in compare_runtimes(make_runtime(), here)]
+    assert found == ["device.arch", "device.sm_count", "torch minor", "driver"]
+
+
+def test_a_mismatch_says_both_values(make_runtime: Callable[..., Runtime]) -> None:
+    """The text of a mismatch has the table's value and this machine's, with none for None."""
+    (found,) = compare_runtimes(make_runtime(), make_runtime(mig="3g.71gb"))
+    assert str(found) == "device.mig: table none, here 3g.71gb"
+
+
+@pytest.mark.parametrize(
+    ("version", "minor"),
+    [("2.13.0+cpu", "2.13"), ("3.7", "3.7"), ("2.14.0.dev20260101", "2.14"), (None, None)],
+)
+def test_a_minor_is_the_first_two_numbers(version: str | None, minor: str | None) -> None:
+    """A minor has no patch, no local part and no development suffix."""
+    assert minor_of(version) == minor
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("NVIDIA H200", "nvidia-h200"),
+        ("AMD Instinct MI300X (VF)", "amd-instinct-mi300x-vf"),
+        ("../../etc/passwd", "etc-passwd"),
+        ("..", "cuda-sm-90"),
+        ("", "cuda-sm-90"),
+        ("Ünbekannt/\n", "nbekannt"),
+    ],
+)
+def test_a_slug_is_a_safe_file_name(
+    make_runtime: Callable[..., Runtime], name: str, slug: str
+) -> None:
+    """A slug has only ``[a-z0-9.-]``, is never empty and leads to no other folder."""
+    assert make_runtime(name=name).device.slug == slug

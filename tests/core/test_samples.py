@@ -1,0 +1,111 @@
+"""Repeated measurements: the median, how wide they spread, and how sure the median is."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmup.core.samples import Samples, geomean, interval_of
+
+TIMES = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=40)
+COUNTS = [*range(6, 40), 100]
+
+
+def interval_of_ranks(count: int) -> tuple[int, int]:
+    """Return which of *count* values in order, counted from zero, bound the interval."""
+    low, high = interval_of(range(count))
+    return int(low), int(high)
+
+
+def coverage(count: int, low: int, high: int) -> float:
+    """Return how probable it is that the median is between two order statistics."""
+    return sum(math.comb(count, below) for below in range(low + 1, high + 1)) / 2**count
+
+
+@pytest.mark.parametrize(
+    ("times", "median"), [((3.0,), 3.0), ((9.0, 1.0, 4.0), 4.0), ((1.0, 2.0), 1.5)]
+)
+def test_the_median_is_the_middle(times: tuple[float, ...], median: float) -> None:
+    """Of an even number it is between the two in the middle; the order does not count."""
+    assert Samples(times).median == median
+
+
+def test_the_spread_is_the_distance_between_the_quartiles() -> None:
+    """Of 1 to 5 the quartiles are 2 and 4, and the median 3."""
+    assert Samples((1.0, 5.0, 3.0, 2.0, 4.0)).spread == pytest.approx(2 / 3)
+
+
+def test_one_outlier_does_not_widen_the_spread() -> None:
+    """The largest of five times is no quartile."""
+    assert Samples((1.0, 2.0, 3.0, 4.0, 500.0)).spread == Samples((1.0, 2.0, 3.0, 4.0, 5.0)).spread
+
+
+@pytest.mark.parametrize("times", [(7.0,), (0.0, 0.0, 5.0), (2.0, 2.0, 2.0)])
+def test_a_spread_of_nothing_is_zero(times: tuple[float, ...]) -> None:
+    """One time, times of which most are zero, and equal times have no spread."""
+    assert Samples(times).spread == 0.0
+
+
+@given(TIMES, st.floats(0.1, 10))
+def test_the_spread_has_no_unit(times: list[float], factor: float) -> None:
+    """Times in another unit have the same spread."""
+    scaled = Samples(tuple(time * factor for time in times))
+    assert scaled.spread == pytest.approx(Samples(tuple(times)).spread, abs=1e-9)
+
+
+@given(TIMES.filter(lambda times: len(times) < 6))
+def test_below_six_the_interval_is_the_range(times: list[float]) -> None:
+    """With fewer than six times no narrower interval holds the median with 95 %."""
+    assert Samples(tuple(times)).interval == (min(times), max(times))
+
+
+@given(TIMES, st.randoms())
+def test_the_interval_holds_the_median_in_any_order(times: list[float], random: Random) -> None:
+    """The median is inside, and shuffled times have the same interval."""
+    low, high = Samples(tuple(times)).interval
+    assert low <= Samples(tuple(times)).median <= high
+    random.shuffle(times)
+    assert interval_of(times) == (low, high)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_the_interval_holds_the_median_with_95_percent(count: int) -> None:
+    """Whatever the distribution: exact by the binomial, up to what an approximation costs."""
+    assert coverage(count, *interval_of_ranks(count)) > 0.92
+
+
+def test_the_interval_has_no_side() -> None:
+    """As many values are left out above it as below: slow outliers count no more than fast ones."""
+    bounds = {count: interval_of_ranks(count) for count in COUNTS}
+    left_out = {count: (low, count - 1 - high) for count, (low, high) in bounds.items()}
+    assert {count: ends for count, ends in left_out.items() if ends[0] != ends[1]} == {}
+
+
+def test_more_samples_make_the_interval_narrower() -> None:
+    """Of the same distribution, four times the samples leave less than two thirds of the width."""
+    narrow, wide = (
+        (high - low) / (count - 1)
+        for count in (400, 100)
+        for low, high in [interval_of_ranks(count)]
+    )
+    assert narrow < wide * 2 / 3
+
+
+def test_samples_add_up_in_the_order_taken() -> None:
+    """The later times come last."""
+    assert (Samples((3.0, 1.0)) + Samples((2.0,))).times_us == (3.0, 1.0, 2.0)
+
+
+def test_a_speedup_and_its_inverse_cancel() -> None:
+    """The geometric mean of 2 and 1/2 is 1, which no arithmetic mean says."""
+    assert geomean([2.0, 0.5]) == pytest.approx(1.0)
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20))
+def test_a_geometric_mean_is_between_the_ratios(ratios: list[float]) -> None:
+    """It is neither below the smallest nor above the largest."""
+    assert min(ratios) * (1 - 1e-9) <= geomean(ratios) <= max(ratios) * (1 + 1e-9)

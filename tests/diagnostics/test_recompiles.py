@@ -1,0 +1,103 @@
+"""`explain` without torch: which sizes are compiled, what ranges that makes, and what for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from warmup.diagnostics.recompiles.causes import Kind, cause_of
+from warmup.diagnostics.recompiles.ranges import cover
+from warmup.inductor.guard import Artifact, Guard, Place
+
+
+def at_least(low: int) -> Guard:
+    return Guard(f"s >= {low}", lambda size: size >= low, is_linear=True, place=None)
+
+
+def at_most(high: int) -> Guard:
+    return Guard(f"s <= {high}", lambda size: size <= high, is_linear=True, place=None)
+
+
+class Compiler:
+    """A compiler whose artifacts begin at each of ``starts`` and end before the next."""
+
+    def __init__(self, *starts: int) -> None:
+        self.starts = starts
+        self.made: list[Artifact] = []
+
+    def __call__(self, size: int) -> Sequence[Artifact]:
+        """Return the artifact of *size*, nothing where one serves it already."""
+        if any(artifact.serves(size) for artifact in self.made):
+            return []
+        low = max(start for start in self.starts if start <= size)
+        after = min((start for start in self.starts if start > size), default=None)
+        guards = (at_least(low), *(() if after is None else (at_most(after - 1),)))
+        self.made.append(Artifact(0, size, guards))
+        return [self.made[-1]]
+
+
+def test_the_sizes_asked_about_share_what_the_first_compiled() -> None:
+    """560 and 1024 run what 560 compiled, 2048 what it compiled itself."""
+    found = cover(Compiler(2, 1281), (560, 1024, 2048), 2048, 16)
+    assert [(s.low, s.high, s.tuned_at, s.sizes) for s in found.spans] == [
+        (2, 1280, 560, (560, 1024)),
+        (1281, None, 2048, (2048,)),
+    ]
+    assert found.tried == (560, 1024, 2048)
+    assert found.uncovered is None
+
+
+def test_a_range_between_the_sizes_is_found() -> None:
+    """A range that no size asked about falls into is compiled at its smallest size."""
+    found = cover(Compiler(2, 600, 700), (560, 1024), 1024, 16)
+    assert [(s.low, s.tuned_at, s.sizes) for s in found.spans] == [
+        (2, 560, (560,)),
+        (600, 600, ()),
+        (700, 1024, (1024,)),
+    ]
+
+
+def test_the_number_of_compiles_is_bounded() -> None:
+    """Where every size is compiled on its own, the search stops and says from where on."""
+    found = cover(Compiler(*range(1, 100)), (1, 99), 99, 5)
+    assert found.tried == (1, 99, 2, 3, 4)
+    assert found.uncovered == 5
+
+
+def test_a_recompile_that_no_guard_on_the_dim_explains_is_told() -> None:
+    """Dynamo's own reason is kept where an earlier artifact allows the size."""
+    artifacts = [Artifact(0, 16, (at_least(2),)), Artifact(0, 64, (at_least(2),), "len(x) == 16")]
+    found = cover(lambda _: [artifacts.pop(0)], (16, 64), 64, 16)
+    assert [span.unexpected for span in found.spans] == ["", "len(x) == 16"]
+
+
+@pytest.mark.parametrize(
+    ("path", "function", "kind"),
+    [
+        ("torch/_inductor/fx_passes/pad_mm.py", "is_mm_compute_bound", Kind.HEURISTIC),
+        ("torch/_inductor/utils.py", "use_triton_tma_template", Kind.HEURISTIC),
+        ("torch/_refs/__init__.py", "expand", Kind.LIMIT),
+        ("torch/_dynamo/variables/tensor.py", "evaluate_expr", Kind.MODEL),
+        ("/home/me/serve.py", "forward", Kind.MODEL),
+        ("torch/somewhere.py", "else_", Kind.UNKNOWN),
+    ],
+)
+def test_a_guard_is_told_by_the_line_that_asked(path: str, function: str, kind: Kind) -> None:
+    """Heuristics, limits and the model's own code are told apart; what is unknown is said to be."""
+    guard = Guard("s < 3420", lambda size: size < 3420, True, Place(path, 1, function))
+    assert cause_of(guard).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("guard", "word"),
+    [
+        (Guard("s >= 2", lambda s: s >= 2, True, None, is_default=True), "0/1"),
+        (Guard("1024*s <= 2147483647", lambda s: s < 2**21, True, None), "32 bits"),
+    ],
+)
+def test_hard_limits_of_torch_are_named(guard: Guard, word: str) -> None:
+    """0/1 specialisation and 32-bit indices are limits wherever they come from."""
+    cause = cause_of(guard)
+    assert cause.kind is Kind.LIMIT
+    assert word in cause.sentence

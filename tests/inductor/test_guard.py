@@ -1,0 +1,51 @@
+"""Guards: where they hold, and for which sizes an artifact is valid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from warmup.inductor.guard import Artifact, Guard
+
+
+def make(holds: Callable[[int], bool], *, is_linear: bool = True) -> Guard:
+    return Guard("spelled", holds, is_linear, None)
+
+
+@pytest.mark.parametrize(
+    ("holds", "extent"),
+    [
+        (lambda size: size <= 1280, (0, 1280)),
+        (lambda size: size > 1280, (1281, None)),
+        (lambda size: size == 2048, (2048, 2048)),
+        (lambda size: 1024 * size <= 2**31 - 1, (0, 2097151)),
+        (lambda _: True, (0, None)),
+    ],
+)
+def test_a_linear_guard_ends_exactly(
+    holds: Callable[[int], bool], extent: tuple[int, int | None]
+) -> None:
+    """The ends are those of the inequality, however far away."""
+    size = 2048 if holds(2048) else 560
+    assert make(holds).extent(size, 4096) == extent
+
+
+def test_a_guard_that_recurs_ends_at_its_neighbours() -> None:
+    """Of multiples of 8 the interval around one is itself, and there are others."""
+    guard = make(lambda size: size % 8 == 0, is_linear=False)
+    assert guard.extent(16, 64) == (16, 16)
+    assert guard.recurs(16, 64)
+
+
+def test_a_curved_guard_with_one_interval_does_not_recur() -> None:
+    """A guard that is not linear is looked at size by size, up to the ceiling."""
+    guard = make(lambda size: 10 < size * size < 1000, is_linear=False)
+    assert guard.extent(16, 64) == (4, 31)
+    assert not guard.recurs(16, 64)
+
+
+def test_an_artifact_serves_where_every_guard_holds() -> None:
+    """One guard that fails is enough for another compile."""
+    artifact = Artifact(0, 16, (make(lambda size: size > 2), make(lambda size: size < 20)))
+    assert [size for size in (2, 3, 19, 20) if artifact.serves(size)] == [3, 19]

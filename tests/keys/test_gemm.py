@@ -1,0 +1,327 @@
+"""Keys: what they spell, what they accept, and which row is nearest."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmup.core.errors import ProblemError
+from warmup.keys.gemm import Dim, GemmProblem, Layout, spell_number
+from warmup.keys.kind import MAX_KEY_LENGTH
+from warmup.keys.nearest import differing, natural_order, nearest
+from warmup.keys.registry import check_key, ingredients_of
+
+SIZES = st.integers(0, 2**31)
+DTYPES = st.sampled_from(["bf16", "f16", "f32", "f64", "f8_e4m3fn", "i8"])
+EPILOGUES = st.sampled_from(
+    ["none", "relu", "silu,mul(bf16[m,n])", "add(f32[560,1280]),relu", "scale(-1.5e-05)"]
+)
+NUMBERS = st.one_of(
+    st.integers(-1000, 1000), st.floats(allow_nan=False, allow_infinity=False, width=32)
+)
+
+
+@st.composite
+def dims(draw: st.DrawFn) -> Dim:
+    """Return a constant or a dynamic dim, with or without an upper end."""
+    low = draw(SIZES)
+    return draw(
+        st.sampled_from([Dim.of(low), Dim(low, None), Dim(low, low + draw(st.integers(1, 999)))])
+    )
+
+
+LAYOUTS = st.builds(
+    Layout,
+    st.sampled_from(["row", "col", "packed", "any(1,512)", "any(0..,1)"]),
+    st.none() | dims(),
+    st.none() | dims(),
+)
+PROBLEMS = st.builds(
+    GemmProblem,
+    op=st.sampled_from(["mm", "addmm", "bmm", "baddbmm", "linear_unary", "scaled_mm2"]),
+    m=dims(),
+    n=dims(),
+    k=dims(),
+    dtype=DTYPES,
+    a=LAYOUTS,
+    b=LAYOUTS,
+    out=DTYPES,
+    batch=st.none() | dims(),
+    dtype_b=st.none() | DTYPES,
+    a2=st.none() | LAYOUTS,
+    b2=st.none() | LAYOUTS,
+    bias=st.none() | st.sampled_from(["1d", "2d", "full"]),
+    alpha=NUMBERS,
+    beta=NUMBERS,
+    fp32=st.none() | st.sampled_from(["tf32", "ieee"]),
+    full_reduction=st.booleans(),
+    epilogue=EPILOGUES,
+)
+PLAIN = GemmProblem(
+    op="addmm",
+    m=Dim.of(560),
+    n=Dim.of(1280),
+    k=Dim.of(3420),
+    dtype="bf16",
+    a=Layout("row"),
+    b=Layout("col"),
+    out="bf16",
+    bias="1d",
+    epilogue="gelu_tanh",
+)
+CHANGES = {
+    "op": "addmm2",
+    "m": Dim.of(561),
+    "n": Dim(1280, None),
+    "k": Dim(3420, 3421),
+    "dtype": "f16",
+    "a": Layout("col"),
+    "b": Layout("col", Dim.of(4096)),
+    "out": "f32",
+    "batch": Dim.of(1),
+    "dtype_b": "f8_e4m3fn",
+    "a2": Layout("row"),
+    "b2": Layout("row"),
+    "bias": None,
+    "alpha": 0.5,
+    "beta": 0,
+    "fp32": "tf32",
+    "scale": "f32[]:f32[]",
+    "fast_accum": True,
+    "full_reduction": True,
+    "epilogue": "relu",
+}
+
+
+def key_of(m: str = "560", n: str = "1280", op: str = "mm", epilogue: str = "none") -> str:
+    return f"{op} m={m} n={n} k=64 f32 a=row b=col out=f32 | epilogue={epilogue}"
+
+
+def test_the_documented_problem_spells_the_documented_key() -> None:
+    """The example in the module and in the design is what `key` returns."""
+    assert PLAIN.key == (
+        "addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16 | epilogue=gelu_tanh"
+    )
+
+
+def test_every_ingredient_has_its_place() -> None:
+    """A problem with every optional ingredient spells each of them once, in a fixed order."""
+    problem = replace(
+        PLAIN,
+        op="baddbmm",
+        batch=Dim(2, 8),
+        m=Dim(1, None),
+        dtype_b="f16",
+        a=Layout("row", Dim.of(4096), Dim.of(99)),
+        a2=Layout("packed"),
+        b2=Layout("any(1,512)"),
+        alpha=0.5,
+        beta=-2.0,
+        fp32="tf32",
+        full_reduction=True,
+    )
+    assert problem.key == (
+        "baddbmm batch=2..8 m=1.. n=1280 k=3420 bf16 dtype_b=f16 a=row/4096@99 b=col a2=packed "
+        "b2=any(1,512) bias=1d alpha=0.5 beta=-2 out=bf16 fp32=tf32 reduction=full "
+        "| epilogue=gelu_tanh"
+    )
+
+
+@given(PROBLEMS)
+def test_a_key_names_what_the_problem_says(problem: GemmProblem) -> None:
+    """Reading a key back gives every ingredient as the problem spelled it."""
+    optional = {
+        "batch": problem.batch,
+        "dtype_b": None if problem.dtype_b == problem.dtype else problem.dtype_b,
+        "a2": problem.a2,
+        "b2": problem.b2,
+        "bias": problem.bias,
+        "alpha": None if problem.alpha == 1 else spell_number(problem.alpha),
+        "beta": None if problem.beta == 1 else spell_number(problem.beta),
+        "fp32": problem.fp32,
+        "reduction": "full" if problem.full_reduction else None,
+    }
+    always = ("op", "m", "n", "k", "dtype", "a", "b", "out", "epilogue")
+    assert ingredients_of(problem.key) == {
+        **{name: str(getattr(problem, name)) for name in always},
+        **{name: str(value) for name, value in optional.items() if value is not None},
+    }
+
+
+@given(PROBLEMS)
+def test_equal_problems_have_equal_keys(problem: GemmProblem) -> None:
+    """A problem built again from the same fields has the same key."""
+    again = GemmProblem(**{field.name: getattr(problem, field.name) for field in fields(problem)})
+    assert again.key == problem.key
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(GemmProblem)])
+def test_one_changed_ingredient_changes_the_key(name: str) -> None:
+    """Each field of a problem is in its key, so that another value is another key."""
+    assert replace(PLAIN, **{name: CHANGES[name]}).key != PLAIN.key  # type: ignore[arg-type]
+
+
+@given(st.sampled_from(sorted(CHANGES)), st.sampled_from(sorted(CHANGES)))
+def test_changes_of_different_ingredients_never_meet(one: str, other: str) -> None:
+    """Two problems that differ in different ingredients have different keys."""
+    first = replace(PLAIN, **{one: CHANGES[one]})  # type: ignore[arg-type]
+    second = replace(PLAIN, **{other: CHANGES[other]})  # type: ignore[arg-type]
+    assert (first.key == second.key) == (one == other)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"op": "ADDMM"},
+        {"op": "add mm"},
+        {"op": ""},
+        {"dtype": "torch.bf16"},
+        {"a": Layout("diagonal")},
+        {"a": Layout("row", Dim.of(-1))},
+        {"m": Dim.of(-560)},
+        {"m": Dim(-1, 5)},
+        {"alpha": float("inf")},
+        {"alpha": float("nan")},
+        {"epilogue": ""},
+        {"epilogue": "a | epilogue=b"},
+        {"epilogue": "relu\n"},
+        {"epilogue": "é"},
+        {"epilogue": "x" * MAX_KEY_LENGTH},
+        {"bias": "1d out=f64"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_spelled_is_a_problem_error(changes: dict[str, object]) -> None:
+    """A problem with an ingredient outside the alphabet of keys has no key."""
+    problem = replace(PLAIN, **changes)  # type: ignore[arg-type]
+    with pytest.raises(ProblemError):
+        _ = problem.key
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "mm",
+        key_of() + "\n",
+        " " + key_of(),
+        key_of().replace("m=560 n=1280", "n=1280 m=560"),
+        key_of(m="٥٦٠"),
+        key_of(m="-1"),
+        key_of(m="..5"),
+        key_of(epilogue=""),
+        key_of(epilogue="x y"),
+        key_of(epilogue="x" * MAX_KEY_LENGTH),
+        key_of().replace(" out=f32", ""),
+        key_of().replace(" |", ""),
+        key_of().replace("a=row", "a=row/"),
+        key_of() + " | epilogue=none",
+        key_of(epilogue="__import__('os')"),
+    ],
+)
+def test_other_text_is_no_key(key: str) -> None:
+    """Text that `GemmProblem.key` could not have made is refused."""
+    with pytest.raises(ProblemError):
+        check_key(key)
+
+
+@given(st.text(max_size=80) | st.from_regex(r"[a-z]+ m=[0-9]+ n=.* \| epilogue=.*"))
+def test_no_text_breaks_the_reader_of_keys(text: str) -> None:
+    """Reading any text as a key gives its op first or a ProblemError, nothing else."""
+    try:
+        first = next(iter(ingredients_of(text)))
+    except ProblemError:
+        return
+    assert first == "op"
+
+
+def test_a_refused_key_is_not_quoted_whole() -> None:
+    """The complaint about a very long key stays short."""
+    with pytest.raises(ProblemError) as caught:
+        check_key("k" * 100_000)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1, "1"),
+        (1.0, "1"),
+        (True, "1"),
+        (-2.0, "-2"),
+        (0.1, "0.1"),
+        (1e-7, "1e-07"),
+        (1 / 3, "0.333333"),
+    ],
+)
+def test_numbers_are_spelled_shortly(value: float, text: str) -> None:
+    """Whole numbers lose the point and others keep six digits."""
+    assert spell_number(value) == text
+
+
+def test_differences_name_both_sides() -> None:
+    """Each differing ingredient says what the row has and what is asked here."""
+    row, asked = {"m": "1", "bias": "1d", "k": "8"}, {"m": "2", "fp32": "tf32", "k": "8"}
+    assert differing(row, asked) == (
+        "m: row 1, here 2",
+        "fp32: row absent, here tf32",
+        "bias: row 1d, here absent",
+    )
+
+
+def test_the_nearest_row_has_the_fewest_differences() -> None:
+    """One differing ingredient is nearer than two, however much closer the m of the two is."""
+    one, two = key_of(m="9999"), key_of(m="561", epilogue="relu")
+    assert nearest(key_of(), [two, one]) == (one, ("m: row 9999, here 560",))
+
+
+def test_among_equals_the_numerically_closest_m_is_nearest() -> None:
+    """With one difference each, the row whose m is closest in numbers is taken."""
+    rows = [key_of(m="1024"), key_of(m="99"), key_of(m="600")]
+    assert nearest(key_of(m="560"), rows)[0] == key_of(m="600")
+
+
+def test_a_range_counts_by_its_lower_end() -> None:
+    """The m of a dynamic row is compared by the low end of its range."""
+    rows = [key_of(m="100..700"), key_of(m="550..")]
+    assert nearest(key_of(m="560"), rows)[0] == key_of(m="550..")
+
+
+def test_rows_of_another_op_are_never_near() -> None:
+    """A row of an op that merely begins with the same letters is no neighbour."""
+    assert nearest(key_of(op="mm"), [key_of(op="mm_plus_mm"), key_of(op="bmm")]) == (None, ())
+
+
+@given(st.lists(PROBLEMS, max_size=6), PROBLEMS, st.randoms(use_true_random=False))
+def test_the_nearest_row_does_not_depend_on_the_order(
+    rows: list[GemmProblem], asked: GemmProblem, random: Random
+) -> None:
+    """Every process names the same nearest row, in whatever order it sees them."""
+    keys = [row.key for row in rows]
+    shuffled = random.sample(keys, len(keys))
+    assert nearest(asked.key, keys) == nearest(asked.key, shuffled)
+
+
+@given(st.lists(PROBLEMS, min_size=1, max_size=6), PROBLEMS)
+def test_no_row_of_the_op_differs_in_fewer_ingredients(
+    rows: list[GemmProblem], asked: GemmProblem
+) -> None:
+    """The nearest row has the minimum number of differing ingredients over all rows of the op."""
+    counts = [
+        len(differing(ingredients_of(row.key), ingredients_of(asked.key)))
+        for row in rows
+        if row.op == asked.op
+    ]
+    found, differs = nearest(asked.key, [row.key for row in rows])
+    assert (found is None, len(differs)) == (not counts, min(counts, default=0))
+
+
+def test_natural_order_counts() -> None:
+    """Sorted keys put m=16 before m=128."""
+    keys = [key_of(m="128"), key_of(m="16"), key_of(m="16..128"), key_of(m="2")]
+    found = [ingredients_of(key)["m"] for key in sorted(keys, key=natural_order)]
+    assert found == ["2", "16", "16..128", "128"]

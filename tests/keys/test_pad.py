@@ -1,0 +1,165 @@
+"""Keys of kind ``pad``: what is in them, and which row is near."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmup.core.errors import ProblemError
+from warmup.core.rows import Family
+from warmup.keys.gemm import Dim, Layout
+from warmup.keys.nearest import nearest
+from warmup.keys.pad import PAD, PadProblem
+from warmup.keys.registry import check_key, ingredients_of, kind_of
+
+PLAIN = PadProblem(
+    op="addmm",
+    m=Dim.of(560),
+    n=Dim.of(1280),
+    k=Dim.of(3420),
+    dtype="bf16",
+    a=Layout("row"),
+    b=Layout("col"),
+    bias="1d",
+    free="a",
+)
+CHANGES: dict[str, object] = {
+    "op": "mm",
+    "m": Dim(2, 1024),
+    "n": Dim.of(1281),
+    "k": Dim.of(3421),
+    "dtype": "f16",
+    "a": Layout("row", Dim.of(3424)),
+    "b": Layout("row"),
+    "batch": Dim.of(4),
+    "bias": "2d",
+    "free": "ab",
+    "fp32": "tf32",
+}
+SIZES = st.integers(0, 2**31)
+DIMS = SIZES.map(Dim.of) | st.builds(
+    lambda low, more: Dim(low, None if more is None else low + more), SIZES, st.none() | SIZES
+)
+LAYOUTS = st.builds(Layout, st.sampled_from(["row", "col"]), st.none() | DIMS, st.none() | DIMS)
+PROBLEMS = st.builds(
+    PadProblem,
+    op=st.sampled_from(["mm", "addmm", "bmm"]),
+    m=DIMS,
+    n=DIMS,
+    k=DIMS,
+    dtype=st.sampled_from(["bf16", "f16", "f32"]),
+    a=LAYOUTS,
+    b=LAYOUTS,
+    batch=st.none() | DIMS,
+    bias=st.sampled_from([None, "scalar", "1d", "2d"]),
+    free=st.sampled_from(["", "a", "b", "ab"]),
+    fp32=st.sampled_from([None, "ieee", "tf32"]),
+)
+
+
+def key_of(m: int | tuple[int, int], *, op: str = "addmm", free: str = "") -> str:
+    dim = Dim.of(m) if isinstance(m, int) else Dim(*m)
+    return replace(PLAIN, op=op, m=dim, free=free).key
+
+
+def test_a_key_reads_as_documented() -> None:
+    """The key of the README's kind of layer, whole."""
+    assert PLAIN.key == "pad addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d free=a"
+
+
+def test_a_full_key_reads_as_documented() -> None:
+    """Every optional ingredient has its place."""
+    problem = replace(PLAIN, op="bmm", batch=Dim(1, None), m=Dim(2, 1024), dtype="f32", fp32="tf32")
+    assert problem.key == (
+        "pad bmm batch=1.. m=2..1024 n=1280 k=3420 f32 a=row b=col bias=1d free=a fp32=tf32"
+    )
+
+
+@given(PROBLEMS)
+def test_a_key_is_canonical_and_reads_back(problem: PadProblem) -> None:
+    """Every key is a pad key, and its ingredients are the problem's own."""
+    key = problem.key
+    check_key(key)
+    assert kind_of(key) is PAD
+    named = {field.name: getattr(problem, field.name) for field in fields(problem)}
+    spelled = {name: str(value) for name, value in named.items() if value not in (None, "")}
+    assert ingredients_of(key) == {"kind": "pad", **spelled}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(PadProblem)])
+def test_one_changed_ingredient_changes_the_key(name: str) -> None:
+    """Each field of a problem is in its key."""
+    assert replace(PLAIN, **{name: CHANGES[name]}).key != PLAIN.key  # type: ignore[arg-type]
+
+
+@given(st.sampled_from(sorted(CHANGES)), st.sampled_from(sorted(CHANGES)))
+def test_changes_of_different_ingredients_never_meet(one: str, other: str) -> None:
+    """Two problems that differ in different ingredients have different keys."""
+    first = replace(PLAIN, **{one: CHANGES[one]})  # type: ignore[arg-type]
+    second = replace(PLAIN, **{other: CHANGES[other]})  # type: ignore[arg-type]
+    assert (first.key == second.key) == (one == other)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"op": "baddbmm"},
+        {"op": "conv"},
+        {"m": Dim.of(-1)},
+        {"dtype": "torch.bfloat16"},
+        {"a": Layout("diagonal")},
+        {"bias": "1d free=a"},
+        {"free": "ba"},
+        {"free": "c"},
+        {"fp32": ""},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_spelled_is_a_problem_error(changes: dict[str, object]) -> None:
+    """What the pass does not ask, or no key can say, has no key."""
+    problem = replace(PLAIN, **changes)  # type: ignore[arg-type]
+    with pytest.raises(ProblemError):
+        _ = problem.key
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "pad",
+        "pad ",
+        PLAIN.key + "\n",
+        PLAIN.key + " | epilogue=none",
+        PLAIN.key.replace("bf16 ", ""),
+        PLAIN.key.replace("bias=1d free=a", "free=a bias=1d"),
+        PLAIN.key.replace("pad addmm", "pad  addmm"),
+    ],
+)
+def test_other_text_is_no_key(key: str) -> None:
+    """Text that `PadProblem.key` could not have made is refused."""
+    with pytest.raises(ProblemError):
+        check_key(key)
+
+
+def test_the_nearest_row_is_of_the_same_op() -> None:
+    """A row about another op is never near."""
+    assert nearest(key_of(560), [key_of(560, op="mm")]) == (None, ())
+
+
+def test_the_nearest_row_has_the_fewest_differences() -> None:
+    """The same size with another free operand is nearer than a neighbouring size with it."""
+    rows = [key_of(561, free="a"), key_of(560, free="a")]
+    assert nearest(key_of(560), rows) == (rows[1], ("free: row a, here absent",))
+
+
+def test_among_equals_the_closest_m_is_nearest() -> None:
+    """A range counts by its lower end."""
+    rows = [key_of(1024), key_of(256), key_of((512, 1024))]
+    assert nearest(key_of(560), rows) == (rows[2], ("m: row 512..1024, here 560",))
+
+
+def test_only_pad_winners_answer() -> None:
+    """The one family of this kind is whether to pad."""
+    assert PAD.families == {Family.PAD}

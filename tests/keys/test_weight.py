@@ -1,0 +1,219 @@
+"""Keys of kind ``weight``: what is in them, the sizes a build tries, and what a winner says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmup.core.errors import ProblemError
+from warmup.core.rows import Family, Winner
+from warmup.keys.gemm import Dim
+from warmup.keys.nearest import nearest
+from warmup.keys.registry import check_key, ingredients_of, kind_of
+from warmup.keys.weight import (
+    ALIGNED_BYTES,
+    ITEM_BYTES,
+    WEIGHT,
+    Structure,
+    features_of,
+    is_aligned,
+    padded_sizes,
+    parse_weight,
+    winner_of,
+)
+
+CHAIN = Structure(
+    inputs=(1280, 1280),
+    features=3420,
+    outputs=(1280,),
+    dtype="bf16",
+    biases=(True, True, False),
+    via="mul(silu(p0),p1)",
+)
+HEAD = Structure(inputs=(768,), features=50257, outputs=(), dtype="bf16", biases=(False,))
+PATCH = Structure(inputs=(), features=588, outputs=(1024,), dtype="bf16", biases=(True,))
+TAIL = "out=1280 bf16 bias=110 via=mul(silu(p0),p1)"
+CHANGES: dict[str, object] = {
+    "inputs": (1280, 1281),
+    "features": 3421,
+    "outputs": (1281,),
+    "dtype": "f16",
+    "biases": (True, True, True),
+    "via": "mul(gelu(p0),p1)",
+    "fp32": "tf32",
+}
+SIZES = st.integers(0, 2**31)
+DIMS = SIZES.map(Dim.of) | st.builds(
+    lambda low, more: Dim(low, None if more is None else low + 1 + more), SIZES, st.none() | SIZES
+)
+DTYPES = st.sampled_from(sorted(ITEM_BYTES))
+
+
+@st.composite
+def structures(draw: st.DrawFn) -> Structure:
+    inputs = tuple(draw(st.lists(SIZES, max_size=3)))
+    outputs = tuple(draw(st.lists(SIZES, min_size=0 if inputs else 1, max_size=3)))
+    if not inputs or not outputs:
+        inputs, outputs = inputs[:1], outputs[:1]
+    count = len(inputs) + len(outputs)
+    vias = st.sampled_from(["p0", "mul(silu(p0),p1)", "mul(p0,-0.5);to(p0,f32)", "pow(p0,1e-05)"])
+    return Structure(
+        inputs=inputs,
+        features=draw(SIZES),
+        outputs=outputs,
+        dtype=draw(DTYPES),
+        biases=tuple(draw(st.lists(st.booleans(), min_size=count, max_size=count))),
+        via=draw(vias) if inputs and outputs else None,
+        fp32=draw(st.none() | st.sampled_from(["ieee", "tf32"])),
+    )
+
+
+@pytest.mark.parametrize(
+    ("structure", "rows", "key"),
+    [
+        (
+            CHAIN,
+            Dim.of(560),
+            f"weight chain m=560 in=1280,1280 features=3420 {TAIL}",
+        ),
+        (HEAD, Dim.of(1024), "weight n m=1024 in=768 features=50257 bf16 bias=0"),
+        (PATCH, Dim(2, 64), "weight k m=2..64 features=588 out=1024 bf16 bias=1"),
+        (
+            replace(HEAD, dtype="f32", fp32="tf32"),
+            Dim(2, None),
+            "weight n m=2.. in=768 features=50257 f32 bias=0 fp32=tf32",
+        ),
+    ],
+)
+def test_a_key_reads_as_documented(structure: Structure, rows: Dim, key: str) -> None:
+    """The keys of the three forms, whole."""
+    assert structure.key(rows) == key
+
+
+@given(structures(), DIMS)
+def test_a_key_reads_back(structure: Structure, rows: Dim) -> None:
+    """Every key is a weight key, and says its structure and its rows."""
+    key = structure.key(rows)
+    check_key(key)
+    assert kind_of(key) is WEIGHT
+    assert parse_weight(key) == (structure, rows)
+
+
+def test_ingredients_have_names() -> None:
+    """Each word of a key can be told apart, for a miss and for a nearest row."""
+    assert ingredients_of(CHAIN.key(Dim.of(560))) == {
+        "kind": "weight",
+        "form": "chain",
+        "m": "560",
+        "in": "1280,1280",
+        "features": "3420",
+        "out": "1280",
+        "dtype": "bf16",
+        "bias": "110",
+        "via": "mul(silu(p0),p1)",
+    }
+
+
+@pytest.mark.parametrize("name", sorted(CHANGES))
+def test_one_changed_ingredient_changes_the_key(name: str) -> None:
+    """Each field of a structure is in its key."""
+    changed = replace(CHAIN, **{name: CHANGES[name]})  # type: ignore[arg-type]
+    assert changed.key(Dim.of(560)) != CHAIN.key(Dim.of(560))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "f8_e4m3fn"},
+        {"features": -1},
+        {"via": None},
+        {"via": "mul(p0, p1)"},
+        {"via": "p0|p1"},
+        {"via": "p" * 4096},
+        {"biases": (True, True)},
+        {"biases": ()},
+        {"inputs": (), "outputs": ()},
+        {"inputs": (1, 2), "outputs": (), "via": None},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_spelled_is_a_problem_error(changes: dict[str, object]) -> None:
+    """What no group of a model is, or no key can say, has no key."""
+    structure = replace(CHAIN, **changes)  # type: ignore[arg-type]
+    with pytest.raises(ProblemError):
+        structure.key(Dim.of(560))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "weight",
+        "weight chain",
+        HEAD.key(Dim.of(1)) + "\n",
+        HEAD.key(Dim.of(1)).replace("n m", "k m"),
+        HEAD.key(Dim.of(1)).replace("bf16", "i8"),
+        CHAIN.key(Dim.of(1)).replace("bias=110", "bias=11"),
+        CHAIN.key(Dim.of(1)).replace("m=1", "m=01"),
+        CHAIN.key(Dim.of(1)) + " | epilogue=none",
+    ],
+)
+def test_other_text_is_no_key(key: str) -> None:
+    """Text that `Structure.key` could not have made is refused."""
+    with pytest.raises(ProblemError):
+        parse_weight(key)
+
+
+def test_the_nearest_row_is_of_the_same_form() -> None:
+    """A row of another form is never near; among others the closest m is."""
+    rows = [PATCH.key(Dim.of(560)), HEAD.key(Dim.of(16)), HEAD.key(Dim.of(512))]
+    assert nearest(HEAD.key(Dim.of(560)), rows) == (rows[2], ("m: row 512, here 560",))
+
+
+@given(SIZES, DTYPES)
+def test_padded_sizes_are_aligned_and_larger(features: int, dtype: str) -> None:
+    """Every size is a multiple of 16 bytes, more than there is, in order; none where aligned."""
+    sizes = padded_sizes(features, dtype)
+    assert all(size > features and size * ITEM_BYTES[dtype] % ALIGNED_BYTES == 0 for size in sizes)
+    assert list(sizes) == sorted({*sizes})
+    assert bool(sizes) != is_aligned(features, dtype)
+
+
+@pytest.mark.parametrize(
+    ("features", "dtype", "sizes"),
+    [
+        (3420, "bf16", (3424, 3456)),
+        (50257, "bf16", (50264, 50304)),
+        (51865, "f16", (51872, 51904, 51968)),
+        (588, "bf16", (592, 640)),
+        (588, "f32", ()),
+        (3, "bf16", (8,)),
+        (45, "f32", (48,)),
+        (3421, "f64", (3422, 3456)),
+    ],
+)
+def test_the_sizes_that_a_build_tries(features: int, dtype: str, sizes: tuple[int, ...]) -> None:
+    """16 bytes, 64 and 128 elements, the last two only where they add little."""
+    assert padded_sizes(features, dtype) == sizes
+
+
+@pytest.mark.parametrize("features", [3420, 3424, 3456])
+def test_a_winner_says_the_size(features: int) -> None:
+    """What `winner_of` says is read back, its own size included."""
+    winner = winner_of(CHAIN, features)
+    assert (winner.family, features_of(CHAIN, winner)) == (Family.WEIGHT, features)
+
+
+@pytest.mark.parametrize("features", [None, True, "3424", 0, 3419, 3421, 2**31 - 1])
+def test_a_size_that_no_build_tries_is_refused(features: int | str | None) -> None:
+    """A row cannot ask for memory without end, or for weights that do not fit."""
+    kwargs = () if features is None else (("features", features),)
+    with pytest.raises(ProblemError, match="3420 features"):
+        features_of(CHAIN, Winner(Family.WEIGHT, "padded", kwargs))
+
+
+def test_only_weight_winners_answer() -> None:
+    """The one family of this kind is padding ahead of time."""
+    assert WEIGHT.families == {Family.WEIGHT}

@@ -1,0 +1,171 @@
+"""Where measured peaks are kept; measuring is replaced, since there is no GPU here."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from warmup.core.roofline import Peaks
+from warmup.measuring import device_peaks
+from warmup.measuring.device_peaks import measured_peaks
+
+CUDA = torch.device("cuda", 0)
+PEAKS = Peaks(
+    tflops={"bf16": 801.5, "f32": 51.0}, gbps=4123.5, clock_mhz=1980, measured="2026-01-02"
+)
+Measure = Callable[[], Peaks | None]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """The devices that were measured, which takes no time and gives ``PEAKS``."""
+    found: list[torch.device] = []
+
+    def measure(device: torch.device) -> Peaks:
+        found.append(device)
+        return PEAKS
+
+    properties = SimpleNamespace(name="NVIDIA H200 / NVL", uuid="aaaa-bbbb")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: properties)
+    monkeypatch.setattr(device_peaks, "measure_peaks", measure)
+    return found
+
+
+def only_file(folder: Path) -> Path:
+    (path,) = folder.iterdir()
+    return path
+
+
+def test_peaks_are_measured_once(measured: list[torch.device], tmp_path: Path) -> None:
+    """The second process reads what the first has written, date and clock included."""
+    assert measured_peaks(CUDA, tmp_path / "new") == PEAKS
+    assert measured_peaks(CUDA, tmp_path / "new") == PEAKS
+    assert measured == [CUDA]
+
+
+def test_a_file_is_for_one_device_and_one_torch(
+    measured: list[torch.device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name says which; another device of the same kind, or another torch, has its own."""
+    measured_peaks(CUDA, tmp_path)
+    name = only_file(tmp_path).name
+    assert name.startswith("nvidia-h200-nvl-aaaa-bbbb-torch")
+    other = SimpleNamespace(name="NVIDIA H200 / NVL", uuid="cccc-dddd")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: other)
+    measured_peaks(CUDA, tmp_path)
+    monkeypatch.setattr(torch, "__version__", "99.1.0+test")
+    measured_peaks(CUDA, tmp_path)
+    assert (len(measured), len(list(tmp_path.iterdir()))) == (3, 3)
+
+
+def test_an_unknown_clock_is_kept_as_unknown(
+    measured: list[torch.device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without NVIDIA's library there is no clock, and that is no reason to measure again."""
+    without = replace(PEAKS, clock_mhz=None)
+    monkeypatch.setattr(device_peaks, "measure_peaks", lambda _device: without)
+    measured_peaks(CUDA, tmp_path)
+    monkeypatch.setattr(device_peaks, "measure_peaks", lambda _device: PEAKS)
+    assert measured_peaks(CUDA, tmp_path) == without
+
+
+def changed(**changes: Any) -> str:
+    good = {
+        "format": 1,
+        "tflops": dict(PEAKS.tflops),
+        "gbps": PEAKS.gbps,
+        "clock_mhz": 1980,
+        "measured": "2026-01-02",
+    }
+    return json.dumps({**good, **changes})
+
+
+DAMAGED = {
+    "empty": "",
+    "not JSON": "{",
+    "cut off": changed()[:-9],
+    "a list": "[1]",
+    "null": "null",
+    "other format": changed(format=2),
+    "no rates": changed(tflops=None),
+    "rates in a list": changed(tflops=[800]),
+    "a word": changed(gbps="fast"),
+    "zero": changed(gbps=0),
+    "negative": changed(tflops={"bf16": -1}),
+    "beyond any device": changed(gbps=1e12),
+    "infinite": changed(gbps=math.inf),
+    "no number": changed(tflops={"bf16": math.nan}),
+    "clock is a word": changed(clock_mhz="x"),
+    "clock is infinite": changed(clock_mhz=math.inf),
+    "too large": changed() + " " * 20000,
+    "too deep": "[" * 16000,
+    "member missing": json.dumps({"format": 1, "tflops": {}, "gbps": 1.0}),
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_file_that_cannot_be_used_is_written_anew(
+    measured: list[torch.device], tmp_path: Path, text: str
+) -> None:
+    """The peaks are measured again, and the next process reads them."""
+    measured_peaks(CUDA, tmp_path)
+    path = only_file(tmp_path)
+    path.write_text(text)
+    assert [measured_peaks(CUDA, tmp_path) for _ in range(2)] == [PEAKS, PEAKS]
+    assert len(measured) == 2
+
+
+def test_bytes_that_are_no_text_are_written_anew(
+    measured: list[torch.device], tmp_path: Path
+) -> None:
+    """A file of another kind under this name is measured over."""
+    measured_peaks(CUDA, tmp_path)
+    only_file(tmp_path).write_bytes(b"\xff\xfe\x00")
+    assert measured_peaks(CUDA, tmp_path) == PEAKS
+    assert json.loads(only_file(tmp_path).read_text())["gbps"] == PEAKS.gbps
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(
+    measured: list[torch.device], tmp_path: Path
+) -> None:
+    """Where a file stands in the way, peaks are measured by each process, and returned."""
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    assert [measured_peaks(CUDA, blocked / "peaks") for _ in range(2)] == [PEAKS, PEAKS]
+    assert (len(measured), blocked.read_text()) == (2, "in the way")
+
+
+def test_a_full_disk_is_no_error_and_leaves_nothing(
+    measured: list[torch.device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peaks are returned, and no half-written file is found by the next process."""
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    assert measured_peaks(CUDA, tmp_path) == PEAKS
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cpu_has_no_peaks(measured: list[torch.device], tmp_path: Path) -> None:
+    """Nothing is measured, and nothing written."""
+    assert measured_peaks(torch.device("cpu"), tmp_path) is None
+    assert (measured, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_the_user_s_cache_folder_is_where_peaks_are_kept(
+    measured: list[torch.device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below ``inductor-warmup/peaks`` of it, as the environment says where that is."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    measured_peaks(CUDA)
+    assert only_file(tmp_path / "inductor-warmup" / "peaks").suffix == ".json"

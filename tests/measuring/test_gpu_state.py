@@ -1,0 +1,200 @@
+"""The condition of a GPU, read through a stand-in for NVIDIA's library: there is no GPU here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from warmup.measuring.gpu_state import Condition, clock_dropped, look_at, sm_clock_mhz
+
+CUDA = torch.device("cuda", 1)
+MIB = 2**20
+
+
+class FakeNVMLError(Exception):
+    """As the library's, of which every other error is a kind."""
+
+
+@dataclass
+class FakeGpu:
+    """What the stand-in answers, and what it was asked."""
+
+    processes: list[tuple[int, int | None]] = field(default_factory=list)
+    reasons: int = 0
+    busy: int = 0
+    clocks: tuple[int, int] = (1500, 1980)
+    fails: str = ""
+    asked: list[str] = field(default_factory=list)
+    uuids: list[str] = field(default_factory=list)
+
+    def module(self) -> ModuleType:
+        """Return a module in place of ``pynvml``."""
+        made: Any = ModuleType("pynvml")
+        made.NVMLError, made.NVML_CLOCK_SM = FakeNVMLError, 1
+        answers: dict[str, Callable[..., object]] = {
+            "nvmlInit": lambda: None,
+            "nvmlShutdown": lambda: None,
+            "nvmlDeviceGetHandleByUUID": self.uuids.append,
+            "nvmlDeviceGetComputeRunningProcesses": lambda _: [
+                SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.processes
+            ],
+            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda _: self.reasons,
+            "nvmlDeviceGetClockInfo": lambda _handle, _which: self.clocks[0],
+            "nvmlDeviceGetMaxClockInfo": lambda _handle, _which: self.clocks[1],
+            "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=self.busy),
+        }
+        for name, answer in answers.items():
+            setattr(made, name, self._noted(name, answer))
+        return made
+
+    def _noted(self, name: str, answer: Callable[..., object]) -> Callable[..., object]:
+        def noted(*arguments: object) -> object:
+            self.asked.append(name)
+            if name == self.fails:
+                raise FakeNVMLError(f"{name} failed")
+            return answer(*arguments)
+
+        return noted
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    """A GPU on which nothing else runs."""
+    found = FakeGpu()
+    monkeypatch.setitem(sys.modules, "pynvml", found.module())
+    properties = SimpleNamespace(uuid="aaaa-bbbb")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: properties)
+    return found
+
+
+def test_a_gpu_of_our_own_has_nothing_to_complain_about(gpu: FakeGpu) -> None:
+    """Clocks are read and no complaint is made."""
+    found = look_at(CUDA)
+    assert (found.clock_mhz, found.max_clock_mhz, found.used_percent) == (1500, 1980, 0)
+    assert (found.complaints, found.unknown) == ((), None)
+
+
+def test_the_gpu_is_found_by_its_uuid(gpu: FakeGpu) -> None:
+    """CUDA's number of a device may be another one's there."""
+    look_at(CUDA)
+    assert gpu.uuids == ["GPU-aaaa-bbbb"]
+
+
+@pytest.mark.parametrize(
+    ("processes", "complaint"),
+    [
+        ([(10, 3 * MIB), (77, 5 * MIB)], "another process holds 5 MiB of it"),
+        ([(77, 5 * MIB), (78, 7 * MIB), (11, MIB)], "2 others hold 12 MiB of it"),
+        ([(77, None)], "another process holds 0 MiB of it"),
+    ],
+    ids=["one", "two", "size unknown"],
+)
+def test_others_on_the_gpu_are_a_complaint(
+    gpu: FakeGpu, processes: list[tuple[int, int | None]], complaint: str
+) -> None:
+    """How many and how much they hold; our own processes are not counted."""
+    gpu.processes = processes
+    assert look_at(CUDA, frozenset({10, 11})).complaints == (complaint,)
+
+
+def test_own_processes_alone_are_no_complaint(gpu: FakeGpu) -> None:
+    """The process that measures and the one that compiles are ours."""
+    gpu.processes = [(10, MIB), (11, MIB)]
+    assert look_at(CUDA, frozenset({10, 11})).complaints == ()
+
+
+@pytest.mark.parametrize(
+    ("reasons", "names"),
+    [
+        (0x4, ("power cap",)),
+        (0x8 | 0x40, ("hardware slowdown", "hardware thermal slowdown")),
+        (0x20, ("software thermal slowdown",)),
+        (0x80, ("hardware power brake",)),
+        (0x1, ()),
+        (0x2, ()),
+        (0x1 | 0x2 | 0x4, ("power cap",)),
+    ],
+    ids=["power", "heat", "software", "brake", "idle", "set by the user", "several"],
+)
+def test_what_holds_the_clock_back_is_named(
+    gpu: FakeGpu, reasons: int, names: tuple[str, ...]
+) -> None:
+    """Idle and what the user has set are no trouble."""
+    gpu.reasons = reasons
+    found = look_at(CUDA)
+    assert found.held_back == names
+    assert found.complaints == ((f"its clock is held back: {', '.join(names)}",) if names else ())
+
+
+@pytest.mark.parametrize(("busy", "count"), [(0, 0), (5, 0), (6, 1), (100, 1)])
+def test_a_busy_gpu_is_a_complaint(gpu: FakeGpu, busy: int, count: int) -> None:
+    """A few percent are the display's."""
+    gpu.busy = busy
+    assert look_at(CUDA).complaints == (f"it is {busy} % busy",) * count
+
+
+CALLS = [
+    *("nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetComputeRunningProcesses"),
+    *("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetClockInfo"),
+    *("nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetUtilizationRates"),
+]
+
+
+@pytest.mark.parametrize("fails", CALLS)
+def test_what_cannot_be_read_is_said(gpu: FakeGpu, fails: str) -> None:
+    """An error of the library is no error of ours: the condition is unknown, and says why."""
+    gpu.fails = fails
+    found = look_at(CUDA)
+    assert found.unknown is not None
+    assert found.unknown.endswith(f"({fails} failed)")
+    assert (found.complaints, found.clock_mhz) == ((), None)
+
+
+@pytest.mark.parametrize("fails", ["", *CALLS[1:]])
+def test_the_library_is_shut_down_as_often_as_started(gpu: FakeGpu, fails: str) -> None:
+    """Also after an error."""
+    gpu.fails = fails
+    look_at(CUDA)
+    assert (gpu.asked.count("nvmlInit"), gpu.asked.count("nvmlShutdown")) == (1, 1)
+    assert gpu.asked[-1] == "nvmlShutdown"
+
+
+def test_without_the_library_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of the package is said, and nothing else is claimed."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    found = look_at(CUDA)
+    assert found.unknown is not None
+    assert "no nvidia-ml-py" in found.unknown
+    assert sm_clock_mhz(CUDA) is None
+
+
+def test_the_clock_alone(gpu: FakeGpu) -> None:
+    """In MHz, as it is now, not as it could be."""
+    assert sm_clock_mhz(CUDA) == 1500
+
+
+def test_a_cpu_is_not_looked_at(gpu: FakeGpu) -> None:
+    """There the library is not even started."""
+    assert look_at(torch.device("cpu")) == Condition()
+    assert gpu.asked == []
+
+
+@pytest.mark.parametrize(
+    ("clocks", "said"),
+    [
+        ([], None),
+        ([1980], None),
+        ([1980, 1782], None),
+        ([1980, 1500, 1900], "its clock went down to 1500 from 1980 MHz while measuring"),
+    ],
+    ids=["none", "one", "a little", "far"],
+)
+def test_a_clock_that_dropped_is_said(clocks: list[int], said: str | None) -> None:
+    """By more than a tenth, wherever in between it was."""
+    assert clock_dropped(clocks) == said

@@ -1,0 +1,240 @@
+"""Who wins along a range: the winner at its largest size, unless it is too slow below."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from warmup.core.method import Method
+from warmup.core.rows import Family, Rejection, Tuned, Winner
+from warmup.core.samples import Samples
+from warmup.core.trial import Outcome
+from warmup.measuring.range_regret import (
+    BOUND,
+    MOST_RIVALS,
+    Place,
+    choose_along,
+    keeps_to_bound,
+    over_bound,
+    rivals_of,
+    with_along_of,
+    with_places,
+)
+from warmup.measuring.selection import judge
+
+KEY = "mm m=257..560 n=1280 k=3420 bf16 a=row b=col out=bf16 | epilogue=none"
+LIBRARY = Winner(Family.EXTERN, "aten::mm")
+METHOD = Method(near_tie=0.03, max_spread=0.10)
+
+
+def template(block: int) -> Winner:
+    named = (("BLOCK_M", block), ("BLOCK_N", block))
+    return Winner(Family.TEMPLATE, "triton::mm", named, "0123")
+
+
+LARGE, SMALL = template(128), template(32)
+
+
+def timed(winner: Winner, *times_us: float, is_final: bool = True) -> Outcome:
+    return Outcome(winner=winner, samples=Samples(times_us), error=0.01, is_final=is_final)
+
+
+def failed(winner: Winner, reason: Rejection) -> Outcome:
+    return Outcome(winner=winner, rejection=reason, said="because")
+
+
+def at(size: int, **times_us: float) -> Place:
+    """Return a place with the times of ``large``, ``small`` and ``library``."""
+    named = {"large": LARGE, "small": SMALL, "library": LIBRARY}
+    return Place(size, [timed(named[name], time_us) for name, time_us in times_us.items()])
+
+
+def chosen(*places: Place, winner: Winner = LARGE) -> Winner:
+    return choose_along(winner, places, LIBRARY, METHOD)
+
+
+def test_the_winner_stays_within_the_bound() -> None:
+    """At a tenth more than the best it stays, although another's worst regret is less."""
+    low = at(257, large=11.0, small=10.0, library=30.0)
+    own = at(560, large=20.0, small=21.0, library=40.0)
+    assert chosen(low, own) == LARGE
+
+
+def test_above_the_bound_the_least_worst_regret_wins() -> None:
+    """A runner-up that is never far behind, not the one that is best at the lower end."""
+    low = at(257, large=15.0, small=10.0, library=10.8)
+    own = at(560, large=20.0, small=30.0, library=21.0)
+    assert chosen(low, own) == LIBRARY
+
+
+def test_among_near_ties_the_library_is_first() -> None:
+    """Two that are both better along the range, and as good as each other."""
+    low = at(257, large=15.0, small=10.0, library=10.1)
+    own = at(560, large=20.0, small=20.8, library=21.2)
+    assert chosen(low, own) == LIBRARY
+
+
+def test_a_tie_does_not_lead_above_the_bound() -> None:
+    """The library ties, but is above the bound where the other is not."""
+    low = at(257, large=15.0, small=10.9, library=10.0)
+    own = at(560, large=20.0, small=20.0, library=22.2)
+    assert chosen(low, own) == SMALL
+
+
+def test_the_middle_counts_like_the_lower_end() -> None:
+    """Any place may show that the winner is too slow."""
+    low = at(257, large=10.0, small=10.0, library=30.0)
+    middle = at(408, large=15.0, small=10.0, library=30.0)
+    own = at(560, large=20.0, small=21.0, library=40.0)
+    assert chosen(low, middle, own) == SMALL
+
+
+def test_one_that_fails_at_a_place_gives_way() -> None:
+    """A wrong result at the lower end is worse than any time."""
+    low = Place(257, [failed(LARGE, Rejection.WRONG), timed(SMALL, 10.0)])
+    own = at(560, large=20.0, small=60.0)
+    assert chosen(low, own) == SMALL
+
+
+def test_one_that_fails_at_a_place_is_not_taken() -> None:
+    """However fast it is elsewhere."""
+    low = Place(257, [timed(LARGE, 15.0), failed(SMALL, Rejection.CRASHED), timed(LIBRARY, 10.0)])
+    own = at(560, large=20.0, small=20.0, library=21.0)
+    assert chosen(low, own) == LIBRARY
+
+
+def test_one_that_was_not_timed_at_a_place_is_not_taken() -> None:
+    """Nothing is known of it there."""
+    low = at(257, large=15.0, library=10.0)
+    own = at(560, large=20.0, small=20.0, library=25.0)
+    assert chosen(low, own) == LIBRARY
+
+
+@pytest.mark.parametrize(
+    "low",
+    [
+        Place(257, []),
+        Place(257, [timed(SMALL, 10.0)]),
+        Place(257, [failed(LARGE, Rejection.IMPLAUSIBLE), timed(SMALL, 10.0)]),
+    ],
+)
+def test_where_nothing_is_known_of_the_winner_it_stays(low: Place) -> None:
+    """Not run at all, another kernel there, or a time that cannot be true."""
+    assert chosen(low, at(560, large=20.0, small=21.0, library=22.0)) == LARGE
+
+
+def test_times_that_shake_unseat_nobody() -> None:
+    """The control's quartiles at the lower end lie far apart, and within the winner's times."""
+    shaken = timed(LIBRARY, 8.0, 10.0, 14.0, 18.0)
+    low = Place(257, [timed(LARGE, 15.0), timed(SMALL, 10.0), shaken])
+    assert chosen(low, at(560, large=20.0, small=21.0, library=22.0)) == LARGE
+
+
+def test_an_unstable_row_keeps_the_library() -> None:
+    """What shook at the largest size is no reason to leave the library elsewhere."""
+    low = at(257, large=10.0, small=10.0, library=20.0)
+    own = Place(560, [timed(LARGE, 20.0), timed(LIBRARY, 15.0, 21.0, 25.0, 30.0)])
+    assert chosen(low, own, winner=LIBRARY) == LIBRARY
+
+
+def test_when_all_fail_somewhere_the_winner_stays() -> None:
+    """There is nobody to take its place."""
+    low = Place(257, [failed(LARGE, Rejection.WRONG), failed(LIBRARY, Rejection.WRONG)])
+    assert chosen(low, at(560, large=20.0, library=21.0)) == LARGE
+
+
+def test_rivals_are_few_and_the_library_is_among_them() -> None:
+    """The winner, the control, and the fastest of the rest, whether timed to the end or not."""
+    many = [timed(template(16 * i), 10.0 + i, is_final=i < 4) for i in range(1, 20)]
+    found = rivals_of([*many, timed(LIBRARY, 99.0)], many[0].winner, LIBRARY)
+    assert set(found) == {LIBRARY, *(one.winner for one in many[:MOST_RIVALS])}
+    assert found[0] == many[0].winner
+
+
+def test_what_has_no_time_is_no_rival() -> None:
+    """A candidate that was rejected is not run again, and a library that was not there neither."""
+    outcomes = [timed(LARGE, 10.0), failed(SMALL, Rejection.LAUNCH)]
+    assert rivals_of(outcomes, LARGE, LIBRARY) == [LARGE]
+
+
+def tuned_along(*places: Place) -> Tuned:
+    tuned = judge(KEY, places[-1].outcomes, LIBRARY, METHOD)
+    assert tuned is not None
+    return with_places(tuned, places, LIBRARY, METHOD)
+
+
+def test_a_row_says_how_its_winner_does_along_the_range() -> None:
+    """Sizes, and its time over the best there; nothing where it has none."""
+    low = at(257, large=12.0, small=10.0)
+    middle = Place(408, [failed(LARGE, Rejection.IMPLAUSIBLE), timed(SMALL, 10.0)])
+    own = at(560, large=20.0, small=25.0, library=26.0)
+    evidence = tuned_along(low, middle, own).row.evidence
+    assert evidence.along == ((257, 1.2), (408, None), (560, 1.0))
+
+
+def test_a_row_does_not_say_what_shook() -> None:
+    """Times of a place where the control's quartiles lie far apart are no evidence."""
+    shaken = timed(LIBRARY, 8.0, 10.0, 14.0, 18.0)
+    low = Place(257, [timed(LARGE, 15.0), timed(SMALL, 10.0), shaken])
+    own = at(560, large=20.0, small=25.0, library=26.0)
+    assert tuned_along(low, own).row.evidence.along == ((257, None), (560, 1.0))
+
+
+def test_each_candidate_keeps_its_times_along_the_range() -> None:
+    """At the sizes where it was run, the own one of the row left out."""
+    low = at(257, large=12.0, small=10.0)
+    own = at(560, large=20.0, small=25.0, library=26.0)
+    timings = {one.winner: one.along_us for one in tuned_along(low, own).timings}
+    assert timings == {LARGE: ((257, 12.0),), SMALL: ((257, 10.0),), LIBRARY: ()}
+
+
+@pytest.mark.parametrize(
+    ("low_us", "expected"), [(10.0 * (1 + BOUND), None), (11.2, (257, 1.12)), (20.0, (257, 2.0))]
+)
+def test_a_reader_sees_which_rows_are_above_the_bound(
+    low_us: float, expected: tuple[int, float] | None
+) -> None:
+    """The evidence alone tells the worst size and by how much."""
+    places = at(257, large=low_us, small=10.0), at(560, large=20.0, small=25.0)
+    assert over_bound(tuned_along(*places).row.evidence) == expected
+
+
+def test_a_given_winner_has_the_evidence_of_its_own_times() -> None:
+    """The row of one that was chosen along the range: the faster one is its runner-up."""
+    own = at(560, large=20.0, library=24.0)
+    tuned = judge(KEY, own.outcomes, LIBRARY, METHOD, winner=LIBRARY)
+    assert tuned is not None
+    evidence = tuned.row.evidence
+    assert (tuned.row.winner, evidence.time_us, evidence.runner_up_us) == (LIBRARY, 24.0, 20.0)
+    assert evidence.flags == ()
+
+
+RANGED = (
+    at(257, large=10.0, small=12.0, library=10.9),
+    at(560, large=20.0, small=21.0, library=22.0),
+)
+
+
+@pytest.mark.parametrize(("winner", "keeps"), [(LARGE, True), (LIBRARY, True), (SMALL, False)])
+def test_who_keeps_to_the_bound_at_smaller_sizes(winner: Winner, *, keeps: bool) -> None:
+    """Within a tenth of the best there; times at the bucket's own size do not count."""
+    assert keeps_to_bound(winner, tuned_along(*RANGED)) is keeps
+
+
+def test_who_was_not_timed_there_does_not_keep_to_it() -> None:
+    """Nothing is taken for fast that was not run."""
+    assert not keeps_to_bound(template(64), tuned_along(*RANGED))
+
+
+def test_every_winner_keeps_to_it_where_there_is_no_range() -> None:
+    """A row without smaller sizes bounds nobody."""
+    assert keeps_to_bound(SMALL, tuned_along(RANGED[-1]))
+
+
+def test_another_winner_as_it_runs_is_told_along_the_range() -> None:
+    """Its own times alone, over the best, at the sizes that are told."""
+    bare = tuned_along(*RANGED)
+    fused = replace(bare, row=replace(bare.row, winner=LIBRARY))
+    assert bare.row.evidence.along == ((257, 1.0), (560, 1.0))
+    assert with_along_of(bare, fused).row.evidence.along == ((257, 1.09), (560, 1.1))

@@ -1,0 +1,362 @@
+"""From outcomes to a row: who wins, who cannot, and what the row says about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmup.core.method import Method
+from warmup.core.roofline import Peaks
+from warmup.core.rows import Family, Flag, Rejection, Row, Tuned, Winner
+from warmup.core.samples import Samples
+from warmup.core.trial import Outcome
+from warmup.measuring.selection import Work, choose, doubtful_us, judge, rejections
+
+KEY = "mm m=560 n=1280 k=3420 bf16 a=row b=col out=bf16 | epilogue=none"
+LIBRARY = Winner(Family.EXTERN, "aten::mm")
+METHOD = Method(near_tie=0.03, max_spread=0.10)
+WORK = Work("bf16", 10**9, 10**6)
+PEAKS = Peaks(tflops={"bf16": 1000.0}, gbps=1000.0, clock_mhz=1980, measured="2026-01-02")
+
+
+def template(block: int, uid: str = "triton_mm", **kwargs: int) -> Winner:
+    """Return a template's winner whose tile is ``block`` squared."""
+    named = {"BLOCK_M": block, "BLOCK_N": block, **kwargs}
+    return Winner(Family.TEMPLATE, uid, tuple(sorted(named.items())), "0123")
+
+
+def timed(winner: Winner, *times_us: float, is_final: bool = True) -> Outcome:
+    return Outcome(winner=winner, samples=Samples(times_us), error=0.01, is_final=is_final)
+
+
+def rejected(winner: Winner, reason: Rejection, said: str = "") -> Outcome:
+    return Outcome(winner=winner, samples=Samples((0.1,)), rejection=reason, said=said)
+
+
+def winner_of(*outcomes: Outcome) -> Winner | None:
+    verdict = choose(outcomes, LIBRARY, METHOD)
+    return None if verdict is None else verdict.outcome.winner
+
+
+def flags_of(*outcomes: Outcome) -> tuple[Flag, ...]:
+    verdict = choose(outcomes, LIBRARY, METHOD)
+    assert verdict is not None
+    return verdict.flags
+
+
+def row_of(*outcomes: Outcome, peaks: Peaks | None = PEAKS, work: Work | None = WORK) -> Row:
+    tuned = judge(KEY, outcomes, LIBRARY, METHOD, work=work, peaks=peaks, clock_mhz=1500)
+    assert tuned is not None
+    return tuned.row
+
+
+def test_clearly_fastest_wins() -> None:
+    """Outside the band the time decides, and nothing is to be said about it."""
+    outcomes = timed(LIBRARY, 10.0), timed(template(64), 8.0), timed(template(32), 9.0)
+    assert winner_of(*outcomes) == template(64)
+    assert flags_of(*outcomes) == ()
+
+
+def test_in_a_near_tie_the_library_wins() -> None:
+    """The library default, 2 % slower than the fastest, is served; the row says near tie."""
+    outcomes = timed(template(64), 10.0), timed(LIBRARY, 10.2)
+    assert winner_of(*outcomes) == LIBRARY
+    assert flags_of(*outcomes) == (Flag.NEAR_TIE,)
+
+
+def test_the_band_ends_where_the_method_says() -> None:
+    """At 3 % the library ties, above it does not."""
+    fastest = timed(template(64), 100.0)
+    assert winner_of(fastest, timed(LIBRARY, 103.0)) == LIBRARY
+    assert winner_of(fastest, timed(LIBRARY, 103.1)) == template(64)
+
+
+def test_a_tie_of_others_does_not_bring_the_library_in() -> None:
+    """The library wins among equals only when it is one of them."""
+    outcomes = timed(LIBRARY, 12.0), timed(template(64), 10.1), timed(template(32), 10.2)
+    assert winner_of(*outcomes) == template(32)
+
+
+def test_among_equal_templates_the_smallest_tile_wins() -> None:
+    """Three within the band: the smallest product of blocks, not the fastest."""
+    outcomes = timed(template(128), 10.0), timed(template(32), 10.2), timed(template(64), 10.1)
+    assert winner_of(*outcomes) == template(32)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Winner(Family.EXTERN, "aten::other"), template(16)),
+        (Winner(Family.PAD, "pad"), template(16)),
+        (Winner(Family.CPP, "cpp_gemm"), Winner(Family.LAUNCH, "kernel")),
+        (template(32), Winner(Family.SUBGRAPH, "decompose_k")),
+        (template(32, "triton_bmm"), template(32, "triton_mm")),
+        (template(32, num_warps=4), template(32, num_warps=8)),
+    ],
+    ids=["extern", "pad", "cpp", "subgraph last", "uid", "kwargs"],
+)
+def test_the_order_of_equals_is_fixed(first: Winner, second: Winner) -> None:
+    """Family, tile, uid, spelling: the first wins, whichever came first or was faster."""
+    faster, slower = (10.0, 10.2), (10.2, 10.0)
+    for times in (faster, slower):
+        one, other = timed(first, times[0]), timed(second, times[1])
+        assert winner_of(one, other) == first
+        assert winner_of(other, one) == first
+
+
+def test_uncertainty_widens_the_band() -> None:
+    """When the fastest is known to 5 % only, a library default that is 4.5 % slower ties with it.
+
+    The interval of five times is their range: 95 to 105 around 100.
+    """
+    unsure = timed(template(64), 95.0, 100.0, 100.0, 100.0, 105.0)
+    verdict = choose([unsure, timed(LIBRARY, 104.5)], LIBRARY, METHOD)
+    assert verdict is not None
+    assert verdict.band == pytest.approx(0.05)
+    assert (verdict.outcome.winner, verdict.flags) == (LIBRARY, (Flag.NEAR_TIE,))
+    assert winner_of(timed(template(64), 100.0), timed(LIBRARY, 104.5)) == template(64)
+
+
+def test_only_the_fastest_widens_the_band() -> None:
+    """A slow candidate of which little is known changes nothing."""
+    verdict = choose(
+        [timed(template(64), 100.0), timed(LIBRARY, 90.0, 104.5, 120.0)], LIBRARY, METHOD
+    )
+    assert verdict is not None
+    assert verdict.band == METHOD.near_tie
+
+
+WIDE = (80.0, 90.0, 100.0, 110.0, 120.0)
+
+
+@pytest.mark.parametrize(
+    ("winning", "control"),
+    [((60.0, 80.0, 200.0), (200.0,)), ((100.0,), (99.0, 150.0, 200.0))],
+    ids=["winner", "library"],
+)
+def test_an_unstable_time_keeps_the_library(
+    winning: tuple[float, ...], control: tuple[float, ...]
+) -> None:
+    """When the winner's or the library's spread is above the limit, no one is replaced."""
+    outcomes = timed(template(64), *winning), timed(LIBRARY, *control)
+    assert winner_of(*outcomes) == LIBRARY
+    assert Flag.UNSTABLE in flags_of(*outcomes)
+
+
+@pytest.mark.parametrize(
+    ("winning", "control"),
+    [((60.0, 80.0, 100.0), (200.0,)), ((100.0,), (101.0, 150.0, 200.0))],
+    ids=["winner", "library"],
+)
+def test_a_winner_that_is_always_faster_wins(
+    winning: tuple[float, ...], control: tuple[float, ...]
+) -> None:
+    """However much the times shake: its slowest round beats the library's fastest."""
+    outcomes = timed(template(64), *winning), timed(LIBRARY, *control)
+    assert winner_of(*outcomes) == template(64)
+    assert flags_of(*outcomes) == ()
+
+
+def test_an_unstable_bystander_is_no_trouble() -> None:
+    """A candidate that neither wins nor is the library may be as unstable as it likes."""
+    outcomes = timed(template(64), 50.0), timed(LIBRARY, 100.0), timed(template(32), *WIDE)
+    assert winner_of(*outcomes) == template(64)
+    assert flags_of(*outcomes) == ()
+
+
+def test_unstable_without_a_library_is_said_all_the_same() -> None:
+    """Where no library default was timed, the chosen one stays and the flag is set."""
+    outcomes = timed(template(64), 60.0, 80.0, 100.0), rejected(LIBRARY, Rejection.WRONG)
+    assert winner_of(*outcomes) == template(64)
+    assert flags_of(*outcomes) == (Flag.UNSTABLE,)
+
+
+def test_what_was_only_screened_cannot_win() -> None:
+    """A candidate that was timed a few times only loses to one that was timed to the end."""
+    assert winner_of(timed(template(64), 1.0, is_final=False), timed(LIBRARY, 10.0)) == LIBRARY
+
+
+@pytest.mark.parametrize("reason", Rejection)
+def test_what_was_rejected_cannot_win(reason: Rejection) -> None:
+    """Not for any reason, though its time was the shortest."""
+    assert winner_of(rejected(template(64), reason), timed(LIBRARY, 10.0)) == LIBRARY
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        (),
+        (Outcome(winner=LIBRARY),),
+        (rejected(LIBRARY, Rejection.WRONG),),
+        (timed(LIBRARY, 1.0, is_final=False),),
+        (timed(LIBRARY, 0.0),),
+    ],
+    ids=["nothing", "not timed", "rejected", "screened", "took no time"],
+)
+def test_nothing_timed_is_no_row(outcomes: tuple[Outcome, ...]) -> None:
+    """Without one candidate that can win there is no verdict and no row."""
+    assert choose(outcomes, LIBRARY, METHOD) is None
+    assert judge(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS) is None
+
+
+def test_evidence_says_what_was_measured() -> None:
+    """The winner's time, the library's, the runner-up's and the rates, by hand."""
+    row = row_of(timed(LIBRARY, 20.0), timed(template(64), 10.0), timed(template(32), 15.0))
+    evidence = row.evidence
+    assert (evidence.time_us, evidence.library_us, evidence.tried) == (10.0, 20.0, 3)
+    assert (evidence.runner_up, evidence.runner_up_us) == (str(template(32)), 15.0)
+    assert (evidence.tflops, evidence.gbps, evidence.peak_share) == (100.0, 100.0, 0.1)
+    assert (evidence.spread, evidence.band, evidence.error) == (0.0, 0.03, 0.01)
+    assert (evidence.clock_mhz, evidence.flags) == (1500, ())
+
+
+def test_rejections_are_counted_by_reason() -> None:
+    """In the evidence in the order of their names, and over several rows together."""
+    outcomes = [
+        timed(LIBRARY, 10.0),
+        rejected(template(16), Rejection.WRONG),
+        rejected(template(32), Rejection.LAUNCH),
+        rejected(template(64), Rejection.WRONG),
+    ]
+    row = row_of(*outcomes)
+    counts = ((Rejection.LAUNCH, 1), (Rejection.WRONG, 2))
+    assert (row.evidence.rejected, row.evidence.failed) == (counts, 3)
+    assert rejections([Tuned(KEY, row, ())] * 2) == {Rejection.LAUNCH: 2, Rejection.WRONG: 4}
+
+
+def test_every_candidate_has_its_timing_and_its_reason() -> None:
+    """In the order given; a rejected one has no time, and what was said about it."""
+    outcomes = [rejected(template(16), Rejection.WRONG, "off by 1"), timed(LIBRARY, 10.0)]
+    tuned = judge(KEY, outcomes, LIBRARY, METHOD)
+    assert tuned is not None
+    assert [(one.winner, one.time_us, one.rejection, one.said) for one in tuned.timings] == [
+        (template(16), None, Rejection.WRONG, "off by 1"),
+        (LIBRARY, 10.0, None, ""),
+    ]
+
+
+def test_a_lone_winner_has_no_runner_up() -> None:
+    """One candidate: there is nobody to compare it with."""
+    evidence = row_of(timed(LIBRARY, 10.0)).evidence
+    assert (evidence.runner_up, evidence.runner_up_us) == (None, None)
+
+
+def test_without_the_library_there_is_no_library_time() -> None:
+    """A control that was rejected has no time that could be shown."""
+    row = row_of(timed(template(64), 10.0), rejected(LIBRARY, Rejection.WRONG))
+    assert row.evidence.library_us is None
+
+
+@pytest.mark.parametrize(
+    ("work", "peaks"), [(None, PEAKS), (WORK, None), (None, None)], ids=["work", "peaks", "both"]
+)
+def test_without_work_or_peaks_there_is_no_share(work: Work | None, peaks: Peaks | None) -> None:
+    """What is unknown is None, and no flag about it is set, however slow the winner is."""
+    evidence = row_of(timed(LIBRARY, 1e6), work=work, peaks=peaks).evidence
+    assert (evidence.peak_share, evidence.flags) == (None, ())
+    assert (evidence.gbps is None) == (work is None)
+
+
+def test_unknown_operations_leave_the_bytes() -> None:
+    """An op whose operations nobody counts has GB/s and a share, and no TFLOP/s."""
+    evidence = row_of(timed(LIBRARY, 10.0), work=replace(WORK, flops=None)).evidence
+    assert (evidence.tflops, evidence.gbps, evidence.peak_share) == (None, 100.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("time_us", "flags"),
+    [
+        (0.9, (Flag.OVER_PEAK,)),
+        (1.0, ()),
+        (90.0, ()),
+        (110.0, (Flag.FAR_BELOW_PEAK,)),
+    ],
+)
+def test_a_share_that_is_hard_to_believe_is_flagged(
+    time_us: float, flags: tuple[Flag, ...]
+) -> None:
+    """The work takes 1 us at the peaks: less is over them, a hundred times that is far below."""
+    assert row_of(timed(LIBRARY, time_us)).evidence.flags == flags
+
+
+def test_a_short_time_is_not_far_below_the_peaks() -> None:
+    """A few microseconds are the launch: a thousandth of the peak in 90 us is no news."""
+    evidence = row_of(timed(LIBRARY, 90.0), work=Work("bf16", 10**7, 10**3)).evidence
+    assert evidence.peak_share is not None
+    assert evidence.peak_share < 0.01
+    assert evidence.flags == ()
+
+
+@pytest.mark.parametrize(("floor_us", "doubtful"), [(0.1, 100.0), (1.0, 100.0), (20.0, 2000.0)])
+def test_a_time_is_doubtful_where_it_would_be_flagged(floor_us: float, doubtful: float) -> None:
+    """A hundred times the time at the peaks, and never below what a launch may take."""
+    assert doubtful_us(floor_us) == pytest.approx(doubtful)
+
+
+WINNERS = (
+    LIBRARY,
+    Winner(Family.EXTERN, "aten::other"),
+    Winner(Family.SUBGRAPH, "decompose_k", (("k_split", 4),)),
+    *(template(block, num_warps=warps) for block in (16, 32, 64) for warps in (2, 4, 8)),
+)
+
+
+@st.composite
+def contests(draw: st.DrawFn) -> list[Outcome]:
+    """Draw some outcomes: timed closely, only screened, rejected."""
+    times = st.lists(st.floats(9.5, 10.5), min_size=1, max_size=8).map(tuple)
+    return [
+        Outcome(
+            winner=winner,
+            samples=Samples(draw(times)),
+            rejection=draw(st.none() | st.sampled_from(Rejection)),
+            is_final=draw(st.booleans()),
+        )
+        for winner in draw(st.lists(st.sampled_from(WINNERS), unique=True, max_size=8))
+    ]
+
+
+@given(contests(), st.randoms())
+def test_the_order_of_candidates_never_changes_the_row(
+    outcomes: list[Outcome], random: Random
+) -> None:
+    """Judged in any order, the same outcomes give the same row, evidence and all, or none."""
+    first = judge(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS)
+    random.shuffle(outcomes)
+    second = judge(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS)
+    assert (first and first.row) == (second and second.row)
+
+
+@given(contests())
+def test_a_winner_was_measured_and_is_near_the_fastest(outcomes: list[Outcome]) -> None:
+    """Who wins was timed to the end and not rejected, and, unless unstable, is in the band."""
+    verdict = choose(outcomes, LIBRARY, METHOD)
+    able = [one for one in outcomes if one.rejection is None and one.is_final]
+    if verdict is None:
+        assert able == []
+        return
+    assert verdict.outcome in able
+    if Flag.UNSTABLE not in verdict.flags:
+        fastest = min(one.samples.median for one in able if one.samples)
+        assert verdict.outcome.time_us is not None
+        assert verdict.outcome.time_us <= fastest * (1 + verdict.band)
+
+
+@given(
+    st.lists(st.floats(100, 120), min_size=1, max_size=8),
+    st.lists(st.floats(0.99, 1.01), min_size=9, max_size=9),
+)
+def test_noise_within_the_band_never_beats_the_library(
+    times: list[float], noise: list[float]
+) -> None:
+    """Where the library is as fast as any, 1 % of jitter on all never makes another one win."""
+    others = (template(8 * (number + 1)) for number in range(len(times)))
+    measured = [
+        timed(winner, time * shift)
+        for winner, time, shift in zip((LIBRARY, *others), (100.0, *times), noise, strict=False)
+    ]
+    assert winner_of(*measured) == LIBRARY

@@ -1,0 +1,275 @@
+"""The child process: real ones on a CPU, with candidates that misbehave, or that only pretend."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmup.core.errors import BuildError
+from warmup.core.method import L2, Method
+from warmup.core.rows import Family, Rejection, Winner
+from warmup.core.samples import Samples
+from warmup.core.trial import Outcome, TensorSpec, Trial
+from warmup.measuring.selection import judge
+from warmup.measuring.trial_process import (
+    TrialNotRunError,
+    TrialProcess,
+    TrialResult,
+    outcome_from_json,
+    outcome_to_json,
+    own_command,
+)
+
+MakeTrial = Callable[..., Trial]
+Start = Callable[..., TrialProcess]
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests" / "programs"
+LIMIT_S = 5
+REASONS = {
+    "bad_zeros": Rejection.WRONG,
+    "bad_half": Rejection.UNWRITTEN,
+    "bad_tile": Rejection.WRONG,
+    "bad_fault": Rejection.CRASHED,
+    "bad_hang": Rejection.TIMED_OUT,
+    "bad_exit": Rejection.CRASHED,
+    "bad_shared_memory": Rejection.LAUNCH,
+    "bad_memory": Rejection.OUT_OF_MEMORY,
+    "bad_clock": Rejection.IMPLAUSIBLE,
+}
+WINNER = Winner(Family.EXTERN, "aten::mm")
+
+
+def program(name: str, *arguments: str) -> list[str]:
+    return [sys.executable, str(PROGRAMS / name), *arguments]
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """``start([program, ...])``: a child for trials, ended after the test. Each uses one thread."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    started: list[TrialProcess] = []
+
+    def make(command: list[str], limit_s: float = LIMIT_S) -> TrialProcess:
+        with tempfile.TemporaryFile() as log:
+            copy = os.fdopen(os.dup(log.fileno()), "w+b")
+        started.append(TrialProcess(command, limit_s=limit_s, log=copy))
+        return started[-1]
+
+    yield make
+    for process in started:
+        process.close()
+        assert process.log is not None
+        process.log.close()
+
+
+def named(result: TrialResult) -> dict[str, Outcome]:
+    return {one.winner.uid.removeprefix("aten::"): one for one in result.outcomes}
+
+
+def winner_of(trial: Trial, result: TrialResult) -> str | None:
+    tuned = judge(trial.key, result.outcomes, trial.library, trial.method)
+    return None if tuned is None else tuned.row.winner.uid.removeprefix("aten::")
+
+
+def is_running(pid: int) -> bool:
+    """Return whether *pid* is a process that has not ended; one that nobody waited for has."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def has_ended(pid: int, limit_s: float = 15) -> bool:
+    deadline = time.monotonic() + limit_s
+    while is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not is_running(pid)
+
+
+def test_every_bad_candidate_is_rejected_and_a_good_one_wins(
+    make_trial: MakeTrial, start: Start
+) -> None:
+    """Nine that are wrong, crash, hang or lie, in one trial: each has its reason, none the row."""
+    noisy = Method(l2=L2.WARM, max_spread=1e3)  # however busy this machine is, the liar leads
+    trial = make_trial(["mm", "good", *REASONS], method=noisy)
+    process = start(program("bad_candidates.py"))
+    result = process.run(trial)
+    found = named(result)
+    assert {name: found[name].rejection for name in REASONS} == REASONS
+    assert winner_of(trial, result) in {"mm", "good"}
+    assert [one.winner for one in result.outcomes] == [one.winner for one in trial.candidates]
+    assert found["bad_fault"].said == "was killed by SIGSEGV"
+    assert found["bad_hang"].said == "said nothing for 5 s"
+    assert found["bad_exit"].said == "ended with exit code 9"
+
+
+def test_a_trial_after_a_crash_runs_in_a_new_child(make_trial: MakeTrial, start: Start) -> None:
+    """The process that died is replaced, within a trial and for the next one."""
+    process = start(program("bad_candidates.py"))
+    process.start()
+    first = process.pid
+    crashed = named(process.run(make_trial(["mm", "bad_exit"])))
+    second = process.pid
+    again = named(process.run(make_trial(["mm", "good"])))
+    assert crashed["bad_exit"].rejection is Rejection.CRASHED
+    assert [one.samples is None for one in (crashed["mm"], again["mm"], again["good"])] == [
+        False,
+        False,
+        False,
+    ]
+    assert (second != first, process.pid == second) == (True, True)
+
+
+def test_warmups_own_program_runs_a_good_trial(make_trial: MakeTrial, start: Start) -> None:
+    """``python -m warmup.tuning.worker`` multiplies, checks and times; a CPU has no SM clock."""
+    result = start(own_command(), 60).run(make_trial(["mm"]))
+    (outcome,) = result.outcomes
+    assert outcome.samples is not None
+    assert outcome.error is not None
+    assert outcome.error < 1e-5
+    assert (outcome.is_final, result.clock_mhz) == (True, None)
+
+
+def test_operands_that_do_not_fit_leave_the_child_alive(
+    make_trial: MakeTrial, start: Start
+) -> None:
+    """Such a trial is not run, for a reason; the next one is, by the same process."""
+    process = start(own_command(), 60)
+    huge = TensorSpec((2**50,), (1,), 0, "float32")
+    with pytest.raises(TrialNotRunError, match="memory"):
+        process.run(make_trial(["mm"], out=huge))
+    first = process.pid
+    assert named(process.run(make_trial(["mm"])))["mm"].samples is not None
+    assert process.pid == first
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise SystemExit('no module named torch')", "exit code 1 (no module named torch)"),
+        ("import os; os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
+        ("pass", "ended with exit code 0"),
+    ],
+    ids=["fails", "is killed", "ends"],
+)
+def test_a_child_that_does_not_start_fails_the_build(
+    make_trial: MakeTrial, start: Start, code: str, said: str
+) -> None:
+    """The error names the process, how it ended, and its last words."""
+    process = start([sys.executable, "-c", code])
+    with pytest.raises(BuildError) as caught:
+        process.run(make_trial(["mm"]))
+    assert "the process that measures candidates" in str(caught.value)
+    assert said in str(caught.value)
+    assert process.pid is None
+
+
+def test_each_death_costs_one_candidate(make_trial: MakeTrial, start: Start) -> None:
+    """A child that dies of whatever it runs rejects one after another; all have its last words."""
+    outcomes = named(start(program("fake_measurer.py", "dies")).run(make_trial(["mm", "a", "b"])))
+    assert [(one.rejection, one.said) for one in outcomes.values()] == [
+        (Rejection.CRASHED, "ended with exit code 7 (these are my last words)")
+    ] * 3
+
+
+def test_too_many_deaths_end_the_trial(make_trial: MakeTrial, start: Start) -> None:
+    """After sixteen the problem is given up, and nothing is left running."""
+    process = start(program("fake_measurer.py", "dies"))
+    with pytest.raises(TrialNotRunError, match="16 candidates"):
+        process.run(make_trial(["mm", *(f"other{number}" for number in range(20))]))
+    assert process.pid is None
+
+
+def test_a_hang_is_ended_with_its_process(make_trial: MakeTrial, start: Start) -> None:
+    """Who says nothing for the limit is rejected, and its process is gone."""
+    process = start(program("fake_measurer.py", "hangs"), 1)
+    process.start()
+    first = process.pid
+    assert first is not None
+    outcome = named(process.run(make_trial(["mm"])))["mm"]
+    assert outcome.rejection is Rejection.TIMED_OUT
+    assert not is_running(first)
+
+
+def test_what_a_child_prints_is_no_answer(make_trial: MakeTrial, start: Start) -> None:
+    """Standard output goes to the log; answers have a way of their own."""
+    process = start(program("fake_measurer.py", "works"))
+    result = process.run(make_trial(["mm"]))
+    assert (result.outcomes[0].time_us, result.clock_mhz) == (2.0, 1500)
+    assert process.log is not None
+    process.log.seek(0)
+    assert process.log.read() == b"this is no answer\n"
+
+
+def test_a_child_that_died_between_trials_is_replaced(make_trial: MakeTrial, start: Start) -> None:
+    """No candidate ran, so none is to blame, and nothing says that it would not start."""
+    process = start(program("fake_measurer.py", "works"))
+    process.run(make_trial(["mm"]))
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    assert has_ended(process.pid)
+    assert process.run(make_trial(["mm"])).outcomes[0].time_us == 2.0
+
+
+def test_close_leaves_no_process(make_trial: MakeTrial, start: Start) -> None:
+    """Before the first trial, after one, and twice; a closed one can be used again."""
+    process = start(program("fake_measurer.py", "works"))
+    process.start()
+    first = process.pid
+    process.close()
+    process.run(make_trial(["mm"]))
+    second = process.pid
+    process.close()
+    process.close()
+    assert first is not None
+    assert second is not None
+    assert [is_running(first), is_running(second), process.pid is None] == [False, False, True]
+
+
+@pytest.mark.parametrize(("verb", "mode"), [("start", "works"), ("run", "hangs")])
+def test_the_parents_death_leaves_no_process(start: Start, verb: str, mode: str) -> None:
+    """When the process that measures is killed its child ends too, idle or in a candidate."""
+    with subprocess.Popen(
+        program("start_measurer.py", verb, mode), stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert is_running(child)
+        parent.kill()
+    try:
+        assert has_ended(child)
+    finally:
+        if is_running(child):
+            os.kill(child, signal.SIGKILL)
+
+
+TIMES = st.lists(st.floats(0, 1e9), min_size=1, max_size=9)
+OUTCOMES = st.builds(
+    Outcome,
+    winner=st.just(WINNER),
+    samples=st.none() | TIMES.map(lambda times: Samples(tuple(times))),
+    error=st.none() | st.floats(allow_nan=False),
+    rejection=st.none() | st.sampled_from(Rejection),
+    said=st.text(max_size=20),
+    is_final=st.booleans(),
+)
+
+
+@given(OUTCOMES)
+def test_an_outcome_arrives_as_it_was_sent(outcome: Outcome) -> None:
+    """Through the text of JSON and back, also one whose error is infinite."""
+    sent = json.dumps(outcome_to_json(outcome))
+    assert outcome_from_json(WINNER, json.loads(sent)) == outcome

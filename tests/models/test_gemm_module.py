@@ -1,0 +1,167 @@
+"""Stand-ins: what a key says is what the model computes, and what it cannot say is refused.
+
+That their compile asks for the key is tested with real compiles, in tests/end_to_end/test_loop.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from warmup.core.errors import ProblemError
+from warmup.keys.gemm import Dim
+from warmup.measuring.precision import precision_of
+from warmup.models.gemm_module import OPERATIONS, make_standin
+from warmup.models.gemm_tensors import OperandTensor, size_of
+from warmup.models.loading import make_inputs
+
+CPU = torch.device("cpu")
+LINEAR = "m=4 n=3 k=2 f32 a=row b=packed out=f32 fp32=ieee | epilogue"
+
+
+def run(key: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the output of a stand-in, and what it was given."""
+    model, bucket = make_standin(key, CPU)
+    inputs = make_inputs(model, (), bucket, CPU, None)
+    names = {**dict(zip(model.module.names, inputs.args, strict=True))}
+    if model.module.weight is not None:
+        names["b"] = model.module.weight
+    return model.module(*inputs.args), names
+
+
+@pytest.mark.parametrize(
+    ("key", "formula"),
+    [
+        (f"packed_linear {LINEAR}=none", lambda a, b: a @ b.T),
+        (
+            f"packed_linear {LINEAR}=gelu_tanh",
+            lambda a, b: torch.nn.functional.gelu(a @ b.T, approximate="tanh"),
+        ),
+        (f"packed_linear {LINEAR}=mul(sin(x),x)", lambda a, b: (a @ b.T).sin() * (a @ b.T)),
+        (f"packed_linear {LINEAR}=sub(2,x),pow(2)", lambda a, b: (2 - a @ b.T) ** 2),
+    ],
+)
+def test_a_linear_and_its_epilogue_are_computed(key: str, formula: object) -> None:
+    """The module of a CPU linear is x W^T and then each step."""
+    output, given = run(key)
+    assert callable(formula)
+    torch.testing.assert_close(output, formula(given["a"], given["b"]))
+
+
+@pytest.mark.parametrize(
+    ("key", "formula"),
+    [
+        (
+            "addmm m=4 n=3 k=2 f32 a=row b=col bias=1d alpha=2 beta=0.5 out=f32 | epilogue=relu",
+            lambda t: torch.relu(0.5 * t["bias"] + 2 * t["a"] @ t["b"]),
+        ),
+        (
+            "baddbmm batch=2 m=4 n=3 k=5 f32 a=row b=row bias=bn out=f32 | epilogue=none",
+            lambda t: t["bias"] + t["a"] @ t["b"],
+        ),
+        (
+            "bmm batch=2 m=4 n=3 k=5 f32 a=row b=row out=f32 | epilogue=mul(f32[8,3]),add(f32[3])",
+            lambda t: (t["a"] @ t["b"]) * t["0"] + t["1"],
+        ),
+        (
+            "mm_plus_mm m=4 n=3 k=5 f32 a=row b=row a2=col b2=row out=f32 | epilogue=none",
+            lambda t: t["a"] @ t["b"] + t["a2"] @ t["b2"],
+        ),
+    ],
+)
+def test_every_op_is_computed_with_its_operands(key: str, formula: object) -> None:
+    """Scalars, bias form and operands are those of the key."""
+    output, given = run(key)
+    assert callable(formula)
+    torch.testing.assert_close(output, formula(given))
+
+
+@pytest.mark.parametrize(
+    ("layouts", "strides"),
+    [
+        ("a=row b=row", ((10, 5, 1), (15, 3, 1))),
+        ("a=row/8 b=col", ((10, 8, 1), (15, 1, 5))),
+        ("a=col@0 b=col/7@99", ((0, 1, 2), (99, 1, 7))),
+    ],
+)
+def test_operands_lie_as_the_key_says(
+    layouts: str, strides: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    """Strides are the natural ones or those that the key spells."""
+    _, given = run(f"bmm batch=4 m=2 n=3 k=5 f32 {layouts} out=f32 | epilogue=none")
+    assert (given["a"].stride(), given["b"].stride()) == strides
+
+
+def test_a_dynamic_dim_has_its_largest_size_and_its_range() -> None:
+    """Each tensor with that dim is marked, the epilogue's operands too."""
+    key = "linear_unary m=2..64 n=3 k=5 f32 a=row b=packed out=f32 | epilogue=mul(f32[s,3])"
+    _, given = run(key)
+    marks = {(given[name].shape, given[name]._dynamo_dynamic_indices == {0}) for name in ("a", "0")}
+    assert marks == {(torch.Size([64, 5]), True), (torch.Size([64, 3]), True)}
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("no key at all", "not a gemm key"),
+        ("conv m=4 n=3 k=2 f32 a=row b=row out=f32 | epilogue=none", "the op conv"),
+        (f"packed_linear {LINEAR}=frobnicate", "frobnicate is unknown"),
+        (f"packed_linear {LINEAR}=~0123456789ab", "cannot be read back"),
+        (f"packed_linear {LINEAR}=mul(s)", "made of s"),
+        (f"packed_linear {LINEAR}=mul(f32[5,7])", "other dims"),
+        (f"packed_linear {LINEAR}=mul(f32[s,3])", "does not tell"),
+        (f"packed_linear {LINEAR}=add(x,alpha_2),to(q7)", "made of q7"),
+        ("mm m=2.. n=3 k=2 f32 a=row b=row out=f32 | epilogue=none", "no upper end"),
+        ("mm m=4 n=3 k=2 f32 a=any(1,9) b=row out=f32 | epilogue=none", "layout any(1,9)"),
+        ("mm m=4 n=3 k=2 f32 a=row/2..8 b=row out=f32 | epilogue=none", "2..8 is dynamic"),
+        ("mm m=4 n=3 k=2 f32 dtype_b=f16 a=row b=row out=f32 | epilogue=none", "two dtypes"),
+        ("mm m=4 n=3 k=2 f4 a=row b=row out=f4 | epilogue=none", "made of f4"),
+        ("addmm m=4 n=3 k=2 f32 a=row b=row bias=q out=f32 | epilogue=none", "bias=q"),
+        ("mm m=999999999 n=3 k=999999 f32 a=row b=row out=f32 | epilogue=none", "GiB"),
+        (
+            "mm m=1 n=3 k=2 f32 a=row/99999999999999999999 b=row out=f32 | epilogue=none",
+            "out of range",
+        ),
+    ],
+)
+def test_what_cannot_be_rebuilt_is_said(key: str, said: str) -> None:
+    """Each key that no stand-in can be made of is a ProblemError that names the cause."""
+    with pytest.raises(ProblemError) as caught:
+        run(key)
+    assert said in str(caught.value)
+
+
+def test_an_op_of_the_cpu_has_no_stand_in_elsewhere() -> None:
+    """The CPU linears are refused for a GPU."""
+    with pytest.raises(ProblemError, match="one of the CPU"):
+        make_standin(f"packed_linear {LINEAR}=none", torch.device("cuda"))
+
+
+def test_an_operation_is_looked_up_and_nothing_else() -> None:
+    """A name that torch has but no epilogue uses is unknown."""
+    assert hasattr(torch, "load")
+    assert "load" not in OPERATIONS
+
+
+@pytest.mark.parametrize("precision", ["bf16", "ieee"])
+def test_the_precision_is_that_of_the_key_and_then_what_it_was(precision: str) -> None:
+    """Inside, float32 products are computed as the key says."""
+    matmul = torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
+    key = f"mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32={precision} | epilogue=none"
+    with precision_of(key, CPU):
+        inside = matmul.fp32_precision
+    assert (inside.replace("none", "ieee"), matmul.fp32_precision) == (precision, before)
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    """A precision that torch does not know is a ProblemError."""
+    key = "mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32=other | epilogue=none"
+    with pytest.raises(ProblemError, match="fp32=other"), precision_of(key, CPU):
+        pass
+
+
+def test_memory_is_counted_from_the_first_to_the_last_element() -> None:
+    """A tensor with gaps takes what lies between its elements."""
+    tensor = OperandTensor((Dim.of(3), Dim(2, 4)), (100, 1), torch.float32)
+    assert (tensor.elements, size_of(Dim(2, 4))) == (204, 4)

@@ -1,0 +1,462 @@
+"""Padded Linears: same numbers, same parameters, same state dict, and back."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from warmup.core.errors import SettingsError
+from warmup.keys.gemm import Dim
+from warmup.keys.weight import Padding, padded_sizes
+from warmup.models.padding.apply import PaddedLinear, pad, restore
+from warmup.models.padding.groups import Group, find_groups
+
+Spoken = tuple[torch.Tensor, torch.Tensor]
+Speaking = Callable[[], torch.Tensor]
+pytestmark = pytest.mark.usefixtures("without_gradients")
+
+
+@pytest.fixture
+def without_gradients() -> Any:
+    """No test here computes gradients."""
+    with torch.no_grad():
+        yield
+
+
+def with_integers(model: nn.Module) -> nn.Module:
+    """Give *model* small integers as weights, so that every order of summing gives the same."""
+    for parameter in model.parameters():
+        parameter.data = torch.randint(-3, 4, parameter.shape).to(parameter.dtype)
+    return model.eval()
+
+
+def padded_linears(model: nn.Module) -> list[PaddedLinear]:
+    return [module for module in model.modules() if isinstance(module, PaddedLinear)]
+
+
+def held(model: nn.Module) -> int:
+    """Return the bytes of all memory that parameters and buffers are in."""
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for tensor in (*model.parameters(), *model.buffers())
+    }
+    return sum(storages.values())
+
+
+def is_one_memory(linear: PaddedLinear) -> bool:
+    """Whether parameters and padded tensors are in the same memory, zero where only one is."""
+    made, taken = linear.weight.shape
+    is_zero = not linear.padded_weight[made:].any() and not linear.padded_weight[:, taken:].any()
+    return linear.weight.data_ptr() == linear.padded_weight.data_ptr() and bool(is_zero)
+
+
+def pickled(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded: nn.Module = torch.load(file, weights_only=False)
+    return loaded
+
+
+@given(
+    st.integers(1, 20),
+    st.integers(1, 70),
+    st.integers(1, 20),
+    st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    st.sampled_from([min, max]),
+)
+def test_a_padded_chain_is_exact(
+    hidden: int, inner: int, out: int, biases: Any, pick: Callable[..., int]
+) -> None:
+    """With integers, whose sums do not round, a padded layer gives the very same numbers."""
+    model = nn.ModuleDict(
+        {
+            "gate": nn.Linear(hidden, inner, bias=biases[0]),
+            "up": nn.Linear(hidden, inner, bias=biases[1]),
+            "down": nn.Linear(inner, out, bias=biases[2]),
+        }
+    )
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            parts = self.parts
+            return parts["down"](torch.relu(parts["gate"](x)) * parts["up"](x))
+
+    layer = with_integers(Layer())
+    x = torch.randint(-3, 4, (3, 2, hidden)).float()
+    before = layer(x)
+    choices = {
+        group: Padding(pick(padded_sizes(group.structure.features, "f32")))
+        for group in find_groups(layer).groups
+    }
+    pad(layer, choices)
+    assert len(padded_linears(layer)) == sum(len(group.names) for group in choices)
+    assert torch.equal(layer(x), before)
+
+
+@given(st.integers(1, 70), st.integers(1, 70), st.booleans(), st.sampled_from([min, max]))
+def test_a_padded_linear_is_exact(
+    taken: int, made: int, bias: bool, pick: Callable[..., int]
+) -> None:
+    """So does a Linear alone, whether it pads what it takes or cuts what it makes."""
+    model = with_integers(nn.Sequential(nn.Linear(taken, made, bias=bias)))
+    x = torch.randint(-3, 4, (5, taken)).float()
+    before = model(x)
+    pad(
+        model,
+        {
+            g: Padding(pick(padded_sizes(g.structure.features, "f32")))
+            for g in find_groups(model).groups
+        },
+    )
+    after = model(x)
+    assert after.shape == before.shape
+    assert torch.equal(after, before)
+
+
+def test_a_model_gives_the_same(
+    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]
+) -> None:
+    """A chain, a head and a patch embedding together, within rounding."""
+    before = speaker(*spoken)
+    pad_all(speaker)
+    assert len(padded_linears(speaker)) == 5
+    torch.testing.assert_close(speaker(*spoken), before)
+
+
+def test_nothing_is_cut_or_padded_inside_of_a_chain(
+    gated: Callable[..., nn.Module], pad_all: Callable[..., Any]
+) -> None:
+    """Padded features go from Linear to Linear as they are."""
+    model = gated().eval()
+    pad_all(model)
+    seen: list[torch.Size] = []
+    model.activation = lambda x: seen.append(x.shape) or nn.functional.silu(x)
+    model(torch.randn(3, 32))
+    assert seen == [torch.Size([3, 48])]
+
+
+def test_modules_and_parameters_stay_what_they_were(
+    speaker: nn.Module, pad_all: Callable[..., Any]
+) -> None:
+    """The same objects under the same names, each parameter of its own size."""
+    modules = dict(speaker.named_modules())
+    parameters = {name: (p, p.shape) for name, p in speaker.named_parameters()}
+    pad_all(speaker)
+    assert dict(speaker.named_modules()) == modules
+    assert {n: (p, p.shape) for n, p in speaker.named_parameters()} == parameters
+    assert isinstance(speaker.get_submodule("head"), nn.Linear)
+
+
+def test_the_state_dict_is_that_of_the_unpadded_model(
+    speaker: nn.Module, pad_all: Callable[..., Any]
+) -> None:
+    """Same names, same sizes, same values."""
+    before = copy.deepcopy(speaker.state_dict())
+    pad_all(speaker)
+    after = speaker.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_state_dict_is_loaded(
+    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any], assign: bool
+) -> None:
+    """Unpadded tensors are loaded, copied or assigned, and computed with."""
+    other = copy.deepcopy(speaker)
+    for parameter in other.parameters():
+        parameter.mul_(1.5)
+    pad_all(speaker)
+    speaker.load_state_dict(other.state_dict(), assign=assign)
+    torch.testing.assert_close(speaker(*spoken), other(*spoken))
+    assert all(map(is_one_memory, padded_linears(speaker)))
+
+
+def test_a_state_dict_is_loaded_by_swapping_tensors(
+    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]
+) -> None:
+    """Torch's other way of loading puts new tensors into the parameters."""
+    other = copy.deepcopy(speaker)
+    for parameter in other.parameters():
+        parameter.mul_(1.5)
+    pad_all(speaker)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        speaker.load_state_dict(other.state_dict())
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    torch.testing.assert_close(speaker(*spoken), other(*spoken))
+
+
+def test_padded_sizes_are_refused_on_load(speaker: nn.Module, pad_all: Callable[..., Any]) -> None:
+    """A state dict of padded tensors is none of this model."""
+    pad_all(speaker)
+    state = {**speaker.state_dict(), "head.weight": torch.zeros(104, 32)}
+    with pytest.raises(RuntimeError, match=r"size mismatch for head\.weight"):
+        speaker.load_state_dict(state)
+
+
+def test_a_parameter_changed_in_place_is_computed_with(
+    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]
+) -> None:
+    """As when adapters are merged: parameters are the memory that is multiplied with."""
+    other = copy.deepcopy(speaker)
+    pad_all(speaker)
+    for model in (speaker, other):
+        for parameter in model.parameters():
+            parameter.add_(0.125)
+    torch.testing.assert_close(speaker(*spoken), other(*spoken))
+    assert all(map(is_one_memory, padded_linears(speaker)))
+
+
+def test_tied_weights_stay_tied_and_are_held_once(
+    speaker: nn.Module, pad_all: Callable[..., Any]
+) -> None:
+    """The embedding reads the first rows of what the head multiplies with."""
+    before = held(speaker)
+    pad_all(speaker)
+    head, embed = speaker.get_submodule("head"), speaker.get_submodule("embed")
+    assert isinstance(head, PaddedLinear)
+    assert head.weight is embed.weight
+    assert is_one_memory(head)
+    # 3 rows of 32 in the head; 2 * 3 rows of 32 and 2 * 3 biases, 32 rows of 3; 32 rows of 2.
+    assert held(speaker) - before == 4 * (3 * 32 + 6 * 32 + 6 + 32 * 3 + 32 * 2)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        copy.deepcopy,
+        copy.copy,
+        lambda model: model.double().float(),
+        lambda model: model.to(torch.float64).to(torch.float32),
+        lambda model: model.share_memory(),
+        lambda model: model.requires_grad_(requires_grad=False),
+        pickled,
+    ],
+    ids=["deepcopy", "copy", "double", "to", "share_memory", "requires_grad_", "pickle"],
+)
+def test_a_copied_or_moved_model_is_still_padded(
+    speaker: nn.Module,
+    spoken: Spoken,
+    pad_all: Callable[..., Any],
+    move: Callable[[nn.Module], nn.Module],
+) -> None:
+    """It gives the same, its parameters are the memory it multiplies with, and ties hold."""
+    pad_all(speaker)
+    before = speaker(*spoken)
+    model = move(speaker)
+    assert torch.equal(model(*spoken), before)
+    assert len(padded_linears(model)) == 5
+    assert all(map(is_one_memory, padded_linears(model)))
+    assert model.get_submodule("head").weight is model.get_submodule("embed").weight
+
+
+def test_a_deepcopy_is_apart(speaker: nn.Module, pad_all: Callable[..., Any]) -> None:
+    """Changing the copy does not change the model."""
+    pad_all(speaker)
+    before = copy.deepcopy(speaker.state_dict())
+    other = copy.deepcopy(speaker)
+    for parameter in other.parameters():
+        parameter.zero_()
+    assert all(torch.equal(value, before[name]) for name, value in speaker.state_dict().items())
+
+
+def test_half_precision_is_that_of_the_unpadded_model(
+    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]
+) -> None:
+    """Padded tensors are cast with the parameters."""
+    tokens, pixels = spoken
+    expected = copy.deepcopy(speaker).bfloat16()(tokens, pixels.bfloat16())
+    pad_all(speaker)
+    found = speaker.bfloat16()(tokens, pixels.bfloat16())
+    assert found.dtype is torch.bfloat16
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_model_moved_in_inference_mode_can_be_loaded(
+    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]
+) -> None:
+    """As a plain model can: its tensors are ordinary ones."""
+    state, before = copy.deepcopy(speaker.state_dict()), speaker(*spoken)
+    with torch.inference_mode():
+        pad_all(speaker)
+        speaker.double().float()
+    speaker.load_state_dict(state)
+    torch.testing.assert_close(speaker(*spoken), before)
+
+
+def test_emptied_weights_are_padded_with_zeros_again(
+    gated: Callable[..., nn.Module], pad_all: Callable[..., Any]
+) -> None:
+    """`to_empty` leaves anything in memory, and weights are loaded after it."""
+    model, x = gated().eval(), torch.randn(3, 32)
+    state, before = copy.deepcopy(model.state_dict()), model(x)
+    pad_all(model)
+    model._apply(lambda tensor: torch.full_like(tensor, torch.nan))
+    model.load_state_dict(state)
+    torch.testing.assert_close(model(x), before)
+
+
+def test_an_assigned_parameter_is_padded(
+    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]
+) -> None:
+    """As when weights are tied anew, which assigns the parameter of another module."""
+    pad_all(speaker)
+    head, embed = speaker.get_submodule("head"), speaker.get_submodule("embed")
+    embed.weight = nn.Parameter(torch.randn(101, 32))
+    head.weight = embed.weight
+    assert is_one_memory(head)
+    hidden = torch.randn(2, 32)
+    torch.testing.assert_close(head(hidden), hidden @ embed.weight.T)
+
+
+def test_a_bias_can_be_taken_away(pad_all: Callable[..., Any]) -> None:
+    """Without its bias a padded Linear is a product alone."""
+    model = nn.Sequential(nn.Linear(32, 45)).eval()
+    pad_all(model)
+    model[0].bias = None
+    x = torch.randn(2, 32)
+    torch.testing.assert_close(model(x), x @ model[0].weight.T)
+
+
+def test_a_parameter_of_another_size_is_refused(
+    speaker: nn.Module, pad_all: Callable[..., Any]
+) -> None:
+    """It would need another padding; the message says what to do."""
+    pad_all(speaker)
+    head = speaker.get_submodule("head")
+    with pytest.raises(SettingsError, match=r"\(104, 32\).*restore"):
+        head.weight = nn.Parameter(torch.zeros(104, 32))
+
+
+def test_restore_undoes_it(speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]) -> None:
+    """Plain Linears, the same numbers to the bit, the same memory, and nothing left behind."""
+    before, bytes_before = speaker(*spoken), held(speaker)
+    attributes = {name: set(vars(module)) for name, module in speaker.named_modules()}
+    parameters = dict(speaker.named_parameters())
+    pad_all(speaker)
+    restore(speaker)
+    assert type(speaker.get_submodule("head")) is nn.Linear
+    assert torch.equal(speaker(*spoken), before)
+    assert held(speaker) == bytes_before
+    assert {name: set(vars(module)) for name, module in speaker.named_modules()} == attributes
+    assert dict(speaker.named_buffers()) == {}
+    assert all(p is parameters[name] for name, p in speaker.named_parameters())
+    assert all(p.is_contiguous() for p in speaker.parameters())
+    assert speaker.get_submodule("head").weight is speaker.get_submodule("embed").weight
+
+
+def test_a_restored_model_can_be_padded_again(
+    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]
+) -> None:
+    """Its groups are those that it had."""
+    before = speaker(*spoken)
+    groups = pad_all(speaker)
+    restore(speaker)
+    assert pad_all(speaker, max) == groups
+    torch.testing.assert_close(speaker(*spoken), before)
+
+
+def test_its_own_size_is_left_as_it_is(gated: Callable[..., nn.Module]) -> None:
+    """The library default of a group changes nothing."""
+    model = gated().eval()
+    (group,) = find_groups(model).groups
+    pad(model, {group: Padding(45)})
+    assert padded_linears(model) == []
+
+
+def _in_training(model: nn.Module, group: Group) -> None:
+    pad(model.train(), {group: Padding(48)})
+
+
+def _twice(model: nn.Module, group: Group) -> None:
+    pad(model, {group: Padding(48)})
+    pad(model, {group: Padding(48)})
+
+
+def _smaller(model: nn.Module, group: Group) -> None:
+    pad(model, {group: Padding(44)})
+
+
+def _of_another_model(model: nn.Module, group: Group) -> None:
+    model.get_submodule("down").in_features = 7
+    pad(model, {group: Padding(48)})
+
+
+def _as_it_is_in_part(model: nn.Module, group: Group) -> None:
+    pad(model, {group: Padding(48, (Dim.of(3),))})
+
+
+@pytest.mark.parametrize(
+    ("misuse", "said"),
+    [
+        (_in_training, "training mode"),
+        (_twice, "padded already"),
+        (_smaller, "fewer than"),
+        (_of_another_model, "find groups again"),
+        (_as_it_is_in_part, "for all of them or for none"),
+    ],
+)
+def test_misuse_is_told(
+    gated: Callable[..., nn.Module], misuse: Callable[[nn.Module, Group], None], said: str
+) -> None:
+    """What is wrong, and what to do."""
+    model = gated().eval()
+    (group,) = find_groups(model).groups
+    with pytest.raises(SettingsError, match=said):
+        misuse(model, group)
+
+
+@pytest.mark.parametrize(("rows", "is_padded"), [(3, True), (4, False), (8, False), (9, True)])
+def test_rows_that_are_to_be_served_as_it_is_are(rows: int, is_padded: bool) -> None:
+    """The product is that of the parameters, which are the first rows of the padded weight."""
+    model, x = nn.Linear(32, 101).eval(), torch.randn(2, rows, 32)[:1]
+    before = model(x)
+    (group,) = find_groups(model).groups
+    pad(model, {group: Padding(104, (Dim(4, 6), Dim.of(8)))})
+    torch.testing.assert_close(model(x), before)
+    assert (model(x).stride(1) == 104) == is_padded
+    restore(model)
+    assert torch.equal(model(x), before)
+
+
+def test_when_memory_runs_out_nothing_is_padded(
+    gated: Callable[..., nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chain that is padded in part would be wrong: what was padded is restored."""
+    model, x = gated().eval(), torch.randn(3, 32)
+    before, zeros = model(x), torch.zeros
+    (group,) = find_groups(model).groups
+
+    def fail_at_the_third(size: Any, **kwargs: Any) -> torch.Tensor:
+        if tuple(size) == (32, 48):
+            raise torch.OutOfMemoryError("no room for it")
+        return zeros(size, **kwargs)
+
+    monkeypatch.setattr(torch, "zeros", fail_at_the_third)
+    with pytest.raises(torch.OutOfMemoryError):
+        pad(model, {group: Padding(48)})
+    assert padded_linears(model) == []
+    assert torch.equal(model(x), before)
+
+
+def test_a_padded_linear_says_so(speaker: nn.Module, pad_all: Callable[..., Any]) -> None:
+    """Both sizes stand in what is printed of it."""
+    pad_all(speaker)
+    assert repr(speaker.get_submodule("head")) == (
+        "PaddedLinear(in_features=32, out_features=101, bias=False, padded to 32 -> 104)"
+    )

@@ -1,0 +1,113 @@
+"""Small models with sizes that are not aligned, and what pads all of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from warmup.keys.weight import Padding, padded_sizes
+from warmup.models.padding.apply import pad
+from warmup.models.padding.groups import find_groups
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAD = f"{ROOT / 'tests' / 'programs' / 'models' / 'unaligned_head.py'}:Head"
+
+
+class Gated(nn.Module):
+    """down(activation(gate(x)) * up(x)), as in SwiGLU."""
+
+    def __init__(
+        self,
+        hidden: int = 32,
+        inner: int = 45,
+        *,
+        out: int | None = None,
+        activation: Callable[[torch.Tensor], torch.Tensor] = nn.functional.silu,
+        biases: tuple[bool, bool, bool] = (True, True, True),
+    ) -> None:
+        super().__init__()
+        self.gate = nn.Linear(hidden, inner, bias=biases[0])
+        self.up = nn.Linear(hidden, inner, bias=biases[1])
+        self.down = nn.Linear(inner, out or hidden, bias=biases[2])
+        self.activation = activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the gated features, projected down."""
+        return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+class Speaker(nn.Module):
+    """A language model without attention: an embedding, a gated layer, a head tied to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(101, 32)
+        self.patch = nn.Linear(30, 32)
+        self.mlp = Gated()
+        self.head = nn.Linear(32, 101, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the logits of each token, a pixel row beside it."""
+        if tokens.shape[0] != pixels.shape[0]:  # what no tracer goes through
+            raise ValueError("not as many tokens as pixels")
+        hidden = self.embed(tokens) + self.patch(torch.tanh(pixels))
+        return self.head(hidden + self.mlp(hidden))
+
+
+@pytest.fixture
+def gated() -> type[Gated]:
+    """The class of the gated layer: ``gated(hidden, inner, out=, activation=, biases=)``."""
+    return Gated
+
+
+@pytest.fixture
+def speaker() -> Speaker:
+    """The language model, the same weights in every test."""
+    torch.manual_seed(0)
+    return Speaker().eval()
+
+
+@pytest.fixture
+def spoken() -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs of the language model."""
+    torch.manual_seed(1)
+    return torch.randint(0, 101, (7,)), torch.randn(7, 30)
+
+
+@pytest.fixture
+def pad_all() -> Callable[..., Any]:
+    """``pad_all(model, pick=min)``: pad every group to the picked size; return the groups."""
+
+    def pad_every(model: nn.Module, pick: Callable[..., int] = min) -> Any:
+        groups = find_groups(model).groups
+        sizes = {
+            group: Padding(pick(padded_sizes(group.structure.features, group.structure.dtype)))
+            for group in groups
+        }
+        pad(model, sizes)
+        return groups
+
+    return pad_every
+
+
+@pytest.fixture(scope="session")
+def weighed(
+    run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]
+) -> tuple[Path, dict[str, Any]]:
+    """A table that pads the unaligned head, built for 8 rows, and what build_padded.py printed."""
+    program = str(ROOT / "tests" / "programs" / "build_padded.py")
+    folder, said = run_once("weighed", program, HEAD, "head.json", **variables)
+    return folder / "head.json", json.loads(said)
+
+
+@pytest.fixture(scope="session")
+def head() -> str:
+    """The model of that table, as ``--model`` spells it."""
+    return HEAD

@@ -1,0 +1,325 @@
+"""Checks of a table against a stated machine: what is ready, what is not, and what is named."""
+
+from __future__ import annotations
+
+import subprocess
+import types
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from warmup.core.errors import SettingsError
+from warmup.core.rows import Evidence, Family, Row, Winner
+from warmup.core.runtime import Runtime, closed_gate
+from warmup.serving.check import CheckReport, State, check
+from warmup.table import Table
+from warmup.table.codec import digest_of, encode
+
+Check = Callable[..., CheckReport]
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Callable[[Table], Path]:
+    """``put(table)``: the path of a file with that table, in a folder of its own."""
+
+    def write(table: Table) -> Path:
+        folder = tmp_path / "tables"
+        folder.mkdir(exist_ok=True)
+        path = folder / "table.json"
+        path.write_text(encode(table), encoding="ascii")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def compare(
+    put: Callable[[Table], Path],
+    make_table: Callable[..., Table],
+    make_runtime: Callable[..., Runtime],
+) -> Check:
+    """``compare({"sm_count": 132}, {"sm_count": 78})``: a table of one machine on another."""
+
+    def run(there: dict[str, object], here: dict[str, object]) -> CheckReport:
+        path = put(make_table(runtime=make_runtime(**there)))
+        return check(path, here=make_runtime(**here))
+
+    return run
+
+
+def hard_fields(report: CheckReport) -> list[str]:
+    return [mismatch.field for mismatch in report.mismatches if mismatch.is_hard]
+
+
+def test_a_table_is_ready_where_it_was_tuned(compare: Check) -> None:
+    """On an equal machine nothing differs, and the exit code is 0."""
+    report = compare({}, {})
+    assert (report.state, report.state.exit_code) == (State.READY, 0)
+    assert (report.mismatches, report.problems, report.remarks) == ((), (), ())
+
+
+def test_rows_are_counted_by_kind(compare: Check) -> None:
+    """The report says how many rows of each kind there are."""
+    assert compare({}, {}).rows == {"gemm": 2}
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"schema": 99}', "[]", None])
+def test_what_is_no_table_is_invalid(
+    tmp_path: Path, make_runtime: Callable[..., Runtime], text: str | None
+) -> None:
+    """A missing, damaged or newer file is invalid, with one problem that names it, and code 12."""
+    path = tmp_path / "table.json"
+    if text is not None:
+        path.write_text(text)
+    report = check(path, here=make_runtime())
+    assert (report.state, report.state.exit_code, report.digest) == (State.INVALID, 12, None)
+    assert [str(path) in problem for problem in report.problems] == [True]
+
+
+def test_an_edited_table_is_invalid(
+    put: Callable[[Table], Path],
+    make_table: Callable[..., Table],
+    make_runtime: Callable[..., Runtime],
+) -> None:
+    """A count of SMs changed by hand does not pass as a table of that device."""
+    path = put(make_table())
+    path.write_text(path.read_text().replace('"sm_count": 132', '"sm_count": 114'))
+    report = check(path, here=make_runtime(sm_count=114))
+    assert (report.state, len(report.problems)) == (State.INVALID, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "expected", "found"),
+    [
+        ({"vendor": "amd"}, "device.vendor", "nvidia", "amd"),
+        ({"arch": "sm_100"}, "device.arch", "sm_90", "sm_100"),
+        ({"sm_count": 114}, "device.sm_count", "132", "114"),
+        ({"memory_gib": 80}, "device.memory_gib", "140", "80"),
+        ({"mig": "3g.71gb"}, "device.mig", "none", "3g.71gb"),
+        ({"torch": "2.14.0"}, "torch minor", "2.13", "2.14"),
+        ({"triton": "3.8.0"}, "triton minor", "3.7", "3.8"),
+    ],
+    ids=str,
+)
+def test_a_hard_difference_is_a_mismatch_with_both_values(
+    compare: Check, changes: dict[str, object], field: str, expected: str, found: str
+) -> None:
+    """One changed field gives code 10 and that field alone, expected and found."""
+    report = compare({}, changes)
+    (mismatch,) = report.mismatches
+    assert (report.state.exit_code, mismatch.is_hard) == (10, True)
+    assert (mismatch.field, mismatch.expected, mismatch.found) == (field, expected, found)
+
+
+def test_soft_differences_are_named_and_ready(compare: Check) -> None:
+    """Driver, CUDA, cuBLAS and patch versions may differ: code 0, each of them listed."""
+    here = {"driver": "581", "cuda": "13.1", "cublas": "13.2", "torch": "2.13.1", "triton": "3.7.9"}
+    report = compare({}, here)
+    assert report.state is State.READY
+    assert {each.field for each in report.mismatches} == set(here)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA Graphics Device", "NVIDIA H200 NVL", ""])
+def test_another_name_for_the_same_gpu_is_advisory(compare: Check, name: str) -> None:
+    """A GPU with several names, or with none, is known by its identity."""
+    report = compare({}, {"name": name})
+    assert (report.state, [m.field for m in report.mismatches]) == (State.READY, ["device.name"])
+
+
+def test_a_table_of_a_nameless_gpu_is_ready_there(compare: Check) -> None:
+    """An empty device name is written, read and compared like any other."""
+    assert compare({"name": ""}, {"name": ""}).state is State.READY
+
+
+def test_a_mig_slice_is_not_the_whole_gpu(compare: Check) -> None:
+    """A whole card's table on a slice of it differs in SMs, memory and profile, all three named."""
+    name, mig = "NVIDIA H200 MIG 1g.18gb", "1g.18gb"
+    report = compare({}, {"name": name, "mig": mig, "sm_count": 16, "memory_gib": 16})
+    assert hard_fields(report)[:3] == ["device.sm_count", "device.memory_gib", "device.mig"]
+    assert report.state is State.MISMATCH
+
+
+def test_two_slices_of_one_size_share_a_table(compare: Check) -> None:
+    """The same profile is the same device, whichever slice it is."""
+    slice_of = {"mig": "4g.71gb", "sm_count": 72, "memory_gib": 70}
+    assert compare(slice_of, slice_of).state is State.READY
+
+
+@pytest.mark.parametrize(("there", "here"), [(79, 80), (40, 39), (140, 141)])
+def test_a_driver_that_reserves_more_memory_is_no_other_device(
+    compare: Check, there: int, here: int
+) -> None:
+    """Sizes within 1 GiB are one memory class."""
+    assert compare({"memory_gib": there}, {"memory_gib": here}).state is State.READY
+
+
+def test_templates_below_the_gate_are_a_mismatch(compare: Check) -> None:
+    """With fewer than 68 SMs inductor offers no template, so rows that name one cannot be used."""
+    report = compare({"sm_count": 58}, {"sm_count": 58})
+    assert (report.state, hard_fields(report)) == (State.MISMATCH, ["template gate"])
+    assert "58 SMs, it wants at least 68 SMs); 2 rows name one" in report.remarks[0]
+
+
+def test_library_rows_below_the_gate_are_ready(
+    put: Callable[[Table], Path],
+    make_table: Callable[..., Table],
+    make_runtime: Callable[..., Runtime],
+    make_key: Callable[..., str],
+) -> None:
+    """A table that was built below the gate names library kernels only, and serves there."""
+    evidence = Evidence(time_us=1.0, library_us=1.0, runner_up=None, runner_up_us=None, tried=2)
+    rows = {make_key(16): Row(Winner(Family.EXTERN, "aten::bias_addmm"), evidence)}
+    small = make_runtime(sm_count=58)
+    report = check(put(make_table(rows, runtime=small)), here=small)
+    assert (report.state, report.mismatches, len(report.remarks)) == (State.READY, (), 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_closed"),
+    [
+        ({"sm_count": 67}, True),
+        ({"sm_count": 68}, False),
+        ({"sm_count": None}, False),
+        ({"type": "cpu", "sm_count": None}, False),
+        ({"vendor": "amd", "arch": "gfx942", "sm_count": 38}, False),
+        ({"vendor": "amd", "arch": "gfx90a", "sm_count": 38}, False),
+        ({"vendor": "amd", "arch": "gfx1030", "sm_count": 80}, True),
+        ({"vendor": "amd", "arch": "gfx803", "sm_count": 80}, True),
+        ({"vendor": "amd", "arch": "gfx1100", "sm_count": 48}, False),
+    ],
+    ids=str,
+)
+def test_the_gate_is_inductors_own(
+    make_runtime: Callable[..., Runtime], changes: dict[str, object], is_closed: bool
+) -> None:
+    """68 SMs on NVIDIA, the generation on AMD, nothing on CPU."""
+    assert (closed_gate(make_runtime(**changes).device) is not None) == is_closed
+
+
+@pytest.mark.parametrize("spell", [str.lower, str.upper])
+def test_the_expected_digest_is_ready(
+    put: Callable[[Table], Path],
+    make_table: Callable[..., Table],
+    make_runtime: Callable[..., Runtime],
+    spell: Callable[[str], str],
+) -> None:
+    """The table's own digest, in either case, is accepted."""
+    digest = digest_of(make_table())
+    report = check(put(make_table()), expect_digest=spell(digest), here=make_runtime())
+    assert (report.state, report.digest) == (State.READY, digest)
+
+
+def test_another_digest_is_a_mismatch_with_both(
+    put: Callable[[Table], Path],
+    make_table: Callable[..., Table],
+    make_runtime: Callable[..., Runtime],
+) -> None:
+    """A sound table that is not the expected one gives code 10 and both digests."""
+    report = check(put(make_table()), expect_digest="0" * 64, here=make_runtime())
+    (mismatch,) = report.mismatches
+    assert report.state.exit_code == 10
+    assert (mismatch.field, mismatch.expected, mismatch.found) == (
+        "digest",
+        "0" * 64,
+        digest_of(make_table()),
+    )
+
+
+def test_what_is_no_digest_is_refused(tmp_path: Path) -> None:
+    """A shortened digest is a wrong setting, not a table that differs."""
+    with pytest.raises(SettingsError, match="not a SHA-256 digest; give 64 hex digits"):
+        check(tmp_path / "table.json", expect_digest="abc")
+
+
+def test_a_table_that_everyone_can_write_is_remarked(
+    put: Callable[[Table], Path],
+    make_table: Callable[..., Table],
+    make_runtime: Callable[..., Runtime],
+) -> None:
+    """The world-writable file is ready, and the report says who could change it."""
+    path = put(make_table())
+    path.chmod(0o666)
+    report = check(path, here=make_runtime())
+    assert (report.state, len(report.remarks)) == (State.READY, 1)
+    assert "can be written by every user" in report.remarks[0]
+
+
+def test_a_check_leaves_the_table_and_its_folder_alone(
+    put: Callable[[Table], Path],
+    make_table: Callable[..., Table],
+    make_runtime: Callable[..., Runtime],
+) -> None:
+    """Bytes, time and neighbours of the file are what they were."""
+    path = put(make_table())
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    check(path, here=make_runtime())
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_stated_machine_needs_no_torch(
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+    put: Callable[[Table], Path],
+    make_table: Callable[..., Table],
+) -> None:
+    """With the machine stated, a table is checked where torch cannot be imported."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from warmup.serving.check import check\n"
+        "from warmup.table.store import read\n"
+        "here = read(sys.argv[1]).provenance.runtime\n"
+        "print(check(sys.argv[1], here=here).state)"
+    )
+    done = run_python("-c", code, str(put(make_table())))
+    assert (done.stdout, done.stderr) == ("ready\n", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "mig", "slug"),
+    [
+        ("NVIDIA H100 80GB HBM3", None, "nvidia-h100-80gb-hbm3"),
+        (
+            "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+            "1g.10gb",
+            "nvidia-h100-80gb-hbm3-mig-1g.10gb",
+        ),
+        (
+            "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb",
+            "1c.3g.20gb",
+            "nvidia-a100-sxm4-40gb-mig-1c.3g.20gb",
+        ),
+        ("", None, "cuda-sm-90"),
+    ],
+)
+def test_a_gpu_is_described_by_what_torch_says_of_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, mig: str | None, slug: str
+) -> None:
+    """The MIG profile is read off the name that CUDA gives a slice; a name may be empty."""
+    torch = pytest.importorskip("torch")
+    from warmup.inductor.machine import _gpu
+
+    properties = types.SimpleNamespace(
+        name=name, major=9, minor=0, multi_processor_count=16, total_memory=10 << 30
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    device = _gpu(torch.device("cuda", 0))
+    assert (device.name, device.mig, device.slug) == (name, mig, slug)
+
+
+def test_a_table_of_the_whole_gpu_is_not_taken_by_its_name(
+    compare: Check, make_runtime: Callable[..., Runtime]
+) -> None:
+    """An equal name over another identity does not make a table usable."""
+    same_name = make_runtime().device.name
+    report = compare({"name": same_name}, {"name": same_name, "sm_count": 114})
+    assert hard_fields(report) == ["device.sm_count"]
+
+
+def test_problems_set_the_state(compare: Check) -> None:
+    """A report with a problem is in the state given with it; without one it stays as it is."""
+    report = compare({}, {})
+    late = report.with_problems(State.PARTLY, "late")
+    assert report.with_problems(State.PARTLY) is report
+    assert late == replace(report, state=State.PARTLY, problems=("late",))

@@ -1,0 +1,129 @@
+"""`warmup.compile`: what is refused before anything is compiled, and what is the model's."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import warmup
+from warmup.buckets.dims import Axis
+from warmup.serving.compiled.arguments import Place
+
+
+class Mask(nn.Module):
+    """A model with a mask."""
+
+    scale = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, *, batch: Any = None) -> torch.Tensor:
+        """Return x times the mask."""
+        return self.linear(x) * batch["mask"][0]
+
+
+def compiled(model: nn.Module | None = None, **settings: Any) -> Any:
+    """Return a compiled model; *settings* replace what would work."""
+    usual: dict[str, Any] = {"dims": {"x": {0: "n"}}, "buckets": "4,8"}
+    return warmup.compile(model or Mask().eval(), **{**usual, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"policy": "nearest"}, "use one of range, pad, exact"),
+        ({"outside": "guess"}, "use one of eager, error"),
+        ({"policy": "pad"}, "nothing says that n may be padded"),
+        ({"dims": {"y": {0: "n"}}}, "forward has no argument 'y'; name one of x, batch"),
+        ({"buckets": "8,4"}, "4 follows 8"),
+        ({"buckets": {"m": "4"}}, "do not name the same dims"),
+        ({"dims": {}}, "names no dynamic dim"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(settings: dict[str, Any], said: str) -> None:
+    """Before the first call, with what to do."""
+    with pytest.raises(warmup.SettingsError, match=said):
+        compiled(**settings)
+
+
+def test_a_build_for_ranges_refuses_buckets_that_descend() -> None:
+    """As `warmup.compile` does, before the model is looked for."""
+    with pytest.raises(warmup.SettingsError, match="16 follows 64"):
+        warmup.build("absent.py", seqlens="64,16", policy="range")
+
+
+def test_a_model_in_training_mode_is_refused() -> None:
+    """It is to be served."""
+    with pytest.raises(warmup.SettingsError, match=r"call model\.eval"):
+        compiled(Mask())
+
+
+def test_a_call_without_the_tensor_is_refused() -> None:
+    """The path that is missing is named."""
+    served = compiled(dims={"batch.mask.0": {0: "n"}})
+    with pytest.raises(warmup.SettingsError, match=r"no tensor with the dim batch.mask.0\[0\]=n"):
+        served(torch.ones(4, 4), batch={"mask": []})
+
+
+def test_a_dim_that_a_tensor_lacks_is_refused() -> None:
+    """Before anything is compiled."""
+    served = compiled(dims={"x": {2: "n"}})
+    with pytest.raises(warmup.SettingsError, match=r"x\[2\]=n"):
+        served(torch.ones(4, 4))
+
+
+def test_attributes_are_the_models() -> None:
+    """Its modules, its state dict, its methods and what is set."""
+    model = Mask().eval()
+    served = compiled(model)
+    served.scale = 3
+    assert (model.scale, served.linear) == (3, model.linear)
+    assert served.state_dict().keys() == model.state_dict().keys()
+
+
+def test_an_attribute_that_the_model_lacks_is_an_attribute_error() -> None:
+    """As for any module, so that hasattr answers."""
+    assert not hasattr(compiled(), "nothing")
+
+
+def test_nothing_is_compiled_before_the_first_call() -> None:
+    """The report says so."""
+    report = compiled().report()
+    assert dict(report.artifacts) == {"n=1": 0, "n=2..4": 0, "n=5..8": 0}
+    assert report.recompiles == 0
+
+
+def test_containers_of_callers_are_left_alone() -> None:
+    """On the way to a tensor that is replaced they are copied."""
+    place = Place(Mask(), Axis("n", ("batch", "mask", 0), 0))
+    given = {"mask": [torch.ones(4), "kept"], "more": 1}
+    before = copy.deepcopy(given)
+    _, kwargs = place.replace((), {"batch": given}, lambda tensor: tensor * 2)
+    assert str(given) == str(before)
+    assert torch.equal(kwargs["batch"]["mask"][0], torch.full((4,), 2.0))
+    assert kwargs["batch"]["mask"][1:] == ["kept"]
+    assert kwargs["batch"]["more"] == 1
+
+
+def test_an_argument_may_be_positional_or_named() -> None:
+    """The same tensor is found either way."""
+    place, x = Place(Mask(), Axis("n", ("x",), 0)), torch.ones(4, 4)
+    assert place.find((x,), {}) is x
+    assert place.find((), {"x": x}) is x
+
+
+def test_other_containers_are_refused() -> None:
+    """How to make another one of a type that is not known nobody knows."""
+
+    class Own(dict[str, torch.Tensor]):
+        """A container of its own."""
+
+    place = Place(Mask(), Axis("n", ("batch", "mask"), 0))
+    with pytest.raises(warmup.SettingsError, match="what holds the tensor is a Own"):
+        place.replace((), {"batch": Own(mask=torch.ones(4))}, lambda tensor: tensor)

@@ -1,0 +1,151 @@
+"""Unpacking a bundle: used when it fits, refused with a reason when not, never an error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from warmup.core.runtime import Runtime
+from warmup.serving.unpack_bundle import Unpacked, unpack
+from warmup.table.bundle_file import needs_of, write_bundle
+
+TABLE = "ab" * 32
+CPU = torch.device("cpu")
+FILES = {"cpp/ab/cab.main.so": b"one", "fxgraph/cd/fcd/two": b"two"}
+
+MakeRuntime = Callable[..., Runtime]
+
+
+@pytest.fixture
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Empty cache folders."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    return tmp_path / "inductor"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, make_runtime: MakeRuntime) -> Path:
+    """A bundle for the stated runtime."""
+    path = tmp_path / "t.bundle"
+    write_bundle(path, TABLE, needs_of(make_runtime()), FILES)
+    return path
+
+
+def test_what_fits_is_in_the_caches(bundle: Path, caches: Path, make_runtime: MakeRuntime) -> None:
+    """Every file, counted by what it is."""
+    done = unpack(bundle, TABLE, make_runtime(driver="999"), CPU)
+    assert (done.refused, done.kernels, done.graphs, done.placed) == (None, 1, 1, 2)
+    assert (caches / "ab" / "cab.main.so").read_bytes() == b"one"
+    assert (caches / "fxgraph" / "cd" / "fcd" / "two").read_bytes() == b"two"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"torch": "2.13.1"}, "torch: bundle 2.13.0, here 2.13.1"),
+        ({"triton": "3.8.0"}, "triton: bundle 3.7.0, here 3.8.0"),
+        ({"cuda": "12.9"}, "cuda: bundle 13.0, here 12.9"),
+        ({"arch": "sm_100"}, "device.arch: bundle sm_90, here sm_100"),
+    ],
+)
+def test_another_machine_is_refused(
+    bundle: Path,
+    caches: Path,
+    make_runtime: MakeRuntime,
+    change: dict[str, str],
+    said: str,
+) -> None:
+    """With what differs; nothing of it is unpacked."""
+    done = unpack(bundle, TABLE, make_runtime(**change), CPU)
+    assert done.refused == said
+    assert not list(caches.glob("??/*"))
+
+
+def test_another_table_is_refused(bundle: Path, caches: Path, make_runtime: MakeRuntime) -> None:
+    """Its kernels may be those of other winners."""
+    done = unpack(bundle, "cd" * 32, make_runtime(), CPU)
+    assert done.refused == f"table: bundle {TABLE}, here {'cd' * 32}"
+    assert not list(caches.glob("??/*"))
+
+
+def _cut(bundle: Path) -> None:
+    bundle.write_bytes(bundle.read_bytes()[:-30])
+
+
+def _open_to_all(bundle: Path) -> None:
+    bundle.chmod(0o666)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (_cut, "it cannot be read (File is not a zip file)"),
+        (Path.unlink, "there is no such file"),
+        (_open_to_all, "every user of this machine can write it"),
+    ],
+)
+def test_what_cannot_be_trusted_is_refused(
+    bundle: Path,
+    caches: Path,
+    make_runtime: MakeRuntime,
+    harm: Callable[[Path], None],
+    said: str,
+) -> None:
+    """A damaged file, none, and one that anybody may have changed."""
+    harm(bundle)
+    done = unpack(bundle, TABLE, make_runtime(), CPU)
+    assert done.refused == said
+    assert not list(caches.glob("??/*"))
+
+
+def test_caches_that_cannot_be_written_refuse_it(
+    bundle: Path, caches: Path, make_runtime: MakeRuntime
+) -> None:
+    """A file is in the way of a folder."""
+    caches.mkdir()
+    (caches / "ab").write_bytes(b"")
+    done = unpack(bundle, TABLE, make_runtime(), CPU)
+    assert done.refused is not None
+    assert done.refused.startswith("it cannot be unpacked (")
+
+
+def test_a_refusal_is_a_warning_in_the_log(
+    bundle: Path, caches: Path, make_runtime: MakeRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line: which file, why, and what happens instead."""
+    del caches
+    with caplog.at_level(logging.WARNING, logger="warmup"):
+        unpack(bundle, TABLE, make_runtime(torch="2.14.0"), CPU)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"bundle {bundle} is not used: torch: bundle 2.13.0, here 2.14.0; "
+        "kernels are compiled instead"
+    )
+
+
+def test_many_differences_are_cut(bundle: Path, caches: Path, make_runtime: MakeRuntime) -> None:
+    """Three are named, the others counted."""
+    del caches
+    other = make_runtime(torch="1", triton="2", cuda="3", arch="sm_80")
+    done = unpack(bundle, TABLE, other, CPU)
+    assert done.refused is not None
+    assert done.refused.endswith(" and 1 more")
+
+
+def test_a_cpu_is_told_by_what_it_can_do(make_runtime: MakeRuntime) -> None:
+    """Two with one name may differ; a GPU's name says nothing that its architecture does not."""
+    on_cpu = needs_of(make_runtime(type="cpu"))
+    assert "device.flags" in on_cpu
+    assert "cuda" not in on_cpu
+    assert "device.flags" not in needs_of(make_runtime())
+
+
+def test_what_was_unpacked_reads_as_a_line() -> None:
+    """Files of kernels and graphs, and how many were new."""
+    done = Unpacked(Path("t.bundle"), CPU, kernels=3, graphs=2, placed=4)
+    assert str(done) == "t.bundle: 3 files of kernels, 2 of graphs, 4 new here"

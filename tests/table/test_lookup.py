@@ -1,0 +1,424 @@
+"""Lookups: each emits exactly one event, and a miss says why and what is nearest."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from warmup.core.errors import ContradictionWarning, MissError, UncoveredError
+from warmup.core.events import Emitter, Event, EventName
+from warmup.core.question import Question
+from warmup.core.rows import MissReason, Row, Tuned, Winner
+from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
+from warmup.table import Table
+from warmup.table.lookup import Lookup, OnMiss, Uncovered
+
+Lookups = Callable[..., tuple[Lookup, list[Event]]]
+HARD_DEVICE = Mismatch("device.sm_count", "132", "78", is_hard=True)
+HARD_TORCH = Mismatch("torch minor", "2.13", "2.14", is_hard=True)
+SOFT = Mismatch("driver", "580", "581", is_hard=False)
+
+
+@pytest.fixture
+def make_lookup(make_table: Callable[..., Table]) -> Lookups:
+    """``make_lookup(OnMiss.STRICT)``: a lookup over two rows, and the events it emits."""
+
+    def make(
+        on_miss: OnMiss = OnMiss.FALLBACK,
+        *mismatches: Mismatch,
+        on_uncovered: Uncovered = Uncovered.COUNT,
+        on_tuned: Callable[[Tuned], None] | None = None,
+        tuned: Tuned | None = None,
+    ) -> tuple[Lookup, list[Event]]:
+        events: list[Event] = []
+        emitter = Emitter([events.append])
+        rows = make_table().rows
+        tuner = _Finished(tuned)
+        lookup = Lookup(rows, on_miss, emitter, mismatches, on_uncovered, tuner, on_tuned)
+        return lookup, events
+
+    return make
+
+
+class _Finished:
+    """A tuner that finished its one problem before."""
+
+    def __init__(self, result: Tuned | None) -> None:
+        self._result = result
+
+    def measure(self, question: Question) -> Tuned | None:
+        return self._result
+
+    def contest(self, key: str, library: Winner, calls: Any) -> Tuned | None:
+        return self._result
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_known_key_is_answered_with_its_winner(
+    make_lookup: Lookups, make_table: Callable[..., Table], make_key: Callable[..., str]
+) -> None:
+    """A key of the table gives the winner of its row."""
+    lookup, _ = make_lookup()
+    assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
+
+
+def test_finding_emits_nothing(make_lookup: Lookups, make_key: Callable[..., str]) -> None:
+    """Only the outcome of a lookup is an event, not the search."""
+    lookup, events = make_lookup()
+    lookup.find(make_key(560))
+    lookup.find(make_key(7))
+    assert events == []
+
+
+@pytest.mark.parametrize(
+    ("m", "reason"),
+    [
+        ("7", MissReason.NOT_IN_TABLE),
+        ("1..", MissReason.DYNAMIC_DIM),
+        ("1..4096", MissReason.DYNAMIC_DIM),
+    ],
+)
+def test_a_dynamic_dim_is_told_from_an_unbuilt_bucket(
+    make_lookup: Lookups, make_key: Callable[..., str], m: str, reason: MissReason
+) -> None:
+    """A key with a range in its sizes misses for that reason, another one for its absence."""
+    lookup, _ = make_lookup()
+    assert lookup.find(make_key(m)) is reason
+
+
+def test_a_range_in_n_is_a_dynamic_dim(make_lookup: Lookups, make_key: Callable[..., str]) -> None:
+    """Not only m makes a problem dynamic."""
+    lookup, _ = make_lookup()
+    assert lookup.find(make_key(560, n="8..64")) is MissReason.DYNAMIC_DIM
+
+
+def test_a_dynamic_row_answers_its_own_range(
+    make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """A table that has a row for exactly this range answers it."""
+    row = make_row()
+    lookup = Lookup({make_key("1..64"): row}, OnMiss.FALLBACK, Emitter([]))
+    assert lookup.find(make_key("1..64")) == row.winner
+
+
+def test_what_is_no_key_is_not_described(make_lookup: Lookups) -> None:
+    """A problem that could not be spelled as a key misses for that reason."""
+    lookup, _ = make_lookup()
+    assert lookup.find("conv 3x3") is MissReason.NOT_DESCRIBED
+
+
+@pytest.mark.parametrize("m", ["560", "7", "1.."], ids=["known", "unbuilt", "dynamic"])
+@pytest.mark.parametrize(
+    ("mismatches", "reason"),
+    [
+        ((HARD_DEVICE,), MissReason.WRONG_DEVICE),
+        ((HARD_TORCH,), MissReason.WRONG_RUNTIME),
+        ((SOFT, HARD_TORCH, HARD_DEVICE), MissReason.WRONG_DEVICE),
+    ],
+    ids=["device", "torch", "both"],
+)
+def test_a_hard_mismatch_is_the_reason_of_every_miss(
+    make_lookup: Lookups,
+    make_key: Callable[..., str],
+    mismatches: tuple[Mismatch, ...],
+    reason: MissReason,
+    m: str,
+) -> None:
+    """On another device or runtime each lookup misses for that, known key or not."""
+    lookup, _ = make_lookup(OnMiss.FALLBACK, *mismatches)
+    assert lookup.find(make_key(m)) is reason
+
+
+def test_a_soft_mismatch_changes_no_answer(
+    make_lookup: Lookups, make_table: Callable[..., Table], make_key: Callable[..., str]
+) -> None:
+    """Another driver keeps the rows."""
+    lookup, _ = make_lookup(OnMiss.FALLBACK, SOFT)
+    assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"arch": "sm_100"}, MissReason.WRONG_DEVICE),
+        ({"triton": "3.8.0"}, MissReason.WRONG_RUNTIME),
+    ],
+    ids=str,
+)
+def test_the_mismatches_of_two_runtimes_decide(
+    make_lookup: Lookups,
+    make_runtime: Callable[..., Runtime],
+    make_key: Callable[..., str],
+    changes: dict[str, object],
+    reason: MissReason,
+) -> None:
+    """What compare_runtimes finds between table and machine becomes the reason."""
+    mismatches = compare_runtimes(make_runtime(), make_runtime(**changes))
+    lookup, _ = make_lookup(OnMiss.FALLBACK, *mismatches)
+    assert lookup.find(make_key(560)) is reason
+
+
+def test_a_hit_is_one_event(
+    make_lookup: Lookups, make_table: Callable[..., Table], make_key: Callable[..., str]
+) -> None:
+    """A hit emits its key and winner, once."""
+    lookup, events = make_lookup()
+    winner = make_table().rows[make_key(560)].winner
+    lookup.hit(make_key(560), winner)
+    assert [(event.name, dict(event.fields)) for event in events] == [
+        (EventName.HIT, {"kind": "gemm", "key": make_key(560), "winner": str(winner)})
+    ]
+
+
+def test_a_miss_is_one_event(make_lookup: Lookups, make_key: Callable[..., str]) -> None:
+    """A miss emits key, reason, nearest row, what differs and what is compiled instead, once."""
+    lookup, events = make_lookup()
+    lookup.miss(make_key(600), MissReason.NOT_IN_TABLE, "bias_addmm")
+    assert [(event.name, dict(event.fields)) for event in events] == [
+        (
+            EventName.MISSED,
+            {
+                "kind": "gemm",
+                "key": make_key(600),
+                "reason": "not_in_table",
+                "nearest": make_key(560),
+                "differs": ["m: row 560, here 600"],
+                "choice": "bias_addmm",
+            },
+        )
+    ]
+
+
+def test_a_strict_miss_raises_what_the_event_says(
+    make_lookup: Lookups, make_key: Callable[..., str]
+) -> None:
+    """Strict serving raises key, reason, nearest row and each differing ingredient."""
+    lookup, _ = make_lookup(OnMiss.STRICT)
+    asked = make_key(1030, epilogue="relu")
+    with pytest.raises(MissError) as caught:
+        lookup.miss(asked, MissReason.NOT_IN_TABLE, "bias_addmm")
+    error = caught.value
+    assert (error.key, error.reason, error.nearest, error.differs) == (
+        asked,
+        "not_in_table",
+        make_key(1024),
+        ("m: row 1024, here 1030", "epilogue: row none, here relu"),
+    )
+
+
+def test_a_strict_miss_is_one_event_without_choice(
+    make_lookup: Lookups, make_key: Callable[..., str]
+) -> None:
+    """The event of a strict miss is emitted once, and nothing is compiled instead."""
+    lookup, events = make_lookup(OnMiss.STRICT)
+    with pytest.raises(MissError):
+        lookup.miss(make_key(7), MissReason.NOT_IN_TABLE, "bias_addmm")
+    assert [event.fields["choice"] for event in events] == [None]
+
+
+def test_a_miss_of_another_op_has_no_neighbour(
+    make_lookup: Lookups, make_key: Callable[..., str]
+) -> None:
+    """When the table has no row for the op, there is no nearest row."""
+    lookup, _ = make_lookup(OnMiss.STRICT)
+    with pytest.raises(MissError) as caught:
+        lookup.miss(make_key(op="bmm"), MissReason.NOT_IN_TABLE, "bmm")
+    assert (caught.value.nearest, caught.value.differs) == (None, ())
+
+
+def test_a_miss_on_another_device_names_the_hard_fields(
+    make_lookup: Lookups, make_key: Callable[..., str]
+) -> None:
+    """A wrong device is explained by the differing hard fields, not by another row."""
+    lookup, _ = make_lookup(OnMiss.STRICT, HARD_DEVICE, SOFT)
+    with pytest.raises(MissError) as caught:
+        lookup.miss(make_key(560), MissReason.WRONG_DEVICE, "bias_addmm")
+    assert caught.value.differs == ("device.sm_count: table 132, here 78",)
+
+
+def test_a_row_that_could_not_be_used_is_its_own_neighbour(
+    make_lookup: Lookups, make_key: Callable[..., str]
+) -> None:
+    """A rejected choice names the row of the very key, and its winner."""
+    lookup, events = make_lookup()
+    lookup.miss(make_key(560), MissReason.CHOICE_REJECTED, "bias_addmm")
+    assert events[0].fields["nearest"] == make_key(560)
+
+
+def test_what_cannot_be_described_has_no_neighbour(make_lookup: Lookups) -> None:
+    """A problem without a key is a miss without nearest row, whatever its text."""
+    lookup, events = make_lookup()
+    lookup.miss("conv 3x3", MissReason.NOT_DESCRIBED, "conv")
+    assert (events[0].fields["nearest"], events[0].fields["differs"]) == (None, [])
+
+
+@pytest.mark.parametrize("on_miss", list(OnMiss))
+def test_only_tune_tunes(make_lookup: Lookups, on_miss: OnMiss) -> None:
+    """Benchmarks are asked for under on_miss=tune alone."""
+    lookup, _ = make_lookup(on_miss)
+    assert lookup.tunes == (on_miss is OnMiss.TUNE)
+
+
+@pytest.mark.parametrize("mismatches", [(), (HARD_DEVICE,)], ids=["here", "wrong-device"])
+def test_a_tuned_problem_is_answered_from_then_on(
+    make_lookup: Lookups,
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+    mismatches: tuple[Mismatch, ...],
+) -> None:
+    """What was tuned in this process is answered, wherever the table itself comes from."""
+    row = make_row(BLOCK_M=7)
+    lookup, _ = make_lookup(OnMiss.TUNE, *mismatches, tuned=Tuned(make_key(7), row, ()))
+    assert lookup.contest(make_key(7), row.winner, {}) == row.winner
+    assert lookup.find(make_key(7)) == row.winner
+
+
+def test_a_tuned_row_goes_before_the_tables(
+    make_lookup: Lookups, make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """A key tuned again is answered with the new winner."""
+    row = make_row(BLOCK_M=7)
+    lookup, _ = make_lookup(OnMiss.TUNE, tuned=Tuned(make_key(560), row, ()))
+    lookup.contest(make_key(560), row.winner, {})
+    assert lookup.find(make_key(560)) == row.winner
+
+
+def test_a_tuned_problem_is_one_event_and_is_handed_on(
+    make_lookup: Lookups, make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """A finished problem emits one event and reaches the builder once."""
+    handed: list[Tuned] = []
+    result = Tuned(make_key(7), make_row(), ())
+    lookup, events = make_lookup(OnMiss.TUNE, on_tuned=handed.append, tuned=result)
+    lookup.contest(make_key(7), result.row.winner, {})
+    assert ([event.name for event in events], handed) == ([EventName.TUNED], [result])
+
+
+def test_a_problem_that_could_not_be_measured_has_no_answer(
+    make_lookup: Lookups, make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """Without a result there is no winner, no event and nothing to find."""
+    lookup, events = make_lookup(OnMiss.TUNE)
+    found = lookup.contest(make_key(7), make_row().winner, {})
+    assert (found, events, lookup.find(make_key(7))) == (None, [], MissReason.NOT_IN_TABLE)
+
+
+def test_uncovered_work_is_one_event(make_lookup: Lookups) -> None:
+    """A benchmark of a kind that no table covers is emitted with its site."""
+    lookup, events = make_lookup()
+    lookup.uncovered("conv.py:tuned_conv")
+    assert [(event.name, dict(event.fields)) for event in events] == [
+        (EventName.UNCOVERED, {"site": "conv.py:tuned_conv", "refused": False})
+    ]
+
+
+@pytest.mark.parametrize("on_miss", [OnMiss.FALLBACK, OnMiss.STRICT])
+def test_forbidden_work_is_one_event_and_an_error(make_lookup: Lookups, on_miss: OnMiss) -> None:
+    """What is forbidden is refused by an error that names the site, and is emitted as refused."""
+    lookup, events = make_lookup(on_miss, on_uncovered=Uncovered.FORBID)
+    with pytest.raises(UncoveredError, match=r"site conv\.py:tuned_conv"):
+        lookup.uncovered("conv.py:tuned_conv")
+    assert dict(events[0].fields) == {"site": "conv.py:tuned_conv", "refused": True}
+
+
+def test_a_selection_that_tunes_is_not_uncovered(make_lookup: Lookups) -> None:
+    """Under on_miss=tune what becomes a row is no uncovered work, anything else is."""
+    lookup, events = make_lookup(OnMiss.TUNE)
+    for site in ("select:mm", "launch", "pad"):
+        lookup.uncovered(site)
+    lookup.uncovered("conv.py:tuned_conv")
+    assert [event.fields["site"] for event in events] == ["conv.py:tuned_conv"]
+
+
+@pytest.mark.parametrize("on_miss", [OnMiss.FALLBACK, OnMiss.STRICT])
+def test_a_selection_that_should_not_tune_is_uncovered(
+    make_lookup: Lookups, on_miss: OnMiss
+) -> None:
+    """Without on_miss=tune a benchmarked GEMM choice is uncovered work."""
+    lookup, events = make_lookup(on_miss)
+    lookup.uncovered("select:mm")
+    assert [event.fields["site"] for event in events] == ["select:mm"]
+
+
+def test_a_cached_graph_is_one_event(make_lookup: Lookups) -> None:
+    """A graph that came from inductor's cache is emitted with its number of decisions."""
+    lookup, events = make_lookup()
+    lookup.cached(3, 1)
+    assert [(event.name, dict(event.fields)) for event in events] == [
+        (EventName.CACHED, {"decisions": 3, "misses": 1})
+    ]
+
+
+def test_a_cached_graph_with_misses_is_refused_when_strict(make_lookup: Lookups) -> None:
+    """A strict server does not take over what a fallback server compiled without a row."""
+    lookup, events = make_lookup(OnMiss.STRICT)
+    lookup.cached(3, 0)
+    with pytest.raises(MissError, match=r"1 decisions of a graph .* \(cached_miss\)"):
+        lookup.cached(3, 1)
+    assert [event.name for event in events] == [EventName.CACHED] * 2
+
+
+def test_an_overruled_option_is_told_once(make_lookup: Lookups) -> None:
+    """A switch of the caller's that the table replaces is one event, without a warning."""
+    lookup, events = make_lookup()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            lookup.overruled("coordinate_descent_tuning", "False", "True")
+    assert [(event.name, dict(event.fields)) for event in events] == [
+        (
+            EventName.OVERRULED,
+            {"option": "coordinate_descent_tuning", "table": "False", "found": "True"},
+        )
+    ]
+
+
+def test_a_contradiction_is_warned_of(make_lookup: Lookups) -> None:
+    """A contradicted option is a warning that names the option and both values."""
+    lookup, _ = make_lookup()
+    with pytest.warns(ContradictionWarning, match="option freezing is False here, .* with True"):
+        lookup.contradicted("freezing", "True", "False")
+
+
+def test_a_contradiction_is_told_once(make_lookup: Lookups) -> None:
+    """The same option contradicted from many threads is one event and one warning."""
+    lookup, events = make_lookup()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        threads = [
+            threading.Thread(target=lookup.contradicted, args=("freezing", "True", "False"))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert (len(events), len(warned)) == (1, 1)
+
+
+def test_each_option_is_told(make_lookup: Lookups) -> None:
+    """A second contradicted option is told although the first was."""
+    lookup, events = make_lookup()
+    with pytest.warns(ContradictionWarning):
+        lookup.contradicted("freezing", "True", "False")
+    with pytest.warns(ContradictionWarning):
+        lookup.contradicted("max_autotune_gemm_backends", "ATEN", "TRITON")
+    told = [event.fields["option"] for event in events]
+    assert told == ["freezing", "max_autotune_gemm_backends"]
+
+
+def test_a_contradiction_is_an_event_even_when_warnings_are_errors(make_lookup: Lookups) -> None:
+    """The event is emitted before the warning can be turned into an exception."""
+    lookup, events = make_lookup()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ContradictionWarning):
+            lookup.contradicted("freezing", "True", "False")
+    assert dataclasses.astuple(events[0])[0] is EventName.CONTRADICTED

@@ -1,0 +1,99 @@
+"""How a build measures, from the words of the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from warmup.core.errors import SettingsError
+from warmup.core.method import L2, Launch, Method
+from warmup.table.policy import MODES, TOLERANCE, Asked, choose_method, choose_policy
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_gpu_is_timed_cold_and_as_it_will_serve(mode: str) -> None:
+    """The mode that serves with CUDA graphs is timed with them, the others launch one by one."""
+    graphed = mode == "max-autotune"
+    launch = Launch.CUDAGRAPH if graphed else Launch.EAGER
+    assert choose_method(Asked(mode=mode), "cuda") == Method(launch=launch, l2=L2.COLD)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("launch", Launch)
+@pytest.mark.parametrize("l2", L2)
+def test_on_a_gpu_the_command_line_decides(mode: str, launch: Launch, l2: L2) -> None:
+    """Each word is taken in each mode, and the limits stay as they are."""
+    asked = Asked(mode=mode, launch=str(launch), l2=str(l2))
+    assert choose_method(asked, "cuda") == Method(launch=launch, l2=l2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("launch", [None, "eager"])
+@pytest.mark.parametrize("l2", [None, "warm"])
+def test_a_cpu_is_timed_warm(mode: str, launch: str | None, l2: str | None) -> None:
+    """Whether the words that name what is done anyway are given or not."""
+    asked = Asked(mode=mode, launch=launch, l2=l2)
+    assert choose_method(asked, "cpu") == Method(launch=Launch.EAGER, l2=L2.WARM)
+
+
+@pytest.mark.parametrize(
+    ("device", "launch", "l2", "words"),
+    [
+        ("cuda", "graph", None, "--launch 'graph' is unknown; use one of eager, cudagraph"),
+        ("cuda", "EAGER", None, "--launch 'EAGER' is unknown"),
+        ("cuda", None, "hot", "--l2 'hot' is unknown; use one of cold, warm"),
+        ("cuda", "", None, "--launch '' is unknown"),
+        ("cpu", "cudagraph", None, "a CPU has no CUDA graphs"),
+        ("cpu", None, "cold", "a CPU has no CUDA graphs and is timed warm"),
+        ("cpu", "no", None, "--launch 'no' is unknown"),
+    ],
+)
+def test_a_word_that_cannot_be_had_is_refused(
+    device: str, launch: str | None, l2: str | None, words: str
+) -> None:
+    """What is wrong with it, and what to use."""
+    with pytest.raises(SettingsError) as caught:
+        choose_method(Asked(launch=launch, l2=l2), device)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("top_k", [-1, 65])
+def test_a_top_k_out_of_bounds_is_refused(top_k: int) -> None:
+    """It says which numbers can be given."""
+    with pytest.raises(SettingsError, match="give a number from 0 to 64"):
+        choose_method(Asked(fused_top_k=top_k), "cuda")
+
+
+def test_a_policy_has_the_method_and_the_limits() -> None:
+    """The words of the command line reach the policy that a table keeps."""
+    asked = Asked(launch="cudagraph", l2="warm", fused_top_k=2)
+    policy = choose_policy(asked, "cuda", {"x": 1})
+    assert policy.timing == Method(launch=Launch.CUDAGRAPH, l2=L2.WARM, fused_top_k=2)
+    assert (policy.tolerance, policy.options["x"]) == (dict(TOLERANCE), 1)
+
+
+def test_one_tolerance_is_for_all_dtypes() -> None:
+    """Given on the command line it replaces each of the defaults."""
+    policy = choose_policy(Asked(tolerance=0.5), "cpu", {})
+    assert policy.tolerance == dict.fromkeys(TOLERANCE, 0.5)
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    """The known ones are listed."""
+    with pytest.raises(SettingsError, match="use one of max-autotune-gemm, max-autotune"):
+        choose_policy(Asked(mode="fast"), "cuda", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"), [(None, "ATEN,TRITON"), (" triton , aten", "ATEN,TRITON"), ("aten", "ATEN")]
+)
+def test_backends_have_one_spelling(text: str | None, chosen: str) -> None:
+    """In whichever order and case they were given: two tables of one policy are equal."""
+    policy = choose_policy(Asked(backends=text), "cuda", {})
+    assert policy.options["max_autotune_gemm_backends"] == chosen
+
+
+@pytest.mark.parametrize("text", ["CPP", "ATEN,ATEN", "", "ATEN,"])
+def test_backends_that_cannot_be_used_are_refused(text: str) -> None:
+    """One that is not for the device, one given twice, and none."""
+    with pytest.raises(SettingsError, match="cannot be used on cuda"):
+        choose_policy(Asked(backends=text), "cuda", {})

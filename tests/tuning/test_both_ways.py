@@ -1,0 +1,145 @@
+"""One table for a model as it is and with padded weights: built, served, compared, primed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.diagnostics.audit import audit
+from warmup.table.store import read
+
+ROOT = Path(__file__).resolve().parents[2]
+AS_IS = "packed_linear m=8 n=99 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue=relu"
+PADDED = "packed_linear m=8 n=100 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue=none"
+
+Weighed = tuple[Path, dict[str, Any]]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def run(weighed: Weighed, head: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """``run("check", "{table}", ...)``: run warmup on the CPU for the model and 8 rows."""
+    folder = tmp_path_factory.mktemp("both")
+
+    def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        plain = {name: text for name, text in os.environ.items() if not name.startswith("WARMUP_")}
+        caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+        spelled = [word.format(table=weighed[0]) for word in words]
+        spelled += ["--model", head, "--device", "cpu", "--seqlens", "8"]
+        return subprocess.run(
+            [sys.executable, "-m", "warmup", *spelled],
+            env={**plain, "PYTHONPATH": str(ROOT), **caches, **variables},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def test_a_build_runs_each_bucket_both_ways(weighed: Weighed) -> None:
+    """First as it is, then padded; each asks for its own rows, and agrees with eager."""
+    buckets = weighed[1]["document"]["buckets"]
+    assert [(one["weights_padded"], one["keys"]) for one in buckets] == [
+        (False, [AS_IS]),
+        (True, [PADDED]),
+    ]
+    assert all(one["error"] < 1e-6 for one in buckets)
+
+
+def test_each_line_of_a_build_says_how_it_ran(weighed: Weighed) -> None:
+    """On stderr as buckets finish, and in the closing table."""
+    said = weighed[1]
+    lines = [line.partition(":")[0] for line in said["progress"] if line.startswith("seqlen=")]
+    assert lines == ["seqlen=8", "seqlen=8, weights padded"]
+    shown = [line.partition("  ")[0] for line in said["text"] if line.startswith("seqlen=")]
+    assert shown == lines
+
+
+def test_a_build_says_how_to_serve_padded_weights(weighed: Weighed) -> None:
+    """One line with the call, and with what answers without it."""
+    assert weighed[1]["text"][5] == (
+        'to serve it so: warmup.install("head.json", model=model); '
+        "without model= the rows for weights as they are answer"
+    )
+
+
+def test_the_model_as_it_is_is_served_without_a_miss(weighed: Weighed) -> None:
+    """A strict server that does not give its model hits the rows of the first run, right."""
+    said = weighed[1]["as_is"]
+    assert (said["hits"], said["misses"], said["padded"]) == ([AS_IS], {}, None)
+    assert said["error"] < 1e-6
+
+
+def test_the_prepared_model_is_served_without_a_miss(weighed: Weighed) -> None:
+    """A strict server that gives it hits the rows of the second run, right; sizes are as before."""
+    said = weighed[1]["prepared"]
+    assert (said["hits"], said["misses"], said["padded"]) == ([PADDED], {}, ["100"])
+    assert (said["error"] < 1e-6, said["sizes"]) == (True, [[99, 64], [99]])
+
+
+def test_rows_of_the_other_way_are_unused(weighed: Weighed) -> None:
+    """All that was not asked for is listed, but rows about weights, which nobody asks for."""
+    rows = {key for key in read(weighed[0]).rows if not key.startswith("weight ")}
+    for way in ("as_is", "prepared"):
+        said = weighed[1][way]
+        assert set(said["unused"]) == rows - set(said["hits"])
+
+
+def test_a_server_that_gives_no_model_is_told_what_it_could_pad(weighed: Weighed) -> None:
+    """One line at INFO; none where the model was given."""
+    told = "weights stay as they are; structures that install(table, model=model) would pad: "
+    assert weighed[1]["as_is"]["log"] == [f"{told}1 (99 features to 100)"]
+    assert weighed[1]["prepared"]["log"] == []
+
+
+@pytest.fixture(scope="module")
+def compared(run: Run) -> dict[str, Any]:
+    """The document of a comparison of the model from the table, both ways."""
+    words = ("--table", "{table}", "--variants", "table,table-padded")
+    done = run("compare", *words, "--rounds", "6", "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_comparison_serves_both_ways(compared: dict[str, Any]) -> None:
+    """Each variant hits its row, misses none, and agrees with eager."""
+    starts = {one["name"]: one["start"] for one in compared["variants"]}
+    cells = {one["name"]: one for one in compared["buckets"][0]["variants"]}
+    for name in ("table", "table-padded"):
+        assert (starts[name]["hits"], starts[name]["misses"]) == (1, 0)
+        assert cells[name]["agrees"]
+
+
+def test_a_comparison_says_what_was_padded(compared: dict[str, Any]) -> None:
+    """In a remark about that variant alone."""
+    assert compared["remarks"] == [
+        "table-padded: groups of weights padded: 1, 0.0 MiB more (1.01%)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "said"),
+    [
+        ((), PADDED, ["padded    groups of weights: 1, as by install(table, model=model)"]),
+        (("--no-pad-weights",), AS_IS, []),
+    ],
+)
+def test_priming_compiles_what_one_way_of_serving_asks_for(
+    run: Run, tmp_path: Path, words: tuple[str, ...], asked: str, said: list[str]
+) -> None:
+    """As with the model given to install, which is said, or as without it."""
+    log = tmp_path / "audit.jsonl"
+    done = run("check", "{table}", "--prime", *words, WARMUP_AUDIT_LOG=str(log))
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("padded")] == said
+    assert audit([log]).hits == {asked: 1}

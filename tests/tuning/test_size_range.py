@@ -1,0 +1,129 @@
+"""Looking at the smaller sizes of a range: what is run there, and what follows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch")
+
+from warmup.core.method import Method
+from warmup.core.question import Elsewhere, Question
+from warmup.core.rows import Family, Rejection, Winner
+from warmup.core.samples import Samples
+from warmup.core.trial import Candidate, Outcome
+from warmup.measuring.range_regret import Place
+from warmup.measuring.trial_process import TrialNotRunError
+from warmup.tuning.size_range import look_elsewhere
+
+LIBRARY = Winner(Family.EXTERN, "aten::mm")
+LARGE = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 128),), "0123")
+SMALL = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 32),), "0123")
+OWN = {LIBRARY: 22.0, LARGE: 20.0, SMALL: 20.9}
+Times = Mapping[Winner, float | Rejection]
+Looked = tuple[Winner, tuple[Place, ...], list[tuple[int, list[Winner]]]]
+
+
+def outcomes_of(times: Times) -> list[Outcome]:
+    return [
+        Outcome(winner=one, rejection=found)
+        if isinstance(found, Rejection)
+        else Outcome(winner=one, samples=Samples((found,)))
+        for one, found in times.items()
+    ]
+
+
+@pytest.fixture
+def look(make_key: Callable[..., str]) -> Callable[..., Looked]:
+    """``look(low, middle, alone=...)``: who wins, the places, and what was run at which size.
+
+    Times are stated for the sizes 257 and 408; *alone* is that of a new winner at 560. None is a
+    size whose trial cannot be run.
+    """
+
+    def do(
+        low: Times | None, middle: Times | None, *, alone: float | Rejection | None = 20.9
+    ) -> Looked:
+        base = Question(
+            make_key("257..560"), "mm", "cpu", tuple(map(Candidate, OWN)), library=LIBRARY, size=560
+        )
+        asked: list[tuple[int, list[Winner]]] = []
+        stated = {257: low, 408: middle}
+
+        def ask(size: int, winners: Sequence[Winner]) -> Question:
+            return replace(base, candidates=tuple(map(Candidate, winners)), size=size)
+
+        def run(question: Question) -> list[Outcome]:
+            assert question.size is not None
+            winners = [one.winner for one in question.candidates]
+            asked.append((question.size, winners))
+            times: Times | None = stated.get(question.size)
+            if question.size == base.size and alone is not None:
+                times = dict.fromkeys(winners, alone)
+            if times is None:
+                raise TrialNotRunError("for want of memory")
+            return outcomes_of({one: times[one] for one in winners if one in times})
+
+        elsewhere = tuple(
+            Elsewhere(size, lambda winners, size=size: ask(size, winners)) for size in stated
+        )
+        question = replace(base, elsewhere=elsewhere)
+        winner, places = look_elsewhere(question, outcomes_of(OWN), LARGE, Method(), run)
+        return winner, places, asked
+
+    return do
+
+
+GOOD = {LIBRARY: 10.0, LARGE: 10.0, SMALL: 10.0}
+BAD = {LIBRARY: 15.0, LARGE: 20.0, SMALL: 10.0}
+
+
+def test_a_winner_that_does_well_costs_a_trial_a_size(look: Callable[..., Looked]) -> None:
+    """All candidates once at each smaller size, and nothing at its own again."""
+    winner, places, asked = look(GOOD, GOOD)
+    assert winner == LARGE
+    assert [place.size for place in places] == [257, 408, 560]
+    assert [(size, set(winners)) for size, winners in asked] == [(257, {*OWN}), (408, {*OWN})]
+
+
+def test_another_winner_is_confirmed_at_the_largest_size(look: Callable[..., Looked]) -> None:
+    """It is run there once more, alone, and its time is the one of that trial."""
+    winner, places, asked = look(BAD, GOOD, alone=20.5)
+    assert winner == SMALL
+    assert asked[2:] == [(560, [SMALL])]
+    times = {one.winner: one.time_us for one in places[-1].outcomes}
+    assert times == {**OWN, SMALL: 20.5}
+
+
+def test_one_that_is_not_confirmed_gives_way_to_the_next(look: Callable[..., Looked]) -> None:
+    """It is rejected like any winner; the others are judged without it."""
+    winner, places, asked = look(BAD, GOOD, alone=Rejection.WRONG)
+    assert [winners for _, winners in asked[2:]] == [[SMALL], [LIBRARY]]
+    assert winner == LARGE
+    rejected = [one.winner for one in places[-1].outcomes if one.rejection]
+    assert rejected == [LIBRARY, SMALL]
+    assert [one.winner for one in places[0].outcomes] == [LARGE]
+
+
+def test_one_that_cannot_be_confirmed_is_not_taken(
+    look: Callable[..., Looked], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The winner stays, and the log says why."""
+    with caplog.at_level(logging.WARNING, logger="warmup"):
+        winner, _, _ = look(BAD, GOOD, alone=None)
+    assert winner == LARGE
+    assert "for want of memory" in caplog.text
+
+
+def test_a_size_that_cannot_be_run_is_told(
+    look: Callable[..., Looked], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The row will say that nothing is known there, the log says why."""
+    with caplog.at_level(logging.WARNING, logger="warmup"):
+        winner, places, _ = look(None, GOOD)
+    assert winner == LARGE
+    assert places[0] == Place(257, ())
+    assert "not timed at 257" in caplog.text

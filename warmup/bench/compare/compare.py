@@ -1,0 +1,177 @@
+"""`compare`: start and serve one model in several ways, and say which is faster.
+
+Each variant lives in a process of its own with empty caches. Only one works at a time: first all
+make their first outputs, one after the other, then they are timed in rounds. In a round every
+bucket is timed once in every variant, and each round begins with another variant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from warmup.bench.compare.comparison import FEWEST_ROUNDS, Comparison, How, Origin, parse_variants
+from warmup.bench.compare.race import SILENT, Observer, Race
+from warmup.buckets.bucket import parse_buckets, parse_inputs
+from warmup.core.errors import SettingsError
+from warmup.core.method import L2, Launch
+from warmup.core.runtime import Runtime, compare_runtimes
+from warmup.core.version import __version__
+from warmup.models.padding.prepare import paddings
+from warmup.table.codec import digest_of
+from warmup.table.store import Found, discover, find, write
+
+DEFAULT_ROUNDS: Final = 30
+DEFAULT_TIMEOUT_S: Final = 1800.0
+_SEED: Final = 0
+
+
+def compare(
+    model: str,
+    *,
+    seqlens: str | Sequence[int] | None = None,
+    dims: str | Sequence[str] | None = None,
+    inputs: Sequence[str] = (),
+    device: str = "auto",
+    dtype: str | None = None,
+    table: str | os.PathLike[str] | None = None,
+    variants: str | None = None,
+    also: Sequence[str] = (),
+    rounds: int = DEFAULT_ROUNDS,
+    launch: str = Launch.EAGER,
+    l2: str = L2.WARM,
+    out: str | os.PathLike[str] | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    observer: Observer | None = None,
+) -> Comparison:
+    """Return how *model* starts and runs in every bucket, in each of *variants* and *also*.
+
+    Arguments are spelled as on the command line. Without *variants* all are compared, the one with
+    padded weights only where the table pads any on this device. Eager is always among them, as what
+    the outputs of the others must agree with, and default, as what speed-ups are over. A variant
+    that fails, dies, or does not answer within *timeout_s* is told as failed, and the others go on.
+    The folder *out*, made where there is none, gets the log of each process.
+
+    Raises:
+        SettingsError, ModelError: the arguments or the model cannot be used, eager mode included;
+            a variant is to have padded weights, and the table pads none here.
+        TableError: a variant serves from a table, and it is missing or damaged.
+        AdapterError: this torch is not supported.
+    """
+    buckets = parse_buckets(seqlens, dims)
+    parse_inputs(inputs)
+    chosen = parse_variants(variants, also, model)
+    if rounds < FEWEST_ROUNDS:
+        raise SettingsError(
+            f"--rounds {rounds} is too few for an interval of 95 %", f"give {FEWEST_ROUNDS} or more"
+        )
+    if launch not in set(Launch):
+        raise SettingsError(f"--launch {launch!r}", f"use one of {', '.join(Launch)}")
+    if l2 not in set(L2):
+        raise SettingsError(f"--l2 {l2!r}", f"use one of {', '.join(L2)}")
+    needs_table = any(one.how.is_served for one in chosen)
+    named = table if table is not None else os.environ.get("WARMUP_TABLE")
+    found = find(named, {}) if needs_table and named else None
+    runtime, device = _describe(device, dtype, Launch(launch))
+    if needs_table and found is None:
+        found = discover(runtime)
+    if found is not None:
+        pads = _pads(found, runtime)
+        chosen = parse_variants(variants, also, model, pads=pads)
+        padded = [one.name for one in chosen if one.how is How.TABLE_PADDED]
+        if padded and not pads:
+            raise SettingsError(
+                f"{', '.join(padded)}: {found.origin} pads no weights on this device",
+                "build it with --pad-weights, or leave that variant out",
+            )
+    with _folders(out) as (scratch, logs):
+        copy = None
+        if found is not None:
+            copy = scratch / "table.json"
+            write(copy, found.table)
+        case = {
+            "table": None if copy is None else str(copy),
+            "buckets": [bucket.sizes for bucket in buckets],
+            "inputs": tuple(inputs),
+            "device": device,
+            "dtype": dtype,
+            "seed": _SEED,
+        }
+        keeps_logs = out is not None
+        with contextlib.ExitStack() as processes:
+            race = Race(scratch, logs, case, timeout_s, observer or SILENT, processes)
+            for variant in chosen:
+                race.start(variant)
+            race.prepare(launch, l2)
+            race.run(rounds, len(buckets))
+        return Comparison(
+            origin=Origin(
+                model=model,
+                inputs=tuple(inputs),
+                device=device,
+                dtype=race.dtype,
+                launch=Launch(launch),
+                l2=L2(l2),
+                rounds=rounds,
+                seed=_SEED,
+                created=_now(),
+                warmup=__version__,
+                runtime=runtime,
+                table=None if found is None else found.origin,
+                digest=None if found is None else digest_of(found.table),
+            ),
+            buckets=buckets,
+            results=tuple(entrant.result(keeps_logs) for entrant in race.entrants),
+            demands=tuple(race.demands),
+            peaks=race.peaks,
+            remarks=(*_remarks(found, runtime), *race.remarks),
+        )
+
+
+def _describe(device: str, dtype: str | None, launch: Launch) -> tuple[Runtime, str]:
+    """Return this machine, and the device as torch spells it."""
+    from warmup.inductor import connect
+    from warmup.inductor.machine import check_compiler, resolve_device
+    from warmup.models.loading import parse_dtype
+
+    inductor = connect()
+    resolved = resolve_device(device)
+    check_compiler(resolved)
+    if dtype is not None:
+        parse_dtype(dtype, "--dtype")
+    if launch is Launch.CUDAGRAPH and resolved.type == "cpu":
+        raise SettingsError("--launch cudagraph needs a GPU", "use --launch eager on the CPU")
+    return inductor.runtime(str(resolved)), str(resolved)
+
+
+def _pads(found: Found, here: Runtime) -> bool:
+    return bool(paddings(found.table, compare_runtimes(found.table.provenance.runtime, here)))
+
+
+def _remarks(found: Found | None, here: Runtime) -> Iterator[str]:
+    if found is None:
+        return
+    yield from found.remarks
+    for mismatch in compare_runtimes(found.table.provenance.runtime, here):
+        yield f"{mismatch}{': every row is a miss' if mismatch.is_hard else ''}"
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).replace(microsecond=0).isoformat().replace("+00:00", "Z")
+
+
+@contextlib.contextmanager
+def _folders(out: str | os.PathLike[str] | None) -> Iterator[tuple[Path, Path]]:
+    """Yield a folder that is removed afterwards, and the one for logs."""
+    with tempfile.TemporaryDirectory(prefix="warmup-", ignore_cleanup_errors=True) as name:
+        logs = Path(name) if out is None else Path(out)
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(f"--out {out}: {error.strerror}", "name a folder") from error
+        yield Path(name), logs

@@ -1,0 +1,268 @@
+"""One variant, in a process of its own: ``python -m warmup.bench.compare.contender FD``.
+
+It makes the first output of every bucket, then answers requests to check and to time it, as
+`warmup.bench.compare.remote` brings them. `warmup.bench.compare.compare` is the other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from warmup.bench.compare.comparison import FirstOutput, How
+from warmup.bench.compare.copies import Copies, copy_operands
+from warmup.bench.compare.remote import Answer, serve
+from warmup.bench.compare.tensors import check_shapes, digest_of, tensors_in
+from warmup.bench.compare.watch import Watch, watching
+from warmup.buckets.bucket import Bucket, parse_inputs
+from warmup.core.method import L2, Launch
+from warmup.measuring.clock import Batch, batch_of, wall_us
+from warmup.models.loading import Inputs, load_model, make_inputs, parse_dtype
+
+Call = Callable[..., Any]
+
+_MODES: Final = {How.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
+_LIMIT_PER_BUCKET: Final = 8  # graphs of one function, as torch allows without buckets
+_KIB: Final = 1024
+_OUTPUTS: Final = "output-{}.pt"
+_LONELY: Final = "no room for copies of its weights and inputs: each call is timed alone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a contender is to start, in words that travel as JSON.
+
+    ``spawned`` is when its process was started, by the clock of `time.monotonic`.
+    """
+
+    model: str
+    how: str
+    table: str | None
+    buckets: Sequence[Sequence[tuple[str, int]]]
+    inputs: Sequence[str]
+    device: str
+    dtype: str | None
+    seed: int
+    spawned: float
+
+
+class Contender:
+    """One model, compiled in one way, and its calls by bucket."""
+
+    def __init__(self) -> None:
+        self._open = contextlib.ExitStack()  # as long as the process
+        self._device = torch.device("cpu")
+        self._module: torch.nn.Module | None = None
+        self._served: Call | None = None
+        self._inputs: list[Inputs] = []
+        self._batches: list[Batch] = []
+
+    def start(self, **case: Any) -> Answer:
+        """Load, compile and call the model once in every bucket; answer with a `Start`, remarks."""
+        given = Case(**case)
+        self._device = torch.device(given.device)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        self._load(given)
+        assert self._module is not None
+        how = How(given.how)
+        padded = self._module if how is How.TABLE_PADDED else None
+        watch = self._open.enter_context(watching(how, given.table, given.device, padded))
+        self._served = self._compiled(how)
+        outputs = [self._first_output(i, given.spawned, watch) for i in range(len(self._inputs))]
+        return {
+            "outputs": [asdict(output) for output in outputs],
+            "sites": watch.sites(),
+            "miss_reasons": watch.miss_reasons(),
+            "remarks": watch.remarks(),
+        }
+
+    def demand(self) -> Answer:
+        """Answer with the `Demand` of every bucket, the dtype, and what could not be counted."""
+        from warmup.bench.compare.demand import demand_of
+
+        assert self._module is not None
+        remarks: dict[str, None] = {}  # each bucket has the same, which is told once
+        demands = []
+        for made in self._inputs:
+            demand, uncounted = demand_of(self._module, made.args, made.kwargs)
+            demands.append(asdict(demand))
+            remarks |= dict.fromkeys(uncounted)
+        return {"demands": demands, "dtype": self._dtype(), "remarks": list(remarks)}
+
+    def peaks(self) -> Answer:
+        """Answer with the `Peaks` of the device, none of a CPU, or why they are not known."""
+        from warmup.measuring.device_peaks import measured_peaks
+
+        try:
+            found = measured_peaks(self._device)
+        except RuntimeError as error:  # torch's own, for want of memory for example
+            return {"peaks": None, "remarks": [f"the peaks are not known: {error}"]}
+        if found is None:
+            return {"peaks": None, "remarks": []}
+        torch.cuda.empty_cache()
+        return {"peaks": {**asdict(found), "tflops": dict(found.tflops)}, "remarks": []}
+
+    def keep_outputs(self, folder: str) -> Answer:
+        """Write the outputs of every bucket to *folder*, for the others to be compared with."""
+        for number in range(len(self._inputs)):
+            torch.save(self._outputs(number), Path(folder) / _OUTPUTS.format(number))
+        return {}
+
+    def agree(self, folder: str) -> Answer:
+        """Answer with the error and its limit against the outputs in *folder*, by bucket.
+
+        With them go digests of the weights and of the inputs.
+        """
+        from warmup.models.outputs import worst_error
+        from warmup.table.policy import TOLERANCE
+
+        errors = []
+        for number in range(len(self._inputs)):
+            expected = torch.load(
+                Path(folder) / _OUTPUTS.format(number), map_location=self._device, weights_only=True
+            )
+            found = self._outputs(number)
+            check_shapes(expected, found)
+            errors.append(worst_error(expected, found, TOLERANCE))
+        assert self._module is not None
+        weights = digest_of(dict(self._module.named_parameters()))
+        inputs = digest_of([(made.args, made.kwargs) for made in self._inputs])
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return {"errors": errors, "weights": weights, "inputs": inputs}
+
+    def room(self) -> Answer:
+        """Answer with the bytes that all contenders on this device may take for copies."""
+        if self._device.type == "cpu":  # whose kernels may have packed the weights away
+            return {"bytes": 0}
+        return {"bytes": torch.cuda.mem_get_info(self._device)[0] // 2}
+
+    def prepare(self, launch: str, l2: str, room: int) -> Answer:
+        """Make every bucket ready to be timed, with *room* bytes of copies where the L2 is cold.
+
+        Answer with what is to be told of it.
+        """
+        assert self._module is not None
+        is_cold = l2 == L2.COLD
+        copies = copy_operands(self._module, self._inputs, room) if is_cold else None
+        for number in range(len(self._inputs)):
+            call = self._numbered(number, copies)
+            sets = 1 if copies is None else len(copies)
+            self._batches.append(batch_of(call, self._device, Launch(launch), L2(l2), sets))
+        lonely = copies is not None and len(copies) == 1 and self._device.type != "cpu"
+        return {"remarks": [_LONELY] if lonely else []}
+
+    def time(self, bucket: int) -> Answer:
+        """Answer with the device time of a call, and the host's of one that is waited for."""
+        batch = self._batches[bucket]
+        batch.time()  # the device has just worked for another process
+        device_us = batch.time()
+        wall = wall_us(self._numbered(bucket), self._device, 1)[1]
+        return {"device_us": round(device_us, 3), "wall_us": round(wall, 3)}
+
+    def _load(self, case: Case) -> None:
+        dtype = parse_dtype(case.dtype, "--dtype") if case.dtype is not None else None
+        torch.manual_seed(case.seed)
+        model = load_model(case.model)
+        self._module = model.module.to(device=self._device, dtype=dtype)
+        specs = parse_inputs(case.inputs)
+        for sizes in case.buckets:
+            bucket = Bucket(tuple((name, size) for name, size in sizes))
+            torch.manual_seed(case.seed)
+            self._inputs.append(make_inputs(model, specs, bucket, self._device, dtype))
+
+    def _dtype(self) -> str:
+        """Return the dtype of the weights, else of the inputs, or how products are computed."""
+        from warmup.inductor.dtypes import dtype_name
+
+        assert self._module is not None
+        given = tensors_in([(one.args, one.kwargs) for one in self._inputs])
+        tensors = itertools.chain(self._module.parameters(), given)
+        floats = (one.dtype for one in tensors if one.is_floating_point())
+        name = dtype_name(next(floats, torch.float32))
+        is_tf32 = self._device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
+        return "tf32" if name == "f32" and is_tf32 else name
+
+    def _compiled(self, how: How) -> Call:
+        assert self._module is not None
+        if how is How.EAGER:
+            return self._module
+        from warmup.inductor.adapter import compile_model
+
+        # A bucket is a graph; past its limit torch would run the model uncompiled, and only warn.
+        torch.compiler.config.recompile_limit = _LIMIT_PER_BUCKET * len(self._inputs)
+        torch.compiler.config.fail_on_recompile_limit_hit = True
+        return compile_model(self._module, _MODES.get(how))
+
+    def _first_output(self, number: int, spawned: float, watch: Watch) -> FirstOutput:
+        before, begun = watch.counts(), time.monotonic()
+        self._call(self._inputs[number])
+        self._synchronize()
+        done = time.monotonic()
+        after = watch.counts()
+        benchmarks, hits, misses = (
+            None if a is None or b is None else a - b for a, b in zip(after, before, strict=True)
+        )
+        return FirstOutput(
+            process_seconds=round(done - spawned, 3),
+            call_seconds=round(done - begun, 3),
+            benchmarks=benchmarks or 0,
+            hits=hits,
+            misses=misses,
+            peak_bytes=self._peak_bytes(),
+        )
+
+    def _call(self, made: Inputs) -> Any:
+        assert self._served is not None
+        return self._served(*made.args, **made.kwargs)
+
+    def _numbered(self, bucket: int, copies: Copies | None = None) -> Callable[[int], object]:
+        def numbered(number: int) -> object:
+            own = self._inputs[bucket]
+            return self._call(own if copies is None else copies.take(bucket, number))
+
+        return numbered
+
+    def _outputs(self, number: int) -> list[torch.Tensor]:
+        return tensors_in(self._call(self._inputs[number]))
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _peak_bytes(self) -> int:
+        if self._device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self._device))
+        import resource
+
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return resident if sys.platform == "darwin" else resident * _KIB
+
+
+def _main(answers: int) -> None:
+    contender = Contender()
+    requests = (
+        contender.start,
+        contender.demand,
+        contender.peaks,
+        contender.keep_outputs,
+        contender.agree,
+        contender.room,
+        contender.prepare,
+        contender.time,
+    )
+    with torch.no_grad():
+        serve({handler.__name__: handler for handler in requests}, answers)
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]))

@@ -1,0 +1,92 @@
+"""Requests to a contender's process, and its answers, one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Self
+
+from warmup.core.child_process import Child, LostError, end_with_parent
+from warmup.core.errors import warmup_error_in
+
+_LONGEST: Final = 300
+
+Answer = Mapping[str, Any]
+
+
+class Remote:
+    """A child that runs ``python -m MODULE FD`` and prints into *log*, a file that it replaces.
+
+    Close it, or use it as a context manager, to end it.
+    """
+
+    def __init__(self, module: str, log: Path, environment: Mapping[str, str]) -> None:
+        with log.open("w+b") as file:
+            self._child = Child([sys.executable, "-m", module], environment, file)
+
+    def ask(self, request: Mapping[str, Any], timeout_s: float) -> Answer:
+        """Return what the child answers to *request*.
+
+        Raises:
+            LostError: it says that it failed, it ended, or *timeout_s* passed; ask no more.
+        """
+        self._child.send(request)
+        answer = self._child.receive(timeout_s)
+        if "failed" in answer:
+            raise LostError(str(answer["failed"]))
+        return answer
+
+    def close(self) -> None:
+        """End the child and what it started, at once; closing twice is fine."""
+        self._child.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def serve(handlers: Mapping[str, Callable[..., Answer]], answers: int) -> None:
+    """Answer requests on standard input with *handlers*, until it is closed; the child's side.
+
+    A request ``{"do": NAME, ...}`` is a call of the handler of that name with the rest as
+    arguments. What it raises is answered as ``{"failed": REASON}`` and told in full on stderr.
+    """
+    end_with_parent()
+    inherited = False  # else a process started here would keep the pipe open
+    os.set_inheritable(answers, inherited)
+    with _commands() as commands, os.fdopen(answers, "wb") as out:
+        for line in commands:
+            request = json.loads(line)
+            answer = _answer(handlers[request.pop("do")], request)
+            out.write(json.dumps(answer).encode() + b"\n")
+            out.flush()
+
+
+def _answer(handler: Callable[..., Answer], arguments: Mapping[str, Any]) -> Answer:
+    try:
+        return handler(**arguments)
+    except Exception as error:  # noqa: BLE001  the user's model may raise anything
+        traceback.print_exc()
+        own = warmup_error_in(error)
+        said = str(own) if own is not None else f"{type(error).__name__}: {error}"
+        return {"failed": " ".join(said.split())[:_LONGEST]}
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _commands() -> Iterator[BinaryIO]:
+    """Take standard input from the user's code, which would read requests there."""
+    mine = os.dup(0)
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    with os.fdopen(mine, "rb") as commands:
+        yield commands

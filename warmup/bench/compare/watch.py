@@ -1,0 +1,72 @@
+"""What inductor measures and asks while a contender starts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from warmup.bench.compare.comparison import How
+
+if TYPE_CHECKING:
+    from warmup.inductor.adapter import Inductor
+    from warmup.serving.install import Handle
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What inductor measured and asked so far."""
+
+    counted: Counter[str]
+    handle: Handle | None
+
+    def counts(self) -> tuple[int, int | None, int | None]:
+        """Return benchmarks, hits and misses; the latter two are None without a table."""
+        if self.handle is None:
+            return sum(self.counted.values()), None, None
+        report = self.handle.report()
+        return (
+            sum(report.uncovered.values()),
+            sum(report.hits.values()),
+            sum(report.misses.values()),
+        )
+
+    def sites(self) -> dict[str, int]:
+        """Return benchmarks by site."""
+        return dict(self.counted if self.handle is None else self.handle.report().uncovered)
+
+    def miss_reasons(self) -> dict[str, int]:
+        """Return misses by reason."""
+        return {} if self.handle is None else dict(self.handle.report().miss_reasons)
+
+    def remarks(self) -> list[str]:
+        """Return what was padded, where weights were to be."""
+        prepared = None if self.handle is None else self.handle.prepared
+        return [] if prepared is None else [prepared.summary]
+
+
+@contextlib.contextmanager
+def watching(
+    how: How, table: str | None, device: str, padded: torch.nn.Module | None
+) -> Iterator[Watch]:
+    """Count benchmarks until the exit; where *how* serves from *table*, have it installed.
+
+    The weights of *padded* are padded where the table says so.
+    """
+    if how is How.EAGER:
+        yield Watch(Counter(), None)
+    elif how.is_served:
+        from warmup.serving.install import install
+
+        with install(table, device=device, model=padded) as handle:
+            yield Watch(Counter(), handle)
+    else:
+        from warmup.inductor import connect
+
+        inductor: Inductor = connect()
+        with inductor.count_benchmarks() as counted:
+            yield Watch(counted, None)

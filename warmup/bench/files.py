@@ -1,0 +1,27 @@
+"""Where a benchmark's document goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from warmup.core.errors import SettingsError
+from warmup.core.files import replace_text
+
+
+def write_json(content: Mapping[str, Any], path: Path) -> Path:
+    """Write *content* to *path*, whose folder is made where there is none; return *path*.
+
+    Raises:
+        SettingsError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
+    except OSError as error:
+        raise SettingsError(
+            f"--out {path}: {error.strerror}", "name a folder that can be written"
+        ) from error
+    return path

@@ -1,0 +1,52 @@
+"""One matrix product: as a function, as a model to build a table for, and its operands."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from warmup.bench.matmul.shapes import Shape
+from warmup.core.method import Method
+from warmup.core.rows import Family, Winner
+from warmup.core.trial import TensorSpec, Trial, ViewSpec
+
+TARGET = f"{__name__}:Product"  # what `warmup.build` is given as its model
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return *a* times *b*."""
+    return a @ b
+
+
+class Product(nn.Module):
+    """`product` as a model; it has no parameters."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """Return *a* times *b*."""
+        return product(a, b)
+
+
+def example_inputs(m: int, k: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return an M x K and a K x N matrix, both row-major, of random values."""
+    return torch.randn(m, k), torch.randn(k, n)
+
+
+def trial_of(shape: Shape, dtype: torch.dtype, device: torch.device, method: Method) -> Trial:
+    """Return the product of *shape* as a trial without candidates: operands and reference."""
+    name = str(dtype).removeprefix("torch.")
+
+    def matrix(rows: int, cols: int) -> TensorSpec:
+        return TensorSpec((rows, cols), (cols, 1), 0, name)
+
+    operands = matrix(shape.m, shape.k), matrix(shape.k, shape.n)
+    return Trial(
+        key=str(shape),
+        op="mm",
+        device=str(device),
+        operands=operands,
+        views=tuple(ViewSpec(i, one.sizes, one.strides, 0) for i, one in enumerate(operands)),
+        out=matrix(shape.m, shape.n),
+        candidates=(),
+        library=Winner(Family.EXTERN, "aten::mm"),
+        method=method,
+    )

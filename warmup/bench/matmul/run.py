@@ -1,0 +1,166 @@
+"""`bench mm`: five ways to multiply two matrices, side by side on this device."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from warmup.bench.matmul.product import TARGET
+from warmup.bench.matmul.report import ITEM_BYTES, MmReport, ShapeResult
+from warmup.bench.matmul.shapes import CLASSIC, Shape, parse_shapes
+from warmup.bench.matmul.timing import Setup, time_columns
+from warmup.bench.provenance import provenance
+from warmup.bench.reasons import reason_of
+from warmup.core.errors import SettingsError, WarmupError
+from warmup.core.method import L2, Launch, Method
+from warmup.inductor import connect
+from warmup.inductor.machine import check_compiler, resolve_device
+from warmup.measuring.device_peaks import measured_peaks
+from warmup.table import Table
+from warmup.table.codec import digest_of
+from warmup.table.store import read
+from warmup.tuning.build import build
+
+ROUNDS: Final = 50
+TABLE_FILE: Final = "bench-mm-table.json"
+
+Say = Callable[[str], None]
+Keep = Callable[[MmReport], None]
+
+
+def bench_mm(
+    *,
+    shapes: str | None = None,
+    dtype: str = "f16",
+    launch: str = Launch.CUDAGRAPH,
+    l2: str = L2.COLD,
+    rounds: int = ROUNDS,
+    out: Path | None = None,
+    table: Path | None = None,
+    device: str = "auto",
+    say: Say = lambda _line: None,
+    keep: Keep = lambda _report: None,
+) -> MmReport:
+    """Time every column at every shape, each checked against a reference of higher precision.
+
+    Arguments are spelled as on the command line. Without *table* one is built for these shapes,
+    measured the same way, in the folder *out* if that is given, where a table that exists is
+    completed. Device times are taken in turn, *rounds* of each column; after them total times,
+    calls launched one by one. A column that fails, or is wrong, is left out of that shape with its
+    reason. *say* is told how far it is, and after each shape *keep* gets what there is. On a CPU
+    calls are launched one by one and find their operands in the cache, as in a build.
+
+    Raises:
+        SettingsError: an argument cannot be used, or the operands of a shape cannot be made.
+        TableError: *table* cannot be read.
+        AdapterError: this torch is not supported.
+    """
+    wanted = parse_shapes(shapes) if shapes is not None else CLASSIC
+    if dtype not in ITEM_BYTES:
+        raise SettingsError(f"--dtype {dtype!r}", f"use one of {', '.join(ITEM_BYTES)}")
+    if rounds < 1:
+        raise SettingsError(f"--rounds {rounds}", "give at least 1")
+    connect()
+    place = resolve_device(device)
+    check_compiler(place)
+    setup = Setup(place, dtype, _method(launch, l2, place), rounds)
+    given = read(table) if table is not None else None
+    with _folder(out) as folder, _on(place):
+        source = _Source(setup, given, folder / TABLE_FILE)
+        peaks = measured_peaks(place)
+        results: list[ShapeResult] = []
+
+        def report() -> MmReport:
+            return MmReport(
+                provenance=provenance(place),
+                device_type=place.type,
+                dtype=dtype,
+                launch=setup.method.launch,
+                l2=setup.method.l2,
+                rounds=rounds,
+                near_tie=setup.method.near_tie,
+                peaks=peaks,
+                table=None if source.table is None else digest_of(source.table),
+                shapes=tuple(results),
+            )
+
+        if given is None:
+            say(f"building the table for {len(wanted)} shapes")
+            source.build(wanted)
+        for i, shape in enumerate(wanted):
+            say(f"{i + 1}/{len(wanted)} {shape}: compiling and timing")
+            results.append(time_columns(shape, setup, source.table, source.missing))
+            keep(report())
+            if place.type == "cuda":
+                torch.cuda.empty_cache()
+    return report()
+
+
+@dataclass
+class _Source:
+    """Where the table comes from: ``table`` was given, or it is built at *path*.
+
+    ``missing`` says why it could not be built to the end; what was finished is in it.
+    """
+
+    setup: Setup
+    table: Table | None
+    path: Path
+    missing: str = ""
+
+    def build(self, shapes: Sequence[Shape]) -> None:
+        """Build the rows of *shapes* into the table."""
+        try:
+            self.table = build(
+                TARGET,
+                dims=[shape.dims for shape in shapes],
+                dtype=self.setup.dtype,
+                device=str(self.setup.device),
+                launch=self.setup.method.launch,
+                l2=self.setup.method.l2,
+                out=self.path,
+            ).table
+        except WarmupError as error:
+            self.missing = reason_of(error)
+            self.table = read(self.path) if self.path.exists() else None
+
+
+def _method(launch: str, l2: str, device: torch.device) -> Method:
+    if launch not in set(Launch):
+        raise SettingsError(f"--launch {launch!r}", f"use one of {', '.join(Launch)}")
+    if l2 not in set(L2):
+        raise SettingsError(f"--l2 {l2!r}", f"use one of {', '.join(L2)}")
+    if device.type == "cpu":
+        return Method(launch=Launch.EAGER, l2=L2.WARM)
+    return Method(launch=Launch(launch), l2=L2(l2))
+
+
+@contextlib.contextmanager
+def _folder(out: Path | None) -> Iterator[Path]:
+    """Yield *out*, made where there is none, or a temporary folder.
+
+    Raises:
+        SettingsError: it cannot be made.
+    """
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="warmup-bench-") as temporary:
+            yield Path(temporary)
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"--out {out}: {error.strerror}", "name a folder that can be written"
+        ) from error
+    yield out
+
+
+def _on(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Make *device* the current one: Triton launches there."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

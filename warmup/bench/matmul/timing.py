@@ -1,0 +1,134 @@
+"""One shape of a benchmark of products: every column made, checked, and timed in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from warmup.bench.matmul.columns import Column, Operands, make_column
+from warmup.bench.matmul.product import trial_of
+from warmup.bench.matmul.report import COLUMNS, TABLE, ShapeResult, Timed
+from warmup.bench.matmul.shapes import Shape
+from warmup.bench.reasons import reason_of
+from warmup.core.errors import OutputMismatchError, SettingsError
+from warmup.core.method import L2, Method
+from warmup.inductor.adapter import empty_caches
+from warmup.measuring.clock import Batch, Call, batch_of, wall_us
+from warmup.measuring.operands import MOST_SETS, OperandSets, poison_of
+from warmup.measuring.reference import judge_output, reference_of
+from warmup.measuring.rounds import run_rounds
+from warmup.models.loading import parse_dtype
+from warmup.table import Table
+from warmup.table.policy import TOLERANCE
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How every shape is timed: where, with operands of which dtype, and how often."""
+
+    device: torch.device
+    dtype: str
+    method: Method
+    rounds: int
+
+
+def time_columns(shape: Shape, setup: Setup, table: Table | None, missing: str) -> ShapeResult:
+    """Return the times of every column at *shape*, or why a column has none.
+
+    Every column compiles from empty caches, its own table column from *table*; *missing* says why
+    there is none. Device times are taken in turn, then total times.
+
+    Raises:
+        SettingsError: the operands cannot be made.
+    """
+    pairs, reference = _operands(shape, setup)
+    ready: dict[str, _Contender] = {}
+    dropped: dict[str, str] = {}
+    with torch.no_grad(), empty_caches():
+        for name in COLUMNS:
+            try:
+                column = make_column(name, Operands(*pairs[0], table, missing))
+                ready[name] = _prepare(column, pairs, reference, setup)
+            except Exception as error:  # noqa: BLE001  whatever a column raises costs that column
+                dropped[name] = reason_of(error)
+        times = run_rounds({name: one.batch for name, one in ready.items()}, setup.rounds)
+        walls: Mapping[str, Batch] = {name: one.wall for name, one in ready.items()}
+        totals = run_rounds(walls, setup.rounds)
+    timed = {
+        name: Timed(
+            device=times[name], total=totals[name], error=one.error, kernel=one.column.kernel
+        )
+        for name, one in ready.items()
+    }
+    hits = ready[TABLE].column.hits if TABLE in ready else None
+    return ShapeResult(shape=shape, timed=timed, dropped=dropped, hits=hits)
+
+
+@dataclass
+class _Wall:
+    """Calls that are launched one by one and timed by the host's clock; a `Batch`."""
+
+    call: Call
+    device: torch.device
+    calls: int
+
+    def time(self) -> float:
+        return wall_us(self.call, self.device, self.calls)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Contender:
+    """One column, checked and ready to be timed."""
+
+    column: Column
+    error: float
+    batch: Batch
+    wall: _Wall
+
+
+def _operands(shape: Shape, setup: Setup) -> tuple[list[Pair], torch.Tensor]:
+    """Return operand sets for *shape*, one when the L2 is to be warm, and what the first gives."""
+    trial = trial_of(shape, parse_dtype(setup.dtype, "--dtype"), setup.device, setup.method)
+    most = 1 if setup.method.l2 is L2.WARM else MOST_SETS
+    try:
+        sets = OperandSets(trial, setup.device, trial.seed, most)
+        pairs = [(a, b) for a, b in map(sets.views, range(sets.count))]
+        reference = reference_of(trial, pairs[0])
+    except RuntimeError as error:  # out of memory, which is a class of its own on a GPU only
+        raise SettingsError(
+            f"--shapes {shape}: its operands cannot be made ({reason_of(error)})",
+            "give smaller ones",
+        ) from error
+    assert reference is not None
+    return pairs, reference
+
+
+def _prepare(
+    column: Column, pairs: Sequence[Pair], reference: torch.Tensor, setup: Setup
+) -> _Contender:
+    """Return *column* ready to be timed.
+
+    Raises:
+        OutputMismatchError: what it computes is wrong.
+        Exception: whatever it raises.
+    """
+    multiply, count, method = column.multiply, len(pairs), setup.method
+    # The allocator hands the column this memory for its output: what is not written shows.
+    dtype = pairs[0][0].dtype
+    torch.full(reference.shape, poison_of(dtype), dtype=dtype, device=setup.device)
+    found = multiply(*pairs[0])
+    _, rejection, said = judge_output(found, reference, TOLERANCE[setup.dtype])
+    if rejection is not None:
+        raise OutputMismatchError(f"its output is {rejection}: {said}")
+    distance = (found.to(reference.dtype) - reference).norm() / reference.norm()
+
+    def call(number: int) -> torch.Tensor:
+        return multiply(*pairs[number % count])
+
+    batch = batch_of(call, setup.device, method.launch, method.l2, count)
+    batch.time()
+    return _Contender(column, distance.item(), batch, _Wall(call, setup.device, batch.calls))

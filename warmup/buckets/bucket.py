@@ -1,0 +1,229 @@
+"""Buckets: the sizes a table is built for, and the inputs made from them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from warmup.core.errors import SettingsError
+
+MAX_BUCKETS = 4096
+MAX_SIZE = 2**31 - 1
+_MAX_DIGITS = 10
+_SHOWN_SIZES = 5
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_INPUT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=\[(?P<dims>[^\]]*)\](?::(?P<dtype>\w+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One combination of dim sizes: ``(("batch", 1), ("seqlen", 560))``.
+
+    ``lows`` has the smallest size of each dim that serves smaller ones too, from there on.
+    """
+
+    sizes: tuple[tuple[str, int], ...]
+    lows: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        lows = dict(self.lows)
+        return ",".join(
+            f"{name}={lows[name]}..{size}" if name in lows else f"{name}={size}"
+            for name, size in self.sizes
+        )
+
+    def size_of(self, name: str) -> int | None:
+        """Return the size bound to the dim *name*, or None when nothing binds it."""
+        return dict(self.sizes).get(name)
+
+    def at(self, sizes: Mapping[str, int]) -> Bucket:
+        """Return the bucket of exactly these *sizes*, and of its own for dims that have none."""
+        return Bucket(tuple((name, sizes.get(name, size)) for name, size in self.sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One model input: the forward argument it feeds, its dims (names or sizes) and its dtype."""
+
+    name: str
+    dims: tuple[str | int, ...]
+    dtype: str | None
+
+    def shape(self, bucket: Bucket) -> tuple[int, ...]:
+        """Return the concrete shape of this input in *bucket*.
+
+        Raises:
+            SettingsError: a named dim is bound by nothing.
+        """
+        shape: list[int] = []
+        for dim in self.dims:
+            size = dim if isinstance(dim, int) else bucket.size_of(dim)
+            if size is None:
+                raise SettingsError(
+                    f"--input {self.name}: nothing binds the dim {dim!r}",
+                    f'bind it with --dims "{dim}=1,8" or --seqlens (which binds seqlen)',
+                )
+            shape.append(size)
+        return tuple(shape)
+
+
+def parse_sizes(text: str, source: str) -> tuple[int, ...]:
+    """Return the sizes in ``"560,1024"``, ranges written out, in the order given.
+
+    ``4..8192`` is 4 and each size twice the one before; ``128..4096:128`` goes in steps of 128.
+    The last size of a range is its end, whether or not a step or a doubling meets it.
+
+    Raises:
+        SettingsError: not positive integers, a range whose start is above its end, a size given
+            twice, or more than `MAX_BUCKETS` sizes; *source* names the flag.
+    """
+    sizes: list[int] = []
+    for word in text.split(","):
+        span = _span(word.strip(), source)
+        _check_count(len(sizes) + len(span))
+        sizes += span
+    repeated = sorted(size for size, times in Counter(sizes).items() if times > 1)
+    if repeated:
+        shown = ", ".join(map(str, repeated[:_SHOWN_SIZES]))
+        more = f" and {len(repeated) - _SHOWN_SIZES} more" if repeated[_SHOWN_SIZES:] else ""
+        raise SettingsError(
+            f"{source}: {shown}{more} is given more than once",
+            "name each size once; a range has both its ends",
+        )
+    return tuple(sizes)
+
+
+def _span(word: str, source: str) -> Sequence[int]:
+    """Return the sizes of one word: a size, ``START..END`` or ``START..END:STEP``."""
+    first, is_range, rest = word.partition("..")
+    last, has_step, step = rest.partition(":")
+    if not is_range:
+        return (_checked_size(first, word, source),)
+    start, end = _checked_size(first, word, source), _checked_size(last, word, source)
+    if start > end:
+        raise SettingsError(
+            f"{source}: the range {word!r} starts above its end", "write its smaller size first"
+        )
+    if has_step:
+        below: Sequence[int] = range(start, end, _checked_size(step, word, source))
+        _check_count(len(below) + 1)
+    else:
+        doublings = (start << times for times in itertools.count())
+        below = tuple(itertools.takewhile(lambda size: size < end, doublings))
+    return (*below, end)
+
+
+def _checked_size(part: str, word: str, source: str) -> int:
+    size = _size(part.strip())
+    if size is None:
+        within = "" if part == word else f" in {word!r}"
+        raise SettingsError(
+            f"{source}: {part.strip()!r}{within} is not a positive integer",
+            "give sizes or ranges, such as 560,1024 or 4..8192 or 128..4096:128",
+        )
+    return size
+
+
+def parse_buckets(
+    seqlens: str | Sequence[int] | None, dims: str | Sequence[str] | None
+) -> tuple[Bucket, ...]:
+    """Return the product of all dims bound by ``--seqlens`` and ``--dims``, last dim fastest.
+
+    *seqlens* may be the sizes themselves. Of several *dims* the products follow each other, each
+    bucket once.
+
+    Raises:
+        SettingsError: neither is given, a dim is bound twice, or there are too many buckets.
+    """
+    if seqlens is not None and not isinstance(seqlens, str):
+        seqlens = ",".join(map(str, seqlens))
+    groups: Sequence[str | None] = [dims] if dims is None or isinstance(dims, str) else dims
+    products = (_product(seqlens, group) for group in groups or [None])
+    found = dict.fromkeys(bucket for product in products for bucket in product)
+    _check_count(len(found))
+    return tuple(found)
+
+
+def _product(seqlens: str | None, dims: str | None) -> tuple[Bucket, ...]:
+    bound: dict[str, tuple[int, ...]] = {}
+    for part in dims.split(";") if dims else []:
+        name, equals, sizes = part.partition("=")
+        if not equals or _NAME.fullmatch(name.strip()) is None:
+            raise SettingsError(
+                f"--dims: {part.strip()!r} does not bind a dim",
+                'write --dims "batch=1,8;seqlen=560,1024"',
+            )
+        if name.strip() in bound:
+            raise SettingsError(f"--dims: {name.strip()!r} is bound twice", "bind each dim once")
+        bound[name.strip()] = parse_sizes(sizes, f"--dims {name.strip()}")
+    if seqlens is not None:
+        if "seqlen" in bound:
+            raise SettingsError("seqlen is bound by --seqlens and by --dims", "use one of the two")
+        bound["seqlen"] = parse_sizes(seqlens, "--seqlens")
+    if not bound:
+        raise SettingsError("no bucket is given", "give --seqlens 560,1024,2048 or --dims")
+    _check_count(math.prod(map(len, bound.values())))
+    names = tuple(bound)
+    return tuple(
+        Bucket(tuple(zip(names, combination, strict=True)))
+        for combination in itertools.product(*bound.values())
+    )
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_BUCKETS:
+        raise SettingsError(
+            f"{count} buckets are more than {MAX_BUCKETS}", "tune fewer sizes at once"
+        )
+
+
+def spell_count(buckets: Sequence[Bucket]) -> str:
+    """Return how many *buckets* there are, of what, and the limit, for people.
+
+    Where they are a product it says of how many sizes: ``8 buckets (batch 2 x seqlen 4)``.
+    """
+    sizes: dict[str, set[int]] = {}
+    for bucket in buckets:
+        for name, size in bucket.sizes:
+            sizes.setdefault(name, set()).add(size)
+    is_product = len(sizes) > 1 and math.prod(map(len, sizes.values())) == len(buckets)
+    factors = " x ".join(f"{name} {len(of_dim)}" for name, of_dim in sizes.items())
+    count = "1 bucket" if len(buckets) == 1 else f"{len(buckets)} buckets"
+    return f"{count}{f' ({factors})' if is_product else ''}, of at most {MAX_BUCKETS}"
+
+
+def parse_inputs(texts: Sequence[str]) -> tuple[InputSpec, ...]:
+    """Return the inputs spelled ``hidden_states=[seqlen,3420]:bf16``.
+
+    Raises:
+        SettingsError: one is spelled otherwise, or two feed the same argument.
+    """
+    specs: list[InputSpec] = []
+    for text in texts:
+        match = _INPUT.fullmatch(text.strip())
+        dims = [dim.strip() for dim in match["dims"].split(",")] if match else []
+        if match is None or not all(
+            _NAME.fullmatch(dim) or _size(dim) is not None for dim in dims if dim or len(dims) > 1
+        ):
+            raise SettingsError(
+                f"--input: {text!r} is not NAME=[DIM,...]:DTYPE",
+                'write --input "hidden_states=[seqlen,3420]:bf16"',
+            )
+        if any(spec.name == match["name"] for spec in specs):
+            raise SettingsError(
+                f"--input: {match['name']!r} is given twice", "name each input once"
+            )
+        shape = tuple(_size(dim) or dim for dim in dims if dim)
+        specs.append(InputSpec(match["name"], shape, match["dtype"]))
+    return tuple(specs)
+
+
+def _size(word: str) -> int | None:
+    """Return the size that *word* spells, None when it spells none from 1 to 2**31 - 1."""
+    if not (word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS):
+        return None
+    return int(word) if 0 < int(word) <= MAX_SIZE else None

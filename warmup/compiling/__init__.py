@@ -1,1 +1,0 @@
-"""`warmup.compile`: one artifact for each bucket of a model's dynamic sizes. Floor 2."""

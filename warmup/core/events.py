@@ -1,0 +1,190 @@
+"""Audit events: what happened at serving, as plain records.
+
+Renaming an event or a field is a breaking change and bumps `EVENT_SCHEMA`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from warmup.core.errors import SettingsError
+
+EVENT_SCHEMA: Final = 1
+LOG_MARKER: Final = "warmup-event"
+logger = logging.getLogger("warmup")
+
+
+class EventName(StrEnum):
+    """Every event there is."""
+
+    INSTALLED = "table.installed"
+    HIT = "lookup.hit"
+    MISSED = "lookup.missed"
+    TUNED = "problem.tuned"
+    CACHED = "graph.cached"
+    UNCOVERED = "benchmark.uncovered"
+    OUTSIDE = "call.outside"
+    CONTRADICTED = "policy.contradicted"
+    OVERRULED = "policy.overruled"
+    SUMMARY = "run.summary"
+
+
+_WARNING_EVENTS: Final = frozenset({EventName.MISSED, EventName.CONTRADICTED})
+
+Scalar = str | int | float | bool | None
+FieldValue = Scalar | list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened. ``(run, pid, seq)`` identifies it across every sink."""
+
+    name: EventName
+    run: str
+    pid: int
+    seq: int
+    time: float
+    fields: Mapping[str, FieldValue]
+
+    def to_json(self) -> str:
+        """Return one line of JSON, ASCII only, without a newline."""
+        record: dict[str, FieldValue] = {
+            "event": self.name.value,
+            "schema": EVENT_SCHEMA,
+            "run": self.run,
+            "pid": self.pid,
+            "seq": self.seq,
+            "time": round(self.time, 6),
+            **self.fields,
+        }
+        return json.dumps(record, separators=(",", ":"))
+
+
+Sink = Callable[[Event], None]
+
+
+@dataclass
+class Emitter:
+    """Numbers events and hands each one to every sink, from any thread.
+
+    A sink that raises is logged once and detached; the others go on.
+    """
+
+    sinks: list[Sink]
+    common: Mapping[str, FieldValue] = field(default_factory=dict)
+    run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    _sequence: itertools.count[int] = field(default_factory=itertools.count)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def emit(self, name: EventName, **fields: FieldValue) -> Event:
+        """Deliver one event to every sink, and return it."""
+        with self._lock:
+            event = Event(
+                name,
+                self.run,
+                os.getpid(),
+                next(self._sequence),
+                time.time(),
+                {**self.common, **fields},
+            )
+            for sink in tuple(self.sinks):
+                try:
+                    sink(event)
+                except Exception as error:  # noqa: BLE001  a broken sink must not break serving
+                    self.sinks.remove(sink)
+                    logger.warning("audit sink %r failed and was detached: %s", sink, error)
+        return event
+
+
+def log_event(event: Event) -> None:
+    """Write *event* to the ``warmup`` logger as one greppable line."""
+    level = logging.WARNING if event.name in _WARNING_EVENTS else logging.INFO
+    logger.log(level, "%s %s", LOG_MARKER, event.to_json())
+
+
+@dataclass(slots=True)
+class JsonLinesSink:
+    """Appends each event to a file as one line; several processes may share the file.
+
+    Every line is one ``write`` to a descriptor opened with O_APPEND, which keeps lines whole.
+    """
+
+    path: Path
+    _descriptor: int = -1
+
+    def open(self) -> None:
+        """Open the file, creating it.
+
+        Raises:
+            SettingsError: it cannot be written.
+        """
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+        try:
+            self._descriptor = os.open(self.path, flags, 0o644)
+        except OSError as error:
+            raise SettingsError(
+                f"the audit log {self.path} cannot be written: {error.strerror}",
+                "name a writable file in WARMUP_AUDIT_LOG or audit_log",
+            ) from error
+
+    def __call__(self, event: Event) -> None:
+        """Append *event* as one line."""
+        os.write(self._descriptor, event.to_json().encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of one run, kept by a sink: what `report()` and the exit summary say."""
+
+    hits: Counter[str] = field(default_factory=Counter)
+    misses: Counter[str] = field(default_factory=Counter)
+    miss_reasons: Counter[str] = field(default_factory=Counter)
+    uncovered: Counter[str] = field(default_factory=Counter)
+    tuned: int = 0
+    cached_graphs: int = 0
+    cached_decisions: int = 0
+    cached_misses: int = 0
+    contradictions: int = 0
+
+    def __call__(self, event: Event) -> None:
+        """Count *event*."""
+        text = {name: str(value) for name, value in event.fields.items()}
+        if event.name is EventName.HIT:
+            self.hits[text["key"]] += 1
+        elif event.name is EventName.MISSED:
+            self.misses[text["key"]] += 1
+            self.miss_reasons[text["reason"]] += 1
+        elif event.name is EventName.UNCOVERED:
+            self.uncovered[text["site"]] += 1
+        elif event.name is EventName.TUNED:
+            self.tuned += 1
+        elif event.name is EventName.CACHED:
+            self.cached_graphs += 1
+            self.cached_decisions += int(text["decisions"])
+            self.cached_misses += int(text["misses"])
+        elif event.name is EventName.CONTRADICTED:
+            self.contradictions += 1
+
+
+def in_brackets(counts: Mapping[str, int]) -> str:
+    """Return *counts* as `` (miss 1, pad 2)``, by name; empty without any."""
+    text = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+    return f" ({text})" if text else ""

@@ -1,0 +1,43 @@
+"""What a device was measured to reach at most, and how close a time comes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+_PER_US_TO_TERA: Final = 1e-6
+_PER_US_TO_GIGA: Final = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """The largest rates seen on one device, when they were measured, and at which SM clock.
+
+    ``tflops`` is by the spelled dtype of the operands (``bf16``); ``gbps`` counts bytes read plus
+    bytes written. ``clock_mhz`` is None where it could not be read.
+    """
+
+    tflops: Mapping[str, float]
+    gbps: float
+    clock_mhz: int | None
+    measured: str
+
+
+def tflops_of(flops: int, time_us: float) -> float:
+    """Return the rate of *flops* operations in *time_us*, in TFLOP/s."""
+    return flops / time_us * _PER_US_TO_TERA
+
+
+def gbps_of(moved: int, time_us: float) -> float:
+    """Return the rate of *moved* bytes in *time_us*, in GB/s."""
+    return moved / time_us * _PER_US_TO_GIGA
+
+
+def share_of_peak(peaks: Peaks, dtype: str, flops: int | None, moved: int, time_us: float) -> float:
+    """Return the larger of the shares of both peaks; operations count where their peak is known."""
+    share = gbps_of(moved, time_us) / peaks.gbps
+    peak = peaks.tflops.get(dtype)
+    if flops and peak:
+        share = max(share, tflops_of(flops, time_us) / peak)
+    return share

@@ -1,0 +1,133 @@
+"""What a table was tuned on, and what runs now..
+
+Device identity is vendor, architecture, multiprocessor count, memory class and MIG profile (on CPU:
+model, ISA and threads); the marketing name of a GPU is advisory, and may be empty.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+# One card reports a little more or less with another driver or with ECC: an H100 79 or 80 GiB, an
+# A100 39 or 40. Sizes this close are one memory class.
+_MEMORY_CLASS_GIB: Final = 1
+# Below it inductor offers no GEMM template (is_big_gpu in torch/_inductor/utils.py, 2.11 to 2.15).
+_LEAST_SMS: Final = 68
+_CLOSED_GFX: Final = re.compile(r"gfx([1-8]|10)[0-9a-f]{2}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device. GPU fields are None on CPU, CPU fields are None on a GPU.
+
+    ``arch`` is ``sm_90`` or ``gfx942`` on a GPU and the instruction set on CPU; ``memory_gib`` is
+    the total device memory rounded to whole GiB.
+    """
+
+    type: str
+    vendor: str
+    name: str
+    arch: str
+    sm_count: int | None = None
+    memory_gib: int | None = None
+    mig: str | None = None
+    threads: int | None = None
+
+    @property
+    def slug(self) -> str:
+        """File-name form of the name, ``[a-z0-9.-]`` only: ``nvidia-h200``."""
+        words = re.sub(r"[^a-z0-9.]+", "-", self.name.lower()).strip("-.")
+        return words or f"{self.type}-{self.arch.lower().replace('_', '-')}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """A device and the software that drives it; versions are None where there is no such part."""
+
+    device: Device
+    torch: str
+    triton: str | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    cublas: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One field in which a table and this machine differ. Hard ones turn every row into a miss."""
+
+    field: str
+    expected: str
+    found: str
+    is_hard: bool
+
+    def __str__(self) -> str:
+        return f"{self.field}: table {self.expected}, here {self.found}"
+
+
+def compare_runtimes(table: Runtime, here: Runtime) -> tuple[Mismatch, ...]:
+    """Return each field in which *table* and *here* differ, device fields first.
+
+    Hard: device identity, the torch minor and, on a GPU, the Triton minor. Soft: the rest.
+    """
+    found: list[Mismatch] = []
+
+    def compare(field: str, expected: object, actual: object, *, hard: bool) -> None:
+        if expected != actual:
+            found.append(Mismatch(field, _shown(expected), _shown(actual), hard))
+
+    on_cpu = table.device.type == "cpu"
+    for field in ("type", "vendor", "arch", "sm_count", "memory_gib", "mig", "threads"):
+        expected, actual = getattr(table.device, field), getattr(here.device, field)
+        if field == "memory_gib" and _is_one_class(expected, actual):
+            continue
+        compare(f"device.{field}", expected, actual, hard=True)
+    compare("device.name", table.device.name, here.device.name, hard=on_cpu)
+    compare("torch minor", minor_of(table.torch), minor_of(here.torch), hard=True)
+    if not on_cpu:
+        compare("triton minor", minor_of(table.triton), minor_of(here.triton), hard=True)
+        compare("cuda", table.cuda, here.cuda, hard=False)
+        compare("driver", table.driver, here.driver, hard=False)
+        compare("cublas", table.cublas, here.cublas, hard=False)
+    for field in ("torch", "triton"):
+        expected, actual = getattr(table, field), getattr(here, field)
+        if minor_of(expected) == minor_of(actual) and not (on_cpu and field == "triton"):
+            compare(field, _public(expected), _public(actual), hard=False)
+    return tuple(found)
+
+
+def closed_gate(device: Device) -> Mismatch | None:
+    """Return what *device* lacks for inductor to offer GEMM templates on it, None when nothing.
+
+    Where the gate is closed inductor still chooses among library kernels, but no row whose winner
+    is a Triton template can be used.
+    """
+    if device.type == "cpu":
+        return None
+    if device.vendor == "amd":
+        if _CLOSED_GFX.fullmatch(device.arch) is None:
+            return None
+        return Mismatch("template gate", "gfx9, gfx11 or later", device.arch, is_hard=True)
+    if device.sm_count is None or device.sm_count >= _LEAST_SMS:
+        return None
+    wanted = f"at least {_LEAST_SMS} SMs"
+    return Mismatch("template gate", wanted, f"{device.sm_count} SMs", is_hard=True)
+
+
+def minor_of(version: str | None) -> str | None:
+    """Return ``2.13`` of ``2.13.0+cpu``; None of None."""
+    return None if version is None else ".".join(version.split("+")[0].split(".")[:2])
+
+
+def _is_one_class(a: int | None, b: int | None) -> bool:
+    return a is not None and b is not None and abs(a - b) <= _MEMORY_CLASS_GIB
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value) or "empty"
+
+
+def _public(version: str | None) -> str | None:
+    return None if version is None else version.split("+")[0]

@@ -1,0 +1,59 @@
+"""Repeated measurements of one thing, and what they say."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_QUARTERS: Final = 4
+_TAIL: Final = 0.025  # of a two-sided interval of 95 %
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Times of one thing in microseconds, in the order they were taken; at least one."""
+
+    times_us: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The median time in microseconds."""
+        return statistics.median(self.times_us)
+
+    @property
+    def spread(self) -> float:
+        """The distance between the quartiles, as a share of the median; 0 below two samples."""
+        if len(self.times_us) < 2 or not self.median:  # noqa: PLR2004  a spread takes two
+            return 0.0
+        low, _, high = statistics.quantiles(self.times_us, n=_QUARTERS, method="inclusive")
+        return (high - low) / self.median
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the median, from order statistics; assumes no shape.
+
+        Ranks by the binomial distribution (Conover, Practical Nonparametric Statistics, section
+        3.2). Below six samples it is the whole range, which then holds the median less surely.
+        """
+        return interval_of(self.times_us)
+
+    def __add__(self, other: Samples) -> Samples:
+        return Samples((*self.times_us, *other.times_us))
+
+
+def interval_of(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the median of *values*, of which there is one."""
+    ordered, count = sorted(values), len(values)
+    outside, below = 0.0, 0
+    while (outside := outside + math.comb(count, below) / 2**count) <= _TAIL:
+        below += 1
+    low = max(below - 1, 0)
+    return ordered[low], ordered[count - 1 - low]
+
+
+def geomean(ratios: Sequence[float]) -> float:
+    """Return the geometric mean of *ratios*, all above zero, of which there is one."""
+    return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))

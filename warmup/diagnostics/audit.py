@@ -1,0 +1,253 @@
+"""`audit`: what happened at serving, and whether every process did the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from warmup.core.errors import TableError
+from warmup.diagnostics.logs import Ledger, Run, read_logs
+from warmup.keys.nearest import natural_order
+from warmup.keys.registry import kind_of
+from warmup.keys.weight import WEIGHT
+from warmup.table.codec import digest_of
+from warmup.table.merge import combine
+from warmup.table.store import read
+
+FAILURES: Final = ("miss", "uncovered", "silent", "diverged", "outside")
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """One problem that no row answered, with how often, why, and the nearest row."""
+
+    key: str
+    reason: str
+    count: int
+    nearest: str | None
+    differs: tuple[str, ...]
+    choice: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Runs that should agree and do not, on the choice for *key* or, without key, on the table.
+
+    ``choices`` names the runs behind each choice that was compiled, or behind each table digest.
+    """
+
+    key: str | None
+    digest: str | None
+    choices: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What the runs of one table did: decisions, misses by reason, measurements by site.
+
+    ``outside`` is as in `AuditReport`.
+    """
+
+    runs: int
+    silent: int
+    hits: int
+    tuned: int
+    misses: Mapping[str, int]
+    uncovered: Mapping[str, int]
+    from_cache: int
+    cached_decisions: int
+    cached_misses: int
+    outside: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """Everything the logs say. A *run* is one installed table in one process.
+
+    ``unused`` are the table's rows that no run asked for, None when no table could be read;
+    ``silent`` are the runs without a decision, their own or that of a cached graph;
+    ``cached_misses`` are those decisions of cached graphs that no row had answered; ``outside``
+    are calls that no artifact of `warmup.compile` served, by reason, up to the last that was told,
+    which are the first, the second, the fourth and so on; ``diverged`` is where runs of one table,
+    or ranks, disagree; ``by_digest`` counts for each table; and ``damaged`` counts lines that carry
+    the marker but cannot be read.
+    """
+
+    runs: int
+    digests: tuple[str, ...]
+    hits: Mapping[str, int]
+    misses: tuple[Miss, ...]
+    uncovered: Mapping[str, int]
+    tuned: Mapping[str, int]
+    contradictions: tuple[str, ...]
+    from_cache: int
+    cached_decisions: int
+    cached_misses: int
+    outside: Mapping[str, int]
+    silent: tuple[str, ...]
+    diverged: tuple[Divergence, ...]
+    unused: tuple[str, ...] | None
+    by_digest: Mapping[str, Counts]
+    damaged: int
+
+    @property
+    def miss_count(self) -> int:
+        """How many decisions no row answered."""
+        return sum(miss.count for miss in self.misses)
+
+    @property
+    def reasons(self) -> Mapping[str, int]:
+        """How many misses there were, by reason."""
+        counts: Counter[str] = Counter()
+        for miss in self.misses:
+            counts[miss.reason] += miss.count
+        return dict(counts)
+
+    def failures(self, wanted: Iterable[str]) -> tuple[str, ...]:
+        """Return which of *wanted*, words of `FAILURES`, this audit found."""
+        found = {
+            "miss": bool(self.misses) or self.cached_misses > 0,
+            "uncovered": bool(self.uncovered),
+            "silent": bool(self.silent) or self.runs == 0,
+            "diverged": bool(self.diverged),
+            "outside": bool(self.outside),
+        }
+        return tuple(name for name in wanted if found[name])
+
+
+def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> AuditReport:
+    """Return what *logs* say: JSON lines, or text logs with ``warmup-event`` lines among others.
+
+    Rows never used are found in *table*, or in the file that a run says it installed if that file
+    still has the installed digest.
+
+    Raises:
+        SettingsError: a log cannot be read.
+        TableError: *table* was named and cannot be read.
+    """
+    ledger = read_logs(logs)
+    runs = tuple(ledger.runs.values())
+    digests = sorted({run.digest for run in runs})
+    misses = _sum(run.misses for run in runs)
+    return AuditReport(
+        runs=len(runs),
+        digests=tuple(filter(None, digests)),
+        hits=dict(_sum(run.hits for run in runs)),
+        misses=tuple(
+            _miss(key, reason, count, ledger.first_misses[key, reason])
+            for (key, reason), count in sorted(
+                misses.items(), key=lambda item: natural_order(item[0][0])
+            )
+        ),
+        uncovered=dict(_sum(run.uncovered for run in runs)),
+        tuned=dict(_sum(run.tuned for run in runs)),
+        contradictions=tuple(ledger.contradictions),
+        from_cache=sum(run.from_cache for run in runs),
+        cached_decisions=sum(run.cached_decisions for run in runs),
+        cached_misses=sum(run.cached_misses for run in runs),
+        outside=dict(_sum(run.outside for run in runs)),
+        silent=tuple(run.name for run in runs if run.is_silent),
+        diverged=(*_ranks_apart(runs), *_choices_apart(runs)),
+        unused=_unused(ledger, table),
+        by_digest={
+            digest: _counts([run for run in runs if run.digest == digest]) for digest in digests
+        },
+        damaged=ledger.damaged,
+    )
+
+
+def _sum(counters: Iterable[Counter[Any]]) -> Counter[Any]:
+    total: Counter[Any] = Counter()
+    for counter in counters:
+        total.update(counter)
+    return total
+
+
+def _counts(runs: Sequence[Run]) -> Counts:
+    reasons: Counter[str] = Counter()
+    for run in runs:
+        for (_, reason), count in run.misses.items():
+            reasons[reason] += count
+    return Counts(
+        runs=len(runs),
+        silent=sum(run.is_silent for run in runs),
+        hits=sum(run.hits.total() for run in runs),
+        tuned=sum(run.tuned.total() for run in runs),
+        misses=dict(reasons),
+        uncovered=dict(_sum(run.uncovered for run in runs)),
+        from_cache=sum(run.from_cache for run in runs),
+        cached_decisions=sum(run.cached_decisions for run in runs),
+        cached_misses=sum(run.cached_misses for run in runs),
+        outside=dict(_sum(run.outside for run in runs)),
+    )
+
+
+def _ranks_apart(runs: Sequence[Run]) -> list[Divergence]:
+    """Return the divergence of ranks that did not install the same tables; empty without one."""
+    ranked = [run for run in runs if run.rank and run.digest]
+    tables: dict[str, set[str]] = {}
+    holders: dict[str, list[str]] = {}
+    for run in ranked:
+        tables.setdefault(run.rank, set()).add(run.digest)
+        holders.setdefault(run.digest, []).append(run.label)
+    if len({frozenset(digests) for digests in tables.values()}) <= 1:
+        return []
+    return [Divergence(None, None, {digest: tuple(holders[digest]) for digest in sorted(holders)})]
+
+
+def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
+    """Return each key for which runs of one table compiled different choices."""
+    askers: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        for key in run.choices:
+            askers.setdefault((run.digest, key), []).append(run)
+    found: list[Divergence] = []
+    for (digest, key), asked in askers.items():
+        if len({frozenset(run.choices[key]) for run in asked}) > 1:
+            choices = sorted({choice for run in asked for choice in run.choices[key]})
+            by_choice = {
+                choice: tuple(run.label for run in asked if choice in run.choices[key])
+                for choice in choices
+            }
+            found.append(Divergence(key, digest, by_choice))
+    return sorted(found, key=lambda one: (natural_order(one.key or ""), one.digest or ""))
+
+
+def _miss(key: str, reason: str, count: int, record: Mapping[str, Any]) -> Miss:
+    nearest, choice, differs = record.get("nearest"), record.get("choice"), record.get("differs")
+    return Miss(
+        key=key,
+        reason=reason,
+        count=count,
+        nearest=nearest if isinstance(nearest, str) else None,
+        differs=tuple(map(str, differs)) if isinstance(differs, list) else (),
+        choice=choice if isinstance(choice, str) else None,
+    )
+
+
+def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
+    runs = ledger.runs.values()
+    asked = {key for run in runs for key in (*run.hits, *run.tuned, *(k for k, _ in run.misses))}
+    if named is not None:
+        return _unasked(read(Path(named)).rows.keys(), asked)
+    rows: set[str] = set()
+    for run in runs:
+        try:
+            tables = [read(Path(path)) for path in run.table_paths]
+        except TableError:
+            return None
+        union = combine(tables)[0] if tables else None
+        if union is None or digest_of(union) != run.table_digest:
+            return None
+        rows |= union.rows.keys()
+    return _unasked(rows, asked) if runs else None
+
+
+def _unasked(keys: AbstractSet[str], asked: AbstractSet[str]) -> tuple[str, ...]:
+    """Return those of *keys* that inductor could have asked for and did not."""
+    unasked = (key for key in keys - asked if kind_of(key) is not WEIGHT)
+    return tuple(sorted(unasked, key=natural_order))

@@ -1,0 +1,151 @@
+"""The adapter to the torch that runs here: attach answers, restore, compile for a build."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch._inductor.utils import fresh_cache
+
+from warmup.core.errors import SettingsError
+from warmup.core.question import Answers
+from warmup.core.runtime import Runtime
+from warmup.inductor.internals import INTERNALS, check_internals
+from warmup.inductor.patches import Patches
+from warmup.inductor.versions import Version, version_for
+
+_attach_lock = threading.Lock()
+_attached: list[Attachment] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Inductor:
+    """A checked torch. Made by `warmup.inductor.connect`."""
+
+    version: Version
+
+    @classmethod
+    def here(cls) -> Inductor:
+        """Check the installed torch and return its adapter."""
+        version = version_for(torch.__version__)
+        check_internals((*INTERNALS, *version.INTERNALS))
+        return cls(version)
+
+    def runtime(self, device: str) -> Runtime:
+        """Return the runtime of *device* (``auto``, ``cpu``, ``cuda[:N]``)."""
+        from warmup.inductor.machine import describe_runtime, resolve_device
+
+        return describe_runtime(resolve_device(device))
+
+    def quiet_switches(self) -> dict[str, bool | int | str]:
+        """Return the options under which this torch measures nothing but what rows answer."""
+        from warmup.inductor.switches import quiet_switches
+
+        return quiet_switches()
+
+    @contextlib.contextmanager
+    def count_benchmarks(self) -> Iterator[Counter[str]]:
+        """Count inductor's measurements by site, in every thread, while the context is open."""
+        from warmup.inductor.benchmarks import BenchmarkWatch
+
+        patches, sites = Patches(), Counter[str]()
+
+        def note(site: str) -> None:
+            sites[site] += 1
+
+        BenchmarkWatch(note).attach(patches)
+        try:
+            yield sites
+        finally:
+            patches.restore()
+
+    def attach(
+        self,
+        answers: Answers,
+        options: Mapping[str, Any],
+        cache_tag: str,
+        *,
+        quiet: bool = False,
+    ) -> Attachment:
+        """Let *answers* decide in every thread until the returned attachment is detached.
+
+        Every compile runs under *options*, and *cache_tag* joins inductor's cache keys, meanwhile;
+        *quiet* drops inductor's own reports about candidates.
+
+        Raises:
+            SettingsError: something is attached already, or an option is not one that tables set.
+        """
+        from warmup.inductor.benchmarks import BenchmarkWatch
+        from warmup.inductor.cached_graphs import CachedGraphs
+        from warmup.inductor.gemm.hooks import GemmChoices
+        from warmup.inductor.launch.hooks import LaunchConfigs
+        from warmup.inductor.layouts import expect_padding
+        from warmup.inductor.options import CompileOptions, tag_caches
+        from warmup.inductor.pad_mm.hooks import PadDecisions
+        from warmup.inductor.quiet import silence
+        from warmup.inductor.switches import check_options
+
+        check_options(options)
+        with _attach_lock:
+            if _attached:
+                raise SettingsError("a table is installed already", "close() its handle first")
+            patches = Patches()
+            try:
+                quiet_options = silence(patches) if quiet else {}
+                every_option = {**options, **quiet_options}
+                CompileOptions(every_option, answers).attach(patches)
+                tag_caches(cache_tag, patches, self.version)
+                graphs = CachedGraphs(answers)
+                graphs.attach(patches)
+                counted = graphs.counted()
+                GemmChoices(self.version, counted).attach(patches)
+                expect_padding(patches)
+                PadDecisions(counted).attach(patches)
+                LaunchConfigs(counted).attach(patches)
+                BenchmarkWatch(answers.uncovered).attach(patches)
+            except BaseException:
+                patches.restore()
+                raise
+            attachment = Attachment(patches)
+            _attached.append(attachment)
+            return attachment
+
+
+@dataclass(slots=True)
+class Attachment:
+    """Hooks in place. `detach` leaves inductor as it was found."""
+
+    _patches: Patches
+
+    def detach(self) -> None:
+        """Restore everything; detaching twice is fine."""
+        with _attach_lock:
+            self._patches.restore()
+            if self in _attached:
+                _attached.remove(self)
+
+
+def compile_model(model: Callable[..., Any], mode: str | None = None) -> Callable[..., Any]:
+    """Return *model* compiled in *mode* of torch.compile; only marked dims are dynamic.
+
+    What is measured is decided by the attached options, whatever the mode.
+    """
+    return torch.compile(model, dynamic=False, mode=mode)
+
+
+@contextlib.contextmanager
+def empty_caches(folder: str | None = None) -> Iterator[None]:
+    """Compile inside with empty caches, in memory and on disk: nothing is answered by old work.
+
+    Those on disk are in a folder of their own, which is made in *folder* and removed.
+    """
+    torch._dynamo.reset()
+    with fresh_cache(dir=folder):
+        yield
+    torch._dynamo.reset()

@@ -1,0 +1,165 @@
+"""Graphs that come whole from inductor's caches consult nobody, so they carry their decisions.
+
+Each graph compiled while a table is installed is marked, before inductor saves it, with how many
+decisions it took and how many of them no row answered; the mark travels inside the cache entry. A
+graph that arrives with another process's or another installation's mark came from the cache. The
+table's digest is in the cache key (options.py), so it was compiled for this very table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from torch._inductor import compile_fx as compile_fx_module
+from torch._inductor.output_code import CompiledFxGraph
+
+from warmup.core.method import Search
+from warmup.core.question import Answers, Question
+from warmup.core.rows import MissReason, Winner
+from warmup.inductor.patches import Patches
+from warmup.keys.pad import PAD
+from warmup.keys.registry import kind_of
+
+_MARK: Final = "_warmup_decisions"
+
+
+class _Count(threading.local):
+    """The decisions of the graph that this thread is compiling."""
+
+    is_compiling = False
+    decisions = 0
+    misses = 0
+
+    def clear(self) -> None:
+        self.decisions = self.misses = 0
+
+
+_late = threading.local()
+
+
+@contextlib.contextmanager
+def deciding_for(graph: Any) -> Iterator[None]:
+    """Count what this thread decides meanwhile for *graph*, which was compiled and marked before.
+
+    Its kernels were not waited for then, and it is saved after them (handover.py).
+    """
+    _late.graph = graph
+    try:
+        yield
+    finally:
+        _late.graph = None
+
+
+class CachedGraphs:
+    """Marks compiled graphs with their decisions and reports those that came from a cache."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._owner = uuid.uuid4().hex
+        self._count = _Count()
+        self._active = True
+
+    def attach(self, patches: Patches) -> None:
+        """Mark and report until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        patches.wrap(compile_fx_module, "fx_codegen_and_compile", self._wrap_compile)
+        patches.wrap(CompiledFxGraph, "post_compile", self._wrap_post_compile)
+
+    def counted(self) -> Answers:
+        """Return the answers to ask so that every decision is counted for its graph."""
+        return _Counted(self._answers, self._decided)
+
+    def _decided(self, key: str, *, missed: bool = False) -> None:
+        # Padding is decided on the joint graph, just before the graphs made of it are compiled.
+        if self._count.is_compiling or kind_of(key) is PAD:
+            self._count.decisions += 1
+            self._count.misses += missed
+        elif mark := getattr(getattr(_late, "graph", None), _MARK, None):
+            owner, decisions, misses = mark
+            setattr(_late.graph, _MARK, (owner, decisions + 1, misses + missed))
+
+    def _deactivate(self) -> None:
+        self._active = False
+
+    def _wrap_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_and_mark(*args: Any, **kwargs: Any) -> Any:
+            if not self._active:
+                return original(*args, **kwargs)
+            count = self._count
+            outer, count.is_compiling = count.is_compiling, True
+            try:
+                graph = original(*args, **kwargs)
+                if isinstance(graph, CompiledFxGraph):
+                    setattr(graph, _MARK, (self._owner, count.decisions, count.misses))
+                return graph
+            finally:
+                count.is_compiling = outer
+                count.clear()
+
+        return compile_and_mark
+
+    def _wrap_post_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def post_compile(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            owner, decisions, misses = getattr(graph, _MARK, (self._owner, 0, 0))
+            if self._active and owner != self._owner:
+                self._count.clear()
+                self._answers.cached(decisions, misses)
+            return original(graph, *args, **kwargs)
+
+        return post_compile
+
+
+class _Counted(Answers):
+    """Hands every question on, and counts the decisions."""
+
+    def __init__(self, answers: Answers, decided: Callable[..., None]) -> None:
+        self._answers = answers
+        self._decided = decided
+
+    @property
+    def tunes(self) -> bool:
+        return self._answers.tunes
+
+    @property
+    def search(self) -> Search:
+        return self._answers.search
+
+    def neighbours(self, key: str) -> Sequence[Winner]:
+        return self._answers.neighbours(key)
+
+    def find(self, key: str) -> Winner | MissReason:
+        return self._answers.find(key)
+
+    def hit(self, key: str, winner: Winner) -> None:
+        self._decided(key)
+        self._answers.hit(key, winner)
+
+    def miss(self, key: str, reason: MissReason, fallback: str) -> None:
+        self._decided(key, missed=True)
+        self._answers.miss(key, reason, fallback)
+
+    def measure(self, question: Question) -> Winner | None:
+        self._decided(question.key)
+        return self._answers.measure(question)
+
+    def contest(
+        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
+    ) -> Winner | None:
+        self._decided(key)
+        return self._answers.contest(key, library, calls)
+
+    def uncovered(self, site: str) -> None:
+        self._answers.uncovered(site)
+
+    def cached(self, decisions: int, misses: int) -> None:
+        self._answers.cached(decisions, misses)
+
+    def contradicted(self, option: str, expected: str, found: str) -> None:
+        self._answers.contradicted(option, expected, found)
+
+    def overruled(self, option: str, wanted: str, found: str) -> None:
+        self._answers.overruled(option, wanted, found)

@@ -1,0 +1,143 @@
+"""Candidates as numbers and words, and calls made of them, in this process or another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch._inductor.autotune_process import (
+    ExternKernelBenchmarkRequest,
+    ExternKernelGPUBenchmarkRequest,
+    TensorMeta,
+    TritonBenchmarkRequest,
+    TritonGPUBenchmarkRequest,
+)
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.codegen.subgraph import SubgraphChoiceCaller
+from torch._inductor.select_algorithm import DataProcessorChoiceCallerWrapper
+
+from warmup.core.trial import Candidate, Operands, Spec
+
+Run = Callable[[], Any]
+Call = Callable[[int], object]
+
+# Constructor arguments of inductor's request for a template (autotune_process.py).
+_TEMPLATE_FIELDS: Final = (
+    *("kernel_name", "module_path", "module_cache_key", "num_stages", "num_warps"),
+    *("num_consumer_groups", "num_buffers_warp_spec", "matrix_instr_nonkdim", "waves_per_eu"),
+    *("kpack", "workspace_size", "workspace_zero_fill"),
+)
+_PLAIN: Final = (bool, int, float, str, type(None))
+
+
+def spec_of(choice: Any) -> Spec | None:
+    """Return how to call *choice* as plain values; None when it cannot be told in such."""
+    if isinstance(choice, DataProcessorChoiceCallerWrapper):
+        return None  # what it does to its operands is code
+    if isinstance(choice, SubgraphChoiceCaller):
+        module = choice._compile_for_benchmarking()
+        return {
+            "subgraph": module.__file__,
+            "key": module.key,
+            "sizes": [int(value) for value in choice.sym_input_values],
+        }
+    request = getattr(choice, "bmreq", None)
+    if isinstance(request, TritonBenchmarkRequest):
+        fields = {name: getattr(request, name) for name in _TEMPLATE_FIELDS}
+        return _plain({"template": fields, "extra": list(request.extra_args)})
+    if isinstance(request, ExternKernelBenchmarkRequest):
+        return _plain(
+            {
+                "extern": request.kernel_name,
+                "kwargs": dict(request.kwargs),
+                "writes": bool(request.has_out_variant),
+            }
+        )
+    return None
+
+
+def _plain(spec: Spec) -> Spec | None:
+    def is_plain(value: Any) -> bool:
+        if isinstance(value, dict):
+            return all(isinstance(name, str) and is_plain(one) for name, one in value.items())
+        return all(map(is_plain, value)) if isinstance(value, list) else isinstance(value, _PLAIN)
+
+    return spec if is_plain(spec) else None
+
+
+def make_call(candidate: Candidate, sets: Operands) -> Call:
+    """Return the call of *candidate* on the operand sets *sets*.
+
+    A call returns the tensor it made, or None when it wrote the output that it was given.
+
+    Raises:
+        Exception: whatever loading or compiling the candidate raises.
+    """
+    spec = candidate.spec
+    numbers = range(sets.count)
+    if "template" in spec:
+        return _in_turn([_template(spec, sets, number) for number in numbers])
+    if "subgraph" in spec:
+        return _subgraph(spec, sets)
+    if "extern" in spec:
+        return _in_turn([_extern(spec, sets, number) for number in numbers])
+    raise ValueError(f"there is no way to call {candidate.winner}")
+
+
+def _in_turn(runs: Sequence[Run]) -> Call:
+    def call(number: int) -> object:
+        return runs[number % len(runs)]()
+
+    return call
+
+
+def _template(spec: Spec, sets: Operands, number: int) -> Run:
+    out, operands = sets.out(number), sets.operands(number)
+    request = TritonGPUBenchmarkRequest(
+        input_tensor_meta=[_meta(operand) for operand in operands],
+        output_tensor_meta=_meta(out),
+        extra_args=list(spec["extra"]),
+        **spec["template"],
+    )
+    run = request.make_run_fn(*operands, out=out)
+
+    def write() -> None:
+        run()
+
+    return write
+
+
+def _extern(spec: Spec, sets: Operands, number: int) -> Run:
+    request = ExternKernelGPUBenchmarkRequest(
+        kernel_name=spec["extern"],
+        input_tensor_meta=[],
+        output_tensor_meta=[],
+        extra_args=(),
+        callable_path=f"extern_kernels.{spec['extern']}",
+        kwargs=spec["kwargs"],
+        has_out_variant=spec["writes"],
+    )
+    out = sets.out(number, at_offset=True)
+    run: Run = request.make_run_fn(*sets.views(number), out=out)
+    return run
+
+
+def _subgraph(spec: Spec, sets: Operands) -> Call:
+    module = PyCodeCache.load_by_key_path(spec["key"], spec["subgraph"])
+
+    def call(number: int) -> object:
+        made = module.call([*spec["sizes"], *sets.views(number)])  # empties the list it is given
+        return made[0] if isinstance(made, (list, tuple)) else made
+
+    return call
+
+
+def _meta(tensor: torch.Tensor) -> TensorMeta:
+    return TensorMeta(
+        device=tensor.device,
+        dtype=tensor.dtype,
+        sizes=tuple(tensor.shape),
+        strides=tensor.stride(),
+        offset=int(tensor.storage_offset()),
+    )

@@ -1,0 +1,126 @@
+"""Inductor's choice callers <-> `Winner`: telling which is which, and building one and only one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch._inductor.codegen.cpp_template_kernel import CppTemplateCaller
+from torch._inductor.codegen.subgraph import SubgraphTemplate
+from torch._inductor.kernel_template_choice import KernelTemplateChoice
+from torch._inductor.select_algorithm import (
+    DataProcessorChoiceCallerWrapper,
+    ExternKernelCaller,
+    ExternKernelChoice,
+    TritonTemplate,
+)
+
+from warmup.core.rows import Family, KwargValue, MissReason, Winner, portable_kwargs
+from warmup.inductor.gemm.key import PostOp
+from warmup.inductor.versions import Version
+
+# Follow from the device, the operands or the precision settings, not from tuning.
+_NOT_TUNABLE = frozenset(
+    {
+        *("ALLOW_TF32", "NUM_SMS", "TMA_SIZE", "USE_FAST_ACCUM"),
+        *("SCALE_RECIPE_A", "SCALE_RECIPE_B", "TILE_SIZE_A", "TILE_SIZE_B"),
+    }
+)
+
+
+def identify(choice: Any) -> Winner | None:
+    """Return what *choice* is in portable terms, or None for a kind that cannot be forced."""
+    while isinstance(choice, DataProcessorChoiceCallerWrapper):
+        choice = choice._wrapped
+    origin = getattr(choice, "annotations", {}).get("ktc")
+    if origin is not None and not isinstance(origin.template, ExternKernelChoice):
+        return _identify_template(origin)
+    if isinstance(choice, ExternKernelCaller):
+        return Winner(Family.EXTERN, choice.choice.uid)
+    if isinstance(choice, CppTemplateCaller):
+        blocking = getattr(choice.template, "register_blocking", None)
+        if blocking is None:
+            return None
+        kwargs = {
+            "block_m": blocking.block_m,
+            "block_n": blocking.block_n,
+            "block_k": blocking.block_k,
+            "num_threads": choice.template.num_threads,
+        }
+        return Winner(Family.CPP, f"cpp::{choice.template.name}", tuple(sorted(kwargs.items())))
+    return None
+
+
+def _identify_template(origin: Any) -> Winner | None:
+    template = origin.template
+    kwargs = portable_kwargs(origin.params.to_kwargs())
+    if kwargs is None:
+        return None
+    if isinstance(template, TritonTemplate):
+        return Winner(Family.TEMPLATE, template.uid, kwargs, template.src_hash)
+    if isinstance(template, SubgraphTemplate):
+        return Winner(Family.SUBGRAPH, template.uid, kwargs)
+    return None
+
+
+def is_library(choice: Any) -> bool:
+    """Return whether *choice* is a library kernel (ATen, mkldnn, mkl)."""
+    winner = identify(choice)
+    return winner is not None and winner.family is Family.EXTERN
+
+
+def post_op_of(choices: list[Any]) -> PostOp | None:
+    """Return the post-op that the library call among *choices* carries, None when it has none.
+
+    Pattern lowerings keep it in a closure and pass it on as keyword arguments of the mkldnn call
+    (torch/_inductor/mkldnn_lowerings.py).
+    """
+    for choice in choices:
+        if isinstance(choice, ExternKernelCaller):
+            attr = choice.kwargs.get("attr")
+            if not isinstance(attr, str) or attr == "none":
+                return None
+            scalars = tuple(
+                value
+                for value in choice.kwargs.get("scalars") or ()
+                if isinstance(value, (int, float))
+            )
+            return PostOp(attr, scalars, str(choice.kwargs.get("algorithm") or ""))
+    return None
+
+
+def force(version: Version, winner: Winner, base: Any) -> Any | MissReason:
+    """Return the one template choice that *winner* stands for, made from *base*.
+
+    *base* is any choice of the same template for the same operands: it brings what depends on them
+    (extra kwargs, adjusted inputs, layout). Of the table's kwargs only numbers count: words, which
+    inductor pastes into kernel source, and what follows from device or precision must equal what
+    this torch itself would use, and a claim about K must be true.
+    """
+    if winner.source_hash is not None and winner.source_hash != base.template.src_hash:
+        return MissReason.TEMPLATE_CHANGED
+    wanted = dict(winner.kwargs)
+    own = base.params.to_kwargs()
+    if wanted.keys() != own.keys():
+        return MissReason.TEMPLATE_CHANGED
+    for name, value in wanted.items():
+        is_number = isinstance(value, int) and isinstance(own[name], int)
+        if value != own[name] and (not is_number or name in _NOT_TUNABLE):
+            return MissReason.CHOICE_REJECTED
+    if not _fits(wanted, base):
+        return MissReason.CHOICE_REJECTED
+    return KernelTemplateChoice(
+        base.template, version.TemplateParams(wanted), base.extra_kwargs, base.layout, base.inputs
+    )
+
+
+def _fits(wanted: Mapping[str, KwargValue], base: Any) -> bool:
+    """Whether what the kwargs claim about K holds: an untrue EVEN_K would read out of bounds."""
+    k_split, block_k = wanted.get("k_split"), wanted.get("BLOCK_K")
+    divisor = k_split if k_split is not None else block_k if wanted.get("EVEN_K") is True else None
+    if divisor is None:
+        return True
+    k = base.inputs.mnk_symbolic()[2]
+    if not isinstance(divisor, int) or divisor <= 0 or getattr(k, "free_symbols", None):
+        return False
+    return int(k) % divisor == 0

@@ -1,0 +1,254 @@
+"""The epilogue of a GEMM: the pointwise consumers that the scheduler may fuse into it.
+
+Read off the FX graph at lowering, spelled canonically: independent of node names and of the order
+of commutative arguments. It is a prediction; legality is the scheduler's (torch/_inductor/
+scheduler.py, can_fuse). Decompositions are folded back into the names people use (``silu``,
+``gelu``, ``gelu_tanh``), since torch decomposes activations before lowering.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch.fx import Node
+
+from warmup.inductor.dtypes import dtype_name
+from warmup.keys.gemm import NO_EPILOGUE, spell_number
+
+MAX_NODES: Final = 32
+_MATRIX_DIMS: Final = 2
+MAX_STEPS: Final = 16
+MAX_SPELLING: Final = 160
+MAX_EPILOGUE: Final = 400
+
+_aten = torch.ops.aten
+# Untagged upstream although they compute element by element.
+_POINTWISE: Final = {
+    _aten.relu.default,
+    _aten.gelu.default,
+    torch.ops.prims.convert_element_type.default,
+}
+_VIEWS: Final = {
+    _aten.view.default,
+    _aten.reshape.default,
+    _aten._unsafe_view.default,
+    _aten.unsqueeze.default,
+    _aten.squeeze.dim,
+    _aten.squeeze.dims,
+    _aten.squeeze.default,
+}
+_COMMUTATIVE: Final = {"add", "mul", "maximum", "minimum", "eq", "ne"}
+_INPUT: Final = "x"
+
+
+def epilogue_of(node: Node) -> str:
+    """Return the epilogue of the GEMM *node*: ``none``, or steps: ``relu,mul(bf16[560,1280])``.
+
+    The chain goes on while everything that reads a value comes together again in one pointwise
+    value, and ends where a value is needed in two places or by something that is not pointwise.
+    A step that reads its input more than once and has no name is nested, ``x`` being that input.
+    """
+    gemm = node.meta.get("val")
+    if not isinstance(gemm, torch.Tensor):
+        return NO_EPILOGUE
+    steps: list[str] = []
+    current = node
+    while len(steps) < MAX_STEPS and (hop := _next_value(current, gemm.numel())) is not None:
+        spelled = {current: _INPUT}
+        for member in hop:
+            spelled[member] = _spell(member, spelled, gemm.dtype)
+        current = hop[-1]
+        if spelled[current] != _INPUT:
+            steps.append(_as_step(spelled[current]))
+    out = current.meta["val"].dtype
+    if out != gemm.dtype:
+        steps.append(f"to({dtype_name(out)})")
+    text = ",".join(steps) or NO_EPILOGUE
+    return text if len(text) <= MAX_EPILOGUE else f"~{_hash(text)}"
+
+
+def _next_value(start: Node, numel: Any) -> list[Node] | None:
+    """Return the pointwise nodes up to the first one that everything reading *start* leads to.
+
+    That one is last. None when readers diverge for good, or one of them is not pointwise.
+    """
+    waiting = set(start.users)
+    members: list[Node] = []
+    while waiting and len(members) < MAX_NODES:
+        node = min(waiting)  # graph order
+        waiting.discard(node)
+        if not _joins(node, numel):
+            return None
+        members.append(node)
+        if not waiting:
+            return members
+        waiting.update(node.users)
+    return None
+
+
+def _joins(node: Node, numel: Any) -> bool:
+    value = node.meta.get("val")
+    if node.op != "call_function" or not isinstance(value, torch.Tensor):
+        return False
+    target = node.target
+    if target in _VIEWS:
+        return _same(value.numel(), numel)
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    is_pointwise = torch.Tag.pointwise in target.tags or target in _POINTWISE
+    return is_pointwise and _same(value.numel(), numel)
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Compare sizes without adding a guard to the graph being compiled."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left == right
+    return str(left) == str(right)
+
+
+def _spell(node: Node, spelled: dict[Node, str], gemm_dtype: torch.dtype) -> str:
+    target = node.target
+    first = spelled.get(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
+    if first is not None and (target in _VIEWS or _is_opmath_cast(node, gemm_dtype)):
+        return first
+    name = _operator_name(target)
+    arguments = [_argument(argument, spelled) for argument in node.args]
+    named = [
+        f"{key}_{_argument(value, spelled)}"
+        for key, value in sorted(node.kwargs.items())
+        if value is not None
+    ]
+    if name in _COMMUTATIVE:
+        arguments = sorted(arguments[:2], key=_input_first) + arguments[2:]
+    text = _fold(f"{name}({','.join(arguments + named)})")
+    return text if len(text) <= MAX_SPELLING else f"~{_hash(text)}(x)"
+
+
+def _is_opmath_cast(node: Node, gemm_dtype: torch.dtype) -> bool:
+    """Casts to float32 and back, which decompositions put around low-precision math."""
+    if node.target is not torch.ops.prims.convert_element_type.default:
+        return False
+    return node.meta["val"].dtype in (torch.float32, gemm_dtype)
+
+
+def _argument(argument: Any, spelled: dict[Node, str]) -> str:
+    if isinstance(argument, Node):
+        if argument in spelled:
+            return spelled[argument]
+        value = argument.meta.get("val")
+        return _operand(value) if isinstance(value, torch.Tensor) else "s"
+    if isinstance(argument, bool | int | float):
+        return str(argument) if not math.isfinite(argument) else spell_number(argument)
+    if isinstance(argument, torch.dtype):
+        return dtype_name(argument)
+    if isinstance(argument, (list, tuple)):
+        return "[" + ".".join(_argument(item, spelled) for item in argument) + "]"
+    if argument is None:
+        return "none"
+    text = str(argument)
+    return text if text.isidentifier() else f"~{_hash(text)}"
+
+
+def _operand(value: torch.Tensor) -> str:
+    sizes = [str(size) if isinstance(size, int) else "s" for size in value.shape]
+    while len(sizes) > 1 and sizes[0] == "1":
+        sizes = sizes[1:]
+    if len(sizes) > _MATRIX_DIMS and "s" not in sizes and "1" not in sizes:
+        # [batch, seqlen, width] beside a GEMM of batch * seqlen rows: the kernel sees two dims.
+        sizes = [str(math.prod(map(int, sizes[:-1]))), sizes[-1]]
+    return f"{dtype_name(value.dtype)}[{','.join(sizes)}]"
+
+
+def _operator_name(target: Any) -> str:
+    if isinstance(target, functools.partial):
+        target = target.func
+    if isinstance(target, torch._ops.OpOverload):
+        return target._opname
+    return str(getattr(target, "__name__", "call"))
+
+
+def _input_first(argument: str) -> tuple[bool, str]:
+    return re.search(r"\bx\b", argument) is None, argument
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _as_step(spelling: str) -> str:
+    """Return ``mul(f32[8])`` of ``mul(x,f32[8])``, and other expressions as they are."""
+    name, _, rest = spelling.partition("(")
+    first, *others = _split(rest[:-1])
+    if first != _INPUT or any(re.search(r"\bx\b", other) for other in others):
+        return spelling
+    return f"{name}({','.join(others)})" if others else name
+
+
+def _split(text: str) -> list[str]:
+    parts, depth, start = [], 0, 0
+    for position, letter in enumerate(text):
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    return [*parts, text[start:]] if text else []
+
+
+def _fold(text: str) -> str:
+    """Return the name of the activation whose decomposition *text* is, else *text* itself."""
+    for name, matches in _ACTIVATIONS:
+        inner = matches(text)
+        if inner is not None:
+            return f"{name}({inner})"
+    return text
+
+
+def _arguments(text: str, name: str) -> list[str] | None:
+    return _split(text[len(name) + 1 : -1]) if text.startswith(f"{name}(") else None
+
+
+def _operands(text: str, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the two operands of the binary operation *name* in both orders; none for other text."""
+    parts = _arguments(text, name)
+    if parts and len(parts) == 2:  # noqa: PLR2004  binary
+        yield parts[0], parts[1]
+        yield parts[1], parts[0]
+
+
+def _silu(text: str) -> str | None:
+    """Match x * sigmoid(x) and x / (1 + exp(-x))."""
+    for name, template in (("mul", "sigmoid({0})"), ("div", "add(exp(neg({0})),1)")):
+        for inner, other in _operands(text, name):
+            if other == template.format(inner):
+                return inner
+    return None
+
+
+def _gelu(text: str) -> str | None:
+    """Match (0.5 x) (1 + erf(x / sqrt 2))."""
+    for half, rest in _operands(text, "mul"):
+        scaled = _arguments(half, "mul")
+        if scaled and scaled[1:] == ["0.5"] and rest == f"add(erf(mul({scaled[0]},0.707107)),1)":
+            return scaled[0]
+    return None
+
+
+def _gelu_tanh(text: str) -> str | None:
+    """Match (0.5 x) (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
+    for half, rest in _operands(text, "mul"):
+        scaled = _arguments(half, "mul")
+        tanh = _arguments(rest, "add")
+        if not scaled or scaled[1:] != ["0.5"] or not tanh or tanh[1:] != ["1"]:
+            continue
+        if tanh[0].startswith("tanh(") and "0.044715" in tanh[0] and "0.797885" in tanh[0]:
+            return scaled[0]
+    return None
+
+
+_ACTIVATIONS: Final = (("silu", _silu), ("gelu", _gelu), ("gelu_tanh", _gelu_tanh))

@@ -1,0 +1,292 @@
+"""Row kind ``gemm``: answering inductor's GEMM selection.
+
+Three hooks, all on classes so that every thread sees them:
+
+- ``InductorChoices._finalize_template_configs`` sees the candidates before code is generated for
+  them: here everything but the winner and the library call is dropped.
+- ``CppGemmTemplate.add_choices`` generates code and packs weights when called: here the call is
+  held back until it is known to be wanted.
+- ``AlgorithmSelectorCache.__call__`` decides: here the one choice is picked, and one event emitted.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from torch._inductor.choices import InductorChoices
+from torch._inductor.codecache import PersistentCache
+from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
+from torch._inductor.select_algorithm import (
+    AlgorithmSelectorCache,
+    ExternKernelChoice,
+)
+
+from warmup.core.errors import ProblemError
+from warmup.core.method import Search
+from warmup.core.question import Answers
+from warmup.core.rows import MissReason, Winner
+from warmup.core.search import Searched
+from warmup.inductor.gemm.choice_list import HeldBack, generate, library_or_first, matching
+from warmup.inductor.gemm.choices import force, identify, post_op_of
+from warmup.inductor.gemm.key import current_node, describe
+from warmup.inductor.gemm.question import question_of
+from warmup.inductor.gemm.search import Selection, search, unlisted
+from warmup.inductor.options import option_value, tuning_is_on
+from warmup.inductor.patches import Patches
+from warmup.inductor.versions import Version
+from warmup.keys.gemm import COVERED, CPU_LINEAR, LIBRARY_ONLY, VIA_CHOICES
+
+_LEFT_OUT: Final = "inductor could not compile it, and left it out"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The selection that this thread is tuning."""
+
+    key: str
+    name: str
+    choices: list[Any]
+    searched: Searched
+
+
+class GemmChoices:
+    """Answers GEMM selections from *answers* while its patches are in place."""
+
+    def __init__(self, version: Version, answers: Answers) -> None:
+        self._version = version
+        self._answers = answers
+        self._active = True
+        self._local = threading.local()
+
+    def attach(self, patches: Patches) -> None:
+        """Put the hooks in place until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        patches.wrap(InductorChoices, "_finalize_template_configs", self._wrap_finalize)
+        patches.wrap(CppGemmTemplate, "add_choices", self._wrap_add_choices)
+        patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select)
+        patches.wrap(AlgorithmSelectorCache, "make_benchmark_fn", self._wrap_benchmark)
+        patches.wrap(PersistentCache, "lookup", self._wrap_known)
+
+    def _deactivate(self) -> None:
+        self._active = False
+
+    def _answers_for(self, name: str) -> bool:
+        return self._active and name in COVERED and tuning_is_on()
+
+    # -- before generation ---------------------------------------------------------------------
+
+    def _wrap_finalize(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def finalize(
+            handler: Any,
+            template_choices: dict[str, Iterator[Any]],
+            kernel_inputs: Any,
+            templates: list[Any],
+            op_name: str,
+            kwarg_overrides: Any = None,
+        ) -> Any:
+            def everything() -> Any:
+                return original(
+                    handler, template_choices, kernel_inputs, templates, op_name, kwarg_overrides
+                )
+
+            if op_name not in VIA_CHOICES or not self._answers_for(op_name):
+                return everything()
+            try:
+                key = describe(op_name, kernel_inputs.nodes(), kernel_inputs.output_layout()).key
+            except ProblemError:
+                key = None
+            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+            selection = Selection(self._version, handler, kernel_inputs, templates, op_name)
+            if isinstance(answer, MissReason) and self._answers.tunes:
+                return self._widen(selection, everything(), key)
+            offered = {**template_choices, **unlisted(selection)}
+            kept = self._keep(offered, templates, answer)
+            if kept or "ATEN" in option_value("max_autotune_gemm_backends"):
+                return kept
+            # The caller switched the library off, and a selection without choices is an error:
+            # start over, since candidates were taken from the generators above.
+            overrides = kwarg_overrides or {}
+            template_choices = {
+                template.uid: handler.get_ktc(
+                    kernel_inputs, template, op_name, overrides.get(template.uid, {})
+                )
+                for template in templates
+            }
+            return everything()
+
+        return finalize
+
+    def _widen(self, selection: Selection, listed: list[Any], key: str | None) -> list[Any]:
+        """Return what inductor *listed* and what the search adds; note what that came to.
+
+        A selection may be listed in parts: from torch 2.12 on addmm asks for its templates last.
+        """
+        word = Search.DEFAULT if key is None else self._answers.search
+        near = () if key is None or word is Search.DEFAULT else self._answers.neighbours(key)
+        found = search(selection, word, listed, near)
+        before = getattr(self._local, "searched", None)
+        self._local.searched = found.searched if before is None else before + found.searched
+        return [*listed, *found.choices]
+
+    def _keep(
+        self,
+        template_choices: Mapping[str, Iterator[Any]],
+        templates: list[Any],
+        answer: Winner | MissReason,
+    ) -> list[Any]:
+        """Return the library call and the winner; note what was dropped and why."""
+        library = {t.uid for t in templates if isinstance(t, ExternKernelChoice)}
+        kept: list[Any] = []
+        for uid, candidates in template_choices.items():
+            first = next(candidates, None)  # lazy: no code is generated for it
+            if first is None:
+                continue
+            if isinstance(answer, Winner) and uid == answer.uid and uid not in library:
+                forced = force(self._version, answer, first)
+                if isinstance(forced, MissReason):
+                    self._note(rejected=forced)
+                else:
+                    kept.append(forced)
+            elif uid in library:
+                kept.append(first)
+            else:
+                self._note(dropped=1)
+        return kept
+
+    def _note(self, *, dropped: int = 0, rejected: MissReason | None = None) -> None:
+        """Remember, for the selection that follows in this thread, what was dropped."""
+        self._local.dropped = getattr(self._local, "dropped", 0) + dropped
+        if rejected is not None:
+            self._local.dropped += 1
+            self._local.rejected = rejected
+
+    def _take_notes(self) -> tuple[int, MissReason | None, Searched | None]:
+        notes = (
+            getattr(self._local, "dropped", 0),
+            getattr(self._local, "rejected", None),
+            getattr(self._local, "searched", None),
+        )
+        self._local.dropped, self._local.rejected, self._local.searched = 0, None, None
+        return notes
+
+    def _wrap_add_choices(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def add_choices(cls: Any, choices: list[Any], *args: Any, **kwargs: Any) -> Any:
+            if not self._active or not tuning_is_on():
+                return original(cls, choices, *args, **kwargs)
+            choices.append(HeldBack(lambda into: original(cls, into, *args, **kwargs)))
+            return None
+
+        return add_choices
+
+    # -- the decision --------------------------------------------------------------------------
+
+    def _wrap_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def select(
+            cache: Any,
+            name: str,
+            choices: list[Any],
+            input_nodes: Any,
+            layout: Any,
+            *args: Any,
+            **kw: Any,
+        ) -> Any:
+            def proceed(chosen: list[Any]) -> Any:
+                return original(cache, name, chosen, input_nodes, layout, *args, **kw)
+
+            if not self._answers_for(name):
+                ready = generate(choices)
+                declined = self._active and name in LIBRARY_ONLY and tuning_is_on()
+                return proceed([library_or_first(name, ready)] if declined else ready)
+            dropped, rejected, searched = self._take_notes()
+            try:
+                post_op = post_op_of(choices) if name in CPU_LINEAR else None
+                key = describe(name, list(input_nodes), layout, post_op).key
+            except ProblemError:
+                key = None
+            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+            if isinstance(answer, Winner):
+                chosen = matching(choices, answer)
+                if chosen is not None:
+                    result = proceed([chosen])
+                    self._answers.hit(str(key), answer)
+                    return result
+                answer = rejected or MissReason.TEMPLATE_ABSENT
+            if len(choices) + dropped <= 1:
+                return proceed(generate(choices))  # nothing to choose from is no decision
+            if self._answers.tunes and key is not None:
+                kw["return_multi_template"] = False
+                ready = generate(choices)
+                searched = searched or Searched(search=Search.DEFAULT, listed=0)
+                return self._tune(_Asked(key, name, ready, searched.completed(len(ready))), proceed)
+            fallback = library_or_first(name, choices)
+            self._answers.miss(key or _undescribed(name), answer, str(identify(fallback)))
+            return proceed([fallback])
+
+        return select
+
+    # -- measuring -----------------------------------------------------------------------------
+
+    def _tune(self, asked: _Asked, proceed: Callable[[list[Any]], Any]) -> Any:
+        self._local.asked = asked
+        try:
+            return proceed(asked.choices)
+        finally:
+            self._local.asked = None
+
+    def _wrap_known(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def lookup(
+            cache: Any, choices: list[Any], op: Any, inputs: Any, benchmark: Any, **kw: Any
+        ) -> Any:
+            if not self._active or getattr(self._local, "asked", None) is None:
+                return original(cache, choices, op, inputs, benchmark, **kw)
+            # Inductor knows a product whatever follows it; a row is about what follows, too.
+            return {} if benchmark is None else benchmark(choices)
+
+        return lookup
+
+    def _wrap_benchmark(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def make_benchmark_fn(
+            cls: Any,
+            choices: list[Any],
+            input_nodes: Any,
+            layout: Any,
+            input_gen_fns: Any,
+            *args: Any,
+            **kw: Any,
+        ) -> Any:
+            asked: _Asked | None = getattr(self._local, "asked", None)
+            if not self._active or asked is None:
+                return original(cls, choices, input_nodes, layout, input_gen_fns, *args, **kw)
+
+            def measure(ready: list[Any]) -> dict[Any, float]:
+                question = question_of(
+                    asked.key, asked.name, ready, input_nodes, layout, input_gen_fns
+                )
+                left_out = (choice for choice in asked.choices if choice not in ready)
+                known = filter(None, map(identify, left_out))
+                uncompiled: dict[Winner, str] = dict.fromkeys(known, _LEFT_OUT)
+                winner = self._answers.measure(
+                    replace(
+                        question,
+                        uncompiled={**question.uncompiled, **uncompiled},
+                        library=identify(library_or_first(asked.name, asked.choices)),
+                        searched=asked.searched,
+                    )
+                )
+                chosen = [choice for choice in ready if identify(choice) == winner]
+                best = chosen[0] if chosen else library_or_first(asked.name, ready)
+                # Inductor takes the least time; the evidence holds the times themselves.
+                return {choice: 0.0 if choice is best else math.inf for choice in ready}
+
+            return measure
+
+        return make_benchmark_fn
+
+
+def _undescribed(name: str) -> str:
+    node = current_node()
+    return f"{name} ({node.target if node is not None else 'outside a graph'})"

@@ -1,0 +1,259 @@
+"""From inductor's IR to a `GemmProblem`: sizes and layouts as the kernel will see them.
+
+Sizes, strides and dtypes come from the IR operands, since a lowering may ask about another GEMM
+than its FX node names (mm_plus_mm falls back to two mm). Bias form, scalars and epilogue come from
+the FX node, because inductor hands one addmm to its candidates with the bias expanded or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sympy
+import torch
+from torch._inductor.ir import FlexibleLayout
+from torch._inductor.virtualized import V
+from torch.fx import Node
+from torch.utils._sympy.value_ranges import bound_sympy
+
+from warmup.core.errors import ProblemError
+from warmup.inductor.dtypes import dtype_name
+from warmup.inductor.gemm.epilogues import epilogue_of
+from warmup.keys.gemm import CPU_LINEAR, NO_EPILOGUE, Dim, GemmProblem, Layout, spell_number
+
+_aten = torch.ops.aten
+_UNBOUNDED: Final = 2**62
+_MATRIX_DIMS: Final = 2
+
+
+def current_node() -> Node | None:
+    """Return the FX node being lowered in this thread, None outside a lowering."""
+    node = getattr(V.graph, "current_node", None)
+    return node if isinstance(node, Node) else None
+
+
+@dataclass(frozen=True, slots=True)
+class PostOp:
+    """The operation that mkldnn fusion put into a library call, such as ``gelu`` with ``tanh``."""
+
+    name: str
+    scalars: tuple[float, ...] = ()
+    algorithm: str = ""
+
+
+def describe(
+    name: str, inputs: list[Any], layout: Any, post_op: PostOp | None = None
+) -> GemmProblem:
+    """Return the GEMM problem behind *inputs* (IR nodes) and the output *layout*.
+
+    Raises:
+        ProblemError: it cannot be described, for example for unbacked sizes.
+    """
+    try:
+        return _describe(name, inputs, layout, post_op)
+    except (AttributeError, IndexError, NotImplementedError, TypeError, ValueError) as error:
+        raise ProblemError(f"{name}: {error}") from error
+
+
+def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None) -> GemmProblem:
+    node = current_node()
+    size = list(layout.size)
+    first, second = _factors(name, inputs)
+    dtype = first.get_dtype()
+    k = first.get_size()[-1]
+    batch = size[0] if len(size) > _MATRIX_DIMS else None
+    pairs = name == "mm_plus_mm"
+    return GemmProblem(
+        op=name,
+        m=_dim(size[-2]),
+        n=_dim(size[-1]),
+        k=_dim(k),
+        batch=None if batch is None else _dim(batch),
+        dtype=dtype_name(dtype),
+        dtype_b=dtype_name(second.get_dtype()),
+        a=_layout(first),
+        b=Layout("packed") if name in CPU_LINEAR else _layout(second),
+        a2=_layout(inputs[-2]) if pairs else None,
+        b2=_layout(inputs[-1]) if pairs else None,
+        out=dtype_name(layout.dtype),
+        bias=_bias(name, inputs, node, size),
+        scale=_scale(inputs, node) if name == "scaled_mm" else None,
+        fast_accum=name == "scaled_mm" and bool(_argument(node, "use_fast_accum")),
+        alpha=_scalar(node, "alpha"),
+        beta=_scalar(node, "beta"),
+        fp32=fp32_precision(first.get_device().type) if dtype is torch.float32 else None,
+        full_reduction=_reduces_in_full(dtype, first.get_device().type),
+        epilogue=_epilogue(name, node, inputs, post_op),
+    )
+
+
+def _factors(name: str, inputs: list[Any]) -> tuple[Any, Any]:
+    """Return the two operands that are multiplied; of a sum of two products, the first two."""
+    if name in CPU_LINEAR:
+        return inputs[0], inputs[1 if name == "linear_unary" else 2]
+    if name == "scaled_mm":
+        return inputs[0], inputs[1]
+    return (inputs[-4], inputs[-3]) if name == "mm_plus_mm" else (inputs[-2], inputs[-1])
+
+
+def _scale(inputs: list[Any], node: Node | None) -> str:
+    """Return the dtype and sizes of each scale: one scale a tensor, a row or a block."""
+    words = []
+    for scale in inputs[2 : len(inputs) - (_argument(node, "bias") is not None)]:
+        sizes = ",".join(str(_dim(size)) for size in scale.get_size())
+        words.append(f"{dtype_name(scale.get_dtype())}[{sizes}]")
+    return ":".join(words)
+
+
+def _argument(node: Node | None, name: str) -> Any:
+    """Return the argument *name* of the operator that *node* calls, None when it is left out."""
+    if node is None or not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    named = zip(node.target._schema.arguments, node.args, strict=False)
+    given = {argument.name: value for argument, value in named}
+    return given.get(name, node.kwargs.get(name))
+
+
+def _dim(size: Any) -> Dim:
+    if isinstance(size, int):
+        return Dim.of(size)
+    if isinstance(size, torch.SymInt):
+        size = size.node.expr
+    return dim_of(size, V.graph.sizevars.shape_env)
+
+
+def dim_of(size: Any, shapes: Any) -> Dim:
+    """Return the constant or the range of the expression *size* under the ShapeEnv *shapes*."""
+    expression = sympy.sympify(size)
+    if not expression.free_symbols:
+        return Dim.of(int(expression))
+    bounds = bound_sympy(expression, shapes.var_to_range)
+    low = int(bounds.lower) if isinstance(bounds.lower, sympy.Integer) else 0
+    high = int(bounds.upper) if isinstance(bounds.upper, sympy.Integer) else _UNBOUNDED
+    return Dim(max(low, 0), None if high >= _UNBOUNDED else high)
+
+
+def _layout(operand: Any) -> Layout:
+    return layout_of(list(operand.get_size()), _strides(operand), _is, _dim)
+
+
+def _strides(operand: Any) -> list[Any]:
+    """Return the strides that *operand* has, or will have when its layout is settled.
+
+    A layout that is still open gets padded strides when it is settled (ir.py, _pad_strides), which
+    happens before or after this question, depending on what else is generated.
+    """
+    layout = operand.get_layout()
+    if isinstance(layout, FlexibleLayout):
+        return list(layout.get_fixed_layout_without_freezing().stride)
+    return list(operand.get_stride())
+
+
+def layout_of(
+    sizes: list[Any],
+    strides: list[Any],
+    is_equal: Callable[[Any, Any], bool],
+    spell: Callable[[Any], Dim],
+) -> Layout:
+    """Return the layout of a matrix or batch of matrices; strides of size-one dims do not count.
+
+    *is_equal* tells whether two sizes are known to be equal and must not add a guard.
+    """
+    rows, cols = sizes[-2:]
+    row_stride, col_stride = strides[-2:]
+    if is_equal(col_stride, 1) or is_equal(cols, 1):
+        is_column = is_equal(cols, 1) and is_equal(row_stride, 1)
+        natural = is_equal(rows, 1) or is_equal(row_stride, cols) or is_column
+        order, leading = "row", None if natural else spell(row_stride)
+    elif is_equal(row_stride, 1) or is_equal(rows, 1):
+        order, leading = "col", None if is_equal(col_stride, rows) else spell(col_stride)
+    else:
+        order, leading = f"any({spell(row_stride)},{spell(col_stride)})", None
+    batch = None
+    if len(sizes) > _MATRIX_DIMS and not is_equal(sizes[0], 1):
+        batch = None if is_equal(strides[0], rows * cols) else spell(strides[0])
+    return Layout(order, leading, batch)
+
+
+def _is(left: Any, right: Any) -> bool:
+    """Whether two sizes are known to be equal; never adds a guard."""
+    return bool(V.graph.sizevars.statically_known_equals(left, right))
+
+
+def _bias(name: str, inputs: list[Any], node: Node | None, out: list[Any]) -> str | None:
+    if name == "scaled_mm":
+        return "1d" if _argument(node, "bias") is not None else None
+    if name in ("linear_unary", "linear_binary"):
+        with_bias = 3 + (name == "linear_binary")
+        return "1d" if len(inputs) == with_bias else None
+    if name not in ("addmm", "baddbmm"):
+        return None
+    value = (
+        node.args[0].meta.get("val")
+        if node and node.args and isinstance(node.args[0], Node)
+        else None
+    )
+    if isinstance(value, torch.Tensor):
+        sizes, strides = list(value.shape), list(value.stride())
+    else:
+        sizes, strides = list(inputs[0].get_size()), list(inputs[0].get_stride())
+    letters = "bmn"[-len(out) :]
+    spread = [
+        letter
+        for letter, size, stride in zip(
+            reversed(letters), reversed(sizes), reversed(strides), strict=False
+        )
+        if not _is_one(size) and not _is_zero(stride)
+    ]
+    form = "".join(reversed(spread))
+    return {"": "scalar", "n": "1d", "mn": "2d", "bmn": "3d"}.get(form, form)
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _is_zero(stride: Any) -> bool:
+    return isinstance(stride, int) and stride == 0
+
+
+def _scalar(node: Node | None, name: str) -> float:
+    value = node.kwargs.get(name, 1) if node is not None else 1
+    if not isinstance(value, (int, float)):
+        raise ProblemError(f"{name} is not a constant")
+    return value
+
+
+def fp32_precision(device_type: str) -> str:
+    """How float32 products are computed on this device: ``ieee``, ``tf32`` or ``bf16``."""
+    backend = torch.backends.mkldnn if device_type == "cpu" else torch.backends.cuda
+    precision = str(backend.matmul.fp32_precision)
+    return "ieee" if precision == "none" else precision
+
+
+def _reduces_in_full(dtype: torch.dtype, device_type: str) -> bool:
+    """True when reduced-precision reductions, torch's default on GPUs, are switched off."""
+    if device_type == "cpu":
+        return False
+    matmul = torch.backends.cuda.matmul
+    if dtype is torch.bfloat16:
+        return not matmul.allow_bf16_reduced_precision_reduction
+    return dtype is torch.float16 and not matmul.allow_fp16_reduced_precision_reduction
+
+
+def _epilogue(name: str, node: Node | None, inputs: list[Any], post_op: PostOp | None) -> str:
+    later = epilogue_of(node) if node is not None else NO_EPILOGUE
+    if post_op is None:
+        return later
+    words = [post_op.name]
+    if post_op.algorithm not in ("", "none"):
+        words.append(post_op.algorithm)
+    arguments = [spell_number(value) for value in post_op.scalars]
+    if name == "linear_binary":
+        other = inputs[1]
+        sizes = ",".join(str(_dim(size)) for size in other.get_size())
+        arguments.append(f"{dtype_name(other.get_dtype())}[{sizes}]")
+    fused = "_".join(words) + (f"({','.join(arguments)})" if arguments else "")
+    return fused if later == NO_EPILOGUE else f"{fused},{later}"

@@ -1,0 +1,271 @@
+"""One GEMM selection as a trial: its choices as candidates, its operands as specs or live tensors.
+
+On a GPU a trial is plain values, which a child process measures. On a CPU it is measured here, with
+inductor's own operands, since packed weights cannot be told in plain values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch._inductor.codegen.subgraph import SubgraphChoiceCaller
+from torch._inductor.select_algorithm import (
+    AlgorithmSelectorCache,
+    DataProcessorChoiceCallerWrapper,
+)
+from torch._subclasses import FakeTensorMode
+
+from warmup.core.events import logger
+from warmup.core.question import Elsewhere, LiveTrial, Question
+from warmup.core.rows import Winner
+from warmup.core.trial import Candidate, Fill, Operands, Region, Spec, TensorSpec, ViewSpec
+from warmup.inductor.gemm.calls import spec_of
+from warmup.inductor.gemm.choices import identify
+from warmup.inductor.gemm.key import current_node
+from warmup.inductor.gemm.regions import region_of
+from warmup.inductor.gemm.size_hints import Hints, hinted, hints_of, rehinted
+from warmup.inductor.layouts import settled
+from warmup.keys.gemm import NO_EPILOGUE
+
+_ALONE: Final = f"epilogue={NO_EPILOGUE}"
+_SCALES: Final = (2, 3)  # of the operands of scaled_mm
+_ENVIRONMENT: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+def question_of(
+    key: str,
+    name: str,
+    choices: Sequence[Any],
+    input_nodes: Sequence[Any],
+    layout: Any,
+    input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
+) -> Question:
+    """Return the selection *name* among *choices* in warmup's words, and how to ask it elsewhere.
+
+    Choices that no row can force are left out.
+    """
+    ask = partial(_question, key, name, input_nodes, layout, input_gen_fns)
+    question = ask(choices)
+    every = hints_of(input_nodes, layout)
+    if not every:
+        return question
+    found = _by_winner(choices)
+    specs = {candidate.winner: candidate.spec for candidate in question.candidates}
+    elsewhere = tuple(
+        Elsewhere(hints.size, partial(_ask_at, hints, ask, found, specs)) for hints in every[:-1]
+    )
+    return replace(question, size=every[-1].size, elsewhere=elsewhere)
+
+
+def _by_winner(choices: Sequence[Any]) -> dict[Winner, Any]:
+    return {winner: choice for choice in choices if (winner := identify(choice)) is not None}
+
+
+def _ask_at(
+    hints: Hints,
+    ask: Callable[[Sequence[Any]], Question],
+    found: Mapping[Winner, Any],
+    specs: Mapping[Winner, Spec],
+    winners: Sequence[Winner],
+) -> Question:
+    """Return the selection among *winners* at *hints*, less those that are another kernel there."""
+    with hinted(hints.symbols):
+        fresh = [_at(hints.size, winner, found[winner]) for winner in winners]
+        question = ask([choice for choice in fresh if choice is not None])
+    compiled = tuple(  # once, since that takes a second: sizes are arguments
+        Candidate(winner, {**spec, "sizes": _sizes(choice, spec, hints)})
+        for winner in winners
+        if isinstance(choice := found[winner], SubgraphChoiceCaller) and (spec := specs.get(winner))
+    )
+    return replace(question, candidates=(*question.candidates, *compiled), size=hints.size)
+
+
+def _at(size: int, winner: Winner, choice: Any) -> Any | None:
+    """Return *choice* as it is called at *size*; None, which is told, where inductor cannot."""
+    try:
+        return rehinted(choice)
+    except Exception as error:  # noqa: BLE001  a template may refuse a size in any way
+        logger.info("not timed at %d: %s: %s: %s", size, winner, type(error).__name__, error)
+        return None
+
+
+def _sizes(choice: SubgraphChoiceCaller, spec: Spec, hints: Hints) -> list[int]:
+    pairs = zip(choice.sym_inputs, spec["sizes"], strict=True)
+    return [hints.symbols.get(symbol, size) for symbol, size in pairs]
+
+
+def _question(
+    key: str,
+    name: str,
+    input_nodes: Sequence[Any],
+    layout: Any,
+    input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
+    choices: Sequence[Any],
+) -> Question:
+    found = _by_winner(choices)
+    device = layout.device
+    if device.type == "cpu":
+        args = AlgorithmSelectorCache.get_inputs(
+            list(choices), list(input_nodes), layout, dict(input_gen_fns or {})
+        )
+        packed = frozenset(input_gen_fns or ())
+        live = LiveTrial(
+            make_sets=lambda seed, _most: _LiveOperands(args, packed, seed),
+            make_call=lambda candidate, sets: _live_call(found[candidate.winner], sets),
+        )
+        candidates = tuple(map(Candidate, found))
+        return Question(
+            key,
+            name,
+            str(device),
+            candidates,
+            environment=_environment(),
+            live=live,
+            region=_region(key, ()),
+        )
+    specs, uncompiled = _specs(found)
+    with settled(input_nodes), FakeTensorMode():  # sizes and strides are wanted, and no memory
+        args = AlgorithmSelectorCache.get_inputs(
+            list(choices), list(input_nodes), layout, dict(input_gen_fns or {})
+        )
+    out, library_out = args.triton.output_tensor, args.extern.output_tensor
+    assert out is not None
+    assert library_out is not None
+    names = list(dict.fromkeys(node.get_name() for node in input_nodes))
+    views = tuple(
+        ViewSpec(names.index(node.get_name()), *_shape(view), int(view.storage_offset()))
+        for node, view in zip(input_nodes, args.extern.input_tensors, strict=True)
+    )
+    operands = tuple(
+        _operand(tensor, [view for view in views if view.base == i], name, i)
+        for i, tensor in enumerate(args.triton.input_tensors)
+    )
+    return Question(
+        key,
+        name,
+        str(device),
+        tuple(Candidate(winner, spec) for winner, spec in specs.items() if spec is not None),
+        operands=operands,
+        views=views,
+        out=TensorSpec(*_shape(out), int(library_out.storage_offset()), _dtype_name(out)),
+        environment=_environment(),
+        uncompiled=uncompiled,
+        region=_region(
+            key,
+            [
+                TensorSpec(view.sizes, view.strides, view.offset, operands[view.base].dtype)
+                for view in views
+            ],
+        ),
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Return where this build keeps what it compiles."""
+    return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+
+
+def _region(key: str, views: Sequence[TensorSpec]) -> Region | None:
+    """Return the region of the GEMM being lowered, whose operands are *views*."""
+    node = current_node()
+    if node is None:
+        return None
+    return region_of(node, views, has_epilogue=not key.endswith(_ALONE))
+
+
+def _specs(found: Mapping[Winner, Any]) -> tuple[dict[Winner, Spec | None], dict[Winner, str]]:
+    """Return how to call each choice, and why some of them cannot be compiled."""
+    specs: dict[Winner, Spec | None] = {}
+    uncompiled: dict[Winner, str] = {}
+    for winner, choice in found.items():
+        try:
+            specs[winner] = spec_of(choice)
+        except Exception as error:  # noqa: BLE001  a subgraph is compiled here: it may raise any
+            uncompiled[winner] = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return specs, uncompiled
+
+
+def _operand(tensor: torch.Tensor, views: Sequence[ViewSpec], op: str, position: int) -> TensorSpec:
+    """Return the spec of *tensor* with memory enough for all *views* of it."""
+    sizes, strides = _shape(tensor)
+    dtype = _dtype_name(tensor)
+    own = TensorSpec(sizes, strides, 0, dtype).span
+    most = max(
+        (TensorSpec(view.sizes, view.strides, view.offset, dtype).span for view in views),
+        default=own,
+    )
+    is_scale = op == "scaled_mm" and position in _SCALES
+    fill = Fill.POSITIVE if is_scale else Fill.NORMAL
+    return TensorSpec(sizes, strides, max(most - own, 0), dtype, fill)
+
+
+def _shape(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+@dataclass
+class _LiveOperands:
+    """Inductor's own operands for one selection, as the one operand set there is."""
+
+    args: Any
+    packed: frozenset[int]  # operands with values that must stay
+    seed: int
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        source = torch.Generator().manual_seed(self.seed)
+        for number, tensor in enumerate(self.args.extern.input_tensors):
+            is_random = number not in self.packed and tensor.is_floating_point()
+            if is_random and tensor.layout is torch.strided:
+                tensor.normal_(generator=source)
+
+    def operands(self, _number: int) -> list[torch.Tensor]:
+        return list(self.args.triton.input_tensors)
+
+    def views(self, _number: int) -> list[torch.Tensor]:
+        return list(self.args.extern.input_tensors)
+
+    def out(self, _number: int, *, at_offset: bool = False) -> torch.Tensor:
+        where = self.args.extern if at_offset else self.args.triton
+        found: torch.Tensor = where.output_tensor
+        return found
+
+    def poison(self) -> None:
+        out = self.args.extern.output_tensor
+        out.fill_(float("nan") if out.is_floating_point() else torch.iinfo(out.dtype).max)
+
+
+def _live_call(choice: Any, sets: Operands) -> Callable[[int], object]:
+    """Return the call of *choice* on the one live operand set."""
+    is_library = AlgorithmSelectorCache._is_extern(choice)
+    operands = sets.views(0) if is_library else sets.operands(0)
+    out = sets.out(0, at_offset=is_library)
+    post: Callable[[torch.Tensor], torch.Tensor] | None = None
+    while isinstance(choice, DataProcessorChoiceCallerWrapper):
+        operands, out = choice._preprocessor(operands, out)
+        post, choice = choice._postprocessor, choice._wrapped
+    return _LiveCall(choice.bmreq.make_run_fn(*operands, out=out), (*operands, out), post)
+
+
+@dataclass(frozen=True)
+class _LiveCall:
+    """A call on ``held``, operands and output, of which a C++ kernel has only the addresses."""
+
+    run: Callable[[], Any]
+    held: tuple[torch.Tensor, ...]
+    post: Callable[[torch.Tensor], torch.Tensor] | None
+
+    def __call__(self, _number: int) -> object:
+        made = self.run()
+        if isinstance(made, torch.Tensor):
+            return made
+        return self.held[-1] if self.post is None else self.post(self.held[-1])

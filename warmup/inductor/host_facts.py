@@ -1,0 +1,176 @@
+"""What the host lends a compile: a compiler, a temporary folder, cache folders.
+
+Imports nothing of inductor, which makes its cache folder when it is imported, or fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import mmap
+import os
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Final
+
+_STUB_SECONDS: Final = 60
+_C_STUB: Final = "#include <Python.h>\nint stub(void) { return 0; }\n"
+_CPP_STUB: Final = "#include <cmath>\n#include <omp.h>\n" + _C_STUB
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """The host compiler that is needed; ``error`` says why it compiled nothing, None if it did."""
+
+    language: str
+    command: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A cache folder as this process would use it; ``setting`` is the variable that moves it.
+
+    ``error`` says why no file can be made in it. ``is_executable`` is False where code in it cannot
+    be loaded. ``made`` are the folders that trying it made, the innermost first.
+    """
+
+    name: str
+    setting: str
+    path: str | None = None
+    error: str | None = None
+    is_executable: bool = True
+    free_bytes: int = 0
+    made: tuple[Path, ...] = ()
+
+
+def temporary_error() -> str | None:
+    """Return why there is no temporary folder here, None when there is one."""
+    try:
+        tempfile.gettempdir()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def c_compiler() -> Compiler:
+    """Return the C compiler that Triton builds its launchers with, after compiling a stub."""
+    # As triton/runtime/build.py, Triton 3.6 to 3.9: CC is taken unseen. It bundles no compiler.
+    command = os.environ.get("CC", shutil.which("gcc") or shutil.which("clang"))
+    if command is None:
+        return Compiler("C")
+    return Compiler("C", command, _stub_error(command, "stub.c", _C_STUB))
+
+
+def cpp_compiler() -> Compiler:
+    """Return the C++ compiler that inductor takes for CPU kernels, after compiling a stub."""
+    command = os.environ.get("CXX", "g++")  # as config.cpp.cxx, torch 2.11 to 2.15
+    if shutil.which(command) is None:
+        return Compiler("C++")
+    return Compiler("C++", command, _stub_error(command, "stub.cpp", _CPP_STUB, "-fopenmp"))
+
+
+def cache_folders(*, on_gpu: bool) -> tuple[Folder, ...]:
+    """Return what inductor's cache folder, then Triton's on a GPU, is good for.
+
+    Each exists afterwards if it can be made; `remove_made` takes that back.
+    """
+    return (_inductor_folder(), _triton_folder()) if on_gpu else (_inductor_folder(),)
+
+
+def remove_made(folders: tuple[Folder, ...]) -> None:
+    """Remove the folders that trying *folders* made and that are empty.
+
+    One left behind would belong to this user, and the server may run as another.
+    """
+    for folder in folders:
+        for part in folder.made:
+            with contextlib.suppress(OSError):
+                part.rmdir()
+
+
+def _inductor_folder() -> Folder:
+    name, setting = "cache folder", "TORCHINDUCTOR_CACHE_DIR"
+    try:
+        path = os.environ.get(setting) or _default_folder()
+    except (KeyError, ModuleNotFoundError, OSError) as error:  # a nameless user, or no /tmp
+        return Folder(name, setting, error=str(error.args[-1]))
+    return _tried(name, setting, path)
+
+
+def _default_folder() -> str:
+    """Ask the file of this torch that knows, alone: importing its package makes the folder."""
+    import torch
+
+    path = Path(torch.__file__).parent / "_inductor" / "runtime" / "cache_dir_utils.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return str(module.default_cache_dir())
+
+
+def _triton_folder() -> Folder:
+    setting = "TRITON_CACHE_DIR"  # otherwise as knobs.py of Triton 3.6 to 3.9
+    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~/")  # noqa: PTH111  never raises
+    path = os.environ.get(setting) or str(Path(home, ".triton", "cache"))
+    return _tried("Triton folder", setting, path)
+
+
+def _tried(name: str, setting: str, named: str) -> Folder:
+    path = Path(named).absolute()
+    made = tuple(part for part in (path, *path.parents) if not os.path.lexists(part))
+    folder = Folder(name, setting, str(path), made=made)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path) as file:
+            is_executable = _can_run(file)
+        free = shutil.disk_usage(path).free
+    except OSError as error:
+        return replace(folder, error=error.strerror or str(error))
+    return replace(folder, is_executable=is_executable, free_bytes=free)
+
+
+def _can_run(file: IO[bytes]) -> bool:
+    file.write(bytes(mmap.PAGESIZE))
+    file.flush()
+    try:  # what the loader does with a shared object; refused on a noexec mount
+        mmap.mmap(
+            file.fileno(), mmap.PAGESIZE, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC
+        ).close()
+    except OSError:
+        return False
+    return True
+
+
+def _stub_error(command: str, name: str, text: str, *flags: str) -> str | None:
+    """Compile what no generated launcher or kernel can do without; return why that failed."""
+    scheme = sysconfig.get_default_scheme()
+    if scheme == "posix_local":  # as triton/runtime/build.py: Debian's own scheme has no headers
+        scheme = "posix_prefix"
+    include = f"-I{sysconfig.get_path('include', scheme)}"
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, name)
+            source.write_text(text, encoding="ascii")
+            made = str(source.with_suffix(".so"))
+            done = subprocess.run(  # noqa: S603  the compiler that torch.compile would run
+                [command, str(source), "-shared", "-fPIC", include, "-o", made, *flags],
+                capture_output=True,
+                errors="replace",
+                timeout=_STUB_SECONDS,
+                check=False,
+            )
+    except OSError as error:
+        return error.strerror or str(error)
+    except subprocess.TimeoutExpired:
+        return f"no end after {_STUB_SECONDS} s"
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
+    return next((line for line in lines if "error" in line), lines[0]).strip()

@@ -1,0 +1,86 @@
+"""Triton launch configs <-> `Winner`: telling, checking and building them.
+
+Inductor drops the bounds checks of a kernel whose sizes are multiples of the largest block it
+would use (codegen/triton.py, TRITON_MAX_BLOCK), so a larger block or one that is no power of two
+would read and write out of bounds: such a config is refused, wherever it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from torch._inductor.runtime.hints import TRITON_MAX_BLOCK
+from torch._inductor.runtime.runtime_utils import triton_config_to_hashable
+from torch._inductor.runtime.triton_heuristics import config_from_dict
+
+from warmup.core.rows import Family, KwargValue, MissReason, Winner, portable_kwargs
+
+_SUFFIX: Final = "BLOCK"
+_MAX_WARPS: Final = 32
+_MAX_STAGES: Final = 16
+_MAX_NUMEL: Final = 1 << 20  # elements of one tensor, Triton's own limit
+
+
+def is_block(name: str) -> bool:
+    """Return whether the config argument *name* is a block size with a known bound."""
+    return name.endswith(_SUFFIX) and name.removesuffix(_SUFFIX) in TRITON_MAX_BLOCK
+
+
+def winner_of(kernel: Any, config: Any) -> Winner | None:
+    """Return *config* of *kernel* in portable terms, None when it cannot be written to a table."""
+    kwargs = portable_kwargs(_spell(config))
+    name = kernel.heuristic_type.name.lower()
+    return None if kwargs is None else Winner(Family.LAUNCH, name, kwargs)
+
+
+def same_config(left: Any, right: Any) -> bool:
+    """Return whether two configs launch the same kernel in the same way."""
+    return bool(triton_config_to_hashable(left) == triton_config_to_hashable(right))
+
+
+def judge(winner: Winner, offered: Sequence[Any] | None) -> MissReason | None:
+    """Return None when *winner* can be forced, else why not.
+
+    A config among the *offered* ones always can. Any other must have the arguments of the offered
+    ones, which the kernel's heuristics made, and stay within inductor's own bounds.
+    """
+    wanted = dict(winner.kwargs)
+    if offered is not None:
+        spelled = [_spell(config) for config in offered]
+        if wanted in spelled:
+            return None
+        if wanted.keys() != spelled[0].keys():
+            return MissReason.TEMPLATE_CHANGED
+    if not all(_is_allowed(*item) for item in wanted.items()):
+        return MissReason.CHOICE_REJECTED
+    blocks = [value for name, value in wanted.items() if is_block(name) and isinstance(value, int)]
+    return None if math.prod(blocks) <= _MAX_NUMEL else MissReason.CHOICE_REJECTED
+
+
+def _is_allowed(name: str, value: KwargValue) -> bool:
+    if type(value) is not int or value < 1:
+        return False
+    if name == "num_stages":
+        return value <= _MAX_STAGES
+    is_power_of_two = value & (value - 1) == 0
+    if name == "num_warps":
+        return is_power_of_two and value <= _MAX_WARPS
+    if not is_block(name):
+        return False
+    return is_power_of_two and value <= TRITON_MAX_BLOCK[name.removesuffix(_SUFFIX)]
+
+
+def make_config(winner: Winner, offered: Sequence[Any]) -> Any:
+    """Return the config that *winner* stands for: the offered one that is equal, else a new one."""
+    wanted = dict(winner.kwargs)
+    for config in offered:
+        if _spell(config) == wanted:
+            return config
+    return config_from_dict(wanted)
+
+
+def _spell(config: Any) -> dict[str, Any]:
+    spelled: Any = triton_config_to_hashable(config)
+    return dict(spelled)

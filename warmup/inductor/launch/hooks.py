@@ -1,0 +1,242 @@
+"""Row kind ``launch``: answering the launch configs of generated Triton kernels.
+
+Inductor compiles every config that its heuristics offer for a pointwise or reduction kernel, and
+times them all at the kernel's first call, in every mode (runtime/triton_heuristics.py). Hooks:
+
+- ``AsyncCompile.triton`` sends a kernel's source to a compile worker: here the row's config goes
+  along (``config.autotune_lookup_table``), so that the worker compiles one config and not all.
+- ``CachingAutotuner.precompile`` makes the kernel ready in this process: here all configs but one
+  are dropped, and one event is emitted. This alone decides; the worker only saves time.
+- ``CachingAutotuner.autotune_to_one_config`` and ``coordinate_descent_tuning`` measure: a build
+  records what they find; while serving they choose without measuring.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from torch._inductor import config as inductor_config
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.runtime.hints import HeuristicType
+from torch._inductor.runtime.triton_heuristics import (
+    CachingAutotuner,
+    generate_lookup_hash_from_source_code,
+)
+
+from warmup.core.errors import ProblemError
+from warmup.core.question import Answers
+from warmup.core.rows import MissReason, Winner
+from warmup.inductor.launch.configs import (
+    is_block,
+    judge,
+    make_config,
+    same_config,
+    winner_of,
+)
+from warmup.inductor.launch.kernels import (
+    call_of,
+    descends,
+    is_known,
+    keep,
+    key_of,
+    loads,
+    named,
+    offered_configs,
+    read_kernel,
+    settle,
+    spills,
+    was_tuned,
+)
+from warmup.inductor.patches import Patches
+
+_REJECTED: Final = MissReason.CHOICE_REJECTED
+_BLOCK_ARGUMENT = re.compile(r"(\w+)\s*:\s*tl\.constexpr")
+
+
+class LaunchConfigs:
+    """Answers launch configs from *answers* while its patches are in place."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._active = True
+        self._touched: set[str] = set()
+
+    def attach(self, patches: Patches) -> None:
+        """Put the hooks in place until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        patches.wrap(AsyncCompile, "triton", self._wrap_submit)
+        patches.wrap(CachingAutotuner, "precompile", self._wrap_precompile)
+        patches.wrap(CachingAutotuner, "autotune_to_one_config", self._wrap_autotune)
+        patches.wrap(CachingAutotuner, "coordinate_descent_tuning", self._wrap_descent)
+
+    def _deactivate(self) -> None:
+        self._active = False
+        # What runs keeps its config; what is loaded again starts from what inductor offers.
+        for file in tuple(self._touched):
+            PyCodeCache.modules_no_attr.pop(file, None)
+
+    def _answers_for(self, kernel: Any) -> bool:
+        # A user's own kernel may want another config for each size, which its key does not name.
+        if not self._active or kernel.heuristic_type is HeuristicType.USER_AUTOTUNE:
+            return False
+        if kernel.filename is not None:
+            self._touched.add(kernel.filename)
+        return True
+
+    # -- in compile workers --------------------------------------------------------------------
+
+    def _wrap_submit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def submit(compiler: Any, kernel_name: str, source_code: str, *args: Any, **kw: Any) -> Any:
+            # In this process a seed would hide from `precompile` what else inductor offers.
+            seeds = self._active and compiler.use_process_pool()
+            seed = self._seed(kernel_name, source_code) if seeds else {}
+            if not seed:
+                return original(compiler, kernel_name, source_code, *args, **kw)
+            table = {**inductor_config.autotune_lookup_table, **seed}
+            with inductor_config.patch({"autotune_lookup_table": table}):
+                return original(compiler, kernel_name, source_code, *args, **kw)
+
+        return submit
+
+    def _seed(self, kernel_name: str, source_code: str) -> dict[str, dict[str, Any]]:
+        """Return the entry of inductor's lookup table for this kernel; empty without a row.
+
+        Before torch 2.15 that table forgets everything but block sizes, so a row with more is left
+        to `precompile`.
+        """
+        try:
+            read = read_kernel(kernel_name, source_code)
+            answer = None if read is None else self._answers.find(read[0].key)
+        except (ProblemError, SyntaxError, ValueError):
+            return {}
+        if read is None or not isinstance(answer, Winner):
+            return {}
+        _, sizes, code = read
+        kwargs = dict(answer.kwargs)
+        blocks = {name for name in kwargs if is_block(name)}
+        taken = set(_BLOCK_ARGUMENT.findall(code.partition("):")[0]))
+        if blocks | {"num_warps", "num_stages"} != kwargs.keys() or blocks != taken:
+            return {}
+        if judge(answer, None) is not None:
+            return {}
+        return {generate_lookup_hash_from_source_code(sizes, code): kwargs}
+
+    # -- in this process -----------------------------------------------------------------------
+
+    def _wrap_precompile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def precompile(kernel: Any, *args: Any, **kw: Any) -> Any:
+            def proceed() -> Any:
+                return original(kernel, *args, **kw)
+
+            warms_only = args[0] if args else kw.get("warm_cache_only", False)
+            if not self._answers_for(kernel) or warms_only:
+                return proceed()
+            offered = offered_configs(kernel)
+            key = key_of(kernel)
+            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+            if isinstance(answer, Winner):
+                reload_kernel = kw.get("reload_kernel", args[1] if len(args) > 1 else None)
+                refused = judge(answer, offered)
+                if refused is None:
+                    keep(kernel, make_config(answer, offered), reload_kernel)
+                    if loads(proceed):
+                        self._answers.hit(str(key), answer)
+                        return None
+                    refused = _REJECTED
+                    if reload_kernel is not None:  # the worker was told of nothing else
+                        offered = offered_configs(reload_kernel())
+                answer = refused
+            if len(offered) == 1 and not was_tuned(kernel) and not descends(kernel):
+                return proceed()  # nothing to choose from is no decision
+            if self._answers.tunes:
+                return proceed()
+            self._answers.miss(named(key, kernel), answer, str(winner_of(kernel, offered[0])))
+            return self._compile_first(kernel, offered, proceed)
+
+        return precompile
+
+    def _compile_first(
+        self, kernel: Any, offered: Sequence[Any], proceed: Callable[[], Any]
+    ) -> Any:
+        """Make the first config that compiles the only one: deterministic, and not measured."""
+        for config in offered[:-1]:
+            keep(kernel, config, None)
+            if loads(proceed):
+                return None
+        keep(kernel, offered[-1], None)
+        return proceed()
+
+    def _wrap_autotune(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def autotune_to_one_config(kernel: Any, *args: Any, **kw: Any) -> Any:
+            if not self._answers_for(kernel):
+                return original(kernel, *args, **kw)
+            offered = offered_configs(kernel)
+            key = key_of(kernel)
+            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+            if isinstance(answer, Winner):  # tuned meanwhile for a twin, or compiled before
+                wanted = make_config(answer, offered)
+                ready = [one for one in kernel.launchers if same_config(one.config, wanted)]
+                if ready:
+                    kernel.launchers = ready[:1]
+                    self._answers.hit(str(key), answer)
+                    return None
+                answer = _REJECTED
+            if self._answers.tunes and key is not None and not descends(kernel):
+                chosen = self._choose(kernel, key, kernel.launchers, args, kw)
+                settle(kernel, chosen)
+                return None
+            if self._answers.tunes:
+                return original(kernel, *args, **kw)
+            first = kernel.launchers[0]
+            self._answers.miss(named(key, kernel), answer, str(winner_of(kernel, first.config)))
+            kernel.launchers = [first]
+            return None
+
+        return autotune_to_one_config
+
+    def _wrap_descent(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def coordinate_descent_tuning(kernel: Any, launcher: Any, *args: Any, **kw: Any) -> Any:
+            if not self._answers_for(kernel) or not descends(kernel):
+                return original(kernel, launcher, *args, **kw)
+            key = key_of(kernel)
+            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+            if self._answers.tunes and not isinstance(answer, Winner):
+                found = original(kernel, launcher, *args, **kw)
+                if key is not None:
+                    found = self._choose(kernel, key, [launcher, found], args, kw)
+                    found.config.found_by_coordesc = True  # as below
+                return found
+            if not is_known(kernel):  # compiled before: this is its first question here
+                chosen = winner_of(kernel, launcher.config)
+                if isinstance(answer, Winner) and answer == chosen:
+                    self._answers.hit(str(key), answer)
+                else:
+                    reason = _REJECTED if isinstance(answer, Winner) else answer
+                    self._answers.miss(named(key, kernel), reason, str(chosen))
+            launcher.config.found_by_coordesc = True  # or it would be asked at every call
+            return launcher
+
+        return coordinate_descent_tuning
+
+    def _choose(
+        self,
+        kernel: Any,
+        key: str,
+        launchers: Sequence[Any],
+        args: Sequence[Any],
+        kw: Mapping[str, Any],
+    ) -> Any:
+        """Time *launchers* against each other and return the winner; the first is the default."""
+        offered = {
+            winner: launcher
+            for launcher in launchers
+            if not spills(kernel, launcher) and (winner := winner_of(kernel, launcher.config))
+        }
+        if not offered:
+            return launchers[0]
+        calls = {winner: call_of(kernel, one, args, kw) for winner, one in offered.items()}
+        chosen = self._answers.contest(key, next(iter(calls)), calls)
+        return launchers[0] if chosen is None else offered[chosen]

@@ -1,0 +1,156 @@
+"""Generated Triton kernels, asked and told: `CachingAutotuner` of runtime/triton_heuristics.py."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch._inductor.async_compile import size_hints_regex
+from torch._inductor.runtime.hints import HeuristicType
+from torch._inductor.runtime.triton_heuristics import NoTritonConfigsError
+
+from warmup.core.errors import ProblemError
+from warmup.inductor.launch.configs import same_config
+from warmup.keys.launch import LaunchProblem
+
+_OFFERED: Final = "_warmup_offered"
+_SIGNATURE: Final = re.compile(r"'signature': (\{.*?\})")
+_NONE_LOADED: Final = "No valid triton configs"
+_TUNABLE: Final = frozenset(  # of the others coordinate descent leaves the config alone
+    {
+        *(HeuristicType.POINTWISE, HeuristicType.REDUCTION),
+        *(HeuristicType.PERSISTENT_REDUCTION, HeuristicType.SPLIT_SCAN),
+    }
+)
+
+
+def is_known(kernel: Any) -> bool:
+    """Return whether *kernel* was asked about under a table before."""
+    return hasattr(kernel, _OFFERED)
+
+
+def describe_kernel(name: str, sizes: Any, signature: Any, code: str) -> LaunchProblem:
+    """Return the problem of a kernel from its name, size hints, signature and code.
+
+    Raises:
+        AttributeError: the signature is none.
+    """
+    arguments = [
+        str(kind).replace(" ", "") for kind in signature.values() if str(kind) != "constexpr"
+    ]
+    return LaunchProblem.of(name, sizes if isinstance(sizes, dict) else None, arguments, code)
+
+
+def read_kernel(name: str, source_code: str) -> tuple[LaunchProblem, str, str] | None:
+    """Return the problem of a kernel that inductor generated, its size hints as text, and its code.
+
+    None where *source_code*, as inductor sends it to a compile worker, has no size hints.
+
+    Raises:
+        ProblemError: no key can spell it.
+        SyntaxError, ValueError: its size hints or its signature are no plain values.
+    """
+    sizes, signature = size_hints_regex.search(source_code), _SIGNATURE.search(source_code)
+    _, marker, code = source_code.partition("@triton.jit\n")
+    if sizes is None or signature is None or not marker:
+        return None
+    words = ast.literal_eval(sizes[1]), ast.literal_eval(signature[1])
+    return describe_kernel(name, *words, code), sizes[1], code
+
+
+def key_of(kernel: Any) -> str | None:
+    """Return the key of *kernel*, None when it cannot be spelled."""
+    try:
+        signature = kernel.triton_meta.get("signature", {})
+        return describe_kernel(kernel.fn.__name__, kernel.size_hints, signature, kernel.fn.src).key
+    except (AttributeError, ProblemError):
+        return None
+
+
+def named(key: str | None, kernel: Any) -> str:
+    """Return what a miss calls *kernel*: its key, or its name where there is none."""
+    return key or f"launch ({kernel.fn.__name__})"
+
+
+def offered_configs(kernel: Any) -> tuple[Any, ...]:
+    """Return the configs that inductor offered for *kernel* when it was first seen."""
+    known: tuple[Any, ...] | None = getattr(kernel, _OFFERED, None)
+    if known is None:
+        known = tuple(kernel.configs or [result.config for result in kernel.compile_results])
+        setattr(kernel, _OFFERED, known)
+    return known
+
+
+def was_tuned(kernel: Any) -> bool:
+    """Whether inductor reduced the configs of *kernel* to one, by its cache or by timing them."""
+    known = kernel.autotune_cache_info or {}
+    return known.get("autotune_cache_state") == "hit" or known.get("num_configs", 1) > 1
+
+
+def loads(proceed: Callable[[], Any]) -> bool:
+    """Make a kernel ready; False when its config does not compile or the device refuses it."""
+    try:
+        proceed()
+    except RuntimeError as error:  # a refusal by the device has no class of its own
+        if isinstance(error, NoTritonConfigsError) or str(error).startswith(_NONE_LOADED):
+            return False
+        raise
+    return True
+
+
+def descends(kernel: Any) -> bool:
+    """Whether `run` goes on to coordinate descent after choosing among the configs."""
+    wanted = kernel.inductor_meta.get("coordinate_descent_tuning", False)
+    return bool(wanted) and kernel.heuristic_type in _TUNABLE
+
+
+def keep(kernel: Any, config: Any, reload_kernel: Callable[[], Any] | None) -> None:
+    """Leave *config* as the only one that *kernel* will have, compiled already or not."""
+    if [same_config(one.config, config) for one in kernel.launchers] == [True]:
+        return
+    kernel.launchers = []
+    if getattr(kernel, "_cached_launcher", None) is not None:
+        kernel._cached_launcher = None
+    ready = [one for one in kernel.compile_results if same_config(one.config, config)]
+    kernel.compile_results = ready[:1]
+    if ready:
+        return
+    kernel.configs = [config]
+    if kernel.fn.fn is None:  # compiled in a worker: its function was dropped on the way here
+        source = reload_kernel or kernel._reload_kernel
+        kernel.fn = source().fn
+
+
+def spills(kernel: Any, launcher: Any) -> bool:
+    """Whether *launcher* spills more registers than inductor accepts; it never times such a one."""
+    most = kernel.inductor_meta.get("spill_threshold", 32 if torch.version.hip else 16)
+    return launcher.n_spills is not None and launcher.n_spills > most
+
+
+def call_of(
+    kernel: Any, launcher: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Callable[[int], object]:
+    """Return a call that launches *kernel* as *launcher* does, on copies of what it changes."""
+    own_args, own_kwargs = kernel.clone_args(*args, **kwargs)
+    interface = kernel.get_device_interface()
+
+    def call(_number: int) -> object:
+        kernel.reset_to_zero_args(*own_args, **own_kwargs)
+        stream = interface.get_raw_stream(interface.current_device())
+        return launcher(*own_args, **own_kwargs, stream=stream)
+
+    return call
+
+
+def settle(kernel: Any, launcher: Any) -> None:
+    """Leave *launcher* as the only one of *kernel*, and put it into inductor's cache, if any.
+
+    As `CachingAutotuner.autotune_to_one_config` ends.
+    """
+    kernel.launchers = [launcher]
+    kernel.autotune_time_taken_ns = kernel.precompile_time_taken_ns
+    if kernel.save_cache_hook:
+        kernel.save_cache_hook(launcher.config, kernel.autotune_time_taken_ns)

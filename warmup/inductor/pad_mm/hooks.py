@@ -1,0 +1,188 @@
+"""Row kind ``pad``: answering inductor's pad_mm pass, which measures in every mode.
+
+``pad_mm._should_pad`` first rules out what need not be padded, then asks its cache, then measures
+both ways (torch/_inductor/fx_passes/pad_mm.py). The row takes the place of that cache, so exactly
+the questions that would be measured are answered; a build takes both ways and times them itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch._inductor.fx_passes import pad_mm
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from warmup.core.errors import ProblemError
+from warmup.core.question import Answers
+from warmup.core.rows import Family, MissReason, Winner
+from warmup.inductor.dtypes import dtype_name
+from warmup.inductor.gemm.key import dim_of, fp32_precision, layout_of
+from warmup.inductor.gemm.sizes import plain
+from warmup.inductor.patches import Patches
+from warmup.keys.gemm import Dim, Layout
+from warmup.keys.pad import PadProblem
+
+_PADDED: Final = Winner(Family.PAD, "padded")
+_AS_IS: Final = Winner(Family.PAD, "as_is")
+_BATCHED: Final = 3
+_BIAS_FORMS: Final = {0: "scalar", 1: "1d", 2: "2d", 3: "3d"}
+
+
+class PadDecisions:
+    """Answers whether to pad from *answers* while its patches are in place."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._active = True
+        self._asked = threading.local()
+
+    def attach(self, patches: Patches) -> None:
+        """Put the hooks in place until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        patches.wrap(pad_mm, "_should_pad", self._wrap_question)
+        patches.wrap(pad_mm, "is_mm_compute_bound", self._wrap_bound)
+        patches.wrap(pad_mm, "get_cached_should_pad", self._wrap_answer)
+        patches.wrap(pad_mm, "get_cached_base_mm_benchmark_time", self._wrap_base_time)
+        patches.wrap(pad_mm, "get_do_bench", self._wrap_do_bench)
+        patches.wrap(pad_mm, "is_padded_faster", self._wrap_measured)
+
+    def _deactivate(self) -> None:
+        self._active = False
+
+    def _wrap_question(self, original: Callable[..., bool]) -> Callable[..., bool]:
+        # Inductor may memoize whole answers (runtime/caching, off by default), then it asks nobody.
+        decide: Callable[..., bool] = inspect.unwrap(original)
+
+        def should_pad(match: Any, mat1: Any, mat2: Any, op: Any, *args: Any, **kw: Any) -> bool:
+            if not self._active:
+                return original(match, mat1, mat2, op, *args, **kw)
+            bias = args[0] if args else kw.get("input")
+            try:
+                self._asked.key = describe_padding(match, mat1, mat2, op, bias).key
+            except ProblemError as error:
+                self._asked.key, self._asked.said = None, f"pad ({error})"
+            try:
+                return decide(match, mat1, mat2, op, *args, **kw)
+            finally:
+                self._asked.key = None
+
+        return should_pad
+
+    def _wrap_bound(self, original: Callable[..., bool]) -> Callable[..., bool]:
+        def is_mm_compute_bound(m: Any, k: Any, n: Any, dtype: torch.dtype) -> bool:
+            # Comparing symbols would guard, and end the range of a bucket where sizes are equal.
+            # From torch 2.12 on inductor compares hints itself.
+            sizes = map(plain, (m, k, n)) if self._active else (m, k, n)
+            return original(*sizes, dtype)
+
+        return is_mm_compute_bound
+
+    def _wrap_answer(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
+        def get_cached_should_pad(inductor_key: str) -> Any:
+            if not self._active:
+                return original(inductor_key)
+            key: str | None = getattr(self._asked, "key", None)
+            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+            if isinstance(answer, Winner):
+                self._answers.hit(str(key), answer)
+                return answer == _PADDED
+            if self._answers.tunes:
+                return None  # measure, whatever inductor's own cache says
+            self._answers.miss(key or self._asked.said, answer, str(_AS_IS))
+            return False
+
+        return get_cached_should_pad
+
+    def _wrap_base_time(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
+        def get_cached_base_mm_benchmark_time(inductor_key: str) -> Any:
+            # A time from another match would leave nothing to hold the padded product against.
+            return None if self._measures else original(inductor_key)
+
+        return get_cached_base_mm_benchmark_time
+
+    def _wrap_do_bench(self, original: Callable[[], Any]) -> Callable[[], Any]:
+        def get_do_bench() -> Any:
+            if not self._measures:
+                return original()
+            calls = self._asked.calls = []
+
+            def keep(call: Callable[[], Any]) -> float:
+                calls.append(call)
+                return 0.0  # timed together, when both are here
+
+            return keep
+
+        return get_do_bench
+
+    def _wrap_measured(self, original: Callable[..., bool]) -> Callable[..., bool]:
+        def is_padded_faster(*args: Any, **kw: Any) -> bool:
+            if not self._measures:
+                return original(*args, **kw)
+            as_is, padded = self._asked.calls
+            calls = {_AS_IS: _numbered(as_is), _PADDED: _numbered(padded)}
+            return self._answers.contest(self._asked.key, _AS_IS, calls) == _PADDED
+
+        return is_padded_faster
+
+    @property
+    def _measures(self) -> bool:
+        """Whether a build asks about a product that this thread is being asked about."""
+        return (
+            self._active and self._answers.tunes and getattr(self._asked, "key", None) is not None
+        )
+
+
+def _numbered(call: Callable[[], Any]) -> Callable[[int], object]:
+    """Return *call* as one that is given its number; the product's operands are always the same."""
+
+    def numbered(_number: int) -> object:
+        return call()
+
+    return numbered
+
+
+def describe_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> PadProblem:
+    """Return the question that the pass asks about the tensors *mat1* and *mat2*.
+
+    Raises:
+        ProblemError: it cannot be described.
+    """
+    try:
+        batch = mat1.shape[0] if mat1.dim() == _BATCHED else None
+        free = [
+            letter
+            for letter, name in (("a", "mat1"), ("b", "mat2"))
+            if pad_mm.should_exclude_padding_time(match, name)
+        ]
+        return PadProblem(
+            op=str(op).rpartition(".")[2],
+            m=_dim(mat1.shape[-2]),
+            n=_dim(mat2.shape[-1]),
+            k=_dim(mat1.shape[-1]),
+            dtype=dtype_name(mat1.dtype),
+            a=_layout(mat1),
+            b=_layout(mat2),
+            batch=None if batch is None else _dim(batch),
+            bias=None if bias is None else _BIAS_FORMS[bias.dim()],
+            free="".join(free),
+            fp32=fp32_precision("cuda") if mat1.dtype is torch.float32 else None,
+        )
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ProblemError(f"{op}: {error}") from error
+
+
+def _dim(size: Any) -> Dim:
+    if isinstance(size, torch.SymInt):
+        return dim_of(size.node.expr, size.node.shape_env)
+    return Dim.of(int(size))
+
+
+def _layout(tensor: Any) -> Layout:
+    def is_equal(left: Any, right: Any) -> bool:
+        return bool(statically_known_true(left == right))
+
+    return layout_of(list(tensor.shape), list(tensor.stride()), is_equal, _dim)

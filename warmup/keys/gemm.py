@@ -1,0 +1,158 @@
+"""Row kind ``gemm``: GEMM problems, spelled for people.
+
+A key names every ingredient that may change the winner and nothing else (no paths, hosts, device
+ordinals, buffer or layer names):
+
+    addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16 | epilogue=gelu_tanh
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from warmup.core.rows import Family
+from warmup.keys.kind import Kind
+
+NO_EPILOGUE = "none"
+# Names that torch/_inductor/kernel and mkldnn_lowerings.py give to autotune_select_algorithm.
+VIA_CHOICES = frozenset({"mm", "addmm", "bmm", "baddbmm", "mm_plus_mm", "int_mm", "scaled_mm"})
+CPU_LINEAR = frozenset({"linear_unary", "linear_binary", "packed_linear"})
+COVERED = VIA_CHOICES | CPU_LINEAR
+# Selections that the policy's max_autotune_gemm opens and no row answers: they keep the library's
+# kernel, at build and at serving, and nothing is measured for them.
+LIBRARY_ONLY = frozenset(
+    {
+        *("grouped_mm", "scaled_grouped_mm", "sparse_semi_structured_mm"),
+        *("convolution", "convolution_bwd_weight", "convolution_bwd_input"),
+    }
+)
+
+DIM: Final = r"[0-9]+(?:\.\.[0-9]*)?"
+LAYOUT: Final = rf"(?:row|col|packed|any\([0-9.,]+\))(?:/{DIM})?(?:@{DIM})?"
+_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
+_EPILOGUE = r"[a-zA-Z0-9_.,()\[\]~+\-]+"
+GEMM: Final = Kind(
+    name="gemm",
+    pattern=re.compile(
+        rf"(?P<op>[a-z][a-z0-9_]*)(?: batch={DIM})? m={DIM} n={DIM} k={DIM} [a-z][a-z0-9_]*"
+        rf"(?: dtype_b=[a-z0-9_]+)? a={LAYOUT} b={LAYOUT}(?: a2={LAYOUT})?(?: b2={LAYOUT})?"
+        rf"(?: bias=[a-z0-9]+)?(?: scale=[a-z0-9_.,:\[\]]+)?(?: accum=fast)?"
+        rf"(?: alpha={_NUMBER})?(?: beta={_NUMBER})? out=[a-z][a-z0-9_]*"
+        rf"(?: fp32=[a-z0-9]+)?(?: reduction=full)? \| epilogue={_EPILOGUE}"
+    ),
+    words=("op", "dtype"),
+    fixed=1,
+    families=frozenset({Family.TEMPLATE, Family.EXTERN, Family.SUBGRAPH, Family.CPP}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One size: a constant (``low == high``) or the inclusive range of a dynamic dim.
+
+    ``high`` is None when the range has no upper end.
+    """
+
+    low: int
+    high: int | None
+
+    @classmethod
+    def of(cls, size: int) -> Dim:
+        """Return the constant dim *size*."""
+        return cls(size, size)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether this is a constant."""
+        return self.low == self.high
+
+    def __str__(self) -> str:
+        if self.is_static:
+            return str(self.low)
+        return f"{self.low}..{'' if self.high is None else self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How one operand lies in memory.
+
+    ``order`` is ``row``, ``col``, ``packed`` or ``any(s0,s1)``; ``leading`` (elements between rows
+    or columns) and ``batch`` (elements between matrices) are None when they are the natural ones.
+    """
+
+    order: str
+    leading: Dim | None = None
+    batch: Dim | None = None
+
+    def __str__(self) -> str:
+        leading = "" if self.leading is None else f"/{self.leading}"
+        batch = "" if self.batch is None else f"@{self.batch}"
+        return f"{self.order}{leading}{batch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmProblem:
+    """One question that inductor asks: which kernel computes this GEMM?
+
+    Sizes are in elements. Optional ingredients are None when they do not apply; ``alpha`` and
+    ``beta`` are 1 when absent from the key. ``scale`` spells the scales of a scaled product, that
+    of a and that of b, each a dtype and sizes; ``fast_accum`` is its less precise accumulation.
+    """
+
+    op: str
+    m: Dim
+    n: Dim
+    k: Dim
+    dtype: str
+    a: Layout
+    b: Layout
+    out: str
+    batch: Dim | None = None
+    dtype_b: str | None = None
+    a2: Layout | None = None
+    b2: Layout | None = None
+    bias: str | None = None
+    scale: str | None = None
+    fast_accum: bool = False
+    alpha: float = 1
+    beta: float = 1
+    fp32: str | None = None
+    full_reduction: bool = False
+    epilogue: str = NO_EPILOGUE
+
+    @property
+    def key(self) -> str:
+        """The canonical text of this problem.
+
+        Raises:
+            ProblemError: an ingredient cannot be spelled in a key.
+        """
+        words = [self.op]
+        if self.batch is not None:
+            words.append(f"batch={self.batch}")
+        words += [f"m={self.m}", f"n={self.n}", f"k={self.k}", self.dtype]
+        if self.dtype_b is not None and self.dtype_b != self.dtype:
+            words.append(f"dtype_b={self.dtype_b}")
+        words += [f"a={self.a}", f"b={self.b}"]
+        words += [f"a2={self.a2}"] if self.a2 is not None else []
+        words += [f"b2={self.b2}"] if self.b2 is not None else []
+        words += [f"bias={self.bias}"] if self.bias is not None else []
+        words += [f"scale={self.scale}"] if self.scale is not None else []
+        words += ["accum=fast"] if self.fast_accum else []
+        words += [f"alpha={spell_number(self.alpha)}"] if self.alpha != 1 else []
+        words += [f"beta={spell_number(self.beta)}"] if self.beta != 1 else []
+        words.append(f"out={self.out}")
+        words += [f"fp32={self.fp32}"] if self.fp32 is not None else []
+        words += ["reduction=full"] if self.full_reduction else []
+        key = f"{' '.join(words)} | epilogue={self.epilogue}"
+        GEMM.check(key)
+        return key
+
+
+def spell_number(value: float) -> str:
+    """Return *value* as keys spell it: integers without a point, floats to six digits."""
+    if isinstance(value, bool):
+        return str(int(value))
+    return str(int(value)) if float(value).is_integer() else f"{value:.6g}"

@@ -1,0 +1,72 @@
+"""Row kind ``launch``: the launch config of a generated Triton kernel.
+
+    launch triton_poi_fused_mul_silu x=8388608 args=*bf16,*bf16,i32 source=3f2a9c0d41b7e865
+
+The name is inductor's without its number; sizes are inductor's size hints, which it rounds up to
+powers of two; ``args`` is the kernel's signature and ``source`` a hash of its code without its
+name. Nothing else decides which config is fastest: not the cache folder, the process, the device
+ordinal or the options that inductor writes beside the kernel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from warmup.core.rows import Family
+from warmup.keys.kind import Kind
+
+LAUNCH: Final = Kind(
+    name="launch",
+    pattern=re.compile(
+        r"launch [A-Za-z_][A-Za-z0-9_]*(?: [a-z][a-z0-9_]{0,7}=[0-9]+){0,5}"
+        r" args=[A-Za-z0-9_*,<>:\[\].]+ source=[0-9a-f]{16}"
+    ),
+    words=("kind", "kernel"),
+    fixed=2,
+    families=frozenset({Family.LAUNCH}),
+)
+_NUMBER = re.compile(r"_[0-9]+$")
+_DEF = re.compile(r"^def [^(]+\(")
+_MAX_NAME: Final = 200
+_HASH_DIGITS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchProblem:
+    """One generated kernel whose launch config is open.
+
+    ``sizes`` are inductor's size hints by prefix (``x``, ``y``, ``r0_``), in elements.
+    """
+
+    kernel: str
+    sizes: tuple[tuple[str, int], ...]
+    args: tuple[str, ...]
+    source: str
+
+    @classmethod
+    def of(
+        cls, name: str, sizes: Mapping[str, int] | None, args: Iterable[str], code: str
+    ) -> LaunchProblem:
+        """Return the problem of the kernel *name*; *code* is its source from ``def`` on."""
+        anonymous = _DEF.sub("(", code.strip(), count=1)
+        digest = hashlib.sha256(anonymous.encode()).hexdigest()[:_HASH_DIGITS]
+        kernel = _NUMBER.sub("", name)[:_MAX_NAME]
+        return cls(kernel, tuple((sizes or {}).items()), tuple(args), digest)
+
+    @property
+    def key(self) -> str:
+        """The canonical text of this problem.
+
+        Raises:
+            ProblemError: an ingredient cannot be spelled in a key.
+        """
+        words = ["launch", self.kernel]
+        words += [f"{name}={size}" for name, size in self.sizes]
+        words += [f"args={','.join(self.args) or 'none'}", f"source={self.source}"]
+        key = " ".join(words)
+        LAUNCH.check(key)
+        return key

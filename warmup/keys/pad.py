@@ -1,0 +1,67 @@
+"""Row kind ``pad``: whether to pad an unaligned GEMM, spelled for people.
+
+    pad addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d free=a
+
+Inductor's pad_mm pass measures the GEMM as it is against the GEMM with its operands padded to
+aligned sizes (torch/_inductor/fx_passes/pad_mm.py), in every mode.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from warmup.core.rows import Family
+from warmup.keys.gemm import DIM, LAYOUT, Dim, Layout
+from warmup.keys.kind import Kind
+
+PAD: Final = Kind(
+    name="pad",
+    pattern=re.compile(
+        rf"pad (?:mm|addmm|bmm)(?: batch={DIM})? m={DIM} n={DIM} k={DIM} [a-z][a-z0-9_]*"
+        rf" a={LAYOUT} b={LAYOUT}(?: bias=[a-z0-9]+)?(?: free=(?:a|b|ab))?(?: fp32=[a-z0-9]+)?"
+    ),
+    words=("kind", "op", "dtype"),
+    fixed=2,
+    families=frozenset({Family.PAD}),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PadProblem:
+    """One question of the pad_mm pass: is this GEMM faster with its operands padded?
+
+    Sizes are in elements. ``free`` names the operands (``a``, ``b``) whose padding costs nothing,
+    because the kernel that makes them can write them padded.
+    """
+
+    op: str
+    m: Dim
+    n: Dim
+    k: Dim
+    dtype: str
+    a: Layout
+    b: Layout
+    batch: Dim | None = None
+    bias: str | None = None
+    free: str = ""
+    fp32: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The canonical text of this problem.
+
+        Raises:
+            ProblemError: an ingredient cannot be spelled in a key.
+        """
+        words = ["pad", self.op]
+        words += [f"batch={self.batch}"] if self.batch is not None else []
+        words += [f"m={self.m}", f"n={self.n}", f"k={self.k}", self.dtype]
+        words += [f"a={self.a}", f"b={self.b}"]
+        words += [f"bias={self.bias}"] if self.bias is not None else []
+        words += [f"free={self.free}"] if self.free else []
+        words += [f"fp32={self.fp32}"] if self.fp32 is not None else []
+        key = " ".join(words)
+        PAD.check(key)
+        return key

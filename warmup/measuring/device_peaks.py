@@ -1,0 +1,177 @@
+"""What one GPU reaches at most: measured once, and kept with its date in the user's cache folder.
+
+Data sheets are no help: they list boost clocks and sparse rates, and miss devices. A peak is the
+best of several short runs, so that power limits and heat do not lower it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import platformdirs
+import torch
+
+from warmup.core.files import replace_text
+from warmup.core.method import L2, Launch
+from warmup.core.roofline import Peaks, gbps_of, tflops_of
+from warmup.measuring.clock import Call, batch_of
+from warmup.measuring.gpu_state import sm_clock_mhz
+
+_FORMAT: Final = 1
+_COPY_BYTES: Final = 4 * 2**30
+_SIZES: Final = (4096, 6144, 8192)
+_ROUNDS: Final = 8
+_MOST_BYTES: Final = 16 * 1024
+_DTYPES: Final = {
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "tf32": torch.float32,
+    "f32": torch.float32,
+    "i8": torch.int8,
+}
+
+
+def measured_peaks(device: torch.device, folder: Path | None = None) -> Peaks | None:
+    """Return the peaks of *device*, measured now unless *folder* has them; None on a CPU.
+
+    *folder* is the user's cache folder by default. Where it cannot be written the peaks are
+    measured again by the next process.
+    """
+    if device.type != "cuda":
+        return None
+    path = (folder or platformdirs.user_cache_path("inductor-warmup") / "peaks") / _file_name(
+        device
+    )
+    known = _read(path)
+    if known is not None:
+        return known
+    peaks = measure_peaks(device)
+    _write(path, peaks)
+    return peaks
+
+
+def measure_peaks(device: torch.device) -> Peaks:
+    """Return the largest rates that *device* reaches now: copies, reads and products.
+
+    Bandwidth is the better of a large copy (bytes read plus bytes written) and a large read.
+    """
+    tflops = {name: rate for name in _DTYPES if (rate := _product_tflops(name, device))}
+    return Peaks(
+        tflops=tflops,
+        gbps=round(_memory_gbps(device), 1),
+        clock_mhz=sm_clock_mhz(device),
+        measured=dt.datetime.now(dt.UTC).date().isoformat(),
+    )
+
+
+def _best_us(call: Call, device: torch.device) -> float:
+    batch = batch_of(call, device, Launch.EAGER, L2.WARM, 1)
+    return min(batch.time() for _ in range(_ROUNDS))
+
+
+def _memory_gbps(device: torch.device) -> float:
+    free, _ = torch.cuda.mem_get_info(device)
+    size = min(_COPY_BYTES, free // 4)
+    source = torch.randint(0, 2**31 - 1, (size // 8,), device=device)
+    floats, target = source.view(torch.float32), torch.empty_like(source)
+    copied = _best_us(lambda _: target.copy_(source), device)
+    read = _best_us(lambda _: torch.amax(floats), device)
+    return max(gbps_of(2 * size, copied), gbps_of(size, read))
+
+
+def _product_tflops(name: str, device: torch.device) -> float | None:
+    """Return the best rate of a square product of dtype *name*, None where there is no such."""
+    best = 0.0
+    for size in _SIZES:
+        try:
+            with _precision(name):
+                best = max(best, _one_product(_DTYPES[name], size, device))
+        except RuntimeError:  # no kernel for this dtype on this device, or no memory
+            continue
+    return round(best, 1) if best else None
+
+
+def _one_product(dtype: torch.dtype, size: int, device: torch.device) -> float:
+    if dtype is torch.int8:
+        a, b = (torch.randint(-8, 8, (size, size), device=device).to(dtype) for _ in range(2))
+        multiply: Callable[..., torch.Tensor] = torch._int_mm  # noqa: SLF001  its only name
+        time_us = _best_us(lambda _: multiply(a, b.t()), device)
+    else:
+        a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        out = torch.empty(size, size, dtype=dtype, device=device)
+        time_us = _best_us(lambda _: torch.mm(a, b.t(), out=out), device)
+    return tflops_of(2 * size**3, time_us)
+
+
+class _precision:  # noqa: N801  reads as a statement, such as contextlib.suppress
+    """Float32 products in TF32 or in full while the context is open."""
+
+    def __init__(self, name: str) -> None:
+        self._wanted = "tf32" if name == "tf32" else "ieee"
+
+    def __enter__(self) -> None:
+        self._before = torch.backends.cuda.matmul.fp32_precision
+        torch.backends.cuda.matmul.fp32_precision = self._wanted
+
+    def __exit__(self, *_: object) -> None:
+        torch.backends.cuda.matmul.fp32_precision = self._before
+
+
+def _file_name(device: torch.device) -> str:
+    """Return a name for this one device under this torch: two of one kind differ."""
+    properties = torch.cuda.get_device_properties(device)
+    words = (properties.name, str(properties.uuid), f"torch{torch.__version__}")
+    return re.sub(r"[^a-z0-9.]+", "-", "-".join(words).lower()).strip("-") + ".json"
+
+
+def _read(path: Path) -> Peaks | None:
+    """Return the peaks in *path*; None when there are none that can be used."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return None
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        if found["format"] != _FORMAT or not all(_rates(found)):
+            return None
+        clock = found["clock_mhz"]
+        return Peaks(
+            tflops={str(name): float(rate) for name, rate in found["tflops"].items()},
+            gbps=float(found["gbps"]),
+            clock_mhz=None if clock is None else int(clock),
+            measured=str(found["measured"])[:10],
+        )
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ):
+        return None  # measured again, and written anew
+
+
+def _rates(found: Any) -> Iterator[bool]:
+    """Yield whether each rate could be one."""
+    for rate in (found["gbps"], *found["tflops"].values()):
+        yield isinstance(rate, (int, float)) and 0 < rate < 1e9  # noqa: PLR2004  beyond any device
+
+
+def _write(path: Path, peaks: Peaks) -> None:
+    content = {
+        "format": _FORMAT,
+        "tflops": dict(peaks.tflops),
+        "gbps": peaks.gbps,
+        "clock_mhz": peaks.clock_mhz,
+        "measured": peaks.measured,
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
+    except OSError:
+        return  # a read-only home: the next process measures again

@@ -1,0 +1,46 @@
+"""Float32 precision and reductions as a GEMM key names them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+from warmup.core.errors import ProblemError
+from warmup.keys.gemm import GEMM
+
+_REDUCTIONS: Final = {
+    "bf16": "allow_bf16_reduced_precision_reduction",
+    "f16": "allow_fp16_reduced_precision_reduction",
+}
+
+
+@contextlib.contextmanager
+def precision_of(key: str, device: torch.device) -> Iterator[None]:
+    """Compute inside with the float32 precision and the kind of reductions that *key* names.
+
+    Raises:
+        ProblemError: this torch has no such precision, or *key* is not a GEMM key.
+    """
+    named = GEMM.ingredients(key)
+    fp32, reduction = named.get("fp32"), _REDUCTIONS.get(named["dtype"])
+    backend: Any = torch.backends.mkldnn if device.type == "cpu" else torch.backends.cuda
+    matmul = backend.matmul
+    wanted: dict[str, Any] = {}
+    if fp32 is not None and (fp32, matmul.fp32_precision) != ("ieee", "none"):
+        wanted["fp32_precision"] = fp32
+    if device.type != "cpu" and reduction is not None:
+        wanted[reduction] = named.get("reduction") != "full"
+    before = {name: getattr(matmul, name) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            setattr(matmul, name, value)
+    except RuntimeError as error:
+        raise ProblemError(f"this torch does not know fp32={fp32}") from error
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(matmul, name, value)

@@ -1,0 +1,165 @@
+"""Stand-ins: small models whose compile asks inductor for exactly one GEMM key.
+
+A key names everything that may change its winner, so a model with these operands and this epilogue
+asks the same question as the one that the key came from. Keys are not trusted: operations are
+looked up in `OPERATIONS` and nowhere else, and what does not fit into memory is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from warmup.buckets.bucket import Bucket
+from warmup.core.errors import ProblemError
+from warmup.keys.gemm import COVERED, CPU_LINEAR, GemmProblem
+from warmup.keys.gemm_text import (
+    INPUT,
+    Call,
+    Expression,
+    Operand,
+    Word,
+    parse_epilogue,
+    parse_problem,
+)
+from warmup.models.gemm_tensors import (
+    check_memory,
+    dtype_of,
+    epilogue_tensors,
+    gemm_tensors,
+    size_of,
+)
+from warmup.models.loading import LoadedModel
+
+# What epilogues may do: operations that torch has under inductor's name, then the others.
+OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    **{
+        name: getattr(torch, name)
+        for name in (
+            *("abs", "add", "atan", "ceil", "clamp", "clamp_max", "clamp_min", "cos", "div", "eq"),
+            *("erf", "exp", "exp2", "expm1", "floor", "ge", "gt", "le", "log", "log1p", "log2"),
+            *("logical_and", "logical_not", "logical_or", "lt", "maximum", "minimum", "mul", "ne"),
+            *("neg", "pow", "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sign", "sin"),
+            *("sqrt", "square", "sub", "tanh", "trunc", "where"),
+        )
+    },
+    "convert_element_type": lambda x, dtype: x.to(dtype),
+    "gelu": nn.functional.gelu,
+    "gelu_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
+    "hardsigmoid": nn.functional.hardsigmoid,
+    "hardswish": nn.functional.hardswish,
+    "hardtanh": nn.functional.hardtanh,
+    "leaky_relu": nn.functional.leaky_relu,
+    "silu": nn.functional.silu,
+    "swish": nn.functional.silu,
+    "to": lambda x, dtype: x.to(dtype),
+}
+_NOT_REBUILT: Final = frozenset({"int_mm", "scaled_mm"})
+_Step = Callable[[Any, Sequence[torch.Tensor]], Any]
+
+
+def make_standin(key: str, device: torch.device) -> tuple[LoadedModel, Bucket]:
+    """Return a model on *device* that is meant to ask for *key*, and the bucket of its sizes.
+
+    Its inputs are made on *device* when they are asked for. A dynamic dim is marked with its range,
+    and has the largest size of it.
+
+    Raises:
+        ProblemError: *key* is not a GEMM key, or no stand-in can be made of it.
+    """
+    problem = parse_problem(key)
+    if problem.op not in COVERED or problem.op in _NOT_REBUILT:
+        raise ProblemError(f"there is no stand-in for the op {problem.op}")
+    if problem.op in CPU_LINEAR and device.type != "cpu":
+        raise ProblemError(f"the op {problem.op} is one of the CPU")
+    steps = parse_epilogue(problem.epilogue)
+    tensors = {**gemm_tensors(problem), **epilogue_tensors(problem, steps)}
+    check_memory(tensors.values(), device)
+    constant = None
+    if device.type == "cpu" and problem.op in (*CPU_LINEAR, "mm", "addmm"):
+        constant = tensors.pop("b").make(device)  # only constant weights give inductor a choice
+    module = _StandIn(problem, tuple(tensors), steps, constant)
+
+    def make_inputs(**_sizes: int) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.make(device) for tensor in tensors.values())
+
+    dims = {"batch": problem.batch, "m": problem.m, "n": problem.n, "k": problem.k}
+    sizes = tuple((name, size_of(dim)) for name, dim in dims.items() if dim is not None)
+    return LoadedModel(module.eval(), make_inputs, "standin"), Bucket(sizes)
+
+
+class _StandIn(nn.Module):
+    """The GEMM of *problem* and its epilogue, over tensors that arrive in the order of *names*.
+
+    *constant*, if any, is the second operand.
+    """
+
+    def __init__(
+        self,
+        problem: GemmProblem,
+        names: tuple[str, ...],
+        steps: tuple[Call, ...],
+        constant: torch.Tensor | None,
+    ) -> None:
+        super().__init__()
+        numbers = itertools.count()
+        self.names = names
+        self.product = _product(problem)
+        self.steps = [_compose(step, numbers) for step in steps]
+        self.weight = None if constant is None else nn.Parameter(constant, requires_grad=False)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        named = dict(zip(self.names, tensors, strict=True))
+        if self.weight is not None:
+            named["b"] = self.weight
+        value = self.product(named)
+        operands = [tensor for name, tensor in named.items() if name.isdigit()]
+        for step in self.steps:
+            value = step(value, operands)
+        return value
+
+
+def _product(problem: GemmProblem) -> Callable[[Mapping[str, torch.Tensor]], torch.Tensor]:
+    kind: dict[str, Any] = {}
+    if problem.out != problem.dtype:
+        kind["out_dtype"] = dtype_of(problem.out)
+    scalars = {"alpha": problem.alpha, "beta": problem.beta}
+    op = problem.op
+    if op in CPU_LINEAR:
+        if kind:
+            raise ProblemError(f"{op} has the output dtype {problem.out}")
+        return lambda t: nn.functional.linear(t["a"], t["b"], t.get("bias"))
+    if op == "mm_plus_mm":
+        return lambda t: torch.mm(t["a"], t["b"]) + torch.mm(t["a2"], t["b2"])
+    plain: Callable[..., torch.Tensor] = getattr(torch, op)
+    if problem.bias is None:
+        return lambda t: plain(t["a"], t["b"], **kind)
+    return lambda t: plain(t["bias"], t["a"], t["b"], **scalars, **kind)
+
+
+def _compose(expression: Expression, numbers: Iterator[int]) -> _Step:
+    """Return what *expression* does to the value so far, its operands taken in turn."""
+    if expression == INPUT:
+        return lambda x, _: x
+    if isinstance(expression, Operand):
+        number = next(numbers)
+        return lambda _, operands: operands[number]
+    if not isinstance(expression, Call):
+        constant = _constant(expression)
+        return lambda _, __: constant
+    operation = OPERATIONS.get(expression.name)
+    if operation is None:
+        raise ProblemError(f"the epilogue operation {expression.name} is unknown")
+    parts = [_compose(part, numbers) for part in expression.arguments]
+    named = dict(expression.named)
+    return lambda x, operands: operation(*[part(x, operands) for part in parts], **named)
+
+
+def _constant(expression: Word | float) -> Any:
+    if not isinstance(expression, Word):
+        return expression
+    return None if expression.text == "none" else dtype_of(expression.text)

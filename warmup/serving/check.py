@@ -1,0 +1,209 @@
+"""`check`: is this table ready on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from warmup.buckets.bucket import Bucket
+from warmup.core.errors import AdapterError, BundleError, SettingsError, TableError, first_line
+from warmup.core.rows import Family
+from warmup.core.runtime import Mismatch, Runtime, closed_gate, compare_runtimes
+from warmup.keys.registry import kind_of
+from warmup.serving.unpack_bundle import read_fitting
+from warmup.table import Table
+from warmup.table.codec import digest_of
+from warmup.table.store import find
+
+if TYPE_CHECKING:
+    from warmup.serving.unpack_bundle import Unpacked
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+# What most often keeps torch._dynamo from being imported: no temporary folder, or no user name.
+_WRITABLE: Final = (
+    "see `warmup doctor`, or name writable folders in TMPDIR and TORCHINDUCTOR_CACHE_DIR"
+)
+
+
+class State(StrEnum):
+    """What a check found. The exit codes of `warmup check` are these, and stay."""
+
+    READY = "ready"
+    MISMATCH = "mismatch"
+    PARTLY = "partly"
+    INVALID = "invalid"
+
+    @property
+    def exit_code(self) -> int:
+        """0 ready, 10 mismatch, 11 partly, 12 invalid."""
+        return {"ready": 0, "mismatch": 10, "partly": 11, "invalid": 12}[self.value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrimedBucket:
+    """One bucket that was compiled and called.
+
+    ``misses`` are keys, ``uncovered`` are the sites of refused measurements, ``cached`` counts the
+    decisions of graphs that came from inductor's caches and ``cached_misses`` those of them that
+    no row had answered. ``problem`` says why the bucket is not ready, None when it is.
+    """
+
+    bucket: Bucket
+    hits: int
+    cached: int
+    cached_misses: int
+    misses: tuple[str, ...]
+    uncovered: tuple[str, ...]
+    seconds: float
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """What is known of a table here. ``problems`` keep it from being ready; ``remarks`` do not.
+
+    ``table`` and ``digest`` are None when the file is invalid, ``here`` when this machine could
+    not be described, ``bundle`` when none was unpacked.
+    """
+
+    state: State
+    path: Path
+    problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    table: Table | None = None
+    digest: str | None = None
+    here: Runtime | None = None
+    mismatches: tuple[Mismatch, ...] = ()
+    buckets: tuple[PrimedBucket, ...] = ()
+    bundle: Unpacked | None = None
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """The number of rows by kind."""
+        return Counter(kind_of(key).name for key in self.table.rows) if self.table else {}
+
+    def with_problems(self, state: State, *problems: str) -> CheckReport:
+        """Return this report with *problems* added; a report with any is in *state*."""
+        if not problems:
+            return self
+        return replace(self, state=state, problems=(*self.problems, *problems))
+
+
+def check(
+    table: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    expect_digest: str | None = None,
+    here: Runtime | None = None,
+    bundle: str | os.PathLike[str] | None = None,
+) -> CheckReport:
+    """Return whether the file *table* is whole, the expected one, and usable on this machine.
+
+    A *bundle* must fit both; nothing is unpacked. *here* states another machine than this one;
+    then torch is not imported.
+
+    Raises:
+        SettingsError: *expect_digest* is not a SHA-256 digest.
+    """
+    path = Path(table)
+    if expect_digest is not None and _DIGEST.fullmatch(expect_digest.lower()) is None:
+        raise SettingsError(
+            f"--expect-digest {expect_digest!r} is not a SHA-256 digest",
+            "give 64 hex digits, as `warmup check` prints them",
+        )
+    try:
+        found = find(path, {})
+    except TableError as error:
+        return CheckReport(state=State.INVALID, path=path, problems=(str(error),))
+    report = CheckReport(
+        state=State.READY,
+        path=path,
+        remarks=found.remarks,
+        table=found.table,
+        digest=digest_of(found.table),
+        here=here,
+    )
+    report = _compare_digest(report, expect_digest)
+    report = _describe_here(report, found.table, device) if here is None else report
+    report = _compare_machines(report, found.table)
+    return report if bundle is None else _compare_bundle(report, Path(bundle))
+
+
+def _compare_bundle(report: CheckReport, path: Path) -> CheckReport:
+    if report.state is not State.READY or report.here is None or report.digest is None:
+        return report
+    try:
+        read_fitting(path, report.digest, report.here)
+    except BundleError as error:
+        return report.with_problems(State.PARTLY, f"bundle {path}: {error.reason}")
+    return report
+
+
+def _compare_digest(report: CheckReport, expected: str | None) -> CheckReport:
+    if expected is None or report.digest == expected.lower():
+        return report
+    other = Mismatch("digest", expected.lower(), str(report.digest), is_hard=True)
+    return replace(report, state=State.MISMATCH, mismatches=(other,))
+
+
+def _compare_machines(report: CheckReport, table: Table) -> CheckReport:
+    if report.here is None:
+        return report
+    mismatches = [*report.mismatches, *compare_runtimes(table.provenance.runtime, report.here)]
+    remarks = list(report.remarks)
+    gate = closed_gate(report.here.device)
+    if gate is not None:
+        templates = sum(row.winner.family is Family.TEMPLATE for row in table.rows.values())
+        remarks.append(
+            f"inductor offers no GEMM templates on this device ({gate.found}, it wants "
+            f"{gate.expected}); {templates} rows name one"
+        )
+        mismatches += [gate] if templates else []
+    state = State.MISMATCH if any(each.is_hard for each in mismatches) else report.state
+    return replace(report, state=state, mismatches=tuple(mismatches), remarks=tuple(remarks))
+
+
+def _describe_here(report: CheckReport, table: Table, device: str) -> CheckReport:
+    """Add this machine, and what a server would stumble over, to *report*."""
+    with _cuda_warnings() as told:
+        try:
+            from warmup.inductor import connect
+            from warmup.inductor.machine import check_compiler, describe_runtime, resolve_device
+
+            wanted = resolve_device(device)
+            report = replace(report, here=describe_runtime(wanted))
+            connect()
+        except (AdapterError, SettingsError) as error:
+            return report.with_problems(State.MISMATCH, str(error))
+        except (ImportError, OSError, KeyError, RuntimeError) as error:
+            reason = f"torch cannot be used here: {first_line(error)}; {_WRITABLE}"
+            return report.with_problems(State.MISMATCH, reason)
+    try:
+        from warmup.inductor.switches import check_options
+
+        check_options(table.policy.options)
+    except SettingsError as error:
+        return report.with_problems(State.INVALID, str(error))
+    try:
+        check_compiler(wanted)
+    except SettingsError as error:
+        told.append(str(error))
+    return replace(report, remarks=(*report.remarks, *told))
+
+
+@contextmanager
+def _cuda_warnings() -> Iterator[list[str]]:
+    """Collect what torch warns of about CUDA, such as a driver too old, instead of printing it."""
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield told
+    told += [first_line(each.message) for each in caught if "CUDA" in str(each.message)]

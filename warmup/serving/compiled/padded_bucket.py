@@ -1,0 +1,141 @@
+"""Buckets to which inputs are padded and from which outputs are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from warmup.buckets.dims import Axis, Interval
+from warmup.core.errors import ModelError
+from warmup.models.outputs import worst_error
+from warmup.serving.compiled.arguments import Arguments
+from warmup.serving.compiled.bucket import Bucket, Call, Outside, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """One dim of one output, by number in the order of pytree, that is as long as an axis."""
+
+    leaf: int
+    dim: int
+    axis: str
+
+
+class PaddedBucket(Bucket):
+    """One static artifact: inputs are padded with zeros to it, and outputs cut.
+
+    The first call that is padded is computed uncompiled as well: which dims of the outputs are to
+    be cut follows from it, and that the padding changes nothing but them.
+    """
+
+    _compiled: Call
+    _dependent: str | None = None  # why padding is not served after all
+
+    def __init__(self, subject: Subject, intervals: Mapping[str, Interval]) -> None:
+        super().__init__(subject, intervals)
+        self._cuts: dict[str, tuple[_Cut, ...]] = {}  # by axis, as far as seen
+
+    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Call, Any]:
+        sizes = self._sizes(args, kwargs)
+        compiled, result = super()._compile(*self._padded(args, kwargs))
+        self._compiled = compiled
+        return self._serve, self._cut(result, sizes, args, kwargs)
+
+    def _serve(self, *args: Any, **kwargs: Any) -> Any:
+        if self._dependent is not None:
+            return self.subject.without(Outside.DEPENDENT, self._dependent)(*args, **kwargs)
+        sizes = self._sizes(args, kwargs)
+        if sizes == self.sizes:
+            return self._compiled(*args, **kwargs)
+        padded_args, padded_kwargs = self._padded(args, kwargs)
+        return self._cut(self._compiled(*padded_args, **padded_kwargs), sizes, args, kwargs)
+
+    def _sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for place in self.subject.places:
+            size = place.find(args, kwargs).shape[place.axis.dim]
+            if sizes.setdefault(place.axis.name, size) != size:
+                raise ModelError(
+                    f"a call has two sizes for {place.axis.name}: {sizes[place.axis.name]}, {size}",
+                    "give dims of different sizes different names",
+                )
+        return sizes
+
+    def _padded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        def pad(tensor: torch.Tensor, axis: Axis) -> torch.Tensor:
+            missing = self.sizes[axis.name] - tensor.shape[axis.dim]
+            if not missing:
+                return tensor
+            after = [0, 0] * (tensor.dim() - 1 - axis.dim) + [0, missing]
+            return nn.functional.pad(tensor, after)
+
+        return self.subject.replace(args, kwargs, pad)
+
+    def _cut(
+        self,
+        result: Any,
+        sizes: Mapping[str, int],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        if sizes == self.sizes:
+            return result
+        padded = [name for name, size in sizes.items() if size != self.sizes[name]]
+        known = self._cuts
+        if all(name in known for name in padded):
+            return _cut(result, [cut for name in padded for cut in known[name]], sizes)
+        expected = self.subject.model(*args, **kwargs)
+        cuts = _cuts_of(expected, result, sizes, self.sizes)
+        distance, limit = worst_error(expected, _cut(result, cuts, sizes), self.subject.tolerance)
+        if not distance <= limit:
+            said = (
+                f"padded to {self} the output is {distance:.2e} away from the unpadded one "
+                f"(relative L2, limit {limit:.0e}): {', '.join(padded)} cannot be padded"
+            )
+            self._dependent = said
+            return self._serve(*args, **kwargs)
+        found = {name: tuple(cut for cut in cuts if cut.axis == name) for name in padded}
+        self._cuts = {**known, **found}
+        return _cut(result, cuts, sizes)
+
+
+def _cuts_of(
+    expected: Any, padded: Any, sizes: Mapping[str, int], full: Mapping[str, int]
+) -> tuple[_Cut, ...]:
+    """Return which dims of the outputs grew with which axis.
+
+    Raises:
+        ModelError: the outputs differ otherwise, or two axes could be meant.
+    """
+    cuts: list[_Cut] = []
+    pairs = zip(_leaves(expected), _leaves(padded), strict=True)
+    for number, (own, grown) in enumerate(pairs):
+        if not isinstance(own, torch.Tensor):
+            continue
+        for dim, (small, large) in enumerate(zip(own.shape, grown.shape, strict=True)):
+            if small == large:
+                continue
+            names = [n for n, size in sizes.items() if (size, full[n]) == (small, large)]
+            if len(names) != 1:
+                raise ModelError(
+                    f"output {number}, dim {dim}: {large} where it is {small} unpadded, which "
+                    f"{'two dims explain' if names else 'no dynamic dim explains'}",
+                    "use the policy range",
+                )
+            cuts.append(_Cut(number, dim, names[0]))
+    return tuple(cuts)
+
+
+def _cut(result: Any, cuts: Sequence[_Cut], sizes: Mapping[str, int]) -> Any:
+    leaves, spec = torch.utils._pytree.tree_flatten(result)  # noqa: SLF001  no public name
+    for cut in cuts:
+        leaves[cut.leaf] = leaves[cut.leaf].narrow(cut.dim, 0, sizes[cut.axis])
+    return torch.utils._pytree.tree_unflatten(leaves, spec)  # noqa: SLF001  as above
+
+
+def _leaves(value: Any) -> list[Any]:
+    return torch.utils._pytree.tree_leaves(value)  # noqa: SLF001  as above

@@ -1,0 +1,290 @@
+"""`install`: serve from a table."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from warmup.core.errors import SettingsError, StaleTableWarning, TableError
+from warmup.core.events import (
+    Emitter,
+    EventName,
+    FieldValue,
+    JsonLinesSink,
+    Sink,
+    Tally,
+    log_event,
+    logger,
+)
+from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
+from warmup.keys.registry import kind_of
+from warmup.keys.weight import WEIGHT
+from warmup.models.padding.prepare import Prepared, pad_by_rows, paddings, refusal_of
+from warmup.serving.report import Report
+from warmup.table import Policy, Table
+from warmup.table.codec import digest_of
+from warmup.table.lookup import Lookup, OnMiss, Uncovered
+from warmup.table.store import Found, discover, find
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from warmup.inductor.adapter import Attachment
+    from warmup.serving.unpack_bundle import Unpacked
+    from warmup.tuning.tuner import Tuner
+
+
+_installed: list[Handle] = []
+
+
+def installed() -> Handle | None:
+    """Return the handle of the table that is installed in this process, None without one."""
+    return _installed[-1] if _installed else None
+
+
+@dataclass
+class Handle(AbstractContextManager["Handle"]):
+    """An installed table. Close it, or use it as a context manager, to restore inductor.
+
+    ``prepared`` says what was padded in the model that was given, None without one; ``bundle``
+    what became of the bundle, likewise.
+    """
+
+    table: Table
+    digest: str
+    _lookup: Lookup
+    _tally: Tally
+    _attachment: Attachment
+    prepared: Prepared | None = None
+    bundle: Unpacked | None = None
+    _file: JsonLinesSink | None = None
+    _is_closed: bool = field(default=False)
+    _owner: int = field(default_factory=os.getpid)
+
+    def report(self) -> Report:
+        """Return the counts so far."""
+        tally = self._tally
+        return Report(
+            digest=self.digest,
+            hits=dict(tally.hits),
+            misses=dict(tally.misses),
+            miss_reasons=dict(tally.miss_reasons),
+            uncovered=dict(tally.uncovered),
+            tuned=tally.tuned,
+            from_cache=tally.cached_graphs,
+            cached_decisions=tally.cached_decisions,
+            cached_misses=tally.cached_misses,
+            unused=tuple(
+                sorted(
+                    key
+                    for key in self.table.rows.keys() - tally.hits.keys() - tally.misses.keys()
+                    if kind_of(key) is not WEIGHT
+                )
+            ),
+        )
+
+    def close(self) -> None:
+        """Restore inductor and emit the summary; closing twice is fine."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        _installed.remove(self)
+        if os.getpid() == self._owner:  # a forked child has a copy of its parent's counts
+            self._sum_up()
+        self._attachment.detach()
+        self._lookup.close()
+        if self._file is not None:
+            self._file.close()
+        atexit.unregister(self.close)
+
+    def _sum_up(self) -> None:
+        report = self.report()
+        self._lookup.emitter.emit(
+            EventName.SUMMARY,
+            hits=sum(report.hits.values()),
+            misses=sum(report.misses.values()),
+            uncovered=sum(report.uncovered.values()),
+            tuned=report.tuned,
+            from_cache=report.from_cache,
+            cached_decisions=report.cached_decisions,
+            cached_misses=report.cached_misses,
+            unused=len(report.unused),
+            silent=report.is_silent,
+            compiled=None if self.bundle is None else len(self.bundle.compiled_besides()),
+        )
+        troubled = report.misses or report.cached_misses or report.uncovered or report.is_silent
+        logger.log(logging.WARNING if troubled else logging.INFO, "%s", report)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def outside(self, reason: str, said: str, calls: int) -> None:
+        """Emit that no artifact served a call, *calls* of them so far; nothing once closed."""
+        if not self._is_closed:
+            self._lookup.emitter.emit(EventName.OUTSIDE, reason=reason, said=said, calls=calls)
+
+
+def install(
+    table: str | os.PathLike[str] | Table | None = None,
+    *,
+    on_miss: str = "fallback",
+    uncovered: str = "count",
+    audit_log: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    model: nn.Module | None = None,
+    bundle: str | os.PathLike[str] | None = None,
+) -> Handle:
+    """Answer what inductor would measure from *table*, in every thread, until the handle is closed.
+
+    *table* is a path, a loaded table, or None: then ``WARMUP_TABLE``, or all tables for this device
+    in ``./tables``, the user data folder and the package, first folder that has any. *on_miss* is
+    ``fallback`` (the library kernel, counted), ``strict`` (a `MissError`, inside the error torch
+    raises) or ``tune`` (benchmark; for development). *uncovered* says what happens when something
+    that no row covers is about to be measured: ``count`` it and let it run, or ``forbid`` it with
+    an `UncoveredError` before anything is timed. *audit_log*, or ``WARMUP_AUDIT_LOG``, appends
+    every event to a file as JSON lines. The weights of *model*, which is in eval mode and not
+    compiled yet, are padded as the table says; see `warmup.prepare`. Without *model* the rows for
+    weights as they are answer, and the log says at INFO what could be padded. The kernels in
+    *bundle*, a path, or ``WARMUP_BUNDLE``, are put into inductor's caches, so that they are not
+    compiled here; one that does not fit the table or this machine is refused, told, and serving
+    goes on without it. A bundle is code: give one only that you would run.
+
+    Every compile meanwhile runs under the table's inductor options. Those that decide what is
+    measured replace the caller's own, a mode's included; any other setting of the caller's that
+    contradicts them stands, and is told as a warning and an event.
+
+    Raises:
+        SettingsError: a table is installed already, or an argument cannot be used; *model* is in
+            training mode, or padded already.
+        TableError: the table is missing or damaged.
+        AdapterError: this torch is not supported.
+    """
+    from warmup.inductor import connect, start_workers
+
+    if on_miss not in set(OnMiss):
+        raise SettingsError(f"on_miss={on_miss!r}", f"use one of {', '.join(OnMiss)}")
+    if uncovered not in set(Uncovered):
+        raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
+    start_workers(device)
+    inductor = connect()
+    here = inductor.runtime(device)
+    found = _find(table, here)
+    for remark in found.remarks:
+        logger.warning("%s", remark)
+    mismatches = compare_runtimes(found.table.provenance.runtime, here)
+    for mismatch in mismatches:
+        level = "every row is a miss" if mismatch.is_hard else "timings may be off"
+        warnings.warn(f"{found.origin}: {mismatch}: {level}", StaleTableWarning, stacklevel=2)
+
+    digest = digest_of(found.table)
+    tally = Tally()
+    file = _open_audit_log(audit_log)
+    sinks: list[Sink] = [tally, log_event, *([file] if file is not None else [])]
+    common: dict[str, FieldValue] = {"digest": digest[:16]}
+    rank = os.environ.get("RANK")
+    if rank is not None:
+        common["rank"] = rank
+    emitter = Emitter(sinks, common)
+    tuner = _tuner(found.table.policy, device) if on_miss == OnMiss.TUNE else None
+    lookup = Lookup(
+        found.table.rows, OnMiss(on_miss), emitter, mismatches, Uncovered(uncovered), tuner
+    )
+    try:
+        prepared = _prepare(model, found.table, mismatches)
+        unpacked = _unpack(bundle, digest, here, device)
+        # One tag for strict and fallback: a graph carries its misses, and strict refuses them.
+        tag = f"warmup-{digest[:32]}{'-tune' if lookup.tunes else ''}"
+        attachment = inductor.attach(lookup, found.table.policy.options, tag)
+    except BaseException:
+        if file is not None:
+            file.close()
+        raise
+    emitter.emit(
+        EventName.INSTALLED,
+        paths=[str(path) for path in found.paths],
+        table=digest,
+        rows=len(found.table.rows),
+        on_miss=on_miss,
+        uncovered=uncovered,
+        device=here.device.name,
+        torch=here.torch,
+        mismatches=[str(mismatch) for mismatch in mismatches],
+        bundle=None if unpacked is None else str(unpacked.path),
+        bundle_refused=None if unpacked is None else unpacked.refused,
+    )
+    handle = Handle(found.table, digest, lookup, tally, attachment, prepared, unpacked, file)
+    _installed.append(handle)
+    atexit.register(handle.close)
+    return handle
+
+
+def _prepare(
+    model: nn.Module | None, table: Table, mismatches: Sequence[Mismatch]
+) -> Prepared | None:
+    if model is not None:
+        prepared = pad_by_rows(model, table.rows, refusal_of(mismatches))
+        logger.info("%s", prepared)
+        return prepared
+    if found := paddings(table, mismatches):
+        said = dict.fromkeys(f"{one.features} features to {how}" for one, how in found.items())
+        logger.info(
+            "weights stay as they are; structures that install(table, model=model) would pad: "
+            "%d (%s)",
+            len(found),
+            ", ".join(said),
+        )
+    return None
+
+
+def _unpack(
+    named: str | os.PathLike[str] | None, digest: str, here: Runtime, device: str
+) -> Unpacked | None:
+    path = named if named is not None else os.environ.get("WARMUP_BUNDLE")
+    if not path:
+        return None
+    from warmup.inductor.machine import resolve_device
+    from warmup.serving.unpack_bundle import unpack
+
+    return unpack(path, digest, here, resolve_device(device))
+
+
+def _tuner(policy: Policy, device: str) -> Tuner:
+    from warmup.inductor.machine import resolve_device
+    from warmup.tuning.tuner import make_tuner
+
+    return make_tuner(policy, resolve_device(device))
+
+
+def _find(table: str | os.PathLike[str] | Table | None, here: Runtime) -> Found:
+    try:
+        if isinstance(table, Table):
+            return Found(table, ())
+        if table is not None or os.environ.get("WARMUP_TABLE"):
+            return find(table, os.environ)
+        return discover(here)
+    except TableError as error:
+        if (rank := os.environ.get("RANK")) is not None:  # the ranks' output is one log
+            error.add_note(f"this happened on rank {rank}")
+        raise
+
+
+def _open_audit_log(named: str | os.PathLike[str] | None) -> JsonLinesSink | None:
+    path = named if named is not None else os.environ.get("WARMUP_AUDIT_LOG")
+    if not path:
+        return None
+    sink = JsonLinesSink(Path(path))
+    sink.open()
+    return sink

@@ -1,0 +1,189 @@
+"""`run`: start a command with a table installed in its Python processes.
+
+The table is installed by `warmup/startup/sitecustomize.py`, which Python imports when it starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from warmup.core.errors import SettingsError, printable
+from warmup.core.events import in_brackets
+from warmup.diagnostics.audit import AuditReport, audit
+from warmup.table.lookup import OnMiss, Uncovered
+from warmup.table.store import read
+
+STARTUP: Final = Path(__file__).resolve().parent / "startup"
+INSTALL_FAILED: Final = '{"event":"install.failed"'  # as startup/sitecustomize.py writes it
+FORWARDED: Final = frozenset(
+    {
+        signal.SIGTERM,
+        signal.SIGINT,
+        signal.SIGHUP,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGQUIT,
+    }
+)
+_AWAITED: Final = FORWARDED | {signal.SIGCHLD}
+_KILLED: Final = 128  # plus the number of the signal, as shells say it
+_LOOK_AGAIN_S: Final = 1.0  # should another thread have taken the SIGCHLD
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """How a command ended, and what its processes did with the table.
+
+    ``failed`` counts the processes that could not install it.
+    """
+
+    exit_code: int
+    audit: AuditReport
+    failed: int
+
+    def __str__(self) -> str:
+        audit = self.audit
+        missed = f", {audit.cached_misses} without a row" if audit.cached_misses else ""
+        parts = [
+            f"hits {sum(audit.hits.values())}",
+            f"misses {audit.miss_count}{in_brackets(audit.reasons)}",
+            f"uncovered {sum(audit.uncovered.values())}{in_brackets(audit.uncovered)}",
+            f"from cache {audit.from_cache} graphs ({audit.cached_decisions} decisions{missed})",
+            f"processes {audit.runs}",
+            f"silent {len(audit.silent)}",
+        ]
+        if self.failed:
+            parts.append(f"could not install {self.failed}")
+        if audit.damaged:
+            parts.append(f"unreadable event lines {audit.damaged}")
+        return printable(f"warmup run: {', '.join(parts)}")
+
+
+def run(
+    command: Sequence[str],
+    *,
+    table: str | os.PathLike[str],
+    on_miss: str = "fallback",
+    uncovered: str = "count",
+    audit_log: str | os.PathLike[str] | None = None,
+    bundle: str | os.PathLike[str] | None = None,
+) -> RunReport:
+    """Run *command* to its end, with *table* installed in every Python process that compiles.
+
+    *on_miss* is ``fallback`` or ``strict``, *uncovered* and *bundle* are as in `install`. Events
+    are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts
+    those of this run. Signals that this process gets meanwhile go to the command, unless a terminal
+    has sent them to both. The exit code is the command's own, or 128 and the number of the signal
+    that killed it. Call it from the main thread.
+
+    Raises:
+        SettingsError: an argument cannot be used, or the command cannot be started.
+        TableError: the table is missing or damaged; nothing was started.
+    """
+    if on_miss not in {OnMiss.FALLBACK, OnMiss.STRICT}:
+        raise SettingsError(f"on_miss={on_miss!r}", "use one of fallback, strict")
+    if uncovered not in set(Uncovered):
+        raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
+    if not command:
+        raise SettingsError("no command is given", "name one, such as -- python serve.py")
+    read(table)
+    with _signals_held() as mask, _temporary_folder() as folder:
+        named = audit_log or os.environ.get("WARMUP_AUDIT_LOG")
+        log = Path(named or folder / "audit.jsonl").absolute()
+        settings = {
+            "WARMUP_TABLE": str(Path(table).absolute()),
+            "WARMUP_ON_MISS": str(on_miss),
+            "WARMUP_UNCOVERED": str(uncovered),
+            "WARMUP_AUDIT_LOG": str(log),
+        }
+        if bundle is not None:
+            settings["WARMUP_BUNDLE"] = str(Path(bundle).absolute())
+        with _opened_at_end(log) as events:
+            pid = _start(command, _environment(os.environ, settings), mask)
+            exit_code = _wait(pid)
+            own = folder / "own.jsonl"
+            with own.open("wb") as file:
+                shutil.copyfileobj(events, file)
+        return RunReport(exit_code, audit([own]), _count_failed(own))
+
+
+def _environment(outer: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+    path = outer.get("PYTHONPATH")  # an empty part of it would be the working folder
+    return {
+        **outer,
+        **settings,
+        "PYTHONPATH": f"{STARTUP}{os.pathsep}{path}" if path else str(STARTUP),
+    }
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[set[int]]:
+    """Keep what is forwarded pending, so that nothing ends this process before it has tidied up."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    try:
+        yield set(before)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="warmup-run-")
+    except OSError as error:
+        raise SettingsError(
+            f"no temporary folder can be made: {error.strerror}", "set TMPDIR to a writable folder"
+        ) from error
+    with folder as name:
+        yield Path(name)
+
+
+def _opened_at_end(log: Path) -> BinaryIO:
+    try:
+        return log.open("a+b")  # also finds this run's events when the log is renamed meanwhile
+    except OSError as error:
+        raise SettingsError(
+            f"the audit log {log} cannot be written: {error.strerror}",
+            "name a writable file with --audit-log or in WARMUP_AUDIT_LOG",
+        ) from error
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str], mask: set[int]) -> int:
+    # posix_spawn rather than Popen: it gives the child its own signal mask without code of ours
+    # between fork and exec, and passes on the descriptors that this process was given.
+    ignored_by_python = [signal.SIGPIPE, signal.SIGXFSZ]
+    try:
+        return os.posix_spawnp(
+            command[0], list(command), environment, setsigmask=mask, setsigdef=ignored_by_python
+        )
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SettingsError(
+            f"{command[0]} cannot be started: {reason}", "name a program on PATH, or its file"
+        ) from error
+
+
+def _wait(pid: int) -> int:
+    """Hand signals on until the process has ended; return its exit code."""
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else _KILLED - code
+        arrived = signal.sigtimedwait(_AWAITED, _LOOK_AGAIN_S)
+        # A positive code is the kernel's own: a terminal, which has told the whole group.
+        if arrived and arrived.si_signo in FORWARDED and arrived.si_code <= 0:
+            os.kill(pid, arrived.si_signo)
+
+
+def _count_failed(log: Path) -> int:
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        return sum(line.startswith(INSTALL_FAILED) for line in lines)

@@ -1,0 +1,183 @@
+"""Installs a table in this process before its first compile, if it ever compiles.
+
+`warmup run` puts this folder on PYTHONPATH, and Python imports ``sitecustomize`` at its start: this
+is the one module of warmup whose import has an effect. Nothing happens until torch is imported, and
+nothing is installed until torch is asked to compile, so other programs pay for a few definitions.
+Hence the few imports: even ``typing`` would cost more than all that is done here.
+"""
+# ruff: noqa: INP001  found by its name on PYTHONPATH, never as a part of the package
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+# How inductor starts the processes that only compile kernels (compile_worker/subproc_pool.py).
+_COMPILE_WORKER = "torch/_inductor/compile_worker/__main__.py"
+
+# What begins a compile. The inner ones are for those who do without torch.compile; install
+# replaces some of them itself.
+_TORCH = "torch"
+_ENTRANCES = {
+    _TORCH: ("compile",),
+    "torch._dynamo.convert_frame": ("_compile",),
+    "torch._inductor.compile_fx": ("compile_fx", "compile_fx_inner"),
+}
+
+
+class TableStartup:
+    """A finder that waits for torch, and installs the table at the first call of an entrance."""
+
+    def __init__(self, on_miss: str, uncovered: str) -> None:
+        self._on_miss = on_miss
+        self._uncovered = uncovered
+        self._is_waiting = True
+        self._has_told = False
+        self._lock = _thread.RLock()  # again by the thread that installs, if that should compile
+        self._guarded: list[tuple[ModuleType, str, Any, Any]] = []
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return what the later finders find, to be guarded once it is loaded."""
+        if name not in _ENTRANCES or not self._is_waiting:
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    loader: Any = _Loader(spec, spec.loader, self._guard)
+                    spec.loader = loader
+                return spec
+        return None
+
+    def _guard(self, module: ModuleType) -> None:
+        if self._is_waiting:
+            for name in _ENTRANCES[module.__name__]:
+                if hasattr(module, name):
+                    self._guard_function(module, name, getattr(module, name))
+
+    def _guard_function(self, module: ModuleType, name: str, original: Callable[..., Any]) -> None:
+        import functools
+
+        @functools.wraps(original)
+        def install_first(*args: Any, **kwargs: Any) -> Any:
+            self._install_once()
+            found = getattr(module, name)
+            return (original if found is install_first else found)(*args, **kwargs)
+
+        setattr(module, name, install_first)
+        self._guarded.append((module, name, original, install_first))
+
+    def _install_once(self) -> None:
+        """Install the table, or return when that is done or under way in this thread.
+
+        Other threads wait. In strict serving a failure is raised, and again at the next compile.
+        """
+        with self._lock:
+            if not self._is_waiting:
+                return
+            self._is_waiting = False
+            self._unguard({*_ENTRANCES} - {_TORCH})
+            try:
+                self._install()
+            except Exception as error:
+                self._tell(error)
+                if self._on_miss == "strict":
+                    for module, name, _, guard in self._guarded:
+                        setattr(module, name, guard)
+                    self._is_waiting = True
+                    raise
+            self._unguard({_TORCH})
+
+    def _unguard(self, wanted: set[str]) -> None:
+        for module, name, original, guard in self._guarded:
+            if module.__name__ in wanted and getattr(module, name) is guard:
+                setattr(module, name, original)
+
+    def _install(self) -> None:
+        from warmup.serving.install import install
+
+        install(on_miss=self._on_miss, uncovered=self._uncovered)
+
+    def _tell(self, error: Exception) -> None:
+        """Say once, on stderr and in the audit log, that this process has no table."""
+        if self._has_told:
+            return
+        self._has_told = True
+        import contextlib
+        import json
+        import time
+
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        sys.stderr.write(f"warmup run: no table in process {os.getpid()}: {said}\n")
+        record = {
+            "event": "install.failed",
+            "schema": 1,
+            "run": os.urandom(6).hex(),
+            "pid": os.getpid(),
+            "seq": 0,
+            "time": round(time.time(), 6),
+            "error": said,
+        }
+        line = json.dumps(record, separators=(",", ":")) + "\n"
+        with contextlib.suppress(OSError):  # said on stderr already
+            log = os.open(os.environ["WARMUP_AUDIT_LOG"], os.O_WRONLY | os.O_APPEND)
+            try:
+                os.write(log, line.encode())
+            finally:
+                os.close(log)
+
+
+class _Loader:
+    """Loads a module as its own loader does, then hands it on; leaves no trace in the module."""
+
+    def __init__(self, spec: ModuleSpec, loader: Any, then: Callable[[ModuleType], None]) -> None:
+        self._spec = spec
+        self._loader = loader
+        self._then = then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._spec.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._then(module)
+
+
+def _run_next() -> None:
+    """Import the ``sitecustomize`` that this one stands in front of, if there is one."""
+    folder = __file__.rpartition(os.sep)[0]
+    position = sys.path.index(folder)
+    this = sys.modules.pop(__name__)
+    del sys.path[position]
+    try:
+        __import__(__name__)
+    except ModuleNotFoundError as error:
+        if error.name != __name__:
+            raise
+    finally:
+        sys.path.insert(position, folder)  # programs hand sys.path on to those they start
+        sys.modules.setdefault(__name__, this)
+
+
+if __name__ == "sitecustomize":
+    is_compile_worker = any(word.endswith(_COMPILE_WORKER) for word in sys.orig_argv)
+    if os.environ.get("WARMUP_TABLE") and not is_compile_worker:
+        sys.meta_path.insert(
+            0,
+            TableStartup(
+                os.environ.get("WARMUP_ON_MISS", "fallback"),
+                os.environ.get("WARMUP_UNCOVERED", "count"),
+            ),
+        )
+    _run_next()

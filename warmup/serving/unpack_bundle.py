@@ -1,0 +1,106 @@
+"""`unpack`: put a bundle's kernels where inductor finds them, or say why not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from warmup.core.errors import BundleError
+from warmup.core.events import logger
+from warmup.core.runtime import Runtime
+from warmup.table.bundle_file import Manifest, needs_of, read_members
+
+if TYPE_CHECKING:
+    import torch
+
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """What became of a bundle: ``refused`` says why it is not used, None when it is.
+
+    ``kernels`` and ``graphs`` are the files that it holds, ``placed`` those of them that were not
+    in the caches yet.
+    """
+
+    path: Path
+    device: torch.device
+    kernels: int = 0
+    graphs: int = 0
+    placed: int = 0
+    refused: str | None = None
+    _names: tuple[str, ...] = ()
+    _began: float = field(default_factory=time.time)
+
+    def compiled_besides(self) -> tuple[str, ...]:
+        """Return what was compiled into the device's caches since, and is not in the bundle.
+
+        Other processes that share the cache folder count too.
+        """
+        from warmup.inductor.cache_files import compiled_since
+
+        return compiled_since(self._began, self._names, self.device)
+
+    def __str__(self) -> str:
+        if self.refused is not None:
+            return f"{self.path} is not used: {self.refused}"
+        graphs = f", {self.graphs} of graphs" if self.graphs else ""
+        return f"{self.path}: {self.kernels} files of kernels{graphs}, {self.placed} new here"
+
+
+def unpack(
+    path: str | os.PathLike[str], table: str, runtime: Runtime, device: torch.device
+) -> Unpacked:
+    """Put what the bundle at *path* holds into inductor's caches for *device*, if it fits.
+
+    It fits when it was made from the table of the digest *table*, for what `needs_of` says of
+    *runtime*, and is whole; nothing of another is unpacked. Without it everything works as well,
+    only later: so it is refused with a reason, in the log as a warning, and no error.
+    """
+    from warmup.inductor.cache_files import is_graph, place
+
+    path = Path(path)
+    try:
+        members = read_fitting(path, table, runtime)
+        placed = place(members.items(), device)
+    except BundleError as error:
+        return _refused(path, device, error.reason)
+    except (OSError, ValueError) as error:
+        return _refused(path, device, f"it cannot be unpacked ({error})")
+    graphs = sum(map(is_graph, members))
+    names = tuple(members)
+    done = Unpacked(path, device, len(names) - graphs, graphs, placed, _names=names)
+    logger.info("bundle %s", done)
+    return done
+
+
+def read_fitting(path: Path, table: str, runtime: Runtime) -> dict[str, bytes]:
+    """Return the members of the bundle at *path* by name, which fits; nothing is unpacked.
+
+    Raises:
+        BundleError: it does not fit, is damaged, or anybody may have changed it.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_mode & stat.S_IWOTH:
+            raise BundleError(str(path), "every user of this machine can write it")
+
+    def compare(manifest: Manifest) -> None:
+        differences = manifest.differences(table, needs_of(runtime))
+        if differences:
+            more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+            raise BundleError(str(path), "; ".join(differences[:_SHOWN]) + more)
+
+    # One opening for both: a file that is replaced meanwhile is the old one or the new one.
+    return dict(read_members(path, compare))
+
+
+def _refused(path: Path, device: torch.device, reason: str) -> Unpacked:
+    refused = Unpacked(path, device, refused=reason)
+    logger.warning("bundle %s; kernels are compiled instead", refused)
+    return refused

@@ -1,0 +1,116 @@
+"""How a build measures, and the inductor options that serving must share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from warmup.core.errors import SettingsError
+from warmup.core.method import L2, MAX_TOP_K, TOP_K, Launch, Method
+from warmup.table import Policy
+
+BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "cpu": ("ATEN", "CPP"),
+    "cuda": ("ATEN", "TRITON"),
+}
+DEFAULT_MODE: Final = "max-autotune-gemm"
+# Mode of a build -> what is switched on beside GEMM choice. Serving keeps it, as it changes the
+# graph too (decomposition.py); there the rows answer, and nothing of it measures.
+MODES: Final[Mapping[str, Mapping[str, bool]]] = {
+    "max-autotune-gemm": {},
+    "max-autotune": {"max_autotune_pointwise": True, "coordinate_descent_tuning": True},
+    "max-autotune-no-cudagraphs": {
+        "max_autotune_pointwise": True,
+        "coordinate_descent_tuning": True,
+    },
+}
+TOLERANCE: Final[Mapping[str, float]] = {"f64": 1e-7, "f32": 1e-3, "f16": 5e-3, "bf16": 2e-2}
+_SEED: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a build is asked for, as spelled on the command line; None leaves the choice to it."""
+
+    mode: str = DEFAULT_MODE
+    backends: str | None = None
+    tolerance: float | None = None
+    launch: str | None = None
+    l2: str | None = None
+    fused_top_k: int | None = None
+
+
+def choose_policy(
+    asked: Asked, device_type: str, switches: Mapping[str, bool | int | str]
+) -> Policy:
+    """Return the policy of a build on a *device_type* that was *asked* for.
+
+    *switches* are the inductor options that decide what is measured, with their quiet values.
+
+    Raises:
+        SettingsError: the mode is unknown, or a backend cannot be used there.
+    """
+    if asked.mode not in MODES:
+        raise SettingsError(
+            f"--mode {asked.mode!r} is not a mode", f"use one of {', '.join(MODES)}"
+        )
+    options: dict[str, bool | int | float | str | None] = {
+        **switches,
+        "max_autotune_gemm_backends": _backends(asked.backends, device_type),
+        "max_autotune_gemm_search_space": "DEFAULT",
+    }
+    if device_type == "cpu":
+        # Only constant weights let the C++ GEMM template compete (utils.py, use_cpp_gemm_template).
+        options["freezing"] = True
+    else:
+        # A convolution has one choice then; no row kind covers Triton's own.
+        options["max_autotune_conv_backends"] = "ATEN"
+    options |= MODES[asked.mode]
+    if MODES[asked.mode]:
+        # Under these its split size would be measured while compiling, and written nowhere.
+        options["triton.mix_order_reduction"] = False
+    timing = choose_method(asked, device_type)
+    limits = dict(TOLERANCE)
+    if asked.tolerance is not None:
+        limits = dict.fromkeys(TOLERANCE, asked.tolerance)
+    return Policy(mode=asked.mode, options=options, timing=timing, seed=_SEED, tolerance=limits)
+
+
+def choose_method(asked: Asked, device_type: str) -> Method:
+    """Return how candidates are timed: as they will be served, from a cold L2 on a GPU.
+
+    That is with CUDA graphs for the mode that serves with them, launched one by one for others.
+
+    Raises:
+        SettingsError: a word is unknown, or cannot be had on a *device_type*.
+    """
+    launch, l2 = asked.launch, asked.l2
+    top_k = TOP_K if asked.fused_top_k is None else asked.fused_top_k
+    if not 0 <= top_k <= MAX_TOP_K:
+        raise SettingsError(f"--fused-top-k {top_k}", f"give a number from 0 to {MAX_TOP_K}")
+    if launch is not None and launch not in set(Launch):
+        raise SettingsError(f"--launch {launch!r} is unknown", f"use one of {', '.join(Launch)}")
+    if l2 is not None and l2 not in set(L2):
+        raise SettingsError(f"--l2 {l2!r} is unknown", f"use one of {', '.join(L2)}")
+    if device_type == "cpu":
+        if launch == Launch.CUDAGRAPH or l2 == L2.COLD:
+            raise SettingsError("a CPU has no CUDA graphs and is timed warm", "drop the option")
+        return Method(launch=Launch.EAGER, l2=L2.WARM, fused_top_k=top_k)
+    graphed = asked.mode == "max-autotune"
+    own = Launch.CUDAGRAPH if graphed else Launch.EAGER
+    return Method(launch=Launch(launch or own), l2=L2(l2 or L2.COLD), fused_top_k=top_k)
+
+
+def _backends(text: str | None, device_type: str) -> str:
+    known = BACKENDS[device_type]
+    if text is None:
+        return ",".join(known)
+    chosen = [word.strip().upper() for word in text.split(",")]
+    unknown = [word for word in chosen if word not in known]
+    if unknown or len(set(chosen)) != len(chosen):
+        raise SettingsError(
+            f"--backends {text!r} cannot be used on {device_type}",
+            f"choose among {', '.join(known)}; only these can be fed back at serving",
+        )
+    return ",".join(word for word in known if word in chosen)

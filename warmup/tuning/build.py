@@ -1,0 +1,164 @@
+"""`build`: tune every bucket ahead of time and write the table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from warmup.buckets.bucket import parse_buckets, parse_inputs
+from warmup.buckets.dims import ShapePolicy, widened
+from warmup.core.compile_modes import MODES
+from warmup.core.errors import NothingRecordedError, SettingsError
+from warmup.core.method import Search
+from warmup.table.codec import digest_of
+from warmup.table.policy import DEFAULT_MODE, Asked
+from warmup.table.store import (
+    check_writable,
+    read,
+)
+from warmup.tuning.budget import widen
+from warmup.tuning.destination import open_table, out_path
+from warmup.tuning.extent import parse_extent
+from warmup.tuning.pack_bundle import pack, spell_inputs
+from warmup.tuning.report import SILENT, BuildReport, Observer
+from warmup.tuning.session import Build
+from warmup.tuning.setup import find_ground
+
+
+def build(
+    model: str,
+    *,
+    seqlens: str | Sequence[int] | None = None,
+    dims: str | Sequence[str] | None = None,
+    inputs: Sequence[str] = (),
+    device: str = "auto",
+    dtype: str | None = None,
+    mode: str = DEFAULT_MODE,
+    backends: str | None = None,
+    out: str | Path | None = None,
+    tolerance: float | None = None,
+    launch: str | None = None,
+    l2: str | None = None,
+    fused_top_k: int | None = None,
+    search: str = Search.DEFAULT,
+    budget: str | float | None = None,
+    pad_weights: bool | None = None,
+    policy: str = ShapePolicy.EXACT,
+    bundle: bool = False,
+    bundle_graphs: str | None = None,
+    all_layers: bool = False,
+    force: bool = False,
+    observer: Observer | None = None,
+) -> BuildReport:
+    """Tune every GEMM of *model* for every bucket, and write the winners to a table.
+
+    Arguments are spelled as on the command line; *dims* may be several such texts, whose buckets
+    follow each other. A table that exists is completed: only problems it lacks are tuned, and those
+    that were searched less far than *search*, unless *force* tunes all of them again. With a
+    *budget*, seconds or text such as ``20m``, every problem is searched by ``default`` first, then
+    those by *search* that promise most, until so much time has passed since the start. Weights with
+    unaligned sizes are measured as they are and padded (*pad_weights*; by default on a GPU). Where
+    padding pays, every bucket is run once more with padded weights, so that the table answers the
+    model both ways. Buckets are of their sizes alone; with the *policy* ``range`` each serves the
+    sizes down to the bucket before it too, in one graph, which is compared with eager at its lower
+    end and in the middle as well. Each finished problem is on disk before the next one starts. In
+    each run of a bucket the model, compiled from the table alone, is compared with eager. Where
+    layers repeat and the first bucket shows that a few of them ask for the rows of all, the others
+    are run with those few, unless *all_layers*. With *bundle* the kernels that serving compiles
+    are written beside the table, see `packing`; with *bundle_graphs*, the mode of the server's
+    torch.compile, its graphs too.
+
+    Raises:
+        SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
+        TableError: the table exists and is damaged, belongs to another device, runtime or policy,
+            or cannot be written.
+        OutputMismatchError: a bucket's output disagrees with eager; its new rows were removed.
+        NothingRecordedError: no bucket asked for a GEMM choice.
+        BundleError: the bundle could not be made; the table is complete.
+    """
+    started = time.monotonic()
+    extent = parse_extent(search, budget)
+    if policy not in set(ShapePolicy):
+        raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
+    if bundle_graphs is not None and bundle_graphs not in MODES:
+        raise SettingsError(
+            f"bundle_graphs={bundle_graphs!r} is not a mode", f"use one of {', '.join(MODES)}"
+        )
+    buckets = parse_buckets(seqlens, dims)
+    if policy == ShapePolicy.RANGE:
+        buckets = widened(buckets)
+    specs = parse_inputs(inputs)
+    from warmup.models.loading import load_model, parse_dtype
+    from warmup.tuning.tuner import make_tuner
+    from warmup.tuning.weights.measure import weigh
+
+    asked = Asked(
+        mode=mode,
+        backends=backends,
+        tolerance=tolerance,
+        launch=launch,
+        l2=l2,
+        fused_top_k=fused_top_k,
+    )
+    ground = find_ground(device, asked)
+    cast = parse_dtype(dtype, "--dtype") if dtype is not None else None
+    with make_tuner(ground.policy, ground.device) as tuner:
+        loaded = load_model(model)
+        path = out_path(out, ground.runtime, loaded, cast)
+        check_writable(path)
+        table, replaces = open_table(path, ground.runtime, ground.policy, force=force)
+        work = Build(
+            ground.inductor,
+            loaded,
+            specs,
+            ground.device,
+            cast,
+            path,
+            table,
+            force,
+            replaces,
+            observer or SILENT,
+            tuner,
+            search=extent.first,
+            all_layers=all_layers,
+        )
+        work.observer.buckets_counted(buckets)
+        work.observer.device_looked_at(tuner.look())
+        wants_padding = ground.device.type != "cpu" if pad_weights is None else pad_weights
+        count = len(buckets)
+        results = [work.run_bucket(bucket, i, count) for i, bucket in enumerate(buckets)]
+        prepared = weigh(work, buckets) if wants_padding else None
+        if prepared is not None and prepared.padded:
+            results += [
+                work.run_bucket(bucket, count + i, 2 * count, weights_padded=True)
+                for i, bucket in enumerate(buckets)
+            ]
+        if extent.budget_s is not None:
+            results = list(widen(work, results, extent.search, started, extent.budget_s))
+        work.observer.device_looked_at(tuner.look(again=True))
+    if not any(result.keys for result in results):
+        raise NothingRecordedError(
+            "the model asked inductor for no GEMM choice in any bucket",
+            "it has no mm-like op with several candidates under these backends on this device",
+        )
+    packed = None
+    if bundle or bundle_graphs is not None:
+        work.observer.packing_started()
+        words = spell_inputs(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
+        words.append(f"--device={ground.device}")
+        packed = pack(path, model, ground.runtime, words, bundle_graphs)
+    final = read(path)
+    return BuildReport(
+        path,
+        final,
+        digest_of(final),
+        tuple(results),
+        tuple(work.tuned),
+        time.monotonic() - started,
+        not_tuned=dict(tuner.not_tuned),
+        not_fused=dict(tuner.not_fused),
+        prepared=prepared,
+        peaks=tuner.known_peaks,
+        bundle=packed,
+    )

@@ -1,0 +1,157 @@
+"""From a question of inductor's to the trials that answer it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+
+from warmup.core.method import Method
+from warmup.core.question import Question
+from warmup.core.rows import Tuned, Winner
+from warmup.core.trial import Candidate, Region, TensorSpec, Trial, ViewSpec
+from warmup.keys.registry import ingredients_of
+from warmup.measuring.operands import dtype_named
+from warmup.measuring.selection import Work
+
+_COUNTED: Final = {
+    "mm": "mm",
+    "addmm": "addmm",
+    "bmm": "bmm",
+    "baddbmm": "baddbmm",
+    "scaled_mm": "_scaled_mm",
+}
+_NO_TENSOR: Final = TensorSpec((), (), 0, "float32")  # of a trial that has none
+_RANGE: Final = re.compile(r"\b\d+\.\.(\d+)\b")
+_DYNAMIC: Final = re.compile(r"(?<=[\[,])s(?=[,\]])")  # a size of an operand in an epilogue
+_SIBLING_SHARE: Final = 0.8  # of the time that its operations suggest, which is a guess
+
+
+def bare_trial(
+    question: Question, method: Method, tolerance: Mapping[str, float], seed: int
+) -> Trial:
+    """Return the trial of the product alone, for every candidate."""
+    words = ingredients_of(question.key)
+    assert question.library is not None
+    return Trial(
+        key=question.key,
+        op=question.op,
+        device=question.device,
+        operands=question.operands,
+        views=question.views,
+        out=question.out or _NO_TENSOR,
+        candidates=question.candidates,
+        library=question.library,
+        method=method,
+        alpha=float(words.get("alpha", 1)),
+        beta=float(words.get("beta", 1)),
+        tolerance=_tolerance(words["out"], tolerance),
+        seed=seed,
+        environment=question.environment,
+    )
+
+
+def region_trial(
+    question: Question,
+    region: Region,
+    method: Method,
+    tolerance: Mapping[str, float],
+    seed: int,
+) -> Trial:
+    """Return the trial of *region*, for the library's kernel."""
+    assert question.library is not None
+    return Trial(
+        key=at_bucket(question.key),
+        op=question.op,
+        device=question.device,
+        operands=region.inputs,
+        views=tuple(
+            ViewSpec(i, one.sizes, one.strides, one.offset) for i, one in enumerate(region.inputs)
+        ),
+        out=_NO_TENSOR,
+        candidates=(Candidate(question.library),),
+        library=question.library,
+        method=method,
+        tolerance=_tolerance(ingredients_of(question.key)["out"], tolerance),
+        seed=seed,
+        environment=question.environment,
+        region=region,
+        known=tuple((at_bucket(key), winner) for key, winner in question.known.items())
+        if len(region.flops) > 1
+        else (),
+    )
+
+
+def at_bucket(key: str) -> str:
+    """Return *key* with the size that it is tuned at, the upper end, in place of its range.
+
+    A region has the sizes of its bucket, and asks for that key. A dynamic size in an epilogue is
+    taken for the same one. Keys with several ranges stay as they are, and so do all others.
+    """
+    ends = set(_RANGE.findall(key))
+    if len(ends) != 1:
+        return key
+    (end,) = ends
+    return _DYNAMIC.sub(end, _RANGE.sub(end, key))
+
+
+def challengers(
+    bare: Tuned, library: Winner, region: Region, whole_us: float | None
+) -> list[Winner]:
+    """Return the candidates that may be faster than *library* in *region*, fastest alone first.
+
+    *whole_us* is the time of the region with *library*. What it holds beside the product is all
+    that a candidate can save; another product in it is saved by none. What the others take is a
+    guess: where *library* itself would be left out by it, they take less, and it is not used. Who
+    is faster alone than *library* is never left out, whatever the device did between the trials.
+    """
+    alone = {timing.winner: timing.time_us for timing in bare.timings}
+    library_us = alone.get(library)
+    limit_us = math.inf
+    if whole_us is not None and library_us is not None:
+        others_us = library_us * sum(region.flops[1:]) / region.flops[0]
+        limit_us = whole_us - _SIBLING_SHARE * others_us
+        if limit_us <= library_us:
+            limit_us = max(whole_us, library_us)
+    timed = [
+        (time_us, str(winner), winner)
+        for winner, time_us in alone.items()
+        if time_us is not None and winner != library and time_us < limit_us
+    ]
+    return [winner for _, _, winner in sorted(timed)]
+
+
+def _tolerance(out: str, tolerance: Mapping[str, float]) -> float | None:
+    """Return the tolerance of results of dtype *out*; None where the policy names none."""
+    is_whole = out.startswith(("i", "u"))  # integers are right or wrong
+    return 0.0 if is_whole else tolerance.get(out)
+
+
+def work_of(question: Question) -> Work | None:
+    """Return what the problem asks for at least; None where the operands are not told."""
+    if question.out is None or not question.views:
+        return None
+    moved = sum(
+        min(math.prod(view.sizes), spec.span) * dtype_named(spec.dtype).itemsize
+        for view in question.views
+        for spec in (question.operands[view.base],)
+    )
+    out, words = question.out, ingredients_of(question.key)
+    moved += math.prod(out.sizes) * dtype_named(out.dtype).itemsize
+    dtype = words["fp32"] if words.get("fp32") == "tf32" else words["dtype"]
+    return Work(dtype, _flops(question), moved)
+
+
+def _flops(question: Question) -> int | None:
+    """Return the operations that torch's flop counter counts; None for an op it does not know."""
+    from torch.utils.flop_counter import flop_registry
+
+    name = _COUNTED.get(question.op)
+    formula = None if name is None else flop_registry.get(getattr(torch.ops.aten, name))
+    if formula is None or question.out is None:
+        return None
+    shapes = [list(view.sizes) for view in question.views]
+    return int(formula(*shapes, out_val=list(question.out.sizes)))

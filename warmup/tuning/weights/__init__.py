@@ -1,0 +1,4 @@
+"""Whether padding a model's unaligned weights pays: measured for each group, written as rows.
+
+Imports what `tuning` imports. A build calls `measure` before its buckets.
+"""
