@@ -89,13 +89,13 @@ def _is_enum(kind: type) -> bool:
 
 def _exit_codes() -> dict[str, int]:
     """Return the exit code of each kind of error, and of what commands find."""
-    from warmup import cli
+    from warmup.cli import exit_codes
     from warmup.core import errors
 
     kinds = [errors.WarmupError]
     for kind in kinds:
         kinds += kind.__subclasses__()
-    own = {name: getattr(cli, name) for name in dir(cli) if name.startswith("EXIT_")}
+    own = {name: getattr(exit_codes, name) for name in dir(exit_codes) if name.startswith("EXIT_")}
     return {**{kind.__name__: kind.exit_code for kind in kinds}, **own}
 
 
