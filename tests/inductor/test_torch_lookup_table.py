@@ -73,6 +73,13 @@ def test_its_key_has_the_size_hint_and_no_epilogue(lower: Lower) -> None:
     assert lower(op="mm", m=[2, 1024], alone=True)["keys"] == [key.replace("512", "513")]
 
 
+@pytest.mark.skipif(IS_2_11, reason="an entry must be complete there")
+def test_what_an_entry_leaves_out_is_not_made_to_fit(lower: Lower) -> None:
+    """Torch's first config has EVEN_K for its own BLOCK_K, 16; 32 does not divide this K."""
+    result = lower(**MM, k=1040, alone=True, theirs=[{"BLOCK_K": 32}], short=True)
+    assert result["constants"] == {"BLOCK_K": "32", "EVEN_K": "True"}
+
+
 def test_it_has_no_key_on_a_cpu() -> None:
     """On a CPU there is no device key, without which torch looks nothing up."""
     assert LookupTableChoices._get_device_key(torch.device("cpu")) is None
@@ -98,11 +105,16 @@ def test_an_entry_of_the_rows_own_kernel_is_a_hit(lower: Lower) -> None:
         assert (served(result), events(result)) == (64, [("lookup.hit", "")])
 
 
-def test_several_entries_without_the_rows_kernel_are_a_miss(lower: Lower) -> None:
+@pytest.mark.parametrize(
+    ("winner", "reason"), [("extern", "template_absent"), ("none", "not_in_table")]
+)
+def test_several_entries_without_the_rows_kernel_are_a_miss(
+    lower: Lower, winner: str, reason: str
+) -> None:
     """No library kernel is left to fall back to: the first entry is served; strict refuses."""
-    case = {**MM, "winner": "extern", "theirs": [THEIRS, {"BLOCK_M": 64}]}
+    case = {**MM, "winner": winner, "theirs": [THEIRS, {"BLOCK_M": 64}]}
     result = lower(**case, mode="fallback")
-    assert (served(result), events(result)) == (128, [("lookup.missed", "template_absent")])
+    assert (served(result), events(result)) == (128, [("lookup.missed", reason)])
     assert lower(**case)["error"].startswith("MissError")
 
 
@@ -113,10 +125,14 @@ def test_for_an_addmm_a_row_of_the_library_hits(lower: Lower) -> None:
     assert (served(result), events(result)) == expected
 
 
-def test_for_an_addmm_another_template_row_is_a_miss(lower: Lower) -> None:
-    """From torch 2.12 on neither table's kernel is served, but the library's, and that is told."""
-    result = lower(**ADDMM, **OURS, theirs=[THEIRS], mode="fallback")
-    missed = (["addmm"], [("lookup.missed", "template_absent")])
+@pytest.mark.parametrize(
+    ("winner", "reason"), [("triton", "template_absent"), ("none", "not_in_table")]
+)
+def test_for_an_addmm_another_template_is_a_miss(lower: Lower, winner: str, reason: str) -> None:
+    """From torch 2.12 on neither table's kernel is served, but the library's; the miss says so."""
+    tile = OURS["tile"] if winner == "triton" else {}
+    result = lower(**ADDMM, winner=winner, tile=tile, theirs=[THEIRS], mode="fallback")
+    missed = (["addmm"], [("lookup.missed", reason)])
     assert (served(result), events(result)) == ((128, []) if IS_2_11 else missed)
 
 

@@ -5,15 +5,17 @@
 
 One case a line on stdin, one result a line on stdout; device and cases as for cuda_lowering.py.
 ``theirs`` are the entries of torch's table, each what it changes of the first config that torch
-lists for the plain GEMM template. ``handler`` false leaves torch's handler out. ``mode`` may be
-``tune``, to list the candidates that a build would measure. ``alone`` does without warmup, and
-prints torch's keys and the number of choices left to inductor. ``ranked`` lets AutoHeuristic rank
-the candidates while the case is served.
+lists for the plain GEMM template; ``short`` entries hold no more than that. ``handler`` false
+leaves torch's handler out. ``mode`` may be ``tune``, to list the candidates that a build would
+measure. ``alone`` does without warmup, and prints torch's keys, the number of choices left to
+inductor, and the constants of the first one. ``ranked`` lets AutoHeuristic rank the candidates
+while the case is served.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,7 +45,7 @@ def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
     handler = LookupTableChoices() if case["handler"] else InductorChoices()
     with V.set_choices_handler(handler), config.patch({"lookup_table.table": table}):
         if case.get("alone"):
-            return {"keys": sorted(table), "choices": count_choices(case)}
+            return {"keys": sorted(table), **select_first(case)}
         if case["mode"] == "tune":
             return {"measured": list_measured(case)}
         if case.get("ranked"):
@@ -72,7 +74,8 @@ def fill(case: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
             if TEMPLATE in template_choices:
                 key = self.make_lookup_key(kernel_inputs, op_name)
                 assert key is not None
-                base = next(template_choices[TEMPLATE]).params.to_kwargs()
+                first = next(template_choices[TEMPLATE]).params.to_kwargs()
+                base = {} if case.get("short") else first
                 table[key] = [
                     {"template_id": TEMPLATE, **base, **changes} for changes in case["theirs"]
                 ]
@@ -84,8 +87,11 @@ def fill(case: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return table
 
 
-def count_choices(case: dict[str, Any]) -> int:
-    """Return among how many choices inductor selects; it measures them unless there is one."""
+def select_first(case: dict[str, Any]) -> dict[str, Any]:
+    """Return among how many choices inductor selects, and the constants of the first one.
+
+    Inductor measures the choices unless there is one; here the first is taken.
+    """
     counts: list[int] = []
     select = AlgorithmSelectorCache.__call__
 
@@ -94,9 +100,10 @@ def count_choices(case: dict[str, Any]) -> int:
         return select(cache, name, choices[:1], *args, **kw)
 
     with patch.object(AlgorithmSelectorCache, "__call__", count), config.patch(OPTIONS):
-        lower(case)
+        code, _ = lower(case)
     (number,) = counts
-    return number
+    constants = dict(re.findall(r"(EVEN_K|BLOCK_K)\s*:\s*tl\.constexpr\s*=\s*(\w+)", code))
+    return {"choices": number, "constants": constants}
 
 
 def list_measured(case: dict[str, Any]) -> list[str]:
