@@ -19,9 +19,7 @@ from warmup.core.errors import SettingsError, printable
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Flag, Rejection, Row, Tuned
 from warmup.core.search import searched_to_json
-from warmup.keys.launch import LAUNCH
-from warmup.keys.registry import ingredients_of, kind_of
-from warmup.keys.weight import WEIGHT
+from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.range_regret import over_bound
 from warmup.measuring.selection import rejections
 from warmup.tuning.report import BuildReport
@@ -40,19 +38,20 @@ def print_build(report: BuildReport) -> None:
     shown: set[tuple[Bucket, str]] = set()
     for result in report.buckets:
         for key in result.keys:
-            named, row = ingredients_of(key), report.table.rows[key]
-            if kind_of(key) in (LAUNCH, WEIGHT) or (result.bucket, key) in shown:
+            kind = kind_of(key)
+            if kind.summary is not None or (result.bucket, key) in shown:
                 continue
             shown.add((result.bucket, key))
-            shape = f"{named['op']} {named['n']}x{named['k']}"
-            question = named.get("epilogue", named.get("kind"))
-            grid.add_row(result.name, shape, question, *row_cells(row))
+            question = kind.ingredients(key).get(kind.question or "", kind.name)
+            grid.add_row(result.name, kind.brief(key), question, *row_cells(report.table.rows[key]))
     console = make_console()
     console.print(grid)
-    launches = {key for result in report.buckets for key in result.keys if kind_of(key) is LAUNCH}
-    if launches:
-        gain = _mean_gain([report.table.rows[key] for key in launches])
-        console.print(f"{len(launches)} launch configs{gain}", soft_wrap=True)
+    asked = {key for result in report.buckets for key in result.keys}
+    for summary in dict.fromkeys(kind.summary for kind in KINDS.values() if kind.summary):
+        own = [key for key in asked if kind_of(key).summary == summary]
+        if own:
+            gain = _mean_gain([report.table.rows[key] for key in own])
+            console.print(f"{len(own)} {summary}{gain}", soft_wrap=True)
     if report.uncovered:
         sites = ", ".join(f"{site} {count}" for site, count in sorted(report.uncovered.items()))
         console.print(f"measured at serving although all rows are there: {sites}", soft_wrap=True)

@@ -21,7 +21,6 @@ from warmup.core.method import Search
 from warmup.core.question import Answers, Question
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.patches import Patches
-from warmup.keys.pad import PAD
 from warmup.keys.registry import kind_of
 
 _MARK: Final = "_warmup_decisions"
@@ -74,8 +73,7 @@ class CachedGraphs:
         return _Counted(self._answers, self._decided)
 
     def _decided(self, key: str, *, missed: bool = False) -> None:
-        # Padding is decided on the joint graph, just before the graphs made of it are compiled.
-        if self._count.is_compiling or kind_of(key) is PAD:
+        if self._count.is_compiling or kind_of(key).precedes_graphs:
             self._count.decisions += 1
             self._count.misses += missed
         elif mark := getattr(getattr(_late, "graph", None), _MARK, None):

@@ -45,6 +45,10 @@ GEMM: Final = Kind(
     words=("op", "dtype"),
     fixed=1,
     families=frozenset({Family.TEMPLATE, Family.EXTERN, Family.SUBGRAPH, Family.CPP}),
+    hooks="warmup.inductor.gemm.hooks:GemmChoices",
+    rebuild="warmup.models.gemm_module:rebuild_gemm",
+    is_searchable=True,
+    question="epilogue",
 )
 
 

@@ -28,6 +28,9 @@ LAUNCH: Final = Kind(
     words=("kind", "kernel"),
     fixed=2,
     families=frozenset({Family.LAUNCH}),
+    hooks="warmup.inductor.launch.hooks:LaunchConfigs",
+    hidden=frozenset({"args", "source"}),
+    summary="launch configs",
 )
 _NUMBER = re.compile(r"_[0-9]+$")
 _DEF = re.compile(r"^def [^(]+\(")

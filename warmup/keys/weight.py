@@ -46,6 +46,7 @@ WEIGHT: Final = Kind(
     words=("kind", "form", "dtype"),
     fixed=2,
     families=frozenset({Family.WEIGHT}),
+    question="via",
 )
 
 

@@ -26,7 +26,6 @@ from warmup.core.events import (
 )
 from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.keys.registry import kind_of
-from warmup.keys.weight import WEIGHT
 from warmup.models.padding.prepare import Prepared, pad_by_rows, paddings, refusal_of
 from warmup.serving.report import Report
 from warmup.table import Policy, Table
@@ -86,7 +85,7 @@ class Handle(AbstractContextManager["Handle"]):
                 sorted(
                     key
                     for key in self.table.rows.keys() - tally.hits.keys() - tally.misses.keys()
-                    if kind_of(key) is not WEIGHT
+                    if kind_of(key).is_asked
                 )
             ),
         )

@@ -19,7 +19,6 @@ from warmup.core.child_process import Caches
 from warmup.core.errors import BundleError, printable
 from warmup.core.runtime import Runtime
 from warmup.keys.registry import kind_of
-from warmup.keys.weight import WEIGHT
 from warmup.table.bundle_file import SUFFIX, needs_of, write_bundle
 from warmup.table.codec import digest_of
 from warmup.table.store import read
@@ -90,7 +89,7 @@ def pack(
     asked = [str(table), "--prime", "--model", model, *words]
     if graphs_for is not None:
         asked += ["--mode", graphs_for]
-    has_weights = any(kind_of(key) is WEIGHT for key in content.rows)
+    has_weights = not all(kind_of(key).is_asked for key in content.rows)
     ways = [[], ["--no-pad-weights"]] if has_weights else [[]]
     with tempfile.TemporaryDirectory(prefix="warmup-bundle-") as folder:
         caches = Caches(Path(folder))

@@ -35,6 +35,7 @@ from warmup.inductor.gemm.choices import force, identify, post_op_of
 from warmup.inductor.gemm.key import current_node, describe
 from warmup.inductor.gemm.question import question_of
 from warmup.inductor.gemm.search import Selection, search, unlisted
+from warmup.inductor.layouts import expect_padding
 from warmup.inductor.options import option_value, tuning_is_on
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
@@ -65,6 +66,7 @@ class GemmChoices:
     def attach(self, patches: Patches) -> None:
         """Put the hooks in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
+        expect_padding(patches)
         patches.wrap(InductorChoices, "_finalize_template_configs", self._wrap_finalize)
         patches.wrap(CppGemmTemplate, "add_choices", self._wrap_add_choices)
         patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select)
