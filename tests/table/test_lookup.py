@@ -12,9 +12,9 @@ import pytest
 
 from warmup.core.errors import ContradictionWarning, MissError, UncoveredError
 from warmup.core.events import Emitter, Event, EventName
-from warmup.core.question import Question
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
+from warmup.keys.question import Question
 from warmup.table import Table
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
 

@@ -11,10 +11,11 @@ import pytest
 pytest.importorskip("torch")
 
 from warmup.core.method import Method
-from warmup.core.question import Elsewhere, Question
 from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Candidate, Outcome
+from warmup.keys.gemm_text import parse_problem
+from warmup.keys.question import Elsewhere, Question
 from warmup.measuring.range_regret import Place
 from warmup.measuring.trial_process import TrialNotRunError
 from warmup.tuning.size_range import look_elsewhere
@@ -48,7 +49,11 @@ def look(make_key: Callable[..., str]) -> Callable[..., Looked]:
         low: Times | None, middle: Times | None, *, alone: float | Rejection | None = 20.9
     ) -> Looked:
         base = Question(
-            make_key("257..560"), "mm", "cpu", tuple(map(Candidate, OWN)), library=LIBRARY, size=560
+            parse_problem(make_key("257..560")),
+            "cpu",
+            tuple(map(Candidate, OWN)),
+            library=LIBRARY,
+            size=560,
         )
         asked: list[tuple[int, list[Winner]]] = []
         stated = {257: low, 408: middle}

@@ -15,11 +15,11 @@ import torch._dynamo
 from torch._inductor.utils import fresh_cache
 
 from warmup.core.errors import SettingsError
-from warmup.core.question import Answers
 from warmup.core.runtime import Runtime
 from warmup.inductor.internals import INTERNALS, check_internals
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version, version_for
+from warmup.keys.question import Answers
 from warmup.keys.registry import KINDS
 
 _attach_lock = threading.Lock()

@@ -18,9 +18,9 @@ from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor.output_code import CompiledFxGraph
 
 from warmup.core.method import Search
-from warmup.core.question import Answers, Question
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.patches import Patches
+from warmup.keys.question import Answers, Question
 from warmup.keys.registry import kind_of
 
 _MARK: Final = "_warmup_decisions"

@@ -14,6 +14,7 @@ from typing import Final
 
 from warmup.core.errors import ProblemError
 from warmup.keys.gemm import GEMM, NO_EPILOGUE, Dim, GemmProblem, Layout
+from warmup.keys.registry import kind_of
 
 _MAX_DEPTH: Final = 32
 _NUMBER: Final = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|inf)|nan")
@@ -91,6 +92,17 @@ def parse_problem(key: str) -> GemmProblem:
         full_reduction=named.get("reduction") == "full",
         epilogue=named["epilogue"],
     )
+
+
+def at_upper_end(key: str) -> str:
+    """Return *key* as `GemmProblem.at_upper_end` has it; a key of another kind as it is.
+
+    Raises:
+        ProblemError: a GEMM key has a range and cannot be read back.
+    """
+    if ".." not in key or kind_of(key) is not GEMM:
+        return key
+    return parse_problem(key).at_upper_end().key
 
 
 def parse_epilogue(text: str) -> tuple[Call, ...]:

@@ -12,11 +12,11 @@ from typing import Final, Protocol
 from warmup.core.errors import ContradictionWarning, MissError, ProblemError, UncoveredError
 from warmup.core.events import Emitter, EventName
 from warmup.core.method import Search
-from warmup.core.question import Question
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.gemm import COVERED
 from warmup.keys.nearest import nearest, neighbours_of
+from warmup.keys.question import Question
 from warmup.keys.registry import ingredients_of, kind_of
 
 
@@ -59,7 +59,7 @@ def _never(_key: str) -> bool:
 
 @dataclass
 class Lookup:
-    """The rows of one table with a policy for misses. Implements `warmup.core.question.Answers`.
+    """The rows of one table with a policy for misses. Implements `warmup.keys.question.Answers`.
 
     When *mismatches* holds a hard one every lookup is a miss with that reason. Each problem that
     *tuner* finishes is handed to *on_tuned* and answered from then on. A key that *asks_again* says

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from warmup.core.events import logger
 from warmup.core.method import Method
-from warmup.core.question import Elsewhere, Question
 from warmup.core.rows import Winner
 from warmup.core.trial import Outcome
+from warmup.keys.question import Elsewhere, Question
 from warmup.measuring.range_regret import Place, choose_along, rivals_of
 from warmup.measuring.trial_process import TrialNotRunError
 

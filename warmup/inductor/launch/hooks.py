@@ -27,7 +27,6 @@ from torch._inductor.runtime.triton_heuristics import (
 )
 
 from warmup.core.errors import ProblemError
-from warmup.core.question import Answers
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.launch.configs import (
     is_block,
@@ -52,6 +51,7 @@ from warmup.inductor.launch.kernels import (
 )
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
+from warmup.keys.question import Answers
 
 _REJECTED: Final = MissReason.CHOICE_REJECTED
 _BLOCK_ARGUMENT = re.compile(r"(\w+)\s*:\s*tl\.constexpr")

@@ -17,7 +17,6 @@ from torch._inductor.fx_passes import pad_mm
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from warmup.core.errors import ProblemError
-from warmup.core.question import Answers
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.dtypes import dtype_name
 from warmup.inductor.gemm.key import dim_of, fp32_precision, layout_of
@@ -26,6 +25,7 @@ from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
 from warmup.keys.gemm import Dim, Layout
 from warmup.keys.pad import AS_IS, PADDED, PadProblem
+from warmup.keys.question import Answers
 
 _BATCHED: Final = 3
 _BIAS_FORMS: Final = {0: "scalar", 1: "1d", 2: "2d", 3: "3d"}

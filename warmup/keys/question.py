@@ -10,6 +10,7 @@ from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
 from warmup.core.search import Searched
 from warmup.core.trial import Candidate, Operands, Region, TensorSpec, ViewSpec
+from warmup.keys.gemm import GemmProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class LiveTrial:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One selection to be measured; see `warmup.core.trial.Trial` for its parts.
+    """One GEMM selection to be measured; see `warmup.core.trial.Trial` for its parts.
 
     ``live`` is how to measure in this process, None when another one does. ``uncompiled`` are
     candidates that did not compile, and why. ``region`` is what may be fused into it, None where
@@ -31,8 +32,7 @@ class Question:
     ``elsewhere`` are smaller ones of the range.
     """
 
-    key: str
-    op: str
+    problem: GemmProblem
     device: str
     candidates: tuple[Candidate, ...]
     operands: tuple[TensorSpec, ...] = ()
@@ -47,6 +47,11 @@ class Question:
     known: Mapping[str, Winner] = field(default_factory=dict)
     size: int | None = None
     elsewhere: tuple[Elsewhere, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The key of the problem, as tables and people read it."""
+        return self.problem.key
 
 
 @dataclass(frozen=True, slots=True)
