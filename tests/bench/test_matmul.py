@@ -17,10 +17,10 @@ from warmup.bench.matmul.report import (
     COLUMNS,
     TABLE,
     TORCH,
+    MatmulVerdict,
     MmReport,
     ShapeResult,
     Timed,
-    Verdict,
     shown_us,
 )
 from warmup.bench.matmul.shapes import CLASSIC, Shape, parse_shapes
@@ -129,15 +129,15 @@ def test_a_time_above_the_peak_is_said() -> None:
 @pytest.mark.parametrize(
     ("table_us", "shares", "verdict"),
     [
-        (5.1, WAVE, Verdict.WITHIN_NOISE),  # 2 % slower in every round, within the band
-        (4.9, WAVE, Verdict.WITHIN_NOISE),
-        (5.3, WAVE, Verdict.SLOWER),
-        (4.7, WAVE, Verdict.FASTER),
-        (5.3, (0.7, 1.0, 1.3, 0.7, 1.0, 1.3, 0.7, 1.0), Verdict.WITHIN_NOISE),  # holds 1
+        (5.1, WAVE, MatmulVerdict.WITHIN_NOISE),  # 2 % slower in every round, within the band
+        (4.9, WAVE, MatmulVerdict.WITHIN_NOISE),
+        (5.3, WAVE, MatmulVerdict.SLOWER),
+        (4.7, WAVE, MatmulVerdict.FASTER),
+        (5.3, (0.7, 1.0, 1.3, 0.7, 1.0, 1.3, 0.7, 1.0), MatmulVerdict.WITHIN_NOISE),  # holds 1
     ],
 )
 def test_the_verdict_takes_the_interval_and_the_band(
-    table_us: float, shares: tuple[float, ...], verdict: Verdict
+    table_us: float, shares: tuple[float, ...], verdict: MatmulVerdict
 ) -> None:
     """Slower and faster are those beyond the band whose interval of paired ratios excludes 1."""
     one = result({TORCH: 5.0, "triton": 6.0})

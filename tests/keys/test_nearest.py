@@ -11,7 +11,7 @@ import pytest
 from warmup.core.errors import ProblemError
 from warmup.core.method import Search
 from warmup.core.rows import Family, Row, Winner
-from warmup.core.search import Resource, Searched, Source, searched_to_json
+from warmup.core.search import CandidateSource, Resource, Searched, searched_to_json
 from warmup.keys.nearest import neighbours_of
 
 MakeKey = Callable[..., str]
@@ -19,7 +19,7 @@ MakeRow = Callable[..., Row]
 FOUND = Searched(
     search=Search.WIDE,
     listed=18,
-    added=((Source.TMA, 7), (Source.TILES, 3)),
+    added=((CandidateSource.TMA, 7), (CandidateSource.TILES, 3)),
     pruned=((Resource.SHARED_MEMORY, 25),),
     spilling=1,
 )
@@ -96,7 +96,7 @@ def test_two_parts_of_a_search_add_up() -> None:
     later = Searched(
         search=Search.WIDE,
         listed=18,
-        added=((Source.TMA, 7), (Source.TILES, 3)),
+        added=((CandidateSource.TMA, 7), (CandidateSource.TILES, 3)),
         pruned=((Resource.SHARED_MEMORY, 1),),
         spilling=1,
     )
@@ -106,7 +106,9 @@ def test_two_parts_of_a_search_add_up() -> None:
 def test_what_is_tried_is_what_is_listed_and_added() -> None:
     """Candidates to compile are inductor's and the added ones, without the pruned."""
     pruned = ((Resource.SHARED_MEMORY, 9),)
-    searched = Searched(search=Search.WIDE, listed=20, added=((Source.TMA, 7),), pruned=pruned)
+    searched = Searched(
+        search=Search.WIDE, listed=20, added=((CandidateSource.TMA, 7),), pruned=pruned
+    )
     assert searched.tried == 27
 
 

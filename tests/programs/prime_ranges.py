@@ -23,7 +23,7 @@ from warmup.cli import main as command
 from warmup.core.rows import Evidence, Family, Row, Winner
 from warmup.models.loading import load_model
 from warmup.table import Provenance, Table
-from warmup.table.policy import Asked
+from warmup.table.policy import PolicyOptions
 from warmup.table.store import write
 from warmup.tuning.setup import find_setup
 
@@ -42,7 +42,7 @@ def said_by(*words: str) -> tuple[int, str]:
 
 def make_table() -> Table:
     """Return a table for this machine with the library's kernel from 2 to 16 rows."""
-    setup = find_setup("cpu", Asked())
+    setup = find_setup("cpu", PolicyOptions())
     seen = Evidence(time_us=1.0, library_us=1.0, runner_up=None, runner_up_us=None, tried=1)
     row = Row(Winner(Family.EXTERN, "aten::bmm"), seen)
     origin = Provenance(setup.runtime, warmup.__version__, "2026-01-02T03:04:05Z")

@@ -16,7 +16,7 @@ from warmup.core.errors import printable
 from warmup.core.method import L2, Launch
 
 if TYPE_CHECKING:
-    from warmup.bench.layers.report import Cell, LayersReport
+    from warmup.bench.layers.report import LayerCell, LayersReport
 
 _WIDTH: Final = 80
 _WHOLE: Final = 100  # from here on without decimals
@@ -114,7 +114,7 @@ def _table(report: LayersReport, layer: str) -> list[str]:
     return [*lines, *(line for reason in reasons for line in _fold(reason))]
 
 
-def _numbers(report: LayersReport, cell: Cell) -> str:
+def _numbers(report: LayersReport, cell: LayerCell) -> str:
     if cell.samples is None or cell.gbps is None:
         return f"{'failed, see below':>16}"
     median, (low, high) = cell.samples.median, cell.samples.interval

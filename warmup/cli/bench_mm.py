@@ -10,7 +10,15 @@ from typing import Annotated
 
 import typer
 
-from warmup.bench.matmul.report import COLUMNS, TABLE, TORCH, MmReport, Timed, Verdict, shown_us
+from warmup.bench.matmul.report import (
+    COLUMNS,
+    TABLE,
+    TORCH,
+    MatmulVerdict,
+    MmReport,
+    Timed,
+    shown_us,
+)
 from warmup.cli.arguments import DEVICE, JSON, L2_CACHE, LAUNCH
 from warmup.cli.signals import interruptible
 from warmup.core.errors import printable
@@ -130,10 +138,10 @@ def _standings(report: MmReport) -> Iterator[str]:
 def _summary(report: MmReport) -> Iterator[str]:
     comparisons = report.comparisons
     if comparisons:
-        counts = {v: sum(c.verdict is v for c in comparisons.values()) for v in Verdict}
+        counts = {v: sum(c.verdict is v for c in comparisons.values()) for v in MatmulVerdict}
         yield (
             f"table: no slower than the best other column, beyond noise, at "
-            f"{len(comparisons) - counts[Verdict.SLOWER]} of {len(comparisons)}"
+            f"{len(comparisons) - counts[MatmulVerdict.SLOWER]} of {len(comparisons)}"
         )
         yield f"table: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"
     if report.speedup is not None:

@@ -29,7 +29,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
-from warmup.inductor.guard import Artifact, Guard, Place
+from warmup.inductor.guard import Artifact, Guard, SourceLine
 from warmup.inductor.patches import Patches
 
 _TORCH: Final = str(Path(torch.__file__).parents[1])
@@ -72,7 +72,7 @@ class Recorder:
     size: int = 0
     artifacts: list[Artifact] = field(default_factory=list)
     frames: dict[int, Frame] = field(default_factory=dict)
-    _users: dict[int, tuple[Any, Place]] = field(default_factory=dict)
+    _users: dict[int, tuple[Any, SourceLine]] = field(default_factory=dict)
     _numbers: dict[Any, int] = field(default_factory=dict)
     _compiles: dict[str, int] = field(default_factory=dict)
 
@@ -109,7 +109,7 @@ class Recorder:
             made = original(*args, **kwargs)
             for frame in reversed(TracingContext.extract_stack()):
                 if not frame.filename.startswith(_TORCH + os.sep):
-                    user = Place(frame.filename, frame.lineno or 0, frame.name)
+                    user = SourceLine(frame.filename, frame.lineno or 0, frame.name)
                     self._users[id(made[0])] = (made[0], user)
                     break
             return made
@@ -279,15 +279,15 @@ def _is_linear(spelled: Any, size: Any) -> bool:
     return bool(difference.is_polynomial(size)) and sympy.degree(difference, size) <= 1
 
 
-def _place(frame: Any) -> Place:
+def _place(frame: Any) -> SourceLine:
     path = frame.filename
     if path.startswith(_TORCH + os.sep):
         path = os.path.relpath(path, _TORCH)
-    return Place(path, frame.lineno or 0, frame.name)
+    return SourceLine(path, frame.lineno or 0, frame.name)
 
 
-def _default_range() -> Place:
+def _default_range() -> SourceLine:
     """Return where torch gives every dynamic size its first range."""
     made = ShapeEnv._default_value_range
     path = os.path.relpath(inspect.getsourcefile(made) or "", _TORCH)
-    return Place(path, inspect.getsourcelines(made)[1], made.__name__)
+    return SourceLine(path, inspect.getsourcelines(made)[1], made.__name__)

@@ -23,7 +23,7 @@ _DIGITS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SizeOutcomes:
     """One size of a range, and what came of candidates there; of none where they were not run."""
 
     size: int
@@ -40,7 +40,7 @@ def rivals_of(outcomes: Sequence[Outcome], winner: Winner, library: Winner) -> l
 
 
 def choose_along(
-    winner: Winner, places: Sequence[Place], library: Winner, method: Method
+    winner: Winner, places: Sequence[SizeOutcomes], library: Winner, method: Method
 ) -> Winner:
     """Return the winner for all *places*, the last of which is the size that *winner* won at.
 
@@ -69,7 +69,9 @@ def choose_along(
     return min(equals, key=lambda one: (ratios[one] > _LIMIT, one != library, fixed_order(one)))
 
 
-def with_places(tuned: Tuned, places: Sequence[Place], library: Winner, method: Method) -> Tuned:
+def with_places(
+    tuned: Tuned, places: Sequence[SizeOutcomes], library: Winner, method: Method
+) -> Tuned:
     """Return *tuned* with its time at each of *places*, over the best there.
 
     That is None where it was not timed, or the times of *library* or the fastest shook.
@@ -113,7 +115,7 @@ def over_bound(evidence: Evidence) -> tuple[int, float] | None:
     return (size, ratio) if ratio > _LIMIT else None
 
 
-def _with_times(timing: Timing, places: Sequence[Place]) -> Timing:
+def _with_times(timing: Timing, places: Sequence[SizeOutcomes]) -> Timing:
     found = [(place.size, _outcome(timing.winner, place)) for place in places[:-1]]
     return replace(
         timing,
@@ -140,11 +142,11 @@ def _along_of(winner: Winner, tuned: Tuned) -> tuple[tuple[int, float | None], .
     )
 
 
-def _outcome(winner: Winner, place: Place) -> Outcome | None:
+def _outcome(winner: Winner, place: SizeOutcomes) -> Outcome | None:
     return next((one for one in place.outcomes if one.winner == winner), None)
 
 
-def _ratio(winner: Winner, place: Place) -> float | None:
+def _ratio(winner: Winner, place: SizeOutcomes) -> float | None:
     """Return the time of *winner* over the best: infinite if it failed, None if not timed."""
     outcome = _outcome(winner, place)
     rejection = None if outcome is None else outcome.rejection
@@ -153,7 +155,7 @@ def _ratio(winner: Winner, place: Place) -> float | None:
     return math.inf if failed else _over_best(winner, place)
 
 
-def _over_best(winner: Winner, place: Place) -> float | None:
+def _over_best(winner: Winner, place: SizeOutcomes) -> float | None:
     return _over(winner, {one.winner: one.time_us for one in place.outcomes})
 
 
@@ -163,6 +165,6 @@ def _over(winner: Winner, times_us: Mapping[Winner, float | None]) -> float | No
     return round(own / min(filter(None, times_us.values())), _DIGITS) if own else None
 
 
-def _shakes(place: Place, library: Winner, method: Method) -> bool:
+def _shakes(place: SizeOutcomes, library: Winner, method: Method) -> bool:
     verdict = choose(place.outcomes, library, method)
     return verdict is not None and Flag.UNSTABLE in verdict.flags

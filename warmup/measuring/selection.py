@@ -28,7 +28,7 @@ _SLOW_US: Final = 100.0  # shorter times are mostly launch latency, which no pea
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Selected:
     """The winner among some outcomes, the band of near ties, and what is to be said about it."""
 
     outcome: Outcome
@@ -45,7 +45,7 @@ class Work:
     moved: int
 
 
-def choose(outcomes: Sequence[Outcome], library: Winner, method: Method) -> Verdict | None:
+def choose(outcomes: Sequence[Outcome], library: Winner, method: Method) -> Selected | None:
     """Return the winner of *outcomes*; None when none of them has a time.
 
     Within the near-tie band of the fastest, *library* wins, else the first in a fixed order: the
@@ -70,7 +70,7 @@ def choose(outcomes: Sequence[Outcome], library: Winner, method: Method) -> Verd
     if shake and not _are_apart(chosen, control):
         flags.append(Flag.UNSTABLE)
         chosen = control or chosen
-    return Verdict(chosen, band, tuple(flags))
+    return Selected(chosen, band, tuple(flags))
 
 
 def judge(
@@ -92,7 +92,7 @@ def judge(
     verdict = choose(outcomes, library, method)
     if verdict is not None and winner is not None:
         given = next(outcome for outcome in outcomes if outcome.winner == winner)
-        verdict = Verdict(given, verdict.band)
+        verdict = Selected(given, verdict.band)
     if verdict is None or verdict.outcome.samples is None:
         return None
     chosen, samples = verdict.outcome, verdict.outcome.samples

@@ -31,7 +31,7 @@ from warmup.serving.report import Report
 from warmup.table import Policy, Table
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
-from warmup.table.store import Found, discover, find
+from warmup.table.store import FoundTable, discover, find
 
 if TYPE_CHECKING:
     from torch import nn
@@ -267,10 +267,10 @@ def _tuner(policy: Policy, device: str) -> Tuner:
     return make_tuner(policy, resolve_device(device))
 
 
-def _find(table: str | os.PathLike[str] | Table | None, here: Runtime) -> Found:
+def _find(table: str | os.PathLike[str] | Table | None, here: Runtime) -> FoundTable:
     try:
         if isinstance(table, Table):
-            return Found(table, ())
+            return FoundTable(table, ())
         if table is not None or os.environ.get("WARMUP_TABLE"):
             return find(table, os.environ)
         return discover(here)

@@ -30,7 +30,7 @@ _SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PolicyOptions:
     """What a build is asked for, as spelled on the command line; None leaves the choice to it."""
 
     mode: str = DEFAULT_MODE
@@ -42,7 +42,7 @@ class Asked:
 
 
 def choose_policy(
-    asked: Asked, device_type: str, switches: Mapping[str, bool | int | str]
+    asked: PolicyOptions, device_type: str, switches: Mapping[str, bool | int | str]
 ) -> Policy:
     """Return the policy of a build on a *device_type* that was *asked* for.
 
@@ -77,7 +77,7 @@ def choose_policy(
     return Policy(mode=asked.mode, options=options, timing=timing, seed=_SEED, tolerance=limits)
 
 
-def choose_method(asked: Asked, device_type: str) -> Method:
+def choose_method(asked: PolicyOptions, device_type: str) -> Method:
     """Return how candidates are timed: as they will be served, from a cold L2 on a GPU.
 
     That is with CUDA graphs for the mode that serves with them, launched one by one for others.

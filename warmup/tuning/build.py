@@ -12,7 +12,7 @@ from warmup.core.compile_modes import MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.method import Search
 from warmup.table.codec import digest_of
-from warmup.table.policy import DEFAULT_MODE, Asked
+from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.budget import parse_budget, widen
@@ -90,7 +90,7 @@ def build(
     from warmup.tuning.tuner import make_tuner
     from warmup.tuning.weights.measure import weigh
 
-    asked = Asked(
+    asked = PolicyOptions(
         mode=mode,
         backends=backends,
         tolerance=tolerance,

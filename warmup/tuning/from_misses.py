@@ -20,7 +20,7 @@ from warmup.diagnostics.misses import MissedProblem, read_misses
 from warmup.keys.registry import kind_of
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup
-from warmup.table.policy import DEFAULT_MODE, Asked
+from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.budget import parse_budget
@@ -68,7 +68,7 @@ def build_problems(
     from warmup.tuning.tuner import make_tuner
 
     search_budget = parse_budget(search, None)
-    asked = Asked(
+    asked = PolicyOptions(
         mode=mode,
         backends=backends,
         tolerance=tolerance,

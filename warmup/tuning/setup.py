@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from warmup.core.runtime import Runtime
 from warmup.core.version import __version__
 from warmup.table import Policy, Provenance, Table
-from warmup.table.policy import Asked, choose_policy
+from warmup.table.policy import PolicyOptions, choose_policy
 from warmup.table.store import check_same_origin, check_writable, origin_differences, read
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class BuildSetup:
         return self.device.type != "cpu"
 
 
-def find_setup(device: str, asked: Asked) -> BuildSetup:
+def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
     """Return the setup of a build on *device*; inductor's compile workers have been started.
 
     Raises:

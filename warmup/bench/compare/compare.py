@@ -24,7 +24,7 @@ from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.core.version import __version__
 from warmup.models.padding.prepare import paddings
 from warmup.table.codec import digest_of
-from warmup.table.store import Found, discover, find, write
+from warmup.table.store import FoundTable, discover, find, write
 
 DEFAULT_ROUNDS: Final = 30
 DEFAULT_TIMEOUT_S: Final = 1800.0
@@ -149,11 +149,11 @@ def _describe(device: str, dtype: str | None, launch: Launch) -> tuple[Runtime, 
     return inductor.runtime(str(resolved)), str(resolved)
 
 
-def _pads(found: Found, here: Runtime) -> bool:
+def _pads(found: FoundTable, here: Runtime) -> bool:
     return bool(paddings(found.table, compare_runtimes(found.table.provenance.runtime, here)))
 
 
-def _remarks(found: Found | None, here: Runtime) -> Iterator[str]:
+def _remarks(found: FoundTable | None, here: Runtime) -> Iterator[str]:
     if found is None:
         return
     yield from found.remarks

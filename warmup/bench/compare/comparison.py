@@ -110,7 +110,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class BucketTime:
     """One variant in one bucket: its times, one a round, and its distance from eager.
 
     ``error`` is the largest relative L2 error over all outputs and ``limit`` what it may be.
@@ -154,7 +154,7 @@ class Result:
 
     variant: Variant
     start: Start | None
-    cells: tuple[Cell, ...]
+    cells: tuple[BucketTime, ...]
     failure: str | None
     log: str | None
 

@@ -21,7 +21,7 @@ from warmup.bench.compare.comparison import FirstOutput, How
 from warmup.bench.compare.copies import Copies, copy_operands
 from warmup.bench.compare.remote import Answer, serve
 from warmup.bench.compare.tensors import check_shapes, digest_of, tensors_in
-from warmup.bench.compare.watch import Watch, watching
+from warmup.bench.compare.watch import InductorWatch, watching
 from warmup.buckets.bucket import Bucket, parse_inputs
 from warmup.core.method import L2, Launch
 from warmup.measuring.clock import Batch, batch_of, wall_us
@@ -54,7 +54,7 @@ class Case:
     spawned: float
 
 
-class Contender:
+class VariantProcess:
     """One model, compiled in one way, and its calls by bucket."""
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ class Contender:
         torch.compiler.config.fail_on_recompile_limit_hit = True
         return compile_model(self._module, _MODES.get(how))
 
-    def _first_output(self, number: int, spawned: float, watch: Watch) -> FirstOutput:
+    def _first_output(self, number: int, spawned: float, watch: InductorWatch) -> FirstOutput:
         before, begun = watch.counts(), time.monotonic()
         self._call(self._inputs[number])
         self._synchronize()
@@ -249,7 +249,7 @@ class Contender:
 
 
 def _main(answers: int) -> None:
-    contender = Contender()
+    contender = VariantProcess()
     requests = (
         contender.start,
         contender.demand,

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from warmup.bench.compare.comparison import (
     REFERENCE,
-    Cell,
+    BucketTime,
     Demand,
     FirstOutput,
     Result,
@@ -85,9 +85,9 @@ class _Entrant:
             variant=self.variant, start=self.start, cells=cells, failure=self.failure, log=log
         )
 
-    def _cells(self) -> tuple[Cell, ...]:
+    def _cells(self) -> tuple[BucketTime, ...]:
         return tuple(
-            Cell(
+            BucketTime(
                 device=Samples(tuple(device)),
                 wall=Samples(tuple(wall)),
                 error=error,

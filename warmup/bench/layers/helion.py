@@ -238,7 +238,7 @@ class _RmsNorm(torch.autograd.Function):
         return grad_x, parts.sum(0).to(weight.dtype)
 
 
-class _LayerNorm(torch.autograd.Function):
+class _HelionLayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
         out, means, scales = _run(layer_norm_forward, _ROW, x, weight, bias, EPS)
@@ -302,5 +302,5 @@ OPERATORS: Final[Mapping[str, Operator]] = {
     "softmax": _applied(_Softmax),
     "cross-entropy": _applied(_CrossEntropy),
     "swiglu": _applied(_SwiGlu),
-    "layernorm": _applied(_LayerNorm),
+    "layernorm": _applied(_HelionLayerNorm),
 }

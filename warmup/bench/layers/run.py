@@ -10,8 +10,8 @@ import torch
 
 from warmup.bench.layers.backends import BACKENDS, CUSTOM_OPTIONS, EAGER, missing, versions
 from warmup.bench.layers.layers import LAYERS, parse_rows
-from warmup.bench.layers.report import Cell, LayersReport, Pass
-from warmup.bench.layers.timing import Setup, cells_at
+from warmup.bench.layers.report import LayerCell, LayersReport, Pass
+from warmup.bench.layers.timing import LayerSetup, cells_at
 from warmup.bench.provenance import provenance
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
@@ -63,7 +63,7 @@ def bench_layers(
     place = resolve_device(device)
     check_compiler(place)
     given = Launch(_choose(launch, tuple(Launch), "--launch"))
-    setup = Setup(
+    setup = LayerSetup(
         device=place,
         dtype=dtype,
         launch=Launch.EAGER if place.type == "cpu" else given,
@@ -74,7 +74,7 @@ def bench_layers(
     absent = {name: reason for name in names if (reason := missing(name)) is not None}
     usable = tuple(name for name in names if name not in absent)
     peaks = measured_peaks(place)
-    cells: list[Cell] = []
+    cells: list[LayerCell] = []
     places = [(layer, shape) for layer in wanted for shape in rows or layer.shapes]
 
     def report() -> LayersReport:

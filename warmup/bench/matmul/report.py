@@ -20,7 +20,7 @@ _NO_DECIMALS_FROM: Final = 10_000
 _ONE_DECIMAL_FROM: Final = 1000
 
 
-class Verdict(StrEnum):
+class MatmulVerdict(StrEnum):
     """How the table's column stands against the best of the others."""
 
     FASTER = "faster"
@@ -61,7 +61,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class MatmulRatio:
     """The table's column over *best*, the fastest other one: ratio of medians, and its interval.
 
     The 95 % interval is that of the median of the ratios of times taken in one round.
@@ -70,11 +70,11 @@ class Comparison:
     best: str
     ratio: float
     interval: tuple[float, float]
-    verdict: Verdict
+    verdict: MatmulVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class MatmulRates:
     """What a device time means. ``share`` is that of the measured peak, None without peaks."""
 
     tflops: float
@@ -100,7 +100,7 @@ class ShapeResult:
         """The column with the smallest device time; on a tie the first, None without any."""
         return _fastest(self.timed)
 
-    def comparison(self, near_tie: float) -> Comparison | None:
+    def comparison(self, near_tie: float) -> MatmulRatio | None:
         """Return how the table's column stands against the best other one; None without both.
 
         They are within noise of each other when the interval of their ratio holds 1, or when the
@@ -114,10 +114,10 @@ class ShapeResult:
         low, high = interval_of([a / b for a, b in pairs])
         ratio = own.device_us / other.device_us
         if low <= 1 <= high or abs(ratio - 1) <= near_tie:
-            verdict = Verdict.WITHIN_NOISE
+            verdict = MatmulVerdict.WITHIN_NOISE
         else:
-            verdict = Verdict.SLOWER if ratio > 1 else Verdict.FASTER
-        return Comparison(best=best, ratio=ratio, interval=(low, high), verdict=verdict)
+            verdict = MatmulVerdict.SLOWER if ratio > 1 else MatmulVerdict.FASTER
+        return MatmulRatio(best=best, ratio=ratio, interval=(low, high), verdict=verdict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class MmReport:
         """What device times are times of: ``CPU`` or ``GPU``."""
         return "CPU" if self.device_type == "cpu" else "GPU"
 
-    def rates(self, shape: Shape, timed: Timed) -> Rates:
+    def rates(self, shape: Shape, timed: Timed) -> MatmulRates:
         """Return what the device time of a column at *shape* means.
 
         With a warm L2 the bytes come out of the cache, so only operations count for the share.
@@ -153,12 +153,12 @@ class MmReport:
         if self.peaks is not None:
             counted = moved if self.l2 is L2.COLD else 0
             share = share_of_peak(self.peaks, self.dtype, shape.flops, counted, time_us)
-        return Rates(
+        return MatmulRates(
             tflops=tflops_of(shape.flops, time_us), gbps=gbps_of(moved, time_us), share=share
         )
 
     @property
-    def comparisons(self) -> Mapping[Shape, Comparison]:
+    def comparisons(self) -> Mapping[Shape, MatmulRatio]:
         """How the table's column stands at each shape where it and another were timed."""
         pairs = ((one.shape, one.comparison(self.near_tie)) for one in self.shapes)
         return {shape: found for shape, found in pairs if found is not None}

@@ -14,7 +14,7 @@ import torch
 from warmup.bench.matmul.product import TARGET
 from warmup.bench.matmul.report import ITEM_BYTES, MmReport, ShapeResult
 from warmup.bench.matmul.shapes import CLASSIC, Shape, parse_shapes
-from warmup.bench.matmul.timing import Setup, time_columns
+from warmup.bench.matmul.timing import MatmulSetup, time_columns
 from warmup.bench.provenance import provenance
 from warmup.bench.reasons import reason_of
 from warmup.core.errors import SettingsError, WarmupError
@@ -69,10 +69,10 @@ def bench_mm(
     connect()
     place = resolve_device(device)
     check_compiler(place)
-    setup = Setup(place, dtype, _method(launch, l2, place), rounds)
+    setup = MatmulSetup(place, dtype, _method(launch, l2, place), rounds)
     given = read(table) if table is not None else None
     with _folder(out) as folder, _on(place):
-        source = _Source(setup, given, folder / TABLE_FILE)
+        source = _TableBuild(setup, given, folder / TABLE_FILE)
         peaks = measured_peaks(place)
         results: list[ShapeResult] = []
 
@@ -103,13 +103,13 @@ def bench_mm(
 
 
 @dataclass
-class _Source:
+class _TableBuild:
     """Where the table comes from: ``table`` was given, or it is built at *path*.
 
     ``missing`` says why it could not be built to the end; what was finished is in it.
     """
 
-    setup: Setup
+    setup: MatmulSetup
     table: Table | None
     path: Path
     missing: str = ""

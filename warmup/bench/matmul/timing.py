@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from warmup.bench.matmul.columns import Column, Operands, make_column
+from warmup.bench.matmul.columns import Column, MatmulOperands, make_column
 from warmup.bench.matmul.product import trial_of
 from warmup.bench.matmul.report import COLUMNS, TABLE, ShapeResult, Timed
 from warmup.bench.matmul.shapes import Shape
@@ -27,7 +27,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class MatmulSetup:
     """How every shape is timed: where, with operands of which dtype, and how often."""
 
     device: torch.device
@@ -36,7 +36,9 @@ class Setup:
     rounds: int
 
 
-def time_columns(shape: Shape, setup: Setup, table: Table | None, missing: str) -> ShapeResult:
+def time_columns(
+    shape: Shape, setup: MatmulSetup, table: Table | None, missing: str
+) -> ShapeResult:
     """Return the times of every column at *shape*, or why a column has none.
 
     Every column compiles from empty caches, its own table column from *table*; *missing* says why
@@ -46,12 +48,12 @@ def time_columns(shape: Shape, setup: Setup, table: Table | None, missing: str) 
         SettingsError: the operands cannot be made.
     """
     pairs, reference = _operands(shape, setup)
-    ready: dict[str, _Contender] = {}
+    ready: dict[str, _ReadyColumn] = {}
     dropped: dict[str, str] = {}
     with torch.no_grad(), empty_caches():
         for name in COLUMNS:
             try:
-                column = make_column(name, Operands(*pairs[0], table, missing))
+                column = make_column(name, MatmulOperands(*pairs[0], table, missing))
                 ready[name] = _prepare(column, pairs, reference, setup)
             except Exception as error:  # noqa: BLE001  whatever a column raises costs that column
                 dropped[name] = reason_of(error)
@@ -81,7 +83,7 @@ class _Wall:
 
 
 @dataclass(frozen=True, slots=True)
-class _Contender:
+class _ReadyColumn:
     """One column, checked and ready to be timed."""
 
     column: Column
@@ -90,7 +92,7 @@ class _Contender:
     wall: _Wall
 
 
-def _operands(shape: Shape, setup: Setup) -> tuple[list[Pair], torch.Tensor]:
+def _operands(shape: Shape, setup: MatmulSetup) -> tuple[list[Pair], torch.Tensor]:
     """Return operand sets for *shape*, one when the L2 is to be warm, and what the first gives."""
     trial = trial_of(shape, parse_dtype(setup.dtype, "--dtype"), setup.device, setup.method)
     most = 1 if setup.method.l2 is L2.WARM else MOST_SETS
@@ -108,8 +110,8 @@ def _operands(shape: Shape, setup: Setup) -> tuple[list[Pair], torch.Tensor]:
 
 
 def _prepare(
-    column: Column, pairs: Sequence[Pair], reference: torch.Tensor, setup: Setup
-) -> _Contender:
+    column: Column, pairs: Sequence[Pair], reference: torch.Tensor, setup: MatmulSetup
+) -> _ReadyColumn:
     """Return *column* ready to be timed.
 
     Raises:
@@ -131,4 +133,4 @@ def _prepare(
 
     batch = batch_of(call, setup.device, method.launch, method.l2, count)
     batch.time()
-    return _Contender(column, distance.item(), batch, _Wall(call, setup.device, batch.calls))
+    return _ReadyColumn(column, distance.item(), batch, _Wall(call, setup.device, batch.calls))

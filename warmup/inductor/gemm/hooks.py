@@ -45,7 +45,7 @@ _LEFT_OUT: Final = "inductor could not compile it, and left it out"
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _OpenSelection:
     """The selection that this thread is tuning."""
 
     problem: GemmProblem
@@ -223,7 +223,9 @@ class GemmChoices:
                 kw["return_multi_template"] = False
                 ready = generate(choices)
                 searched = searched or Searched(search=Search.DEFAULT, listed=0)
-                return self._tune(_Asked(problem, ready, searched.completed(len(ready))), proceed)
+                return self._tune(
+                    _OpenSelection(problem, ready, searched.completed(len(ready))), proceed
+                )
             fallback = library_or_first(name, choices)
             self._answers.miss(key or _undescribed(name), answer, str(identify(fallback)))
             return proceed([fallback])
@@ -232,7 +234,7 @@ class GemmChoices:
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def _tune(self, asked: _Asked, proceed: Callable[[list[Any]], Any]) -> Any:
+    def _tune(self, asked: _OpenSelection, proceed: Callable[[list[Any]], Any]) -> Any:
         self._local.asked = asked
         try:
             return proceed(asked.choices)
@@ -260,7 +262,7 @@ class GemmChoices:
             *args: Any,
             **kw: Any,
         ) -> Any:
-            asked: _Asked | None = getattr(self._local, "asked", None)
+            asked: _OpenSelection | None = getattr(self._local, "asked", None)
             if not self._active or asked is None:
                 return original(cls, choices, input_nodes, layout, input_gen_fns, *args, **kw)
 

@@ -18,7 +18,7 @@ _NAMES: Final = ("weight", "bias")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PaddableLinear:
     """A Linear with a size that is not aligned; ``refusal`` says why it cannot be padded.
 
     ``names`` are all it is reached by, the first one being the one it goes by; ``tied`` names the
@@ -42,10 +42,10 @@ class Candidate:
         return not is_aligned(self.linear.in_features, self.dtype)
 
 
-def find_candidates(model: nn.Module) -> list[Candidate]:
+def find_candidates(model: nn.Module) -> list[PaddableLinear]:
     """Return the Linears of *model* that have an unaligned size, in the order of its modules."""
     names, holders, memory = names_of(model), _holders(model), _memory(model)
-    found: list[Candidate] = []
+    found: list[PaddableLinear] = []
     for module in model.modules():
         first = next(module.parameters(), None) if isinstance(module, nn.Linear) else None
         if first is None or (dtype := dtype_name(first.dtype)) not in ITEM_BYTES:
@@ -59,7 +59,7 @@ def find_candidates(model: nn.Module) -> list[Candidate]:
         others = [each for each in tied if each is not module]
         if any(isinstance(each, nn.Linear) for each in others):
             refusal = refusal or f"has its weight in common with {names[others[0]][0]}"
-        candidate = Candidate(
+        candidate = PaddableLinear(
             module, dtype, tuple(names[module]), tuple(names[each][0] for each in others), refusal
         )
         if candidate.makes_unaligned or candidate.takes_unaligned:

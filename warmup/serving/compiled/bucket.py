@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
-from warmup.buckets.dims import Axis, Interval, ShapePolicy
+from warmup.buckets.dims import DynamicDim, Interval, ShapePolicy
 from warmup.core.errors import ModelError, SizeError
 from warmup.core.events import logger
 from warmup.inductor.artifacts import (
@@ -26,7 +26,7 @@ from warmup.inductor.artifacts import (
     range_error,
 )
 from warmup.inductor.dynamic_dims import mark_range
-from warmup.serving.compiled.arguments import Arguments, Place
+from warmup.serving.compiled.arguments import Arguments, TensorArgument
 from warmup.serving.install import installed
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Call = Callable[..., Any]
 class Change(Protocol):
     """Makes a tensor of one that has *axis*."""
 
-    def __call__(self, tensor: torch.Tensor, axis: Axis) -> torch.Tensor:
+    def __call__(self, tensor: torch.Tensor, axis: DynamicDim) -> torch.Tensor:
         """Return it."""
 
 
@@ -48,7 +48,7 @@ class Subject:
     """The model that is served, where its dynamic dims are, and what is known of it."""
 
     model: nn.Module
-    places: tuple[Place, ...]
+    places: tuple[TensorArgument, ...]
     policy: ShapePolicy
     mode: str | None
     tolerance: Mapping[str, float]
@@ -107,7 +107,7 @@ class Subject:
         return compiled, compiled(*args, **kwargs)
 
 
-class Bucket:
+class BucketArtifact:
     """The sizes that one artifact serves, by dim, and the artifact.
 
     ``call`` serves a call; it compiles first where nothing is compiled yet.
@@ -149,7 +149,7 @@ class Bucket:
         return compiled, result
 
 
-class RangeBucket(Bucket):
+class RangeArtifact(BucketArtifact):
     """One dynamic artifact for the whole interval, chosen for its upper end."""
 
     _narrower: ModelError | None = None
@@ -157,7 +157,7 @@ class RangeBucket(Bucket):
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Call, Any]:
         made: set[int] = set()
 
-        def mark(tensor: torch.Tensor, axis: Axis) -> torch.Tensor:
+        def mark(tensor: torch.Tensor, axis: DynamicDim) -> torch.Tensor:
             interval = self.intervals[axis.name]
             if interval.low == interval.high:
                 return tensor

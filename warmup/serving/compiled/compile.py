@@ -56,7 +56,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
         SettingsError: an argument cannot be used, or the model is in training mode.
         TableError, AdapterError: as `warmup.install`.
     """
-    from warmup.serving.compiled.arguments import Place
+    from warmup.serving.compiled.arguments import TensorArgument
     from warmup.serving.compiled.bucket import Subject
     from warmup.serving.compiled.model import CompiledModel
     from warmup.serving.compiled.routing import make_buckets
@@ -76,7 +76,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
             f"policy='pad', and nothing says that {', '.join(dependent)} may be padded",
             "name dims along which outputs do not depend on each other in independent=",
         )
-    places = tuple(Place(model, axis) for axis in axes)
+    places = tuple(TensorArgument(model, axis) for axis in axes)
     subject = Subject(
         model, places, ShapePolicy(policy), mode, TOLERANCE, is_strict=outside == "error"
     )
