@@ -11,8 +11,8 @@ from warmup.core.rows import Family, Rejection, Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
 from warmup.measuring.range_regret import (
-    BOUND,
     MOST_RIVALS,
+    REGRET_BOUND,
     SizeOutcomes,
     choose_along,
     keeps_to_bound,
@@ -192,7 +192,8 @@ def test_each_candidate_keeps_its_times_along_the_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low_us", "expected"), [(10.0 * (1 + BOUND), None), (11.2, (257, 1.12)), (20.0, (257, 2.0))]
+    ("low_us", "expected"),
+    [(10.0 * (1 + REGRET_BOUND), None), (11.2, (257, 1.12)), (20.0, (257, 2.0))],
 )
 def test_a_reader_sees_which_rows_are_above_the_bound(
     low_us: float, expected: tuple[int, float] | None

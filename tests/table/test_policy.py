@@ -6,10 +6,10 @@ import pytest
 
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch, Method
-from warmup.table.policy import MODES, TOLERANCE, PolicyOptions, choose_method, choose_policy
+from warmup.table.policy import BUILD_MODES, TOLERANCE, PolicyOptions, choose_method, choose_policy
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", BUILD_MODES)
 def test_a_gpu_is_timed_cold_and_as_it_will_serve(mode: str) -> None:
     """The mode that serves with CUDA graphs is timed with them, the others launch one by one."""
     graphed = mode == "max-autotune"
@@ -17,7 +17,7 @@ def test_a_gpu_is_timed_cold_and_as_it_will_serve(mode: str) -> None:
     assert choose_method(PolicyOptions(mode=mode), "cuda") == Method(launch=launch, l2=L2.COLD)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", BUILD_MODES)
 @pytest.mark.parametrize("launch", Launch)
 @pytest.mark.parametrize("l2", L2)
 def test_on_a_gpu_the_command_line_decides(mode: str, launch: Launch, l2: L2) -> None:
@@ -26,7 +26,7 @@ def test_on_a_gpu_the_command_line_decides(mode: str, launch: Launch, l2: L2) ->
     assert choose_method(asked, "cuda") == Method(launch=launch, l2=l2)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", BUILD_MODES)
 @pytest.mark.parametrize("launch", [None, "eager"])
 @pytest.mark.parametrize("l2", [None, "warm"])
 def test_a_cpu_is_timed_warm(mode: str, launch: str | None, l2: str | None) -> None:

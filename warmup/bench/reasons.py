@@ -6,11 +6,11 @@ from typing import Final
 
 from warmup.core.errors import warmup_error_in
 
-_LONGEST: Final = 300
+_REASON_LENGTH: Final = 300
 
 
 def reason_of(error: BaseException) -> str:
     """Return *error* in one line, without what torch.compile wrapped around it."""
     own = warmup_error_in(error)
     text = str(own) if own is not None else f"{type(error).__name__}: {error}"
-    return " ".join(text.strip().partition("\n")[0].split())[:_LONGEST]
+    return " ".join(text.strip().partition("\n")[0].split())[:_REASON_LENGTH]

@@ -12,7 +12,7 @@ from warmup.buckets.bucket import MAX_BUCKETS, Bucket, parse_sizes
 from warmup.core.errors import SettingsError
 
 Names = Mapping[int, str] | Sequence[str | int | None]
-Sizes = str | Sequence[int]
+SizeList = str | Sequence[int]
 
 
 class ShapePolicy(StrEnum):
@@ -84,7 +84,7 @@ def _axis(path: str, parts: tuple[str | int, ...], dim: object, name: object) ->
 
 
 def parse_ladders(
-    axes: Sequence[DynamicDim], buckets: Sizes | Mapping[str, Sizes]
+    axes: Sequence[DynamicDim], buckets: SizeList | Mapping[str, SizeList]
 ) -> dict[str, tuple[int, ...]]:
     """Return the bucket sizes of each dim that *axes* name, ascending.
 
@@ -115,7 +115,7 @@ def parse_ladders(
     return ladders
 
 
-def _ladder(name: str, sizes: Sizes) -> tuple[int, ...]:
+def _ladder(name: str, sizes: SizeList) -> tuple[int, ...]:
     text = sizes if isinstance(sizes, str) else ",".join(map(str, sizes))
     return _ascending(name, parse_sizes(text, f"buckets {name}"))
 

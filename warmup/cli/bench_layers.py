@@ -52,11 +52,11 @@ def layers(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Time norms, softmax, cross-entropy and SwiGLU: eager, compiled, and kernel libraries."""
-    from warmup.bench.layers.files import STEM, document, draw_charts
+    from warmup.bench.layers.files import LAYERS_STEM, document, draw_charts
     from warmup.bench.layers.run import bench_layers
     from warmup.cli.bench_results import BenchResults, say
 
-    results = BenchResults(out, STEM, document, draw_charts)
+    results = BenchResults(out, LAYERS_STEM, document, draw_charts)
     with interruptible(results.interrupted):
         report = bench_layers(
             layers=layers,

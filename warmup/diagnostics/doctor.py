@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import TableError, TableNotFoundError
 from warmup.core.runtime import Device, Runtime, closed_gate, compare_runtimes
+from warmup.core.units import GIB
 from warmup.table.store import discover, find
 
 if TYPE_CHECKING:
     from warmup.inductor.host_facts import Compiler, Folder
     from warmup.inductor.torch_facts import Facts, Load, Target
 
-_GIB: Final = 2**30
 _IDLE_PERCENT: Final = 5
 
 
@@ -219,15 +219,15 @@ def _cache(folder: Folder) -> Finding:
 
 
 def _space(folder: Folder) -> Finding:
-    said = f"{folder.free_bytes / _GIB:.1f} GiB free for the {folder.name}"
-    if folder.free_bytes >= _GIB:
+    said = f"{folder.free_bytes / GIB:.1f} GiB free for the {folder.name}"
+    if folder.free_bytes >= GIB:
         return Finding("space", FindingState.OK, said)
     fix = f"free space, or name a larger folder in {folder.setting}"
     return Finding("space", FindingState.WARN, said, fix)
 
 
 def _memory(free: int, total: int) -> Finding:
-    said = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
+    said = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
     if 2 * free >= total:
         return Finding("device memory", FindingState.OK, said)
     fix = "stop what else runs on this GPU; tuning may run out of memory"

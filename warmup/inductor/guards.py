@@ -32,10 +32,12 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 from warmup.inductor.guard import Artifact, Guard, SourceLine
 from warmup.inductor.patches import Patches
 
-_TORCH: Final = str(Path(torch.__file__).parents[1])
+_TORCH_FOLDER: Final = str(Path(torch.__file__).parents[1])
 _RELATIONS: Final = (sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge, sympy.Eq)
-_GRAPHS: Final = 64  # of one model, that may each be compiled so often
-_SMALLEST: Final = 2  # what torch takes every dynamic size to be at least (0/1 specialisation)
+_MAX_ARTIFACTS: Final = 64  # of one model, that may each be compiled so often
+_SMALLEST_DYNAMIC: Final = (
+    2  # what torch takes every dynamic size to be at least (0/1 specialisation)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Recorder:
         def get_stack_summary(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
             for frame in reversed(TracingContext.extract_stack()):
-                if not frame.filename.startswith(_TORCH + os.sep):
+                if not frame.filename.startswith(_TORCH_FOLDER + os.sep):
                     user = SourceLine(frame.filename, frame.lineno or 0, frame.name)
                     self._users[id(made[0])] = (made[0], user)
                     break
@@ -169,7 +171,7 @@ class Recorder:
         known, slocs = env.var_to_range[symbol], env.var_to_range_sloc[symbol]
         if known.lower.is_finite:
             guard = self._guard(env, sympy.Ge(symbol, known.lower), slocs.lower, bound)
-            if known.lower == _SMALLEST and guard.place is None:
+            if known.lower == _SMALLEST_DYNAMIC and guard.place is None:
                 guard = replace(guard, place=_default_range(), user=None, is_default=True)
             yield guard
         if known.upper.is_finite and known.upper != sympy.oo:
@@ -187,7 +189,7 @@ class Recorder:
 
     def _fixed(self) -> Guard:
         size = self.size
-        small = size < _SMALLEST
+        small = size < _SMALLEST_DYNAMIC
         return Guard(
             expression=f"Eq({self.dim}, {size})",
             holds=lambda other: other == size,
@@ -214,7 +216,7 @@ def record(recorder: Recorder, recompiles: int) -> Iterator[None]:
             functorch_config.patch(enable_autograd_cache=False),
             inductor_config.patch(fx_graph_cache=False, compile_threads=1),
             dynamo_config.patch(
-                recompile_limit=recompiles, accumulated_recompile_limit=_GRAPHS * recompiles
+                recompile_limit=recompiles, accumulated_recompile_limit=_MAX_ARTIFACTS * recompiles
             ),
         ):
             yield
@@ -281,13 +283,13 @@ def _is_linear(spelled: Any, size: Any) -> bool:
 
 def _place(frame: Any) -> SourceLine:
     path = frame.filename
-    if path.startswith(_TORCH + os.sep):
-        path = os.path.relpath(path, _TORCH)
+    if path.startswith(_TORCH_FOLDER + os.sep):
+        path = os.path.relpath(path, _TORCH_FOLDER)
     return SourceLine(path, frame.lineno or 0, frame.name)
 
 
 def _default_range() -> SourceLine:
     """Return where torch gives every dynamic size its first range."""
     made = ShapeEnv._default_value_range
-    path = os.path.relpath(inspect.getsourcefile(made) or "", _TORCH)
+    path = os.path.relpath(inspect.getsourcefile(made) or "", _TORCH_FOLDER)
     return SourceLine(path, inspect.getsourcelines(made)[1], made.__name__)

@@ -33,7 +33,7 @@ LIBRARY_ONLY = frozenset(
 
 DIM: Final = r"[0-9]+(?:\.\.[0-9]*)?"
 LAYOUT: Final = rf"(?:row|col|packed|any\([0-9.,]+\))(?:/{DIM})?(?:@{DIM})?"
-_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
+_SCALAR = r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
 _RANGE: Final = re.compile(r"\b\d+\.\.(\d+)\b")
 _DYNAMIC: Final = re.compile(r"(?<=[\[,])s(?=[,\]])")  # a size of an operand in an epilogue
 _EPILOGUE = r"[a-zA-Z0-9_.,()\[\]~+\-]+"
@@ -43,7 +43,7 @@ GEMM: Final = Kind(
         rf"(?P<op>[a-z][a-z0-9_]*)(?: batch={DIM})? m={DIM} n={DIM} k={DIM} [a-z][a-z0-9_]*"
         rf"(?: dtype_b=[a-z0-9_]+)? a={LAYOUT} b={LAYOUT}(?: a2={LAYOUT})?(?: b2={LAYOUT})?"
         rf"(?: bias=[a-z0-9]+)?(?: scale=[a-z0-9_.,:\[\]]+)?(?: accum=fast)?"
-        rf"(?: alpha={_NUMBER})?(?: beta={_NUMBER})? out=[a-z][a-z0-9_]*"
+        rf"(?: alpha={_SCALAR})?(?: beta={_SCALAR})? out=[a-z][a-z0-9_]*"
         rf"(?: fp32=[a-z0-9]+)?(?: reduction=full)? \| epilogue={_EPILOGUE}"
     ),
     words=("op", "dtype"),

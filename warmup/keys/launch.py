@@ -32,7 +32,7 @@ LAUNCH: Final = Kind(
     hidden=frozenset({"args", "source"}),
     summary="launch configs",
 )
-_NUMBER = re.compile(r"_[0-9]+$")
+_KERNEL_NUMBER = re.compile(r"_[0-9]+$")
 _DEF = re.compile(r"^def [^(]+\(")
 _MAX_NAME: Final = 200
 _HASH_DIGITS: Final = 16
@@ -57,7 +57,7 @@ class LaunchProblem:
         """Return the problem of the kernel *name*; *code* is its source from ``def`` on."""
         anonymous = _DEF.sub("(", code.strip(), count=1)
         digest = hashlib.sha256(anonymous.encode()).hexdigest()[:_HASH_DIGITS]
-        kernel = _NUMBER.sub("", name)[:_MAX_NAME]
+        kernel = _KERNEL_NUMBER.sub("", name)[:_MAX_NAME]
         return cls(kernel, tuple((sizes or {}).items()), tuple(args), digest)
 
     @property

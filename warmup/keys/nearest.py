@@ -17,7 +17,7 @@ MOST_NEIGHBOURS: Final = 8
 _SAME: Final = ("op", "dtype", "dtype_b", "a", "b", "a2", "b2", "out")
 
 
-_SIZES: Final = ("batch", "m", "n", "k")
+_SIZE_NAMES: Final = ("batch", "m", "n", "k")
 
 
 def neighbours_of(
@@ -49,7 +49,7 @@ def _plain(value: str | None) -> str | None:
 
 
 def _distance(found: Mapping[str, str], asked: Mapping[str, str]) -> float:
-    pairs = ((_low(found.get(name, "1")), _low(asked.get(name, "1"))) for name in _SIZES)
+    pairs = ((_low(found.get(name, "1")), _low(asked.get(name, "1"))) for name in _SIZE_NAMES)
     return round(sum(abs(math.log(one / other)) for one, other in pairs), 9)
 
 

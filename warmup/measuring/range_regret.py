@@ -16,10 +16,10 @@ from warmup.core.rows import Evidence, Flag, Rejection, Timing, Tuned, Winner
 from warmup.core.trial import Outcome
 from warmup.measuring.selection import choose, fixed_order
 
-BOUND: Final = 0.10
+REGRET_BOUND: Final = 0.10
 MOST_RIVALS: Final = 8
-_LIMIT: Final = 1 + BOUND
-_DIGITS: Final = 3
+_LIMIT: Final = 1 + REGRET_BOUND
+_REGRET_DIGITS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,11 @@ def choose_along(
 ) -> Winner:
     """Return the winner for all *places*, the last of which is the size that *winner* won at.
 
-    It stays while its regret is at most `BOUND` everywhere. Otherwise the candidate whose worst
-    regret is least is taken; among near ties one within the bound, then *library*, then the first
-    in the fixed order. Times of a place that shook count for nothing, and where that is the last
-    one *winner* stays. What failed at a place, or was not timed there, is not taken.
+    It stays while its regret is at most `REGRET_BOUND` everywhere. Otherwise the candidate whose
+    worst regret is least is taken; among near ties a candidate within the bound, then *library*,
+    then the first in the fixed order. Sizes with unstable timings are ignored, and where the last
+    size is unstable *winner* stays. A candidate that failed at a size, or was not timed there, is
+    not taken.
     """
     own = places[-1]
     if _shakes(own, library, method):
@@ -90,7 +91,7 @@ def with_places(
 
 
 def keeps_to_bound(winner: Winner, tuned: Tuned) -> bool:
-    """Whether *winner* is within `BOUND` of the best at the smaller sizes that *tuned* tells of.
+    """Whether *winner* is within `REGRET_BOUND` of the best at the smaller sizes of *tuned*.
 
     Where it was not timed it is not. Every winner is where *tuned* tells of none.
     """
@@ -120,7 +121,7 @@ def _with_times(timing: Timing, places: Sequence[SizeOutcomes]) -> Timing:
     return replace(
         timing,
         along_us=tuple(
-            (size, None if one.time_us is None else round(one.time_us, _DIGITS))
+            (size, None if one.time_us is None else round(one.time_us, _REGRET_DIGITS))
             for size, one in found
             if one is not None
         ),
@@ -162,7 +163,7 @@ def _over_best(winner: Winner, place: SizeOutcomes) -> float | None:
 def _over(winner: Winner, times_us: Mapping[Winner, float | None]) -> float | None:
     """Return the time of *winner* over the least; None where it has none."""
     own = times_us.get(winner)
-    return round(own / min(filter(None, times_us.values())), _DIGITS) if own else None
+    return round(own / min(filter(None, times_us.values())), _REGRET_DIGITS) if own else None
 
 
 def _shakes(place: SizeOutcomes, library: Winner, method: Method) -> bool:

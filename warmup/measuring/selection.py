@@ -22,7 +22,7 @@ from warmup.core.trial import Outcome
 _FAMILIES: Final = (
     *(Family.EXTERN, Family.PAD, Family.WEIGHT, Family.CPP, Family.LAUNCH, Family.TEMPLATE),
 )
-_DIGITS: Final = 3
+_EVIDENCE_DIGITS: Final = 3
 _SLOWEST_SHARE: Final = 0.01  # of the peaks
 _SLOW_US: Final = 100.0  # shorter times are mostly launch latency, which no peak tells about
 
@@ -114,7 +114,7 @@ def judge(
         error=None if chosen.error is None else float(f"{chosen.error:.3g}"),
         tflops=_rate(work, samples, tflops=True),
         gbps=_rate(work, samples, tflops=False),
-        peak_share=None if share is None else round(share, _DIGITS),
+        peak_share=None if share is None else round(share, _EVIDENCE_DIGITS),
         clock_mhz=clock_mhz,
         flags=flags,
         search=search,
@@ -156,7 +156,7 @@ def judge_fused(
         rejected=tuple(sorted(rejected.items())),
         tflops=None if product is None else _rate(work, product, tflops=True),
         gbps=None if product is None else _rate(work, product, tflops=False),
-        peak_share=None if share is None else round(share, _DIGITS),
+        peak_share=None if share is None else round(share, _EVIDENCE_DIGITS),
         clock_mhz=bare.row.evidence.clock_mhz,
         flags=(*fused.row.evidence.flags, *(_flags(share, product) if product else ())),
         search=bare.row.evidence.search,
@@ -234,7 +234,7 @@ def _flags(share: float | None, samples: Samples) -> tuple[Flag, ...]:
 
 
 def _rounded(time_us: float) -> float:
-    return round(time_us, _DIGITS)
+    return round(time_us, _EVIDENCE_DIGITS)
 
 
 def _rounded_or_none(time_us: float | None) -> float | None:

@@ -11,7 +11,7 @@ import torch
 from warmup.core.errors import ProblemError
 from warmup.keys.gemm import GemmProblem
 
-_REDUCTIONS: Final = {
+_REDUCTION_SWITCHES: Final = {
     "bf16": "allow_bf16_reduced_precision_reduction",
     "f16": "allow_fp16_reduced_precision_reduction",
 }
@@ -24,7 +24,7 @@ def precision_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
     Raises:
         ProblemError: this torch has no such precision.
     """
-    fp32, reduction = problem.fp32, _REDUCTIONS.get(problem.dtype)
+    fp32, reduction = problem.fp32, _REDUCTION_SWITCHES.get(problem.dtype)
     backend: Any = torch.backends.mkldnn if device.type == "cpu" else torch.backends.cuda
     matmul = backend.matmul
     wanted: dict[str, Any] = {}

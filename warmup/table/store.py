@@ -26,7 +26,7 @@ from warmup.core.files import replace_text
 from warmup.core.rows import Row
 from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.table.codec import decode, encode
-from warmup.table.decode import MAX_BYTES
+from warmup.table.decode import MAX_TABLE_BYTES
 from warmup.table.merge import combine
 from warmup.table.schema import Policy, Provenance, Table, compare_policies
 
@@ -59,15 +59,15 @@ def read(path: str | os.PathLike[str]) -> Table:
     path = Path(path)
     try:
         with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+            raw = file.read(MAX_TABLE_BYTES + 1)
     except FileNotFoundError:
         raise TableNotFoundError(f"no table at {path}") from None
     except OSError as error:
         raise TableFormatError(str(path), "", f"cannot be read: {error.strerror}") from None
     except ValueError as error:  # a name that no file can have
         raise TableFormatError(str(path), "", f"cannot be read: {error}") from None
-    if len(raw) > MAX_BYTES:
-        raise TableFormatError(str(path), "", f"larger than {MAX_BYTES} bytes")
+    if len(raw) > MAX_TABLE_BYTES:
+        raise TableFormatError(str(path), "", f"larger than {MAX_TABLE_BYTES} bytes")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

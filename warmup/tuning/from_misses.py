@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from warmup.models.rebuilt import RebuiltProblem
     from warmup.tuning.tuner import Tuner
 
-_SHOWN: Final = 3
+_SHOWN_PROBLEMS: Final = 3
 
 
 def build_problems(
@@ -113,7 +113,9 @@ def build_problems(
                 refused[key] = str(error)
         watcher.device_looked_at(tuner.look(again=True))
     if not path.exists():
-        said = "; ".join(f"{key}: {reason}" for key, reason in list(refused.items())[:_SHOWN])
+        said = "; ".join(
+            f"{key}: {reason}" for key, reason in list(refused.items())[:_SHOWN_PROBLEMS]
+        )
         raise NothingRecordedError(
             f"none of {len(missed)} problems could be rebuilt, and there is no table at {path}",
             said,

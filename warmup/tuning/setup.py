@@ -83,7 +83,7 @@ def out_path(
     """Return *out*, else tables/DEVICE/MODEL.DTYPE.json below the current folder."""
     if out is not None:
         return Path(out)
-    from warmup.inductor.dtypes import dtype_name
+    from warmup.core.dtypes import dtype_name
 
     own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), None)
     cast = dtype or own

@@ -13,11 +13,15 @@ from warmup.keys.question import Elsewhere, Question
 from warmup.measuring.range_regret import SizeOutcomes, choose_along, rivals_of
 from warmup.measuring.trial_process import TrialNotRunError
 
-Run = Callable[[Question], Sequence[Outcome]]
+RunQuestion = Callable[[Question], Sequence[Outcome]]
 
 
 def look_elsewhere(
-    question: Question, outcomes: Sequence[Outcome], winner: Winner, method: Method, run: Run
+    question: Question,
+    outcomes: Sequence[Outcome],
+    winner: Winner,
+    method: Method,
+    run: RunQuestion,
 ) -> tuple[Winner, tuple[SizeOutcomes, ...]]:
     """Return the winner for the range of *question*, and what came of the rivals at its sizes.
 
@@ -45,7 +49,7 @@ def look_elsewhere(
         places = [_without(chosen, place) for place in places]  # wrong, however fast
 
 
-def _alone(question: Question, winner: Winner, run: Run) -> Outcome:
+def _alone(question: Question, winner: Winner, run: RunQuestion) -> Outcome:
     """Return what comes of *winner* when nothing else is measured, so that it is confirmed."""
     candidates = tuple(one for one in question.candidates if one.winner == winner)
     (outcome,) = run(replace(question, candidates=candidates))
@@ -57,7 +61,7 @@ def _without(winner: Winner, place: SizeOutcomes) -> SizeOutcomes:
 
 
 def _look(
-    question: Question, elsewhere: Elsewhere, rivals: Sequence[Winner], run: Run
+    question: Question, elsewhere: Elsewhere, rivals: Sequence[Winner], run: RunQuestion
 ) -> SizeOutcomes:
     asked = replace(elsewhere.ask(rivals), library=question.library)
     try:

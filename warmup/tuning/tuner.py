@@ -19,7 +19,7 @@ from typing import Self
 import torch
 
 from warmup.core.events import logger
-from warmup.core.method import L2, Method, Search
+from warmup.core.method import L2, Method, OptionValue, Search
 from warmup.core.roofline import Peaks, share_of_peak
 from warmup.core.rows import Evidence, Rejection, Row, Tuned, Winner
 from warmup.core.trial import Candidate, Outcome, Region, Trial
@@ -33,7 +33,6 @@ from warmup.measuring.selection import Work, doubtful_us, judge, judge_fused
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
 from warmup.measuring.trials import run_trial
 from warmup.table import Policy
-from warmup.table.schema import OptionValue
 from warmup.tuning.size_range import look_elsewhere
 from warmup.tuning.trials import bare_trial, challengers, region_trial, work_of
 

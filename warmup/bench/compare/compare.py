@@ -19,7 +19,7 @@ from warmup.bench.compare.comparison import FEWEST_ROUNDS, Comparison, How, Orig
 from warmup.bench.compare.race import SILENT, Observer, Race
 from warmup.buckets.bucket import parse_buckets, parse_inputs
 from warmup.core.errors import SettingsError
-from warmup.core.method import L2, Launch
+from warmup.core.method import L2, SEED, Launch
 from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.core.version import __version__
 from warmup.models.padding.prepare import paddings
@@ -28,7 +28,6 @@ from warmup.table.store import FoundTable, discover, find, write
 
 DEFAULT_ROUNDS: Final = 30
 DEFAULT_TIMEOUT_S: Final = 1800.0
-_SEED: Final = 0
 
 
 def compare(
@@ -100,7 +99,7 @@ def compare(
             "inputs": tuple(inputs),
             "device": device,
             "dtype": dtype,
-            "seed": _SEED,
+            "seed": SEED,
         }
         keeps_logs = out is not None
         with contextlib.ExitStack() as processes:
@@ -118,7 +117,7 @@ def compare(
                 launch=Launch(launch),
                 l2=L2(l2),
                 rounds=rounds,
-                seed=_SEED,
+                seed=SEED,
                 created=_now(),
                 warmup=__version__,
                 runtime=runtime,

@@ -11,7 +11,7 @@ from warmup.bench.charts.draw import draw
 from warmup.bench.layers.layers import LAYERS
 from warmup.bench.layers.report import LayerCell, LayersReport, Pass
 
-STEM: Final = "bench-layers"
+LAYERS_STEM: Final = "bench-layers"
 _STEPS: Final = {Pass.FORWARD: "forward", Pass.BOTH: "fwd+bwd"}
 
 
@@ -43,7 +43,7 @@ def draw_charts(report: LayersReport, folder: Path) -> tuple[Path, ...]:
     return tuple(
         path
         for layer in report.layers
-        for path in draw(chart_of(report, layer), folder / f"{STEM}-{layer}")
+        for path in draw(chart_of(report, layer), folder / f"{LAYERS_STEM}-{layer}")
     )
 
 

@@ -8,15 +8,15 @@ from enum import StrEnum
 from typing import Final
 
 from warmup.bench.matmul.shapes import Shape
+from warmup.core.dtypes import ITEM_BYTES
 from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
 from warmup.core.samples import Samples, geomean, interval_of
 
-TORCH: Final = "torch"
-TABLE: Final = "table"
-COLUMNS: Final = (TORCH, "triton", "inductor-aten", "inductor-triton", TABLE)
-ITEM_BYTES: Final[Mapping[str, int]] = {"f16": 2, "bf16": 2, "f32": 4}  # dtypes that can be asked
-_NO_DECIMALS_FROM: Final = 10_000
+TORCH_COLUMN: Final = "torch"
+TABLE_COLUMN: Final = "table"
+COLUMNS: Final = (TORCH_COLUMN, "triton", "inductor-aten", "inductor-triton", TABLE_COLUMN)
+_NO_DECIMALS_FROM_US: Final = 10_000
 _ONE_DECIMAL_FROM: Final = 1000
 
 
@@ -31,7 +31,7 @@ class MatmulVerdict(StrEnum):
 def shown_us(time_us: float, beside: float | None = None) -> str:
     """Return a time as it is printed, 12.34, 1234.5 or 12345; with the decimals of *beside*."""
     size = time_us if beside is None else beside
-    if size >= _NO_DECIMALS_FROM:
+    if size >= _NO_DECIMALS_FROM_US:
         return f"{time_us:.0f}"
     return f"{time_us:.1f}" if size >= _ONE_DECIMAL_FROM else f"{time_us:.2f}"
 
@@ -106,10 +106,10 @@ class ShapeResult:
         They are within noise of each other when the interval of their ratio holds 1, or when the
         ratio is nearer to 1 than the share *near_tie*.
         """
-        best = _fastest({name: one for name, one in self.timed.items() if name != TABLE})
-        if best is None or TABLE not in self.timed:
+        best = _fastest({name: one for name, one in self.timed.items() if name != TABLE_COLUMN})
+        if best is None or TABLE_COLUMN not in self.timed:
             return None
-        own, other = self.timed[TABLE], self.timed[best]
+        own, other = self.timed[TABLE_COLUMN], self.timed[best]
         pairs = zip(own.device.times_us, other.device.times_us, strict=True)
         low, high = interval_of([a / b for a, b in pairs])
         ratio = own.device_us / other.device_us
@@ -167,9 +167,9 @@ class MmReport:
     def speedup(self) -> float | None:
         """The geometric mean of torch over the table's column; None where both have no shape."""
         ratios = [
-            one.timed[TORCH].device_us / one.timed[TABLE].device_us
+            one.timed[TORCH_COLUMN].device_us / one.timed[TABLE_COLUMN].device_us
             for one in self.shapes
-            if TORCH in one.timed and TABLE in one.timed
+            if TORCH_COLUMN in one.timed and TABLE_COLUMN in one.timed
         ]
         return geomean(ratios) if ratios else None
 

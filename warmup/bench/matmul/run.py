@@ -11,8 +11,8 @@ from typing import Final
 
 import torch
 
-from warmup.bench.matmul.product import TARGET
-from warmup.bench.matmul.report import ITEM_BYTES, MmReport, ShapeResult
+from warmup.bench.matmul.product import PRODUCT_TARGET
+from warmup.bench.matmul.report import MmReport, ShapeResult
 from warmup.bench.matmul.shapes import CLASSIC, Shape, parse_shapes
 from warmup.bench.matmul.timing import MatmulSetup, time_columns
 from warmup.bench.provenance import provenance
@@ -27,11 +27,12 @@ from warmup.table.codec import digest_of
 from warmup.table.store import read
 from warmup.tuning.build import build
 
-ROUNDS: Final = 50
+MATMUL_ROUNDS: Final = 50
+MATMUL_DTYPES: Final = ("f16", "bf16", "f32")
 TABLE_FILE: Final = "bench-mm-table.json"
 
 Say = Callable[[str], None]
-Keep = Callable[[MmReport], None]
+KeepMatmuls = Callable[[MmReport], None]
 
 
 def bench_mm(
@@ -40,12 +41,12 @@ def bench_mm(
     dtype: str = "f16",
     launch: str = Launch.CUDAGRAPH,
     l2: str = L2.COLD,
-    rounds: int = ROUNDS,
+    rounds: int = MATMUL_ROUNDS,
     out: Path | None = None,
     table: Path | None = None,
     device: str = "auto",
     say: Say = lambda _line: None,
-    keep: Keep = lambda _report: None,
+    keep: KeepMatmuls = lambda _report: None,
 ) -> MmReport:
     """Time every column at every shape, each checked against a reference of higher precision.
 
@@ -62,8 +63,8 @@ def bench_mm(
         AdapterError: this torch is not supported.
     """
     wanted = parse_shapes(shapes) if shapes is not None else CLASSIC
-    if dtype not in ITEM_BYTES:
-        raise SettingsError(f"--dtype {dtype!r}", f"use one of {', '.join(ITEM_BYTES)}")
+    if dtype not in MATMUL_DTYPES:
+        raise SettingsError(f"--dtype {dtype!r}", f"use one of {', '.join(MATMUL_DTYPES)}")
     if rounds < 1:
         raise SettingsError(f"--rounds {rounds}", "give at least 1")
     connect()
@@ -118,7 +119,7 @@ class _TableBuild:
         """Build the rows of *shapes* into the table."""
         try:
             self.table = build(
-                TARGET,
+                PRODUCT_TARGET,
                 dims=[shape.dims for shape in shapes],
                 dtype=self.setup.dtype,
                 device=str(self.setup.device),

@@ -9,14 +9,15 @@ import torch
 
 from warmup.bench.matmul.columns import Column, MatmulOperands, make_column
 from warmup.bench.matmul.product import trial_of
-from warmup.bench.matmul.report import COLUMNS, TABLE, ShapeResult, Timed
+from warmup.bench.matmul.report import COLUMNS, TABLE_COLUMN, ShapeResult, Timed
 from warmup.bench.matmul.shapes import Shape
 from warmup.bench.reasons import reason_of
 from warmup.core.errors import OutputMismatchError, SettingsError
 from warmup.core.method import L2, Method
+from warmup.core.trial import TimedCall
 from warmup.inductor.adapter import empty_caches
-from warmup.measuring.clock import Batch, Call, batch_of, wall_us
-from warmup.measuring.operands import MOST_SETS, OperandSets, poison_of
+from warmup.measuring.clock import Batch, batch_of, wall_us
+from warmup.measuring.operands import MAX_OPERAND_SETS, OperandSets, poison_of
 from warmup.measuring.reference import judge_output, reference_of
 from warmup.measuring.rounds import run_rounds
 from warmup.models.loading import parse_dtype
@@ -66,7 +67,7 @@ def time_columns(
         )
         for name, one in ready.items()
     }
-    hits = ready[TABLE].column.hits if TABLE in ready else None
+    hits = ready[TABLE_COLUMN].column.hits if TABLE_COLUMN in ready else None
     return ShapeResult(shape=shape, timed=timed, dropped=dropped, hits=hits)
 
 
@@ -74,7 +75,7 @@ def time_columns(
 class _Wall:
     """Calls that are launched one by one and timed by the host's clock; a `Batch`."""
 
-    call: Call
+    call: TimedCall
     device: torch.device
     calls: int
 
@@ -95,7 +96,7 @@ class _ReadyColumn:
 def _operands(shape: Shape, setup: MatmulSetup) -> tuple[list[Pair], torch.Tensor]:
     """Return operand sets for *shape*, one when the L2 is to be warm, and what the first gives."""
     trial = trial_of(shape, parse_dtype(setup.dtype, "--dtype"), setup.device, setup.method)
-    most = 1 if setup.method.l2 is L2.WARM else MOST_SETS
+    most = 1 if setup.method.l2 is L2.WARM else MAX_OPERAND_SETS
     try:
         sets = OperandSets(trial, setup.device, trial.seed, most)
         pairs = [(a, b) for a, b in map(sets.views, range(sets.count))]

@@ -34,11 +34,11 @@ class Cause:
 
 
 _INT32: Final = 2**31 - 1
-_BOUND: Final = (
+_ASKS_BOUND: Final = (
     "to see if padding a product may pay, inductor asks whether it is bound by compute, and "
     "compares its sizes; in the backward of a Linear this dim is the one summed over"
 )
-_PAD: Final = (
+_ASKS_PADDING: Final = (
     "to see if padding a product may pay, inductor weighs its operations against the bytes that it "
     "moves"
 )
@@ -49,7 +49,7 @@ _TMA: Final = (
 _KERNEL: Final = "inductor looks at this size to choose how a kernel is written"
 _LOWERING: Final = "inductor looks at this size to choose how an operation is computed"
 _REWRITE: Final = "a pass of inductor looks at this size to decide how to rewrite the graph"
-_MODEL: Final = "the model's own code depends on this size"
+_BY_MODEL: Final = "the model's own code depends on this size"
 _SHAPES: Final = "an operation of the model is only defined for sizes like these"
 _SMALL: Final = (
     "sizes 0 and 1 are always compiled on their own (0/1 specialisation); torch takes a dynamic "
@@ -63,14 +63,19 @@ _ONE_SIZE: Final = (
 _UNKNOWN: Final = "torch compares this size here; warmup does not know what for"
 # The beginning of a path, a function or none, what it is for. The first that fits counts.
 _KNOWN: Final = (
-    ("torch/_inductor/fx_passes/pad_mm.py", "is_mm_compute_bound", CauseKind.HEURISTIC, _BOUND),
-    ("torch/_inductor/fx_passes/pad_mm.py", "", CauseKind.HEURISTIC, _PAD),
+    (
+        "torch/_inductor/fx_passes/pad_mm.py",
+        "is_mm_compute_bound",
+        CauseKind.HEURISTIC,
+        _ASKS_BOUND,
+    ),
+    ("torch/_inductor/fx_passes/pad_mm.py", "", CauseKind.HEURISTIC, _ASKS_PADDING),
     ("torch/_inductor/utils.py", "use_triton_tma_template", CauseKind.HEURISTIC, _TMA),
     ("torch/_inductor/utils.py", "can_use_tma", CauseKind.HEURISTIC, _TMA),
     ("torch/_inductor/fx_passes/", "", CauseKind.HEURISTIC, _REWRITE),
     ("torch/_inductor/codegen/", "", CauseKind.HEURISTIC, _KERNEL),
     ("torch/_inductor/", "", CauseKind.HEURISTIC, _LOWERING),
-    ("torch/_dynamo/", "", CauseKind.MODEL, _MODEL),
+    ("torch/_dynamo/", "", CauseKind.MODEL, _BY_MODEL),
     ("torch/_refs/", "", CauseKind.LIMIT, _SHAPES),
     ("torch/_prims_common/", "", CauseKind.LIMIT, _SHAPES),
     ("torch/_meta_registrations.py", "", CauseKind.LIMIT, _SHAPES),
@@ -103,5 +108,5 @@ def _judge(guard: Guard) -> tuple[CauseKind, str]:
         if path.startswith(beginning) and name in ("", function):
             return kind, sentence
     if not path.startswith("torch/"):
-        return CauseKind.MODEL, _MODEL
+        return CauseKind.MODEL, _BY_MODEL
     return CauseKind.UNKNOWN, _UNKNOWN

@@ -61,7 +61,7 @@ class Selection:
         (torch/_inductor/kernel/mm.py, tuned_mm).
         """
         offered = {template.uid for template in self.templates}
-        is_left_out = splits.UID in offered and mm_template.uid not in offered
+        is_left_out = splits.SPLIT_UID in offered and mm_template.uid not in offered
         return [mm_template] if is_left_out and self.is_open else []
 
     def candidates(self, template: Any) -> Iterator[Any]:
@@ -93,8 +93,8 @@ def unlisted(selection: Selection) -> dict[str, Iterator[Any]]:
     tma = selection.tma([*selection.templates, *left_out])
     if tma:
         found[tma.uid] = iter(tma)
-    if splits.UID not in {template.uid for template in selection.templates}:
-        found[splits.UID] = _splits(selection)
+    if splits.SPLIT_UID not in {template.uid for template in selection.templates}:
+        found[splits.SPLIT_UID] = _splits(selection)
     return found
 
 

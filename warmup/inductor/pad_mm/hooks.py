@@ -16,9 +16,9 @@ import torch
 from torch._inductor.fx_passes import pad_mm
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
 from warmup.core.rows import MissReason, Winner
-from warmup.inductor.dtypes import dtype_name
 from warmup.inductor.gemm.key import dim_of, fp32_precision, layout_of
 from warmup.inductor.gemm.sizes import plain
 from warmup.inductor.patches import Patches

@@ -15,13 +15,13 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from warmup.inductor.dtypes import dtype_name
+from warmup.core.dtypes import dtype_name
 from warmup.keys.gemm import spell_number
 
-MAX_SPELLING: Final = 512
+MAX_VIA_LENGTH: Final = 512
 _aten = torch.ops.aten
 # Untagged upstream, in some of the supported torch versions, although element by element.
-_POINTWISE: Final = frozenset(
+_ZERO_KEEPING_OPS: Final = frozenset(
     {
         _aten._to_copy.default,  # noqa: SLF001  its name
         _aten.detach.default,
@@ -38,7 +38,7 @@ _SAMPLE: Final = (2, 3, 2, 3, 2, 5)
 
 
 class LostZerosError(Exception):
-    """PaddedValues does not pass an operation. Argument: why."""
+    """Zeros at padded features do not stay zeros through an operation. Argument: why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +114,14 @@ class _PaddingTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # unt
     def __torch_dispatch__(  # torch names it
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        if torch.Tag.pointwise not in func.tags and func not in _POINTWISE:
+        if torch.Tag.pointwise not in func.tags and func not in _ZERO_KEEPING_OPS:
             raise LostZerosError(f"{func} does not compute element by element")
         kwargs = kwargs or {}
         made = func(*args, **kwargs)
         words = [self._word(value) for value in (*args, *kwargs.values())]
         name = func.overloadpacket.__name__.strip("_").replace("to_copy", "to")
         spelling = words[0] if func in _UNSPELLED else f"{name}({','.join(words)})"
-        if len(spelling) > MAX_SPELLING:
+        if len(spelling) > MAX_VIA_LENGTH:
             raise LostZerosError("what is computed is too long to be spelled in a key")
         self._spelled[id(made)] = (made, spelling)
         return made

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import torch
 
 
-Call = Callable[..., Any]
+ServingCall = Callable[..., Any]
 
 
 class Change(Protocol):
@@ -57,7 +57,7 @@ class Subject:
     outside: Counter[Outside] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def without(self, why: Outside, said: str) -> Call:
+    def without(self, why: Outside, said: str) -> ServingCall:
         """Return the model as it is, uncompiled.
 
         *why* is counted; *said* is told now and then, as an event of the installed table too.
@@ -88,7 +88,7 @@ class Subject:
             args, kwargs = place.replace(args, kwargs, partial(change, axis=place.axis))
         return args, kwargs
 
-    def compile(self, entry: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def compile(self, entry: ServingCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return *entry* compiled, and what it gave for these arguments.
 
         Where the graph breaks its parts are compiled, and the place is told once.
@@ -116,7 +116,7 @@ class BucketArtifact:
     def __init__(self, subject: Subject, intervals: Mapping[str, Interval]) -> None:
         self.subject, self.intervals = subject, intervals
         self.sizes = {name: interval.high for name, interval in intervals.items()}
-        self.call: Call = self._first
+        self.call: ServingCall = self._first
         self._lock = threading.Lock()
         name = "_".join(f"{name}_{size}" for name, size in self.sizes.items())
         self._entry = apart(subject.model, f"warmup_{name}")
@@ -143,7 +143,7 @@ class BucketArtifact:
                 return result
         return self.call(*args, **kwargs)
 
-    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Call, Any]:
+    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         """Return what serves calls from now on, and the result of this one."""
         compiled, result = self.subject.compile(self._entry, args, kwargs)
         return compiled, result
@@ -154,7 +154,7 @@ class RangeArtifact(BucketArtifact):
 
     _narrower: ModelError | None = None
 
-    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Call, Any]:
+    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         made: set[int] = set()
 
         def mark(tensor: torch.Tensor, axis: DynamicDim) -> torch.Tensor:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from warmup.buckets.dims import Names, ShapePolicy, Sizes, parse_axes, parse_ladders
+from warmup.buckets.dims import Names, ShapePolicy, SizeList, parse_axes, parse_ladders
 from warmup.core.errors import SettingsError
 from warmup.table.policy import TOLERANCE
 
@@ -23,7 +23,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     model: nn.Module,
     *,
     dims: Mapping[str, Names],
-    buckets: Sizes | Mapping[str, Sizes],
+    buckets: SizeList | Mapping[str, SizeList],
     table: str | os.PathLike[str] | Table | None = None,
     policy: str = ShapePolicy.RANGE,
     independent: tuple[str, ...] = (),

@@ -13,7 +13,7 @@ from warmup.buckets.dims import DynamicDim, Interval
 from warmup.core.errors import ModelError
 from warmup.models.outputs import worst_error
 from warmup.serving.compiled.arguments import Arguments
-from warmup.serving.compiled.bucket import BucketArtifact, Call, Outside, Subject
+from warmup.serving.compiled.bucket import BucketArtifact, Outside, ServingCall, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class PaddedArtifact(BucketArtifact):
     be cut follows from it, and that the padding changes nothing but them.
     """
 
-    _compiled: Call
+    _compiled: ServingCall
     _dependent: str | None = None  # why padding is not served after all
 
     def __init__(self, subject: Subject, intervals: Mapping[str, Interval]) -> None:
         super().__init__(subject, intervals)
         self._cuts: dict[str, tuple[_Cut, ...]] = {}  # by axis, as far as seen
 
-    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Call, Any]:
+    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         sizes = self._sizes(args, kwargs)
         compiled, result = super()._compile(*self._padded(args, kwargs))
         self._compiled = compiled

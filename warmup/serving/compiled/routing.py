@@ -13,7 +13,7 @@ from warmup.serving.compiled.bucket import BucketArtifact, Outside, RangeArtifac
 from warmup.serving.compiled.padded_bucket import PaddedArtifact
 
 CallFor = Callable[[tuple[Any, ...], Mapping[str, Any]], Callable[..., Any]]
-_KINDS: Final = {
+_ARTIFACTS: Final = {
     ShapePolicy.RANGE: RangeArtifact,
     ShapePolicy.PAD: PaddedArtifact,
     ShapePolicy.EXACT: BucketArtifact,
@@ -29,7 +29,7 @@ def make_buckets(
     """
     steps = {name: _steps(subject.policy, ladder) for name, ladder in ladders.items()}
     buckets = tuple(
-        _KINDS[subject.policy](subject, dict(zip(steps, some, strict=True)))
+        _ARTIFACTS[subject.policy](subject, dict(zip(steps, some, strict=True)))
         for some in itertools.product(*steps.values())
     )
     first: dict[str, TensorArgument] = {}
