@@ -1,10 +1,13 @@
-"""Why something dropped out of a benchmark, in one line."""
+"""`reason_of`: why a benchmark dropped something, in one line; `Say` is who prints such lines."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from warmup.core.errors import warmup_error_in
+
+Say = Callable[[str], None]
 
 _REASON_LENGTH: Final = 300
 

@@ -62,7 +62,7 @@ OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "to": lambda x, dtype: x.to(dtype),
 }
 _NOT_REBUILT: Final = frozenset({"int_mm", "scaled_mm"})
-_Step = Callable[[Any, Sequence[torch.Tensor]], Any]
+_EpilogueStep = Callable[[Any, Sequence[torch.Tensor]], Any]
 
 
 def rebuild_gemm(key: str, device: torch.device) -> RebuiltProblem:
@@ -155,7 +155,7 @@ def _product(problem: GemmProblem) -> Callable[[Mapping[str, torch.Tensor]], tor
     return lambda t: plain(t["bias"], t["a"], t["b"], **scalars, **kind)
 
 
-def _compose(expression: Expression, numbers: Iterator[int]) -> _Step:
+def _compose(expression: Expression, numbers: Iterator[int]) -> _EpilogueStep:
     """Return what *expression* does to the value so far, its operands taken in turn."""
     if expression == INPUT:
         return lambda x, _: x

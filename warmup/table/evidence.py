@@ -9,7 +9,7 @@ from warmup.core.method import Search
 from warmup.core.rows import MAX_INT, Evidence, Flag, Rejection, Scope
 from warmup.table.decode import Node
 
-_Word = TypeVar("_Word", Scope, Search)
+_EnumWord = TypeVar("_EnumWord", Scope, Search)
 
 _MIN_US: Final = 1e-6
 _MAX_US: Final = 1e9
@@ -99,7 +99,7 @@ def plain_evidence(value: Any) -> Evidence | None:
     return Evidence(runner_up=runner_up, scope=scope, search=search, **numbers)
 
 
-def _known(value: Any, words: Mapping[str, _Word]) -> _Word | None:
+def _known(value: Any, words: Mapping[str, _EnumWord]) -> _EnumWord | None:
     return words.get(value) if type(value) is str else None
 
 
@@ -163,7 +163,7 @@ def _place(size: int, ratio: float | None) -> list[float | None]:
     return [size, None if ratio is None else float(ratio)]
 
 
-def _read_word(node: Node, words: Mapping[str, _Word]) -> _Word:
+def _read_word(node: Node, words: Mapping[str, _EnumWord]) -> _EnumWord:
     word = node.string(16)
     if word not in words:
         node.fail(f"expected one of {', '.join(words)}")

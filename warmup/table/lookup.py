@@ -35,7 +35,7 @@ class Uncovered(StrEnum):
     FORBID = "forbid"
 
 
-class Measurer(Protocol):
+class QuestionMeasurer(Protocol):
     """Who measures when `on_miss` is ``tune``; `warmup.tuning.tuner.Tuner` does."""
 
     def measure(self, question: Question) -> Tuned | None:
@@ -71,7 +71,7 @@ class Lookup:
     emitter: Emitter
     mismatches: tuple[Mismatch, ...] = ()
     on_uncovered: Uncovered = Uncovered.COUNT
-    tuner: Measurer | None = None
+    tuner: QuestionMeasurer | None = None
     on_tuned: Callable[[Tuned], None] | None = None
     search: Search = Search.DEFAULT
     asks_again: Callable[[str], bool] = _never

@@ -13,6 +13,7 @@ from warmup.bench.layers.layers import LAYERS, parse_rows
 from warmup.bench.layers.report import LayerCell, LayersReport, Pass
 from warmup.bench.layers.timing import LayerSetup, cells_at
 from warmup.bench.provenance import provenance
+from warmup.bench.reasons import Say
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
 from warmup.inductor import connect
@@ -22,7 +23,6 @@ from warmup.measuring.device_peaks import measured_peaks
 LAYER_ROUNDS: Final = 30
 LAYER_DTYPES: Final = ("bf16", "f16", "f32")
 
-Say = Callable[[str], None]
 KeepLayers = Callable[[LayersReport], None]
 
 

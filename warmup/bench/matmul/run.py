@@ -16,7 +16,7 @@ from warmup.bench.matmul.report import MmReport, ShapeResult
 from warmup.bench.matmul.shapes import CLASSIC, Shape, parse_shapes
 from warmup.bench.matmul.timing import MatmulSetup, time_columns
 from warmup.bench.provenance import provenance
-from warmup.bench.reasons import reason_of
+from warmup.bench.reasons import Say, reason_of
 from warmup.core.errors import SettingsError, WarmupError
 from warmup.core.method import L2, Launch, Method
 from warmup.inductor import connect
@@ -31,7 +31,6 @@ MATMUL_ROUNDS: Final = 50
 MATMUL_DTYPES: Final = ("f16", "bf16", "f32")
 TABLE_FILE: Final = "bench-mm-table.json"
 
-Say = Callable[[str], None]
 KeepMatmuls = Callable[[MmReport], None]
 
 

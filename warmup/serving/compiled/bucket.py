@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ServingCall = Callable[..., Any]
 
 
-class Change(Protocol):
+class DimChange(Protocol):
     """Makes a tensor of one that has *axis*."""
 
     def __call__(self, tensor: torch.Tensor, axis: DynamicDim) -> torch.Tensor:
@@ -81,7 +81,7 @@ class Subject:
         self,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        change: Change,
+        change: DimChange,
     ) -> Arguments:
         """Return the arguments with each tensor that has an axis changed for it."""
         for place in self.places:
