@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import BuildError, ModelError, NothingRecordedError, ProblemError
 from warmup.core.method import Search
+from warmup.core.question import Question
 from warmup.core.rows import MissReason, Winner
 from warmup.diagnostics.misses import MissedProblem, read_misses
 from warmup.keys.registry import kind_of
@@ -208,9 +209,12 @@ class _OneKeyLookup(Lookup):
         if key == self.wanted:
             super().miss(key, reason, fallback)
 
+    def measure(self, question: Question) -> Winner | None:
+        return super().measure(question) if question.key == self.wanted else question.library
+
     def contest(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
         if key == self.wanted:
             return super().contest(key, library, calls)
-        return library  # about a kernel of the rebuilt module, which nobody will ask for
+        return library  # as above
