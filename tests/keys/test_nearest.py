@@ -12,7 +12,8 @@ from warmup.core.errors import ProblemError
 from warmup.core.method import Search
 from warmup.core.rows import Family, Row, Winner
 from warmup.core.search import CandidateSource, Resource, Searched, searched_to_json
-from warmup.keys.nearest import neighbours_of
+from warmup.keys.kind import Kind
+from warmup.keys.nearest import nearest, neighbours_of
 
 MakeKey = Callable[..., str]
 MakeRow = Callable[..., Row]
@@ -75,6 +76,27 @@ def test_library_winners_are_no_neighbours(make_key: MakeKey, make_row: MakeRow)
     """Only template winners have a tile to try."""
     row = replace(make_row(), winner=Winner(Family.EXTERN, "aten::addmm"))
     assert neighbours_of(make_key(32), {make_key(64): row}) == ()
+
+
+def test_rows_of_other_kinds_are_no_neighbours(
+    toy_kind: Kind, make_key: MakeKey, make_row: MakeRow
+) -> None:
+    """A row of another kind is left out, even if its winner is a template too."""
+    rows = {"toy cat m=1 n=4 via=sum f32 tag=7": make_row(), make_key(64): make_row(BLOCK_M=64)}
+    assert blocks(neighbours_of(make_key(32), rows)) == [64]
+
+
+def test_the_nearest_row_has_the_closest_sizes_of_its_kind(toy_kind: Kind) -> None:
+    """Of two rows with equally many differences that one is nearest whose `Kind.nearest_by` is."""
+    rows = [f"toy cat m=1 n={n} via=sum f32 tag=7" for n in (1, 70)]
+    asked = "toy cat m=1 n=64 via=sum f32 tag=7"
+    assert nearest(asked, rows) == (rows[1], ("n: row 70, here 64",))
+
+
+def test_the_nearest_row_has_the_same_first_words(toy_kind: Kind) -> None:
+    """A row whose first `Kind.fixed` words are not those of the key is never near."""
+    rows = ["toy split m=1 n=64 via=sum f32 tag=7"]
+    assert nearest("toy cat m=1 n=64 via=sum f32 tag=7", rows) == (None, ())
 
 
 def test_a_range_counts_by_its_lower_end(make_key: MakeKey, make_row: MakeRow) -> None:

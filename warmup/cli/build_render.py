@@ -47,11 +47,11 @@ def print_build(report: BuildReport) -> None:
     console = make_console()
     console.print(grid)
     asked = {key for result in report.buckets for key in result.keys}
-    for summary in dict.fromkeys(kind.summary for kind in KINDS.values() if kind.summary):
-        own = [key for key in asked if kind_of(key).summary == summary]
-        if own:
-            gain = _mean_gain([report.table.rows[key] for key in own])
-            console.print(f"{len(own)} {summary}{gain}", soft_wrap=True)
+    for kind in KINDS.values():
+        own = [report.table.rows[key] for key in asked if kind_of(key) is kind]
+        if own and kind.summary is not None:
+            gain = _mean_gain(own, kind.library_default)
+            console.print(f"{len(own)} {kind.summary}{gain}", soft_wrap=True)
     if report.uncovered:
         sites = ", ".join(f"{site} {count}" for site, count in sorted(report.uncovered.items()))
         console.print(f"measured at serving although all rows are there: {sites}", soft_wrap=True)
@@ -225,14 +225,14 @@ def writing_timings(path: Path | None) -> Iterator[Callable[[Tuned], None]]:
         yield note
 
 
-def _mean_gain(rows: list[Row]) -> str:
-    """Return how much faster the winners of *rows* are than inductor's first config, on average."""
+def _mean_gain(rows: list[Row], library_default: str) -> str:
+    """Return how much faster the winners of *rows* are than the *library_default*, on average."""
     ratios = [
         row.evidence.library_us / row.evidence.time_us for row in rows if row.evidence.library_us
     ]
     if not ratios:
         return ""
-    return f", {statistics.geometric_mean(ratios):.2f}x over the config inductor lists first"
+    return f", {statistics.geometric_mean(ratios):.2f}x over {library_default}"
 
 
 def _timings(tuned: Tuned) -> dict[str, Any]:

@@ -49,10 +49,14 @@ GEMM: Final = Kind(
     words=("op", "dtype"),
     fixed=1,
     families=frozenset({Family.TEMPLATE, Family.EXTERN, Family.SUBGRAPH, Family.CPP}),
+    nearest_by=("m",),
+    ranges=("m", "n", "k"),
     hooks="warmup.inductor.gemm.hooks:GemmChoices",
     rebuild="warmup.models.gemm_module:rebuild_gemm",
+    sites=frozenset(f"select:{op}" for op in COVERED),
     is_searchable=True,
     question="epilogue",
+    brief_format="{op} {n}x{k}",
 )
 
 

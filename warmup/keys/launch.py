@@ -28,9 +28,12 @@ LAUNCH: Final = Kind(
     words=("kind", "kernel"),
     fixed=2,
     families=frozenset({Family.LAUNCH}),
+    nearest_by=("x", "y"),
     hooks="warmup.inductor.launch.hooks:LaunchConfigs",
+    sites=frozenset({"launch"}),
     hidden=frozenset({"args", "source"}),
     summary="launch configs",
+    library_default="the config inductor lists first",
 )
 _KERNEL_NUMBER = re.compile(r"_[0-9]+$")
 _DEF = re.compile(r"^def [^(]+\(")

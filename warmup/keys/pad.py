@@ -27,9 +27,13 @@ PAD: Final = Kind(
     words=("kind", "op", "dtype"),
     fixed=2,
     families=frozenset({Family.PAD}),
-    hooks="warmup.inductor.pad_mm.hooks:PadDecisions",
+    nearest_by=("m",),
+    ranges=("m", "n", "k"),
     neutral=AS_IS,  # padded, the GEMM would have another key
+    hooks="warmup.inductor.pad_mm.hooks:PadDecisions",
+    sites=frozenset({"pad"}),
     precedes_graphs=True,
+    brief_format="{op} {n}x{k}",
 )
 
 

@@ -71,7 +71,7 @@ class Answers(Protocol):
 
     @property
     def tunes(self) -> bool:
-        """True when a question without a row is to be benchmarked and reported to `tuned`."""
+        """True when a question without a row is to be measured by `measure` or `contest`."""
 
     @property
     def search(self) -> Search:
@@ -81,7 +81,7 @@ class Answers(Protocol):
         """Return winners of GEMM problems near *key*, nearest first (only when `tunes`)."""
 
     def find(self, key: str) -> Winner | MissReason:
-        """Return the winner for a GEMM key, or why there is none. Emits nothing."""
+        """Return the winner for *key*, or why there is none. Emits nothing."""
 
     def hit(self, key: str, winner: Winner) -> None:
         """A row's choice survived into the compiled code."""
@@ -102,7 +102,10 @@ class Answers(Protocol):
     def contest(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
-        """Time *calls* against each other in this process and return the winner, as above."""
+        """Time *calls* in this process and return the winner for *key* (only when `tunes`).
+
+        Each call is given its number, from 0 on. *library* wins near ties. None when no call ran.
+        """
 
     def uncovered(self, site: str) -> None:
         """Something that no row covers is about to be measured on the device.

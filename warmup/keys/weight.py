@@ -47,6 +47,8 @@ WEIGHT: Final = Kind(
     words=("kind", "form", "dtype"),
     fixed=2,
     families=frozenset({Family.WEIGHT}),
+    nearest_by=("m",),
+    ranges=("m",),
     question="via",
 )
 

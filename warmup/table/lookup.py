@@ -7,17 +7,16 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Protocol
 
 from warmup.core.errors import ContradictionWarning, MissError, ProblemError, UncoveredError
 from warmup.core.events import Emitter, EventName
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
-from warmup.keys.gemm import COVERED
 from warmup.keys.nearest import nearest, neighbours_of
 from warmup.keys.question import Question
-from warmup.keys.registry import ingredients_of, kind_of
+from warmup.keys.registry import KINDS, kind_of
 
 
 class OnMiss(StrEnum):
@@ -48,9 +47,6 @@ class QuestionMeasurer(Protocol):
 
     def close(self) -> None:
         """End what was started to measure; closing twice is fine."""
-
-
-_TUNED_SITES: Final = frozenset({"launch", "pad"})
 
 
 def _never(_key: str) -> bool:
@@ -149,7 +145,7 @@ class Lookup:
             self.tuner.close()
 
     def uncovered(self, site: str) -> None:
-        if self.tunes and (site in _TUNED_SITES or site.removeprefix("select:") in COVERED):
+        if self.tunes and any(site in kind.sites for kind in KINDS.values()):
             return  # asked for, and reported as tuned
         refused = self.on_uncovered is Uncovered.FORBID
         self.emitter.emit(EventName.UNCOVERED, site=site, refused=refused)
@@ -208,9 +204,10 @@ class Lookup:
 
 def _absence(key: str) -> MissReason:
     """Tell a dynamic dim whose range was not built from a static problem that was not."""
+    kind = kind_of(key)
     try:
-        asked = ingredients_of(key)
+        asked = kind.ingredients(key)
     except ProblemError:
         return MissReason.NOT_DESCRIBED
-    dynamic = any(".." in asked.get(name, "") for name in ("m", "n", "k"))
-    return MissReason.DYNAMIC_DIM if dynamic else MissReason.NOT_IN_TABLE
+    is_dynamic = any(".." in asked.get(name, "") for name in kind.ranges)
+    return MissReason.DYNAMIC_DIM if is_dynamic else MissReason.NOT_IN_TABLE
