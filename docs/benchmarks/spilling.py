@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from warmup.cli.app import app
-from warmup.core.search import Source
+from warmup.core.search import CandidateSource
 from warmup.inductor.gemm import search
 from warmup.inductor.gemm.tile_limits import spills
 from warmup.inductor.gemm.tiles import tile_of
@@ -27,11 +27,11 @@ def main(n: str, k: str, m: str, table: str, timings: str) -> None:
     """Tune the product."""
     every, drawn = search._sources, random.Random(0)  # noqa: S311  the same sample each time
 
-    def some(*asked: Any) -> Iterator[tuple[Source, Any]]:
+    def some(*asked: Any) -> Iterator[tuple[CandidateSource, Any]]:
         for source, choice in every(*asked):
             tile = tile_of(choice)
             is_spilling = tile is not None and spills(tile)
-            if source is not Source.EXHAUSTIVE or (is_spilling and drawn.random() < SHARE):
+            if source is not CandidateSource.EXHAUSTIVE or (is_spilling and drawn.random() < SHARE):
                 yield source, choice
 
     search._sources = some

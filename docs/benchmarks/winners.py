@@ -14,7 +14,7 @@ from targets import verdict
 
 from warmup.bench.charts.chart import Chart, Series
 from warmup.bench.charts.draw import draw
-from warmup.bench.compare.comparison import Cell, Ratio
+from warmup.bench.compare.comparison import BucketTime, Ratio
 from warmup.bench.compare.verdict import ratio
 from warmup.core.samples import Samples, geomean
 
@@ -28,7 +28,7 @@ _MEAN_TARGET = 1.03  # over max-autotune
 _PRODUCTS = "compare-products"
 _NOISE = "Two times are within noise where the 95 % intervals of their medians overlap."
 
-_Cells = Mapping[str, Cell]  # by variant
+_Cells = Mapping[str, BucketTime]  # by variant
 _Sizes = tuple[int, int, int]  # n, k, m
 
 
@@ -221,7 +221,7 @@ def _buckets(record: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], _Ce
     """Yield the sizes of each bucket, and its variants; those that disagree with eager are out."""
     for bucket in record["buckets"]:
         cells = {
-            one["name"]: Cell(
+            one["name"]: BucketTime(
                 device=Samples(tuple(one["device_times_us"])),
                 wall=Samples(tuple(one["wall_times_us"])),
                 error=one["error"],

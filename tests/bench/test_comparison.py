@@ -9,7 +9,7 @@ import pytest
 
 from warmup.bench.charts.chart import Chart
 from warmup.bench.compare.comparison import (
-    Cell,
+    BucketTime,
     Comparison,
     Demand,
     FirstOutput,
@@ -38,9 +38,11 @@ FLAT = (100.0,) * 8
 DRIFTING = tuple(100.0 * factor for factor in (1.0, 1.1, 1.3, 1.6, 1.2, 1.4, 1.5, 1.7))
 
 
-def cells(*by_bucket: Sequence[float], error: float = 0.0) -> tuple[Cell, ...]:
+def cells(*by_bucket: Sequence[float], error: float = 0.0) -> tuple[BucketTime, ...]:
     return tuple(
-        Cell(device=Samples(tuple(times)), wall=Samples(tuple(times)), error=error, limit=0.02)
+        BucketTime(
+            device=Samples(tuple(times)), wall=Samples(tuple(times)), error=error, limit=0.02
+        )
         for times in by_bucket
     )
 

@@ -15,7 +15,7 @@ from warmup.bench.layers import backends, run, timing
 from warmup.bench.layers.files import chart_of, document
 from warmup.bench.layers.layers import LAYERS, Layer, Rows, parse_rows
 from warmup.bench.layers.operands import LayerOperands
-from warmup.bench.layers.report import Cell, LayersReport, Pass
+from warmup.bench.layers.report import LayerCell, LayersReport, Pass
 from warmup.cli.bench_layers import spell
 from warmup.core.errors import OutputMismatchError, SettingsError
 from warmup.core.method import L2, Launch
@@ -25,8 +25,8 @@ from warmup.core.samples import Samples
 CPU = torch.device("cpu")
 
 
-def cell(backend: str, time_us: float | None, **changes: object) -> Cell:
-    made = Cell(
+def cell(backend: str, time_us: float | None, **changes: object) -> LayerCell:
+    made = LayerCell(
         layer="rmsnorm",
         shape=Rows(4096, 16384),
         step=Pass.FORWARD,
@@ -39,7 +39,7 @@ def cell(backend: str, time_us: float | None, **changes: object) -> Cell:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def report(*cells: Cell) -> LayersReport:
+def report(*cells: LayerCell) -> LayersReport:
     names = ("device", "torch", "triton", "warmup", "date")
     return LayersReport(
         provenance=dict.fromkeys(names, "x"),

@@ -15,12 +15,12 @@ from warmup.bench.files import write_json
 from warmup.bench.matmul.files import charts_of, document
 from warmup.bench.matmul.report import (
     COLUMNS,
-    TABLE,
-    TORCH,
+    TABLE_COLUMN,
+    TORCH_COLUMN,
+    MatmulVerdict,
     MmReport,
     ShapeResult,
     Timed,
-    Verdict,
     shown_us,
 )
 from warmup.bench.matmul.shapes import CLASSIC, Shape, parse_shapes
@@ -45,7 +45,7 @@ def timed(median: float, shares: tuple[float, ...] = WAVE, total: float = 30.0) 
 
 def result(medians: Mapping[str, float], shape: Shape = SHAPE, **dropped: str) -> ShapeResult:
     columns = {name: timed(median) for name, median in medians.items()}
-    hits = 1 if TABLE in medians else None
+    hits = 1 if TABLE_COLUMN in medians else None
     return ShapeResult(shape=shape, timed=columns, dropped=dropped, hits=hits)
 
 
@@ -114,14 +114,14 @@ def test_a_warm_cache_counts_operations_only() -> None:
 
 def test_without_peaks_there_is_no_share() -> None:
     """On a device without measured peaks the share is None, and a dash in the text."""
-    made = report(result({TORCH: 5.0, TABLE: 5.0}), peaks=None)
+    made = report(result({TORCH_COLUMN: 5.0, TABLE_COLUMN: 5.0}), peaks=None)
     assert made.rates(SHAPE, timed(5.0)).share is None
     assert "%" not in next(line for line in spell(made) if "within noise" in line)
 
 
 def test_a_time_above_the_peak_is_said() -> None:
     """A column that is faster than the measured peaks allow is named as what cannot be right."""
-    made = report(result({TORCH: 1.0, TABLE: 50.0}))
+    made = report(result({TORCH_COLUMN: 1.0, TABLE_COLUMN: 50.0}))
     assert made.over_peak == (f"torch at {SHAPE}",)
     assert any("cannot be right" in line for line in spell(made))
 
@@ -129,36 +129,38 @@ def test_a_time_above_the_peak_is_said() -> None:
 @pytest.mark.parametrize(
     ("table_us", "shares", "verdict"),
     [
-        (5.1, WAVE, Verdict.WITHIN_NOISE),  # 2 % slower in every round, within the band
-        (4.9, WAVE, Verdict.WITHIN_NOISE),
-        (5.3, WAVE, Verdict.SLOWER),
-        (4.7, WAVE, Verdict.FASTER),
-        (5.3, (0.7, 1.0, 1.3, 0.7, 1.0, 1.3, 0.7, 1.0), Verdict.WITHIN_NOISE),  # holds 1
+        (5.1, WAVE, MatmulVerdict.WITHIN_NOISE),  # 2 % slower in every round, within the band
+        (4.9, WAVE, MatmulVerdict.WITHIN_NOISE),
+        (5.3, WAVE, MatmulVerdict.SLOWER),
+        (4.7, WAVE, MatmulVerdict.FASTER),
+        (5.3, (0.7, 1.0, 1.3, 0.7, 1.0, 1.3, 0.7, 1.0), MatmulVerdict.WITHIN_NOISE),  # holds 1
     ],
 )
 def test_the_verdict_takes_the_interval_and_the_band(
-    table_us: float, shares: tuple[float, ...], verdict: Verdict
+    table_us: float, shares: tuple[float, ...], verdict: MatmulVerdict
 ) -> None:
     """Slower and faster are those beyond the band whose interval of paired ratios excludes 1."""
-    one = result({TORCH: 5.0, "triton": 6.0})
-    one = replace(one, timed={**one.timed, TABLE: timed(table_us, shares)})
+    one = result({TORCH_COLUMN: 5.0, "triton": 6.0})
+    one = replace(one, timed={**one.timed, TABLE_COLUMN: timed(table_us, shares)})
     found = one.comparison(0.03)
     assert found is not None
-    assert (found.best, found.verdict) == (TORCH, verdict)
+    assert (found.best, found.verdict) == (TORCH_COLUMN, verdict)
 
 
 def test_a_drift_that_hits_both_does_not_widen_the_interval() -> None:
     """The ratio is taken round by round: a common drift cancels."""
     drift = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7)
     one = ShapeResult(
-        shape=SHAPE, timed={TORCH: timed(5.0, drift), TABLE: timed(5.5, drift)}, dropped={}
+        shape=SHAPE,
+        timed={TORCH_COLUMN: timed(5.0, drift), TABLE_COLUMN: timed(5.5, drift)},
+        dropped={},
     )
     found = one.comparison(0.03)
     assert found is not None
     assert found.interval == (pytest.approx(1.1), pytest.approx(1.1))
 
 
-@pytest.mark.parametrize("medians", [{}, {TABLE: 5.0}, {TORCH: 5.0}])
+@pytest.mark.parametrize("medians", [{}, {TABLE_COLUMN: 5.0}, {TORCH_COLUMN: 5.0}])
 def test_without_both_there_is_no_comparison(medians: dict[str, float]) -> None:
     """A shape where the table's column, or every other one, is missing has no verdict."""
     made = report(result(medians))
@@ -185,8 +187,8 @@ def test_what_was_dropped_is_said_with_its_reason() -> None:
     """A reason that holds for every shape is said once, another one with its shapes."""
     other = Shape(64, 64, 64)
     made = report(
-        result({TORCH: 5.0}, triton="no backend", table="nothing to choose"),
-        result({TORCH: 5.0}, other, triton="no backend"),
+        result({TORCH_COLUMN: 5.0}, triton="no backend", table="nothing to choose"),
+        result({TORCH_COLUMN: 5.0}, other, triton="no backend"),
     )
     lines = list(spell(made))
     assert "no triton: no backend" in lines
@@ -200,7 +202,7 @@ def test_the_document_holds_every_round(tmp_path: Path) -> None:
     assert written == json.loads(json.dumps(document(made)))
     first = written["shapes"][0]
     assert first["shape"] == {"m": 128, "k": 9216, "n": 4096}
-    assert len(first["columns"][TABLE]["device_rounds_us"]) == made.rounds
+    assert len(first["columns"][TABLE_COLUMN]["device_rounds_us"]) == made.rounds
     assert (first["table_over_best"]["best"], first["table_hits"]) == ("inductor-triton", 1)
     assert written["summary"]["verdicts"] == {"within noise": 10}
     assert (written["launch"], written["l2"], written["rounds"]) == ("cudagraph", "cold", 8)
@@ -209,9 +211,9 @@ def test_the_document_holds_every_round(tmp_path: Path) -> None:
 def test_charts_leave_a_gap_where_a_column_was_dropped() -> None:
     """A column without a time at one shape has None there; one without any time is no series."""
     other = Shape(64, 64, 64)
-    made = report(result({TORCH: 5.0, "triton": 6.0}), result({TORCH: 5.0}, other))
+    made = report(result({TORCH_COLUMN: 5.0, "triton": 6.0}), result({TORCH_COLUMN: 5.0}, other))
     both = charts_of(made)
-    assert [one.name for one in both[0].series] == [TORCH, "triton"]
+    assert [one.name for one in both[0].series] == [TORCH_COLUMN, "triton"]
     assert [[v is None for v in one.series[1].values] for one in both] == [[False, True]] * 2
     assert (both[0].reference, both[1].reference) == (None, ("measured peak", 750.0))
 

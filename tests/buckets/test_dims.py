@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from warmup.buckets.bucket import Bucket, parse_buckets
 from warmup.buckets.dims import (
-    Axis,
+    DynamicDim,
     Interval,
     intervals_of,
     ladders_of,
@@ -28,9 +28,9 @@ def test_axes_are_named_by_position_or_in_order() -> None:
     """A mapping names dims by number; in a sequence numbers and None stay as they are."""
     axes = parse_axes({"x": {1: "seqlen"}, "batch.0.mask": ("rows", None, 7, "seqlen")})
     assert axes == (
-        Axis("seqlen", ("x",), 1),
-        Axis("rows", ("batch", 0, "mask"), 0),
-        Axis("seqlen", ("batch", 0, "mask"), 3),
+        DynamicDim("seqlen", ("x",), 1),
+        DynamicDim("rows", ("batch", 0, "mask"), 0),
+        DynamicDim("seqlen", ("batch", 0, "mask"), 3),
     )
     assert str(axes[2]) == "batch.0.mask[3]=seqlen"
 

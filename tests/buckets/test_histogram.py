@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from warmup.buckets import histogram
 from warmup.buckets.bucket import MAX_SIZE
-from warmup.buckets.histogram import MAX_COUNT, MAX_LINE_BYTES, check_histogram, read_histogram
+from warmup.buckets.histogram import MAX_LINE_BYTES, MAX_REQUESTS, check_histogram, read_histogram
 from warmup.core.errors import SettingsError
 
 
@@ -61,7 +61,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("560,", "the count '' is not an integer from 0"),
         ("560,-1", "the count -1 is not"),
         ("560,inf", "the count 'inf' is not"),
-        (f"560,{MAX_COUNT + 1}", f"the count {MAX_COUNT + 1} is not"),
+        (f"560,{MAX_REQUESTS + 1}", f"the count {MAX_REQUESTS + 1} is not"),
         ("560,1,2", "3 columns instead of size,count"),
         ('{"size": 560.0}', "the size 560.0 is not"),
         ('{"size": true}', "the size True is not"),
@@ -142,7 +142,7 @@ def test_counts_of_a_program_are_checked() -> None:
         ({560: -1}, "560: -1 is no size with its count"),
         ({560.0: 1}, "560.0: 1 is no size with its count"),
         ({True: 1}, "True: 1 is no size with its count"),
-        ({560: MAX_COUNT + 1}, "is no size with its count"),
+        ({560: MAX_REQUESTS + 1}, "is no size with its count"),
     ],
 )
 def test_bad_counts_of_a_program_are_named(counts: dict[int, int], said: str) -> None:
@@ -151,7 +151,7 @@ def test_bad_counts_of_a_program_are_named(counts: dict[int, int], said: str) ->
         check_histogram(counts)
 
 
-@given(st.dictionaries(st.integers(1, MAX_SIZE), st.integers(1, MAX_COUNT), min_size=1))
+@given(st.dictionaries(st.integers(1, MAX_SIZE), st.integers(1, MAX_REQUESTS), min_size=1))
 def test_what_is_written_is_read_back(counts: dict[int, int]) -> None:
     """CSV and JSON lines of a histogram give that histogram."""
     csv = "".join(f"{size},{count}\n" for size, count in counts.items())

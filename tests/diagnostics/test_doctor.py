@@ -10,7 +10,7 @@ import pytest
 
 from warmup.core.errors import UnsupportedTorchError
 from warmup.core.runtime import Device, Runtime
-from warmup.diagnostics.doctor import Diagnosis, Finding, State, diagnose, judge
+from warmup.diagnostics.doctor import Diagnosis, Finding, FindingState, diagnose, judge
 from warmup.inductor import torch_facts
 from warmup.inductor.host_facts import Compiler, Folder
 from warmup.inductor.torch_facts import Cuda, Facts, Load, Target
@@ -60,118 +60,123 @@ def with_target(**changes: object) -> Facts:
 
 
 # What is wrong, the check that says so, its state, a part of what it says, a part of its fix.
-TROUBLES: dict[str, tuple[Facts, str, State, str, str]] = {
+TROUBLES: dict[str, tuple[Facts, str, FindingState, str, str]] = {
     "two SMs too few": (
         on(replace(H200, sm_count=66)),
-        *("GEMM autotune", State.FAIL, "GEMM autotune unavailable: 66 SMs < 68", "larger GPU"),
+        *(
+            "GEMM autotune",
+            FindingState.FAIL,
+            "GEMM autotune unavailable: 66 SMs < 68",
+            "larger GPU",
+        ),
     ),
     "a MIG slice": (
         on(replace(H200, sm_count=60, mig="3g.71gb")),
-        *("GEMM autotune", State.FAIL, "60 SMs < 68", "whole GPU or a larger MIG profile"),
+        *("GEMM autotune", FindingState.FAIL, "60 SMs < 68", "whole GPU or a larger MIG profile"),
     ),
     "an old AMD card": (
         on(replace(H200, vendor="amd", arch="gfx1030", sm_count=80)),
-        *("GEMM autotune", State.FAIL, "unavailable: gfx1030", "larger GPU"),
+        *("GEMM autotune", FindingState.FAIL, "unavailable: gfx1030", "larger GPU"),
     ),
     "no device name": (
         on(replace(H200, name="")),
-        *("device", State.WARN, "gives no name; sm_90, 132 SMs", "tables/cuda-sm-90"),
+        *("device", FindingState.WARN, "gives no name; sm_90, 132 SMs", "tables/cuda-sm-90"),
     ),
     "no such device": (
         replace(GPU, target=Target(error="--device cuda:9: there are 1 CUDA devices here")),
-        *("device", State.FAIL, "there are 1 CUDA devices", "make the device visible"),
+        *("device", FindingState.FAIL, "there are 1 CUDA devices", "make the device visible"),
     ),
     "unexamined": (
         replace(GPU, target=None),
-        *("device", State.WARN, "not examined", "run this again"),
+        *("device", FindingState.WARN, "not examined", "run this again"),
     ),
     "an old driver": (
         replace(GPU, cuda=Cuda("13.0", driver="12.8", has_driver_folder=True)),
-        *("driver", State.FAIL, "CUDA 13.0, the driver runs CUDA 12.8", "torch for CUDA 12"),
+        *("driver", FindingState.FAIL, "CUDA 13.0, the driver runs CUDA 12.8", "torch for CUDA 12"),
     ),
     "a CPU build of torch beside a GPU": (
         replace(CPU, cuda=Cuda(None, driver="13.0", has_driver_folder=True)),
-        *("driver", State.FAIL, "torch is a CPU build", "install torch for CUDA"),
+        *("driver", FindingState.FAIL, "torch is a CPU build", "install torch for CUDA"),
     ),
     "a container without its GPU": (
         replace(CPU, cuda=Cuda("13.0", has_driver_folder=True, said="No CUDA GPUs")),
-        *("driver", State.FAIL, "sees no device: No CUDA GPUs", "docker run --gpus all"),
+        *("driver", FindingState.FAIL, "sees no device: No CUDA GPUs", "docker run --gpus all"),
     ),
     "hidden devices": (
         replace(CPU, cuda=replace(BLIND, visible_devices="")),
-        *("driver", State.FAIL, "CUDA_VISIBLE_DEVICES is ''", "unset it"),
+        *("driver", FindingState.FAIL, "CUDA_VISIBLE_DEVICES is ''", "unset it"),
     ),
     "a GPU asked for without a driver": (
         replace(GPU, asked="cuda", cuda=Cuda("13.0")),
-        *("driver", State.FAIL, "no NVIDIA driver", "install the NVIDIA driver"),
+        *("driver", FindingState.FAIL, "no NVIDIA driver", "install the NVIDIA driver"),
     ),
     "no Triton": (
         replace(GPU, triton=None),
-        *("triton", State.FAIL, "not installed", "pip install 'triton==3.8.0'"),
+        *("triton", FindingState.FAIL, "not installed", "pip install 'triton==3.8.0'"),
     ),
     "another Triton": (
         replace(GPU, triton="3.7.1"),
-        *("triton", State.WARN, "3.7.1, but torch wants ==3.8.0", "triton==3.8.0"),
+        *("triton", FindingState.WARN, "3.7.1, but torch wants ==3.8.0", "triton==3.8.0"),
     ),
     "an incompatible Triton": (
         replace(GPU, triton="3.10.0", triton_wanted="~=3.9.0"),
-        *("triton", State.WARN, "3.10.0, but torch wants ~=3.9.0", "triton~=3.9.0"),
+        *("triton", FindingState.WARN, "3.10.0, but torch wants ~=3.9.0", "triton~=3.9.0"),
     ),
     "no C compiler": (
         replace(GPU, compiler=Compiler("C")),
-        *("compiler", State.FAIL, "no C compiler, which Triton needs", "install gcc"),
+        *("compiler", FindingState.FAIL, "no C compiler, which Triton needs", "install gcc"),
     ),
     "no C++ compiler": (
         replace(CPU, compiler=Compiler("C++")),
-        *("compiler", State.FAIL, "no C++ compiler, which inductor needs", "install g++"),
+        *("compiler", FindingState.FAIL, "no C++ compiler, which inductor needs", "install g++"),
     ),
     "no Python headers": (
         replace(GPU, compiler=Compiler("C", "gcc", "stub.c:1:10: fatal error: Python.h: No")),
-        *("compiler", State.FAIL, "Python.h", "python3-dev"),
+        *("compiler", FindingState.FAIL, "Python.h", "python3-dev"),
     ),
     "clang without OpenMP": (
         replace(CPU, compiler=Compiler("C++", "clang++", "'omp.h' file not found")),
-        *("compiler", State.FAIL, "omp.h", "libomp-dev"),
+        *("compiler", FindingState.FAIL, "omp.h", "libomp-dev"),
     ),
     "no temporary folder": (
         replace(GPU, temporary_error="No usable temporary directory", target=None),
-        *("temporary folder", State.FAIL, "No usable temporary directory", "TMPDIR"),
+        *("temporary folder", FindingState.FAIL, "No usable temporary directory", "TMPDIR"),
     ),
     "a user without a name": (
         with_cache(path=None, error="uid not found: 1000770000"),
-        *("cache folder", State.FAIL, "1000770000", "TORCHINDUCTOR_CACHE_DIR"),
+        *("cache folder", FindingState.FAIL, "1000770000", "TORCHINDUCTOR_CACHE_DIR"),
     ),
     "a read-only cache folder": (
         with_cache(error="Read-only file system"),
-        *("cache folder", State.FAIL, "Read-only file system", "TORCHINDUCTOR_CACHE_DIR"),
+        *("cache folder", FindingState.FAIL, "Read-only file system", "TORCHINDUCTOR_CACHE_DIR"),
     ),
     "a noexec mount": (
         with_cache(is_executable=False),
-        *("cache folder", State.FAIL, "noexec", "without noexec in TORCHINDUCTOR_CACHE_DIR"),
+        *("cache folder", FindingState.FAIL, "noexec", "without noexec in TORCHINDUCTOR_CACHE_DIR"),
     ),
     "a full disk": (
         with_cache(free_bytes=GIB - 1),
-        *("space", State.WARN, "1.0 GiB free", "TORCHINDUCTOR_CACHE_DIR"),
+        *("space", FindingState.WARN, "1.0 GiB free", "TORCHINDUCTOR_CACHE_DIR"),
     ),
     "a full device": (
         with_target(memory=(69 * GIB, 140 * GIB)),
-        *("device memory", State.WARN, "69.0 of 140.0 GiB free", "stop what else runs"),
+        *("device memory", FindingState.WARN, "69.0 of 140.0 GiB free", "stop what else runs"),
     ),
     "another process": (
         with_target(load=Load((17, 18), 0)),
-        *("other work", State.WARN, "0% busy, used by pid 17, 18", "idle GPU"),
+        *("other work", FindingState.WARN, "0% busy, used by pid 17, 18", "idle GPU"),
     ),
     "unseen work": (
         with_target(load=Load((), 97)),
-        *("other work", State.WARN, "97% busy, used by unseen processes", "idle GPU"),
+        *("other work", FindingState.WARN, "97% busy, used by unseen processes", "idle GPU"),
     ),
     "no NVML": (
         with_target(load=Load(unknown="nvidia-ml-py is not installed")),
-        *("other work", State.WARN, "not checked", "pip install nvidia-ml-py"),
+        *("other work", FindingState.WARN, "not checked", "pip install nvidia-ml-py"),
     ),
     "TunableOp": (
         with_target(online=("TunableOp",)),
-        *("online tuning", State.WARN, "TunableOp", "PYTORCH_TUNABLEOP_TUNING=0"),
+        *("online tuning", FindingState.WARN, "TunableOp", "PYTORCH_TUNABLEOP_TUNING=0"),
     ),
 }
 
@@ -179,14 +184,14 @@ TROUBLES: dict[str, tuple[Facts, str, State, str, str]] = {
 @pytest.mark.parametrize("facts", [GPU, CPU], ids=["gpu", "cpu"])
 def test_a_healthy_machine_passes_every_check(facts: Facts) -> None:
     """Where nothing is wrong all findings are ok."""
-    assert [found for found in judge(facts) if found.state is not State.OK] == []
+    assert [found for found in judge(facts) if found.state is not FindingState.OK] == []
 
 
 @pytest.mark.parametrize(
     ("facts", "name", "state", "said", "fix"), TROUBLES.values(), ids=TROUBLES.keys()
 )
 def test_a_trouble_is_found_and_its_fix_is_named(
-    facts: Facts, name: str, state: State, said: str, fix: str
+    facts: Facts, name: str, state: FindingState, said: str, fix: str
 ) -> None:
     """The one check concerned ends in its state, says what is wrong and what to do."""
     (found,) = [found for found in judge(facts) if found.name == name]
@@ -200,14 +205,16 @@ def test_a_trouble_is_found_and_its_fix_is_named(
 )
 def test_only_what_is_not_ok_has_a_fix(facts: Facts) -> None:
     """A fix stands with each warning and failure, and with nothing else."""
-    assert [found for found in judge(facts) if (found.state is State.OK) == bool(found.fix)] == []
+    assert [
+        found for found in judge(facts) if (found.state is FindingState.OK) == bool(found.fix)
+    ] == []
 
 
 @pytest.mark.parametrize("count", [68, 132])
 def test_enough_multiprocessors_pass_the_gate(count: int) -> None:
     """The gate opens at 68 SMs, not above."""
     (found,) = [f for f in judge(on(replace(H200, sm_count=count))) if f.name == "GEMM autotune"]
-    assert found.state is State.OK
+    assert found.state is FindingState.OK
 
 
 @pytest.mark.parametrize(
@@ -217,7 +224,7 @@ def test_a_triton_that_torch_takes_is_ok(version: str, wanted: str) -> None:
     """Local builds, patch releases and forms that are not compared pass."""
     facts = replace(GPU, triton=version, triton_wanted=wanted)
     (found,) = [found for found in judge(facts) if found.name == "triton"]
-    assert found.state is State.OK
+    assert found.state is FindingState.OK
 
 
 def test_a_gpu_that_cpu_was_preferred_to_is_no_trouble() -> None:
@@ -239,7 +246,7 @@ def test_an_unsupported_torch_ends_the_examination() -> None:
     assert judge(Facts(asked="auto", torch="2.16.0", torch_error=str(error))) == (
         Finding(
             "torch",
-            State.FAIL,
+            FindingState.FAIL,
             "torch 2.16.0 is not supported (supported: 2.11 to 2.15)",
             "install a supported torch or a newer inductor-warmup",
         ),
@@ -273,16 +280,19 @@ def tables(
 
 def test_a_table_for_this_machine_is_found(tables: Callable[..., Finding]) -> None:
     """The file and its rows are named."""
-    assert tables(HERE) == Finding("tables", State.OK, "2 rows in t.json")
+    assert tables(HERE) == Finding("tables", FindingState.OK, "2 rows in t.json")
 
 
 def test_no_table_is_a_warning(tables: Callable[..., Finding]) -> None:
     """A machine without a table can build one."""
     found = tables()
-    assert (found.state, "warmup build" in found.fix) == (State.WARN, True)
+    assert (found.state, "warmup build" in found.fix) == (FindingState.WARN, True)
 
 
 def test_a_table_for_another_torch_is_a_warning(tables: Callable[..., Finding]) -> None:
     """A table whose rows would all be misses says in which field it differs."""
     found = tables(replace(HERE, torch="2.12.0"))
-    assert (found.state, "torch minor: table 2.12, here 2.13" in found.said) == (State.WARN, True)
+    assert (found.state, "torch minor: table 2.12, here 2.13" in found.said) == (
+        FindingState.WARN,
+        True,
+    )

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from warmup.diagnostics.recompiles.causes import Kind, cause_of
+from warmup.diagnostics.recompiles.causes import CauseKind, cause_of
 from warmup.diagnostics.recompiles.ranges import cover
-from warmup.inductor.guard import Artifact, Guard, Place
+from warmup.inductor.guard import Artifact, Guard, SourceLine
 
 
 def at_least(low: int) -> Guard:
@@ -75,17 +75,17 @@ def test_a_recompile_that_no_guard_on_the_dim_explains_is_told() -> None:
 @pytest.mark.parametrize(
     ("path", "function", "kind"),
     [
-        ("torch/_inductor/fx_passes/pad_mm.py", "is_mm_compute_bound", Kind.HEURISTIC),
-        ("torch/_inductor/utils.py", "use_triton_tma_template", Kind.HEURISTIC),
-        ("torch/_refs/__init__.py", "expand", Kind.LIMIT),
-        ("torch/_dynamo/variables/tensor.py", "evaluate_expr", Kind.MODEL),
-        ("/home/me/serve.py", "forward", Kind.MODEL),
-        ("torch/somewhere.py", "else_", Kind.UNKNOWN),
+        ("torch/_inductor/fx_passes/pad_mm.py", "is_mm_compute_bound", CauseKind.HEURISTIC),
+        ("torch/_inductor/utils.py", "use_triton_tma_template", CauseKind.HEURISTIC),
+        ("torch/_refs/__init__.py", "expand", CauseKind.LIMIT),
+        ("torch/_dynamo/variables/tensor.py", "evaluate_expr", CauseKind.MODEL),
+        ("/home/me/serve.py", "forward", CauseKind.MODEL),
+        ("torch/somewhere.py", "else_", CauseKind.UNKNOWN),
     ],
 )
-def test_a_guard_is_told_by_the_line_that_asked(path: str, function: str, kind: Kind) -> None:
+def test_a_guard_is_told_by_the_line_that_asked(path: str, function: str, kind: CauseKind) -> None:
     """Heuristics, limits and the model's own code are told apart; what is unknown is said to be."""
-    guard = Guard("s < 3420", lambda size: size < 3420, True, Place(path, 1, function))
+    guard = Guard("s < 3420", lambda size: size < 3420, True, SourceLine(path, 1, function))
     assert cause_of(guard).kind is kind
 
 
@@ -99,5 +99,5 @@ def test_a_guard_is_told_by_the_line_that_asked(path: str, function: str, kind: 
 def test_hard_limits_of_torch_are_named(guard: Guard, word: str) -> None:
     """0/1 specialisation and 32-bit indices are limits wherever they come from."""
     cause = cause_of(guard)
-    assert cause.kind is Kind.LIMIT
+    assert cause.kind is CauseKind.LIMIT
     assert word in cause.sentence

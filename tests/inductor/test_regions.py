@@ -18,7 +18,7 @@ from warmup.core.method import Method
 from warmup.core.rows import Family, Winner
 from warmup.core.trial import Region, TensorSpec, Trial, trial_from_json, trial_to_json
 from warmup.inductor.gemm.regions import module_of, region_of
-from warmup.tuning.trials import at_bucket
+from warmup.keys.gemm_text import at_upper_end
 
 pytest.importorskip("triton")
 
@@ -68,11 +68,11 @@ def test_a_region_of_a_range_has_the_sizes_of_its_bucket(
     """It is the region of the same model with the bucket's rows, and asks for that key."""
     ranged, fixed = cuts[name], cuts[name.partition(" ")[0]]
     assert all("m=33..64 " in key for key in ranged)
-    assert {at_bucket(key): cut["steps"] for key, cut in ranged.items()} == {
+    assert {at_upper_end(key): cut["steps"] for key, cut in ranged.items()} == {
         key: cut["steps"] for key, cut in fixed.items()
     }
     for key, cut in ranged.items():
-        assert cut["steps"] is None or at_bucket(key) in cut["again"]
+        assert cut["steps"] is None or at_upper_end(key) in cut["again"]
 
 
 @pytest.mark.parametrize("name", RANGED)

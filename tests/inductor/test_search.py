@@ -14,9 +14,10 @@ import pytest
 pytest.importorskip("triton")
 
 from warmup.core.events import Emitter
-from warmup.core.question import Question
 from warmup.core.rows import Row, Tuned, Winner
 from warmup.inductor.gemm.splits import splits_of
+from warmup.keys.gemm_text import parse_problem
+from warmup.keys.question import Question
 from warmup.table.lookup import Lookup, OnMiss
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -231,7 +232,7 @@ def test_neighbours_are_the_rows_of_the_table_and_of_this_build(
 
     rows = {make_key(16): make_row(BLOCK_M=16)}
     lookup = Lookup(rows, OnMiss.TUNE, Emitter([]), tuner=Finished())
-    lookup.measure(Question(fresh.key, "addmm", "cuda", ()))
+    lookup.measure(Question(parse_problem(fresh.key), "cuda", ()))
     found = lookup.neighbours(make_key(32))
     assert [dict(winner.kwargs)["BLOCK_M"] for winner in found] == [40, 16]
 

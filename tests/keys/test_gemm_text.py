@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from warmup.core.errors import ProblemError
 from warmup.keys.gemm import Dim, GemmProblem, Layout
-from warmup.keys.gemm_text import INPUT, Call, Operand, Word, parse_epilogue, parse_problem
+from warmup.keys.gemm_text import (
+    INPUT,
+    Call,
+    Operand,
+    Word,
+    at_upper_end,
+    parse_epilogue,
+    parse_problem,
+)
 
 PLAIN = GemmProblem(
     op="mm",
@@ -97,3 +105,31 @@ def test_no_epilogue_breaks_the_reader(text: str) -> None:
     except ProblemError:
         return
     assert all(isinstance(step, Call) for step in steps)
+
+
+RANGED = "mm m={} n=512 k=256 bf16 a=row b=row out=bf16 | epilogue={}"
+
+
+@pytest.mark.parametrize(
+    ("key", "asked"),
+    [
+        (RANGED.format("33..64", "none"), RANGED.format("64", "none")),
+        (RANGED.format("33..64", "mul(bf16[s,512])"), RANGED.format("64", "mul(bf16[64,512])")),
+        (RANGED.format("64", "mul(bf16[64,512])"), RANGED.format("64", "mul(bf16[64,512])")),
+    ],
+)
+def test_a_region_asks_for_the_size_of_its_bucket(key: str, asked: str) -> None:
+    """The upper end takes the place of the range, and of dynamic sizes in what follows."""
+    assert at_upper_end(key) == asked
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        RANGED.format("2..", "relu"),
+        "bmm batch=2..8 m=33..64 n=512 k=256 bf16 a=row b=row out=bf16 | epilogue=relu",
+    ],
+)
+def test_a_key_without_one_bucket_stays(key: str) -> None:
+    """An open range has no size, and of two it is not known which is meant."""
+    assert at_upper_end(key) == key

@@ -11,15 +11,16 @@ import pytest
 from warmup.core.errors import ProblemError
 from warmup.core.method import Search
 from warmup.core.rows import Family, Row, Winner
-from warmup.core.search import Resource, Searched, Source, searched_to_json
-from warmup.keys.nearest import neighbours_of
+from warmup.core.search import CandidateSource, Resource, Searched, searched_to_json
+from warmup.keys.kind import Kind
+from warmup.keys.nearest import nearest, neighbours_of
 
 MakeKey = Callable[..., str]
 MakeRow = Callable[..., Row]
 FOUND = Searched(
     search=Search.WIDE,
     listed=18,
-    added=((Source.TMA, 7), (Source.TILES, 3)),
+    added=((CandidateSource.TMA, 7), (CandidateSource.TILES, 3)),
     pruned=((Resource.SHARED_MEMORY, 25),),
     spilling=1,
 )
@@ -77,6 +78,27 @@ def test_library_winners_are_no_neighbours(make_key: MakeKey, make_row: MakeRow)
     assert neighbours_of(make_key(32), {make_key(64): row}) == ()
 
 
+def test_rows_of_other_kinds_are_no_neighbours(
+    toy_kind: Kind, make_key: MakeKey, make_row: MakeRow
+) -> None:
+    """A row of another kind is left out, even if its winner is a template too."""
+    rows = {"toy cat m=1 n=4 via=sum f32 tag=7": make_row(), make_key(64): make_row(BLOCK_M=64)}
+    assert blocks(neighbours_of(make_key(32), rows)) == [64]
+
+
+def test_the_nearest_row_has_the_closest_sizes_of_its_kind(toy_kind: Kind) -> None:
+    """Of two rows with equally many differences that one is nearest whose `Kind.nearest_by` is."""
+    rows = [f"toy cat m=1 n={n} via=sum f32 tag=7" for n in (1, 70)]
+    asked = "toy cat m=1 n=64 via=sum f32 tag=7"
+    assert nearest(asked, rows) == (rows[1], ("n: row 70, here 64",))
+
+
+def test_the_nearest_row_has_the_same_first_words(toy_kind: Kind) -> None:
+    """A row whose first `Kind.fixed` words are not those of the key is never near."""
+    rows = ["toy split m=1 n=64 via=sum f32 tag=7"]
+    assert nearest("toy cat m=1 n=64 via=sum f32 tag=7", rows) == (None, ())
+
+
 def test_a_range_counts_by_its_lower_end(make_key: MakeKey, make_row: MakeRow) -> None:
     """A ranged row and a ranged question are placed by the lower end of their range."""
     ranged = make_key(64).replace("m=64", "m=32..4096")
@@ -96,7 +118,7 @@ def test_two_parts_of_a_search_add_up() -> None:
     later = Searched(
         search=Search.WIDE,
         listed=18,
-        added=((Source.TMA, 7), (Source.TILES, 3)),
+        added=((CandidateSource.TMA, 7), (CandidateSource.TILES, 3)),
         pruned=((Resource.SHARED_MEMORY, 1),),
         spilling=1,
     )
@@ -106,7 +128,9 @@ def test_two_parts_of_a_search_add_up() -> None:
 def test_what_is_tried_is_what_is_listed_and_added() -> None:
     """Candidates to compile are inductor's and the added ones, without the pruned."""
     pruned = ((Resource.SHARED_MEMORY, 9),)
-    searched = Searched(search=Search.WIDE, listed=20, added=((Source.TMA, 7),), pruned=pruned)
+    searched = Searched(
+        search=Search.WIDE, listed=20, added=((CandidateSource.TMA, 7),), pruned=pruned
+    )
     assert searched.tried == 27
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmup.core.dtypes import ITEM_BYTES
 from warmup.core.errors import ProblemError
 from warmup.core.rows import Family, Winner
 from warmup.keys.gemm import Dim
@@ -15,8 +16,8 @@ from warmup.keys.nearest import nearest
 from warmup.keys.registry import check_key, ingredients_of, kind_of
 from warmup.keys.weight import (
     ALIGNED_BYTES,
-    ITEM_BYTES,
     WEIGHT,
+    WEIGHT_DTYPES,
     Structure,
     features_of,
     is_aligned,
@@ -49,7 +50,7 @@ SIZES = st.integers(0, 2**31)
 DIMS = SIZES.map(Dim.of) | st.builds(
     lambda low, more: Dim(low, None if more is None else low + 1 + more), SIZES, st.none() | SIZES
 )
-DTYPES = st.sampled_from(sorted(ITEM_BYTES))
+DTYPES = st.sampled_from(sorted(WEIGHT_DTYPES))
 
 
 @st.composite

@@ -9,7 +9,7 @@ import torch
 
 from warmup.core.trial import Fill, TensorSpec, Trial, ViewSpec
 from warmup.measuring import operands
-from warmup.measuring.operands import MOST_SETS, OperandSets, dtype_named, poison_of
+from warmup.measuring.operands import MAX_OPERAND_SETS, OperandSets, dtype_named, poison_of
 
 MakeTrial = Callable[..., Trial]
 Dense = Callable[..., TensorSpec]
@@ -134,8 +134,8 @@ def test_memory_bounds_the_sets(
     counts = {}
     for room in (1, 1200, 1799, 10**9):
         monkeypatch.setattr(operands, "_room", lambda _device, room=room: room)
-        counts[room] = (sets_of(trial).count, sets_of(trial, most=MOST_SETS).count)
-    assert counts == {1: (1, 1), 1200: (2, 2), 1799: (2, 2), 10**9: (3, MOST_SETS)}
+        counts[room] = (sets_of(trial).count, sets_of(trial, most=MAX_OPERAND_SETS).count)
+    assert counts == {1: (1, 1), 1200: (2, 2), 1799: (2, 2), 10**9: (3, MAX_OPERAND_SETS)}
 
 
 def test_operands_without_elements_are_no_trouble(make_trial: MakeTrial, dense: Dense) -> None:

@@ -11,9 +11,9 @@ from warmup.core.rows import Family, Rejection, Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
 from warmup.measuring.range_regret import (
-    BOUND,
     MOST_RIVALS,
-    Place,
+    REGRET_BOUND,
+    SizeOutcomes,
     choose_along,
     keeps_to_bound,
     over_bound,
@@ -44,13 +44,13 @@ def failed(winner: Winner, reason: Rejection) -> Outcome:
     return Outcome(winner=winner, rejection=reason, said="because")
 
 
-def at(size: int, **times_us: float) -> Place:
+def at(size: int, **times_us: float) -> SizeOutcomes:
     """Return a place with the times of ``large``, ``small`` and ``library``."""
     named = {"large": LARGE, "small": SMALL, "library": LIBRARY}
-    return Place(size, [timed(named[name], time_us) for name, time_us in times_us.items()])
+    return SizeOutcomes(size, [timed(named[name], time_us) for name, time_us in times_us.items()])
 
 
-def chosen(*places: Place, winner: Winner = LARGE) -> Winner:
+def chosen(*places: SizeOutcomes, winner: Winner = LARGE) -> Winner:
     return choose_along(winner, places, LIBRARY, METHOD)
 
 
@@ -92,14 +92,16 @@ def test_the_middle_counts_like_the_lower_end() -> None:
 
 def test_one_that_fails_at_a_place_gives_way() -> None:
     """A wrong result at the lower end is worse than any time."""
-    low = Place(257, [failed(LARGE, Rejection.WRONG), timed(SMALL, 10.0)])
+    low = SizeOutcomes(257, [failed(LARGE, Rejection.WRONG), timed(SMALL, 10.0)])
     own = at(560, large=20.0, small=60.0)
     assert chosen(low, own) == SMALL
 
 
 def test_one_that_fails_at_a_place_is_not_taken() -> None:
     """However fast it is elsewhere."""
-    low = Place(257, [timed(LARGE, 15.0), failed(SMALL, Rejection.CRASHED), timed(LIBRARY, 10.0)])
+    low = SizeOutcomes(
+        257, [timed(LARGE, 15.0), failed(SMALL, Rejection.CRASHED), timed(LIBRARY, 10.0)]
+    )
     own = at(560, large=20.0, small=20.0, library=21.0)
     assert chosen(low, own) == LIBRARY
 
@@ -114,12 +116,12 @@ def test_one_that_was_not_timed_at_a_place_is_not_taken() -> None:
 @pytest.mark.parametrize(
     "low",
     [
-        Place(257, []),
-        Place(257, [timed(SMALL, 10.0)]),
-        Place(257, [failed(LARGE, Rejection.IMPLAUSIBLE), timed(SMALL, 10.0)]),
+        SizeOutcomes(257, []),
+        SizeOutcomes(257, [timed(SMALL, 10.0)]),
+        SizeOutcomes(257, [failed(LARGE, Rejection.IMPLAUSIBLE), timed(SMALL, 10.0)]),
     ],
 )
-def test_where_nothing_is_known_of_the_winner_it_stays(low: Place) -> None:
+def test_where_nothing_is_known_of_the_winner_it_stays(low: SizeOutcomes) -> None:
     """Not run at all, another kernel there, or a time that cannot be true."""
     assert chosen(low, at(560, large=20.0, small=21.0, library=22.0)) == LARGE
 
@@ -127,20 +129,20 @@ def test_where_nothing_is_known_of_the_winner_it_stays(low: Place) -> None:
 def test_times_that_shake_unseat_nobody() -> None:
     """The control's quartiles at the lower end lie far apart, and within the winner's times."""
     shaken = timed(LIBRARY, 8.0, 10.0, 14.0, 18.0)
-    low = Place(257, [timed(LARGE, 15.0), timed(SMALL, 10.0), shaken])
+    low = SizeOutcomes(257, [timed(LARGE, 15.0), timed(SMALL, 10.0), shaken])
     assert chosen(low, at(560, large=20.0, small=21.0, library=22.0)) == LARGE
 
 
 def test_an_unstable_row_keeps_the_library() -> None:
     """What shook at the largest size is no reason to leave the library elsewhere."""
     low = at(257, large=10.0, small=10.0, library=20.0)
-    own = Place(560, [timed(LARGE, 20.0), timed(LIBRARY, 15.0, 21.0, 25.0, 30.0)])
+    own = SizeOutcomes(560, [timed(LARGE, 20.0), timed(LIBRARY, 15.0, 21.0, 25.0, 30.0)])
     assert chosen(low, own, winner=LIBRARY) == LIBRARY
 
 
 def test_when_all_fail_somewhere_the_winner_stays() -> None:
     """There is nobody to take its place."""
-    low = Place(257, [failed(LARGE, Rejection.WRONG), failed(LIBRARY, Rejection.WRONG)])
+    low = SizeOutcomes(257, [failed(LARGE, Rejection.WRONG), failed(LIBRARY, Rejection.WRONG)])
     assert chosen(low, at(560, large=20.0, library=21.0)) == LARGE
 
 
@@ -158,7 +160,7 @@ def test_what_has_no_time_is_no_rival() -> None:
     assert rivals_of(outcomes, LARGE, LIBRARY) == [LARGE]
 
 
-def tuned_along(*places: Place) -> Tuned:
+def tuned_along(*places: SizeOutcomes) -> Tuned:
     tuned = judge(KEY, places[-1].outcomes, LIBRARY, METHOD)
     assert tuned is not None
     return with_places(tuned, places, LIBRARY, METHOD)
@@ -167,7 +169,7 @@ def tuned_along(*places: Place) -> Tuned:
 def test_a_row_says_how_its_winner_does_along_the_range() -> None:
     """Sizes, and its time over the best there; nothing where it has none."""
     low = at(257, large=12.0, small=10.0)
-    middle = Place(408, [failed(LARGE, Rejection.IMPLAUSIBLE), timed(SMALL, 10.0)])
+    middle = SizeOutcomes(408, [failed(LARGE, Rejection.IMPLAUSIBLE), timed(SMALL, 10.0)])
     own = at(560, large=20.0, small=25.0, library=26.0)
     evidence = tuned_along(low, middle, own).row.evidence
     assert evidence.along == ((257, 1.2), (408, None), (560, 1.0))
@@ -176,7 +178,7 @@ def test_a_row_says_how_its_winner_does_along_the_range() -> None:
 def test_a_row_does_not_say_what_shook() -> None:
     """Times of a place where the control's quartiles lie far apart are no evidence."""
     shaken = timed(LIBRARY, 8.0, 10.0, 14.0, 18.0)
-    low = Place(257, [timed(LARGE, 15.0), timed(SMALL, 10.0), shaken])
+    low = SizeOutcomes(257, [timed(LARGE, 15.0), timed(SMALL, 10.0), shaken])
     own = at(560, large=20.0, small=25.0, library=26.0)
     assert tuned_along(low, own).row.evidence.along == ((257, None), (560, 1.0))
 
@@ -190,7 +192,8 @@ def test_each_candidate_keeps_its_times_along_the_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low_us", "expected"), [(10.0 * (1 + BOUND), None), (11.2, (257, 1.12)), (20.0, (257, 2.0))]
+    ("low_us", "expected"),
+    [(10.0 * (1 + REGRET_BOUND), None), (11.2, (257, 1.12)), (20.0, (257, 2.0))],
 )
 def test_a_reader_sees_which_rows_are_above_the_bound(
     low_us: float, expected: tuple[int, float] | None

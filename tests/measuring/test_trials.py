@@ -18,7 +18,7 @@ from warmup.core.method import L2, Method
 from warmup.core.rows import Rejection, Tuned, Winner
 from warmup.core.trial import Candidate, Operands, Outcome, TensorSpec, Trial, ViewSpec
 from warmup.measuring.operands import OperandSets
-from warmup.measuring.screening import ROUNDS, SCREENING
+from warmup.measuring.screening import FINAL_ROUNDS, SCREENING
 from warmup.measuring.selection import judge
 from warmup.measuring.trials import run_trial
 
@@ -353,7 +353,7 @@ def test_a_time_below_the_floor_is_measured_again(make_trial: MakeTrial, fake_cl
     trial = make_trial(["mm", "liar"], floor_us=LONG_US / 2)
     outcomes = ran(liar=torch.mm).run(trial)
     assert outcomes["liar"].rejection is Rejection.IMPLAUSIBLE
-    assert fake_clock.taken["liar"] == SCREENING + 2 * ROUNDS
+    assert fake_clock.taken["liar"] == SCREENING + 2 * FINAL_ROUNDS
     assert winner_of(trial, outcomes.values()) == "mm"
     assert "the measured peaks allow 50000.00 us" in outcomes["liar"].said
 
@@ -362,14 +362,17 @@ def test_a_time_just_below_the_floor_stands(make_trial: MakeTrial, fake_clock: A
     """The peaks are measured too: within ten percent of them a time is measured again and kept."""
     trial = make_trial(floor_us=LONG_US * 1.05)
     outcome = ran().run(trial)["mm"]
-    assert (outcome.rejection, fake_clock.taken["mm"]) == (None, SCREENING + ROUNDS + ROUNDS)
+    assert (outcome.rejection, fake_clock.taken["mm"]) == (
+        None,
+        SCREENING + FINAL_ROUNDS + FINAL_ROUNDS,
+    )
 
 
 def test_a_time_far_above_the_floor_is_measured_again(
     make_trial: MakeTrial, fake_clock: Any
 ) -> None:
     """A device that was busy for a while gets another chance; what it says then is the time."""
-    slow = itertools.repeat(LONG_US * 10, SCREENING + ROUNDS)
+    slow = itertools.repeat(LONG_US * 10, SCREENING + FINAL_ROUNDS)
     fake_clock.times = {"mm": itertools.chain(slow, itertools.repeat(LONG_US))}
     trial = make_trial(floor_us=LONG_US / 200, doubtful_us=LONG_US * 5)
     outcome = ran().run(trial)["mm"]
@@ -379,12 +382,12 @@ def test_a_time_far_above_the_floor_is_measured_again(
 def test_a_time_between_is_measured_once(make_trial: MakeTrial, fake_clock: Any) -> None:
     """Above the floor and not far above it there is nothing to doubt."""
     ran().run(make_trial(floor_us=LONG_US / 2, doubtful_us=LONG_US * 5))
-    assert fake_clock.taken["mm"] == SCREENING + ROUNDS
+    assert fake_clock.taken["mm"] == SCREENING + FINAL_ROUNDS
 
 
 def test_who_wins_after_a_second_look_was_confirmed(make_trial: MakeTrial, fake_clock: Any) -> None:
     """When a winner, measured again, is no longer the fastest, the next one is confirmed too."""
-    fast = itertools.repeat(LONG_US / 10, SCREENING + ROUNDS)
+    fast = itertools.repeat(LONG_US / 10, SCREENING + FINAL_ROUNDS)
     fake_clock.times = {"lucky": itertools.chain(fast, itertools.repeat(LONG_US * 10))}
     bench = ran(lucky=torch.mm, mm=memorizing())
     trial = make_trial(["mm", "lucky"], floor_us=LONG_US / 2)
@@ -424,7 +427,7 @@ def test_what_fails_while_it_is_timed_is_out_and_the_rest_goes_on(
     for name in ("mm", "own_output"):
         samples = outcomes[name].samples
         assert samples is not None
-        assert len(samples.times_us) == ROUNDS
+        assert len(samples.times_us) == FINAL_ROUNDS
 
 
 def test_an_unsteady_finalist_is_timed_longer(make_trial: MakeTrial, fake_clock: Any) -> None:
@@ -434,7 +437,7 @@ def test_an_unsteady_finalist_is_timed_longer(make_trial: MakeTrial, fake_clock:
     counts = {
         name: len(one.samples.times_us) for name, one in outcomes.items() if one.samples is not None
     }
-    assert counts == {"mm": 3 * ROUNDS, "own_output": 3 * ROUNDS}
+    assert counts == {"mm": 3 * FINAL_ROUNDS, "own_output": 3 * FINAL_ROUNDS}
 
 
 def test_what_is_clearly_slower_is_screened_only(make_trial: MakeTrial, fake_clock: Any) -> None:
@@ -447,9 +450,9 @@ def test_what_is_clearly_slower_is_screened_only(make_trial: MakeTrial, fake_clo
         if one.samples is not None
     }
     assert found == {
-        "mm": (True, ROUNDS),
+        "mm": (True, FINAL_ROUNDS),
         "slow": (False, SCREENING),
-        "own_output": (True, ROUNDS),
+        "own_output": (True, FINAL_ROUNDS),
     }
 
 
@@ -469,7 +472,7 @@ def test_every_run_is_told_before(make_trial: MakeTrial, fake_clock: Any) -> Non
     bench = ran()
     bench.run(make_trial())
     assert bench.stages("mm") == ["check", "prepare", "time", "confirm"]
-    assert bench.told.count(("mm", "time")) == SCREENING + ROUNDS
+    assert bench.told.count(("mm", "time")) == SCREENING + FINAL_ROUNDS
 
 
 @pytest.mark.parametrize("stage", ["check", "time"])
@@ -517,6 +520,6 @@ def test_the_real_clock_times_every_honest_call(make_trial: MakeTrial, l2: L2) -
     outcomes = ran(own_output).run(trial)
     control = outcomes["mm"].samples
     assert control is not None
-    assert len(control.times_us) % ROUNDS == 0
+    assert len(control.times_us) % FINAL_ROUNDS == 0
     assert min(control.times_us) > 0
     assert all((one.error or 0.0) < 1e-4 for one in outcomes.values())

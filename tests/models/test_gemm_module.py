@@ -10,10 +10,11 @@ import torch
 
 from warmup.core.errors import ProblemError
 from warmup.keys.gemm import Dim
-from warmup.measuring.precision import precision_of
-from warmup.models.gemm_module import OPERATIONS, make_standin
+from warmup.keys.gemm_text import parse_problem
+from warmup.models.gemm_module import OPERATIONS, rebuild_gemm
 from warmup.models.gemm_tensors import OperandTensor, size_of
 from warmup.models.loading import make_inputs
+from warmup.models.precision import precision_of
 
 CPU = torch.device("cpu")
 LINEAR = "m=4 n=3 k=2 f32 a=row b=packed out=f32 fp32=ieee | epilogue"
@@ -21,7 +22,8 @@ LINEAR = "m=4 n=3 k=2 f32 a=row b=packed out=f32 fp32=ieee | epilogue"
 
 def run(key: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Return the output of a stand-in, and what it was given."""
-    model, bucket = make_standin(key, CPU)
+    rebuilt = rebuild_gemm(key, CPU)
+    model, bucket = rebuilt.model, rebuilt.bucket
     inputs = make_inputs(model, (), bucket, CPU, None)
     names = {**dict(zip(model.module.names, inputs.args, strict=True))}
     if model.module.weight is not None:
@@ -134,7 +136,7 @@ def test_what_cannot_be_rebuilt_is_said(key: str, said: str) -> None:
 def test_an_op_of_the_cpu_has_no_stand_in_elsewhere() -> None:
     """The CPU linears are refused for a GPU."""
     with pytest.raises(ProblemError, match="one of the CPU"):
-        make_standin(f"packed_linear {LINEAR}=none", torch.device("cuda"))
+        rebuild_gemm(f"packed_linear {LINEAR}=none", torch.device("cuda"))
 
 
 def test_an_operation_is_looked_up_and_nothing_else() -> None:
@@ -149,7 +151,7 @@ def test_the_precision_is_that_of_the_key_and_then_what_it_was(precision: str) -
     matmul = torch.backends.mkldnn.matmul
     before = matmul.fp32_precision
     key = f"mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32={precision} | epilogue=none"
-    with precision_of(key, CPU):
+    with precision_of(parse_problem(key), CPU):
         inside = matmul.fp32_precision
     assert (inside.replace("none", "ieee"), matmul.fp32_precision) == (precision, before)
 
@@ -157,7 +159,7 @@ def test_the_precision_is_that_of_the_key_and_then_what_it_was(precision: str) -
 def test_an_unknown_precision_is_refused() -> None:
     """A precision that torch does not know is a ProblemError."""
     key = "mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32=other | epilogue=none"
-    with pytest.raises(ProblemError, match="fp32=other"), precision_of(key, CPU):
+    with pytest.raises(ProblemError, match="fp32=other"), precision_of(parse_problem(key), CPU):
         pass
 
 

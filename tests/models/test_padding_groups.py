@@ -11,17 +11,17 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from warmup.keys.gemm import Dim
-from warmup.models.padding.groups import Found, find_groups
+from warmup.models.padding.groups import FoundGroups, find_groups
 
 M = Dim.of(7)
 
 
-def keys_of(found: Found) -> dict[str, str]:
+def keys_of(found: FoundGroups) -> dict[str, str]:
     """Return the key of each group, by its Linears."""
     return {str(group): group.structure.key(M) for group in found.groups}
 
 
-def reasons_of(found: Found) -> dict[str, str]:
+def reasons_of(found: FoundGroups) -> dict[str, str]:
     """Return why Linears are left, by their names."""
     return {", ".join(each.names): each.reason for each in found.left}
 
@@ -70,7 +70,7 @@ def test_a_model_of_several_kinds(speaker: nn.Module) -> None:
 
 def test_aligned_sizes_are_not_looked_at(gated: Callable[..., nn.Module]) -> None:
     """Where rows start at 16 bytes there is nothing to pad."""
-    assert find_groups(gated(32, 48).eval()) == Found((), ())
+    assert find_groups(gated(32, 48).eval()) == FoundGroups((), ())
 
 
 @pytest.mark.parametrize(("dtype", "count"), [(torch.bfloat16, 1), (torch.float32, 0)])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from warmup.models.padding.zeros import LostZerosError, Padding, made_padding, passed_padding
+from warmup.models.padding.zeros import LostZerosError, PaddedValues, made_padding, passed_padding
 
 F = nn.functional
 
@@ -53,7 +53,7 @@ def follow(function: Callable[..., Any], dtype: torch.dtype = torch.float32) -> 
 def test_zeros_survive(function: Callable[..., Any], spelling: str) -> None:
     """These keep zeros; what they do is spelled by the operators they call."""
     found = follow(function, torch.bfloat16)
-    assert isinstance(found, Padding)
+    assert isinstance(found, PaddedValues)
     assert (found.is_zero, found.spelling) == (True, spelling)
 
 
@@ -74,7 +74,7 @@ def test_zeros_survive(function: Callable[..., Any], spelling: str) -> None:
 def test_zeros_do_not_survive(function: Callable[..., Any]) -> None:
     """These compute element by element, and make something else of zeros, or no number."""
     found = follow(function)
-    assert isinstance(found, Padding)
+    assert isinstance(found, PaddedValues)
     assert not found.is_zero
 
 

@@ -21,7 +21,7 @@ import torch
 import warmup
 from warmup.models.loading import load_model
 from warmup.table.lookup import Lookup, OnMiss
-from warmup.tuning.session import Build
+from warmup.tuning.bucket_compiler import BucketCompiler
 
 NAMES = ("two", "five", "indexed", "choosy", "late", "counted")
 
@@ -29,18 +29,18 @@ NAMES = ("two", "five", "indexed", "choosy", "late", "counted")
 def build(model: str, seqlens: str, out: str, *, all_layers: bool = False) -> dict[str, Any]:
     """Build a table and return what was measured, kept and run for it."""
     runs: list[tuple[int, str, int]] = []
-    attached = Build.attached
+    attached = BucketCompiler.attached
 
     @contextlib.contextmanager
-    def watched(work: Build, lookup: Lookup, on_miss: OnMiss) -> Iterator[None]:
-        layers, tuned = len(work.model.module.layers), len(work.tuned)  # type: ignore[arg-type]
+    def watched(work: BucketCompiler, lookup: Lookup, on_miss: OnMiss) -> Iterator[None]:
+        layers, tuned = len(work.model.module.layers), len(work.progress.tuned)  # type: ignore[arg-type]
         try:
             with attached(work, lookup, on_miss):
                 yield
         finally:
-            runs.append((layers, on_miss.value, len(work.tuned) - tuned))
+            runs.append((layers, on_miss.value, len(work.progress.tuned) - tuned))
 
-    with mock.patch.object(Build, "attached", watched):
+    with mock.patch.object(BucketCompiler, "attached", watched):
         report = warmup.build(model, seqlens=seqlens, device="cpu", out=out, all_layers=all_layers)
     measured = {tuned.key: len(tuned.timings) for tuned in report.timings}
     return {

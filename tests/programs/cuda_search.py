@@ -27,7 +27,6 @@ from torch._inductor.virtualized import V
 
 from warmup.core.events import Emitter
 from warmup.core.method import Search
-from warmup.core.question import Elsewhere, Question
 from warmup.core.rows import Family, Winner, portable_kwargs
 from warmup.core.search import Searched
 from warmup.inductor import connect
@@ -36,6 +35,7 @@ from warmup.inductor.gemm.key import describe
 from warmup.inductor.gemm.search import Selection, search
 from warmup.inductor.gemm.tile_limits import Factor, shared_bytes
 from warmup.inductor.gemm.tiles import tile_of
+from warmup.keys.question import Elsewhere, Question
 from warmup.table.lookup import Lookup, OnMiss
 
 

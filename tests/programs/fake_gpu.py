@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from warmup.core.method import Method
-from warmup.core.question import Question
 from warmup.core.rows import Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
+from warmup.keys.question import Question
 from warmup.measuring.selection import judge
 
 _KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)

@@ -23,9 +23,9 @@ from warmup.cli import main as command
 from warmup.core.rows import Evidence, Family, Row, Winner
 from warmup.models.loading import load_model
 from warmup.table import Provenance, Table
-from warmup.table.policy import Asked
+from warmup.table.policy import PolicyOptions
 from warmup.table.store import write
-from warmup.tuning.setup import find_ground
+from warmup.tuning.setup import find_setup
 
 KEY = "bmm batch=4 m=2..16 n=48 k=32 f32 a=row b=row out=f32 fp32=ieee | epilogue=relu"
 
@@ -42,11 +42,11 @@ def said_by(*words: str) -> tuple[int, str]:
 
 def make_table() -> Table:
     """Return a table for this machine with the library's kernel from 2 to 16 rows."""
-    ground = find_ground("cpu", Asked())
+    setup = find_setup("cpu", PolicyOptions())
     seen = Evidence(time_us=1.0, library_us=1.0, runner_up=None, runner_up_us=None, tried=1)
     row = Row(Winner(Family.EXTERN, "aten::bmm"), seen)
-    origin = Provenance(ground.runtime, warmup.__version__, "2026-01-02T03:04:05Z")
-    return Table(origin, ground.policy, {KEY: row})
+    origin = Provenance(setup.runtime, warmup.__version__, "2026-01-02T03:04:05Z")
+    return Table(origin, setup.policy, {KEY: row})
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import pytest
 from warmup.core.errors import SettingsError
 from warmup.core.rows import Evidence, Family, Row, Winner
 from warmup.core.runtime import Runtime, closed_gate
-from warmup.serving.check import CheckReport, State, check
+from warmup.serving.check import CheckReport, Readiness, check
 from warmup.table import Table
 from warmup.table.codec import digest_of, encode
 
@@ -56,7 +56,7 @@ def hard_fields(report: CheckReport) -> list[str]:
 def test_a_table_is_ready_where_it_was_tuned(compare: Check) -> None:
     """On an equal machine nothing differs, and the exit code is 0."""
     report = compare({}, {})
-    assert (report.state, report.state.exit_code) == (State.READY, 0)
+    assert (report.state, report.state.exit_code) == (Readiness.READY, 0)
     assert (report.mismatches, report.problems, report.remarks) == ((), (), ())
 
 
@@ -74,7 +74,7 @@ def test_what_is_no_table_is_invalid(
     if text is not None:
         path.write_text(text)
     report = check(path, here=make_runtime())
-    assert (report.state, report.state.exit_code, report.digest) == (State.INVALID, 12, None)
+    assert (report.state, report.state.exit_code, report.digest) == (Readiness.INVALID, 12, None)
     assert [str(path) in problem for problem in report.problems] == [True]
 
 
@@ -87,7 +87,7 @@ def test_an_edited_table_is_invalid(
     path = put(make_table())
     path.write_text(path.read_text().replace('"sm_count": 132', '"sm_count": 114'))
     report = check(path, here=make_runtime(sm_count=114))
-    assert (report.state, len(report.problems)) == (State.INVALID, 1)
+    assert (report.state, len(report.problems)) == (Readiness.INVALID, 1)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_soft_differences_are_named_and_ready(compare: Check) -> None:
     """Driver, CUDA, cuBLAS and patch versions may differ: code 0, each of them listed."""
     here = {"driver": "581", "cuda": "13.1", "cublas": "13.2", "torch": "2.13.1", "triton": "3.7.9"}
     report = compare({}, here)
-    assert report.state is State.READY
+    assert report.state is Readiness.READY
     assert {each.field for each in report.mismatches} == set(here)
 
 
@@ -125,12 +125,15 @@ def test_soft_differences_are_named_and_ready(compare: Check) -> None:
 def test_another_name_for_the_same_gpu_is_advisory(compare: Check, name: str) -> None:
     """A GPU with several names, or with none, is known by its identity."""
     report = compare({}, {"name": name})
-    assert (report.state, [m.field for m in report.mismatches]) == (State.READY, ["device.name"])
+    assert (report.state, [m.field for m in report.mismatches]) == (
+        Readiness.READY,
+        ["device.name"],
+    )
 
 
 def test_a_table_of_a_nameless_gpu_is_ready_there(compare: Check) -> None:
     """An empty device name is written, read and compared like any other."""
-    assert compare({"name": ""}, {"name": ""}).state is State.READY
+    assert compare({"name": ""}, {"name": ""}).state is Readiness.READY
 
 
 def test_a_mig_slice_is_not_the_whole_gpu(compare: Check) -> None:
@@ -138,13 +141,13 @@ def test_a_mig_slice_is_not_the_whole_gpu(compare: Check) -> None:
     name, mig = "NVIDIA H200 MIG 1g.18gb", "1g.18gb"
     report = compare({}, {"name": name, "mig": mig, "sm_count": 16, "memory_gib": 16})
     assert hard_fields(report)[:3] == ["device.sm_count", "device.memory_gib", "device.mig"]
-    assert report.state is State.MISMATCH
+    assert report.state is Readiness.MISMATCH
 
 
 def test_two_slices_of_one_size_share_a_table(compare: Check) -> None:
     """The same profile is the same device, whichever slice it is."""
     slice_of = {"mig": "4g.71gb", "sm_count": 72, "memory_gib": 70}
-    assert compare(slice_of, slice_of).state is State.READY
+    assert compare(slice_of, slice_of).state is Readiness.READY
 
 
 @pytest.mark.parametrize(("there", "here"), [(79, 80), (40, 39), (140, 141)])
@@ -152,13 +155,13 @@ def test_a_driver_that_reserves_more_memory_is_no_other_device(
     compare: Check, there: int, here: int
 ) -> None:
     """Sizes within 1 GiB are one memory class."""
-    assert compare({"memory_gib": there}, {"memory_gib": here}).state is State.READY
+    assert compare({"memory_gib": there}, {"memory_gib": here}).state is Readiness.READY
 
 
 def test_templates_below_the_gate_are_a_mismatch(compare: Check) -> None:
     """With fewer than 68 SMs inductor offers no template, so rows that name one cannot be used."""
     report = compare({"sm_count": 58}, {"sm_count": 58})
-    assert (report.state, hard_fields(report)) == (State.MISMATCH, ["template gate"])
+    assert (report.state, hard_fields(report)) == (Readiness.MISMATCH, ["template gate"])
     assert "58 SMs, it wants at least 68 SMs); 2 rows name one" in report.remarks[0]
 
 
@@ -173,7 +176,7 @@ def test_library_rows_below_the_gate_are_ready(
     rows = {make_key(16): Row(Winner(Family.EXTERN, "aten::bias_addmm"), evidence)}
     small = make_runtime(sm_count=58)
     report = check(put(make_table(rows, runtime=small)), here=small)
-    assert (report.state, report.mismatches, len(report.remarks)) == (State.READY, (), 1)
+    assert (report.state, report.mismatches, len(report.remarks)) == (Readiness.READY, (), 1)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +211,7 @@ def test_the_expected_digest_is_ready(
     """The table's own digest, in either case, is accepted."""
     digest = digest_of(make_table())
     report = check(put(make_table()), expect_digest=spell(digest), here=make_runtime())
-    assert (report.state, report.digest) == (State.READY, digest)
+    assert (report.state, report.digest) == (Readiness.READY, digest)
 
 
 def test_another_digest_is_a_mismatch_with_both(
@@ -242,7 +245,7 @@ def test_a_table_that_everyone_can_write_is_remarked(
     path = put(make_table())
     path.chmod(0o666)
     report = check(path, here=make_runtime())
-    assert (report.state, len(report.remarks)) == (State.READY, 1)
+    assert (report.state, len(report.remarks)) == (Readiness.READY, 1)
     assert "can be written by every user" in report.remarks[0]
 
 
@@ -320,6 +323,6 @@ def test_a_table_of_the_whole_gpu_is_not_taken_by_its_name(
 def test_problems_set_the_state(compare: Check) -> None:
     """A report with a problem is in the state given with it; without one it stays as it is."""
     report = compare({}, {})
-    late = report.with_problems(State.PARTLY, "late")
-    assert report.with_problems(State.PARTLY) is report
-    assert late == replace(report, state=State.PARTLY, problems=("late",))
+    late = report.with_problems(Readiness.PARTLY, "late")
+    assert report.with_problems(Readiness.PARTLY) is report
+    assert late == replace(report, state=Readiness.PARTLY, problems=("late",))

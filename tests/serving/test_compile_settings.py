@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import warmup
-from warmup.buckets.dims import Axis
-from warmup.serving.compiled.arguments import Place
+from warmup.buckets.dims import DynamicDim
+from warmup.serving.compiled.arguments import TensorArgument
 
 
 class Mask(nn.Module):
@@ -101,7 +101,7 @@ def test_nothing_is_compiled_before_the_first_call() -> None:
 
 def test_containers_of_callers_are_left_alone() -> None:
     """On the way to a tensor that is replaced they are copied."""
-    place = Place(Mask(), Axis("n", ("batch", "mask", 0), 0))
+    place = TensorArgument(Mask(), DynamicDim("n", ("batch", "mask", 0), 0))
     given = {"mask": [torch.ones(4), "kept"], "more": 1}
     before = copy.deepcopy(given)
     _, kwargs = place.replace((), {"batch": given}, lambda tensor: tensor * 2)
@@ -113,7 +113,7 @@ def test_containers_of_callers_are_left_alone() -> None:
 
 def test_an_argument_may_be_positional_or_named() -> None:
     """The same tensor is found either way."""
-    place, x = Place(Mask(), Axis("n", ("x",), 0)), torch.ones(4, 4)
+    place, x = TensorArgument(Mask(), DynamicDim("n", ("x",), 0)), torch.ones(4, 4)
     assert place.find((x,), {}) is x
     assert place.find((), {"x": x}) is x
 
@@ -124,6 +124,6 @@ def test_other_containers_are_refused() -> None:
     class Own(dict[str, torch.Tensor]):
         """A container of its own."""
 
-    place = Place(Mask(), Axis("n", ("batch", "mask"), 0))
+    place = TensorArgument(Mask(), DynamicDim("n", ("batch", "mask"), 0))
     with pytest.raises(warmup.SettingsError, match="what holds the tensor is a Own"):
         place.replace((), {"batch": Own(mask=torch.ones(4))}, lambda tensor: tensor)

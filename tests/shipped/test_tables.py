@@ -18,10 +18,10 @@ import pytest
 
 from warmup.core.errors import SettingsError, TableError
 from warmup.inductor.switches import _QUIET, check_options
-from warmup.serving.check import State, check
+from warmup.serving.check import Readiness, check
 from warmup.table import Table
 from warmup.table.codec import encode
-from warmup.table.policy import Asked, choose_policy
+from warmup.table.policy import PolicyOptions, choose_policy
 from warmup.table.schema import compare_policies
 from warmup.table.store import read, write
 
@@ -56,7 +56,7 @@ def is_in_its_place(path: Path) -> Iterator[str]:
 def is_ready_where_it_was_built(path: Path) -> Iterator[str]:
     """`warmup check` finds nothing against it on a machine such as the one that built it."""
     report = check(path, here=read(path).provenance.runtime)
-    if report.state is not State.READY:
+    if report.state is not Readiness.READY:
         yield f"{report.state}: {report.problems} {report.mismatches}"
 
 
@@ -82,7 +82,7 @@ def policy_is_known(table: Table) -> Iterator[str]:
     """It is the policy that a build of this mode, launch and L2 has, under any torch."""
     policy = table.policy
     backends = policy.options.get("max_autotune_gemm_backends")
-    asked = Asked(
+    asked = PolicyOptions(
         mode=policy.mode,
         backends=str(backends),
         launch=policy.timing.launch,

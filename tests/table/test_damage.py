@@ -18,7 +18,7 @@ from warmup.core.errors import TableError, TableFormatError, TableNotFoundError,
 from warmup.core.rows import Row
 from warmup.table import SCHEMA_VERSION, Table
 from warmup.table.codec import decode, encode
-from warmup.table.decode import MAX_BYTES
+from warmup.table.decode import MAX_TABLE_BYTES
 from warmup.table.store import read
 
 PATH = "tables/h200/mlp.json"
@@ -414,6 +414,6 @@ def test_an_oversized_file_is_refused_unread(tmp_path: Path) -> None:
     """A file past the size limit is refused, a sparse one too."""
     path = tmp_path / "t.json"
     path.touch()
-    os.truncate(path, MAX_BYTES + 1)
-    with pytest.raises(TableFormatError, match=f"larger than {MAX_BYTES} bytes"):
+    os.truncate(path, MAX_TABLE_BYTES + 1)
+    with pytest.raises(TableFormatError, match=f"larger than {MAX_TABLE_BYTES} bytes"):
         read(path)

@@ -12,9 +12,10 @@ import pytest
 
 from warmup.core.errors import ContradictionWarning, MissError, UncoveredError
 from warmup.core.events import Emitter, Event, EventName
-from warmup.core.question import Question
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
+from warmup.keys.kind import Kind
+from warmup.keys.question import Question
 from warmup.table import Table
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
 
@@ -97,6 +98,17 @@ def test_a_range_in_n_is_a_dynamic_dim(make_lookup: Lookups, make_key: Callable[
     """Not only m makes a problem dynamic."""
     lookup, _ = make_lookup()
     assert lookup.find(make_key(560, n="8..64")) is MissReason.DYNAMIC_DIM
+
+
+@pytest.mark.parametrize(
+    ("m", "reason"), [("8", MissReason.NOT_IN_TABLE), ("1..8", MissReason.DYNAMIC_DIM)]
+)
+def test_a_kind_says_which_ingredients_are_ranges(
+    make_lookup: Lookups, toy_kind: Kind, m: str, reason: MissReason
+) -> None:
+    """A key is dynamic when one of its kind's `Kind.ranges` is a range."""
+    lookup, _ = make_lookup()
+    assert lookup.find(f"toy cat m={m} n=4 via=sum f32 tag=7") is reason
 
 
 def test_a_dynamic_row_answers_its_own_range(
@@ -335,6 +347,14 @@ def test_a_selection_that_tunes_is_not_uncovered(make_lookup: Lookups) -> None:
         lookup.uncovered(site)
     lookup.uncovered("conv.py:tuned_conv")
     assert [event.fields["site"] for event in events] == ["conv.py:tuned_conv"]
+
+
+def test_what_tunes_a_kind_is_not_uncovered(make_lookup: Lookups, toy_kind: Kind) -> None:
+    """Under on_miss=tune a measurement at a site of any kind in the registry becomes a row."""
+    lookup, events = make_lookup(OnMiss.TUNE)
+    for site in ("toy_pass", "other_pass"):
+        lookup.uncovered(site)
+    assert [event.fields["site"] for event in events] == ["other_pass"]
 
 
 @pytest.mark.parametrize("on_miss", [OnMiss.FALLBACK, OnMiss.STRICT])

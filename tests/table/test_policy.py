@@ -6,32 +6,32 @@ import pytest
 
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch, Method
-from warmup.table.policy import MODES, TOLERANCE, Asked, choose_method, choose_policy
+from warmup.table.policy import BUILD_MODES, TOLERANCE, PolicyOptions, choose_method, choose_policy
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", BUILD_MODES)
 def test_a_gpu_is_timed_cold_and_as_it_will_serve(mode: str) -> None:
     """The mode that serves with CUDA graphs is timed with them, the others launch one by one."""
     graphed = mode == "max-autotune"
     launch = Launch.CUDAGRAPH if graphed else Launch.EAGER
-    assert choose_method(Asked(mode=mode), "cuda") == Method(launch=launch, l2=L2.COLD)
+    assert choose_method(PolicyOptions(mode=mode), "cuda") == Method(launch=launch, l2=L2.COLD)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", BUILD_MODES)
 @pytest.mark.parametrize("launch", Launch)
 @pytest.mark.parametrize("l2", L2)
 def test_on_a_gpu_the_command_line_decides(mode: str, launch: Launch, l2: L2) -> None:
     """Each word is taken in each mode, and the limits stay as they are."""
-    asked = Asked(mode=mode, launch=str(launch), l2=str(l2))
+    asked = PolicyOptions(mode=mode, launch=str(launch), l2=str(l2))
     assert choose_method(asked, "cuda") == Method(launch=launch, l2=l2)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", BUILD_MODES)
 @pytest.mark.parametrize("launch", [None, "eager"])
 @pytest.mark.parametrize("l2", [None, "warm"])
 def test_a_cpu_is_timed_warm(mode: str, launch: str | None, l2: str | None) -> None:
     """Whether the words that name what is done anyway are given or not."""
-    asked = Asked(mode=mode, launch=launch, l2=l2)
+    asked = PolicyOptions(mode=mode, launch=launch, l2=l2)
     assert choose_method(asked, "cpu") == Method(launch=Launch.EAGER, l2=L2.WARM)
 
 
@@ -52,7 +52,7 @@ def test_a_word_that_cannot_be_had_is_refused(
 ) -> None:
     """What is wrong with it, and what to use."""
     with pytest.raises(SettingsError) as caught:
-        choose_method(Asked(launch=launch, l2=l2), device)
+        choose_method(PolicyOptions(launch=launch, l2=l2), device)
     assert words in str(caught.value)
 
 
@@ -60,12 +60,12 @@ def test_a_word_that_cannot_be_had_is_refused(
 def test_a_top_k_out_of_bounds_is_refused(top_k: int) -> None:
     """It says which numbers can be given."""
     with pytest.raises(SettingsError, match="give a number from 0 to 64"):
-        choose_method(Asked(fused_top_k=top_k), "cuda")
+        choose_method(PolicyOptions(fused_top_k=top_k), "cuda")
 
 
 def test_a_policy_has_the_method_and_the_limits() -> None:
     """The words of the command line reach the policy that a table keeps."""
-    asked = Asked(launch="cudagraph", l2="warm", fused_top_k=2)
+    asked = PolicyOptions(launch="cudagraph", l2="warm", fused_top_k=2)
     policy = choose_policy(asked, "cuda", {"x": 1})
     assert policy.timing == Method(launch=Launch.CUDAGRAPH, l2=L2.WARM, fused_top_k=2)
     assert (policy.tolerance, policy.options["x"]) == (dict(TOLERANCE), 1)
@@ -73,14 +73,14 @@ def test_a_policy_has_the_method_and_the_limits() -> None:
 
 def test_one_tolerance_is_for_all_dtypes() -> None:
     """Given on the command line it replaces each of the defaults."""
-    policy = choose_policy(Asked(tolerance=0.5), "cpu", {})
+    policy = choose_policy(PolicyOptions(tolerance=0.5), "cpu", {})
     assert policy.tolerance == dict.fromkeys(TOLERANCE, 0.5)
 
 
 def test_an_unknown_mode_is_refused() -> None:
     """The known ones are listed."""
     with pytest.raises(SettingsError, match="use one of max-autotune-gemm, max-autotune"):
-        choose_policy(Asked(mode="fast"), "cuda", {})
+        choose_policy(PolicyOptions(mode="fast"), "cuda", {})
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_unknown_mode_is_refused() -> None:
 )
 def test_backends_have_one_spelling(text: str | None, chosen: str) -> None:
     """In whichever order and case they were given: two tables of one policy are equal."""
-    policy = choose_policy(Asked(backends=text), "cuda", {})
+    policy = choose_policy(PolicyOptions(backends=text), "cuda", {})
     assert policy.options["max_autotune_gemm_backends"] == chosen
 
 
@@ -96,4 +96,4 @@ def test_backends_have_one_spelling(text: str | None, chosen: str) -> None:
 def test_backends_that_cannot_be_used_are_refused(text: str) -> None:
     """One that is not for the device, one given twice, and none."""
     with pytest.raises(SettingsError, match="cannot be used on cuda"):
-        choose_policy(Asked(backends=text), "cuda", {})
+        choose_policy(PolicyOptions(backends=text), "cuda", {})

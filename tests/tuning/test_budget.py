@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
 from warmup.buckets.bucket import Bucket
 from warmup.core.errors import SettingsError
 from warmup.core.method import Search
-from warmup.core.rows import Row, Tuned
+from warmup.core.rows import Row
 from warmup.table import Table
-from warmup.tuning.budget import choose, widen
-from warmup.tuning.extent import Extent, parse_extent
-from warmup.tuning.report import BucketResult
+from warmup.tuning.budget import SearchBudget, choose, parse_budget, widen
+from warmup.tuning.progress import Progress
+from warmup.tuning.report import SILENT, BucketResult
 
 MakeKey = Callable[..., str]
 MakeRow = Callable[..., Row]
@@ -24,19 +25,21 @@ PAD = "pad mm m=1 n=5 k=5 f16 a=row b=col free=ab"
 
 
 @pytest.mark.parametrize(
-    ("search", "budget", "extent"),
+    ("search", "budget", "budgeted"),
     [
-        ("default", None, Extent(Search.DEFAULT)),
-        ("wide", None, Extent(Search.WIDE)),
-        ("wide", "20m", Extent(Search.WIDE, 1200.0)),
-        ("exhaustive", "1.5h", Extent(Search.EXHAUSTIVE, 5400.0)),
-        ("wide", "90", Extent(Search.WIDE, 90.0)),
-        ("wide", 12.5, Extent(Search.WIDE, 12.5)),
+        ("default", None, SearchBudget(Search.DEFAULT)),
+        ("wide", None, SearchBudget(Search.WIDE)),
+        ("wide", "20m", SearchBudget(Search.WIDE, 1200.0)),
+        ("exhaustive", "1.5h", SearchBudget(Search.EXHAUSTIVE, 5400.0)),
+        ("wide", "90", SearchBudget(Search.WIDE, 90.0)),
+        ("wide", 12.5, SearchBudget(Search.WIDE, 12.5)),
     ],
 )
-def test_an_extent_is_spelled(search: str, budget: str | float | None, extent: Extent) -> None:
+def test_a_search_budget_is_parsed(
+    search: str, budget: str | float | None, budgeted: SearchBudget
+) -> None:
     """Seconds, minutes or hours; without a budget the search is for every problem."""
-    assert parse_extent(search, budget) == extent
+    assert parse_budget(search, budget) == budgeted
 
 
 @pytest.mark.parametrize(
@@ -51,10 +54,10 @@ def test_an_extent_is_spelled(search: str, budget: str | float | None, extent: E
         ("wide", float("inf"), "inf is no time"),
     ],
 )
-def test_what_is_no_extent_is_refused(search: str, budget: str | float | None, words: str) -> None:
+def test_other_forms_are_refused(search: str, budget: str | float | None, words: str) -> None:
     """It says what is wrong and what to write."""
     with pytest.raises(SettingsError) as caught:
-        parse_extent(search, budget)
+        parse_budget(search, budget)
     assert words in str(caught.value)
 
 
@@ -100,32 +103,31 @@ def test_no_more_is_chosen_than_there_is_time_for(make_key: MakeKey, make_row: M
 
 
 @dataclass
-class _Build:
-    """As much of a build as spends a budget: notes what it is asked to do."""
+class _Runner:
+    """A progress over *rows*, and the buckets that are run again: name, chosen keys and search."""
 
-    table: Table
-    tuned: list[Tuned] = field(default_factory=list)
-    search: Search = Search.DEFAULT
-    chosen: frozenset[str] | None = None
-    until: float = 0.0
+    progress: Progress
     ran: list[tuple[str, frozenset[str] | None, Search]] = field(default_factory=list)
 
-    def reopen(self, keys: frozenset[str]) -> None:
-        assert keys == self.chosen
-
-    def run_bucket(
-        self, bucket: Bucket, _index: int, _total: int, *, weights_padded: bool
-    ) -> BucketResult:
-        keys = tuple(sorted(self.chosen or ()))
-        result = BucketResult(
-            bucket=bucket,
-            keys=keys,
-            tuned=len(keys),
-            error=0.0,
-            seconds=2.0,
-            weights_padded=weights_padded,
+    @classmethod
+    def over(cls, table: Table) -> _Runner:
+        return cls(
+            Progress(
+                path=Path("unwritten.json"),
+                table=table,
+                replaces=False,
+                observer=SILENT,
+                can_search=True,
+                given_up={},
+            )
         )
-        self.ran.append((result.name, self.chosen, self.search))
+
+    def __call__(self, before: BucketResult, _number: int, _total: int) -> BucketResult:
+        revisit = self.progress.revisit
+        keys = tuple(sorted(revisit.chosen or ()))
+        assert all(map(self.progress.asks_again, keys))
+        result = replace(before, keys=keys, tuned=len(keys), seconds=2.0)
+        self.ran.append((result.name, revisit.chosen, revisit.search))
         return result
 
 
@@ -135,14 +137,16 @@ def test_the_bucket_with_the_best_problem_is_compiled_first(
     """Each with its own chosen keys; what it took is added to what it had taken."""
     small, large = make_key(1), make_key(2)
     rows = {small: make_row(time_us=10.0), large: make_row(time_us=100.0)}
-    build = _Build(make_table(rows))
+    runner = _Runner.over(make_table(rows))
     results = (_result("1", small), _result("2", large))
-    found = widen(build, results, Search.WIDE, time.monotonic(), 3600.0)  # type: ignore[arg-type]
-    assert [(name, chosen) for name, chosen, _ in build.ran] == [
+    found = widen(
+        runner.progress, runner, results, SearchBudget(Search.WIDE, 3600.0), time.monotonic()
+    )
+    assert [(name, chosen) for name, chosen, _ in runner.ran] == [
         ("m=2", frozenset({large})),
         ("m=1", frozenset({small})),
     ]
-    assert {search for _, _, search in build.ran} == {Search.WIDE}
+    assert {search for _, _, search in runner.ran} == {Search.WIDE}
     assert [(result.tuned, result.seconds) for result in found] == [(2, 3.0), (2, 3.0)]
 
 
@@ -151,10 +155,14 @@ def test_a_bucket_is_compiled_again_as_it_was(
 ) -> None:
     """With its weights as they are and padded it has two results, each with keys of its own."""
     as_is, padded = make_key(1), make_key(1, n=1288)
-    build = _Build(make_table({as_is: make_row(time_us=10.0), padded: make_row(time_us=20.0)}))
+    runner = _Runner.over(
+        make_table({as_is: make_row(time_us=10.0), padded: make_row(time_us=20.0)})
+    )
     results = (_result("1", as_is), replace(_result("1", padded), weights_padded=True))
-    found = widen(build, results, Search.WIDE, time.monotonic(), 3600.0)  # type: ignore[arg-type]
-    assert [(name, chosen) for name, chosen, _ in build.ran] == [
+    found = widen(
+        runner.progress, runner, results, SearchBudget(Search.WIDE, 3600.0), time.monotonic()
+    )
+    assert [(name, chosen) for name, chosen, _ in runner.ran] == [
         ("m=1, weights padded", frozenset({padded})),
         ("m=1", frozenset({as_is})),
     ]
@@ -168,8 +176,8 @@ def test_a_budget_that_is_used_up_searches_nothing(
     make_key: MakeKey, make_row: MakeRow, make_table: MakeTable
 ) -> None:
     """The rows of the default search stand, and so do the results."""
-    build = _Build(make_table({make_key(1): make_row()}))
+    runner = _Runner.over(make_table({make_key(1): make_row()}))
     results = (_result("1", make_key(1)),)
-    started = time.monotonic() - 10
-    assert widen(build, results, Search.WIDE, started, 5.0) == results  # type: ignore[arg-type]
-    assert build.ran == []
+    started, budget = time.monotonic() - 10, SearchBudget(Search.WIDE, 5.0)
+    assert widen(runner.progress, runner, results, budget, started) == results
+    assert runner.ran == []

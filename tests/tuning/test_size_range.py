@@ -11,11 +11,12 @@ import pytest
 pytest.importorskip("torch")
 
 from warmup.core.method import Method
-from warmup.core.question import Elsewhere, Question
 from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Candidate, Outcome
-from warmup.measuring.range_regret import Place
+from warmup.keys.gemm_text import parse_problem
+from warmup.keys.question import Elsewhere, Question
+from warmup.measuring.range_regret import SizeOutcomes
 from warmup.measuring.trial_process import TrialNotRunError
 from warmup.tuning.size_range import look_elsewhere
 
@@ -24,7 +25,7 @@ LARGE = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 128),), "0123")
 SMALL = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 32),), "0123")
 OWN = {LIBRARY: 22.0, LARGE: 20.0, SMALL: 20.9}
 Times = Mapping[Winner, float | Rejection]
-Looked = tuple[Winner, tuple[Place, ...], list[tuple[int, list[Winner]]]]
+Looked = tuple[Winner, tuple[SizeOutcomes, ...], list[tuple[int, list[Winner]]]]
 
 
 def outcomes_of(times: Times) -> list[Outcome]:
@@ -48,7 +49,11 @@ def look(make_key: Callable[..., str]) -> Callable[..., Looked]:
         low: Times | None, middle: Times | None, *, alone: float | Rejection | None = 20.9
     ) -> Looked:
         base = Question(
-            make_key("257..560"), "mm", "cpu", tuple(map(Candidate, OWN)), library=LIBRARY, size=560
+            parse_problem(make_key("257..560")),
+            "cpu",
+            tuple(map(Candidate, OWN)),
+            library=LIBRARY,
+            size=560,
         )
         asked: list[tuple[int, list[Winner]]] = []
         stated = {257: low, 408: middle}
@@ -125,5 +130,5 @@ def test_a_size_that_cannot_be_run_is_told(
     with caplog.at_level(logging.WARNING, logger="warmup"):
         winner, places, _ = look(None, GOOD)
     assert winner == LARGE
-    assert places[0] == Place(257, ())
+    assert places[0] == SizeOutcomes(257, ())
     assert "not timed at 257" in caplog.text

@@ -1,16 +1,19 @@
-"""Why something dropped out of a benchmark, in one line."""
+"""`reason_of`: why a benchmark dropped something, in one line; `Say` is who prints such lines."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from warmup.core.errors import warmup_error_in
 
-_LONGEST: Final = 300
+Say = Callable[[str], None]
+
+_REASON_LENGTH: Final = 300
 
 
 def reason_of(error: BaseException) -> str:
     """Return *error* in one line, without what torch.compile wrapped around it."""
     own = warmup_error_in(error)
     text = str(own) if own is not None else f"{type(error).__name__}: {error}"
-    return " ".join(text.strip().partition("\n")[0].split())[:_LONGEST]
+    return " ".join(text.strip().partition("\n")[0].split())[:_REASON_LENGTH]

@@ -13,10 +13,12 @@ from warmup.core.errors import SettingsError
 
 MAX_BUCKETS = 4096
 MAX_SIZE = 2**31 - 1
-_MAX_DIGITS = 10
+_MAX_SIZE_DIGITS = 10
 _SHOWN_SIZES = 5
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_INPUT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=\[(?P<dims>[^\]]*)\](?::(?P<dtype>\w+))?")
+_DIM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_INPUT_SPEC = re.compile(
+    r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=\[(?P<dims>[^\]]*)\](?::(?P<dtype>\w+))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ def _product(seqlens: str | None, dims: str | None) -> tuple[Bucket, ...]:
     bound: dict[str, tuple[int, ...]] = {}
     for part in dims.split(";") if dims else []:
         name, equals, sizes = part.partition("=")
-        if not equals or _NAME.fullmatch(name.strip()) is None:
+        if not equals or _DIM_NAME.fullmatch(name.strip()) is None:
             raise SettingsError(
                 f"--dims: {part.strip()!r} does not bind a dim",
                 'write --dims "batch=1,8;seqlen=560,1024"',
@@ -204,10 +206,12 @@ def parse_inputs(texts: Sequence[str]) -> tuple[InputSpec, ...]:
     """
     specs: list[InputSpec] = []
     for text in texts:
-        match = _INPUT.fullmatch(text.strip())
+        match = _INPUT_SPEC.fullmatch(text.strip())
         dims = [dim.strip() for dim in match["dims"].split(",")] if match else []
         if match is None or not all(
-            _NAME.fullmatch(dim) or _size(dim) is not None for dim in dims if dim or len(dims) > 1
+            _DIM_NAME.fullmatch(dim) or _size(dim) is not None
+            for dim in dims
+            if dim or len(dims) > 1
         ):
             raise SettingsError(
                 f"--input: {text!r} is not NAME=[DIM,...]:DTYPE",
@@ -224,6 +228,6 @@ def parse_inputs(texts: Sequence[str]) -> tuple[InputSpec, ...]:
 
 def _size(word: str) -> int | None:
     """Return the size that *word* spells, None when it spells none from 1 to 2**31 - 1."""
-    if not (word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS):
+    if not (word.isascii() and word.isdigit() and len(word) <= _MAX_SIZE_DIGITS):
         return None
     return int(word) if 0 < int(word) <= MAX_SIZE else None

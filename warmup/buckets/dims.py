@@ -12,7 +12,7 @@ from warmup.buckets.bucket import MAX_BUCKETS, Bucket, parse_sizes
 from warmup.core.errors import SettingsError
 
 Names = Mapping[int, str] | Sequence[str | int | None]
-Sizes = str | Sequence[int]
+SizeList = str | Sequence[int]
 
 
 class ShapePolicy(StrEnum):
@@ -24,7 +24,7 @@ class ShapePolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class DynamicDim:
     """One dynamic dim of one input.
 
     ``path`` leads to the tensor: the name of an argument of forward, then keys of mappings and
@@ -50,7 +50,7 @@ class Interval:
         return str(self.high) if self.low == self.high else f"{self.low}..{self.high}"
 
 
-def parse_axes(dims: Mapping[str, Names]) -> tuple[Axis, ...]:
+def parse_axes(dims: Mapping[str, Names]) -> tuple[DynamicDim, ...]:
     """Return the axes in ``{"hidden_states": {1: "seqlen"}, "batch.mask": ("batch", "seqlen")}``.
 
     Keys are paths, their parts joined by dots. Values name dims by position; in a sequence numbers
@@ -59,7 +59,7 @@ def parse_axes(dims: Mapping[str, Names]) -> tuple[Axis, ...]:
     Raises:
         SettingsError: there is no axis, or a name or a position is none.
     """
-    axes: list[Axis] = []
+    axes: list[DynamicDim] = []
     for path, names in dims.items():
         named = names if isinstance(names, Mapping) else dict(enumerate(names))
         parts = tuple(int(part) if part.isdecimal() else part for part in path.split("."))
@@ -73,18 +73,18 @@ def parse_axes(dims: Mapping[str, Names]) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def _axis(path: str, parts: tuple[str | int, ...], dim: object, name: object) -> Axis:
+def _axis(path: str, parts: tuple[str | int, ...], dim: object, name: object) -> DynamicDim:
     if not isinstance(dim, int) or isinstance(dim, bool) or dim < 0:
         raise SettingsError(f"dims {path!r}: {dim!r} is no dim", "count dims from 0")
     if not isinstance(name, str) or not name.isidentifier() or not isinstance(parts[0], str):
         raise SettingsError(
             f"dims {path!r}: {name!r} cannot be its name", 'write {"hidden_states": {1: "seqlen"}}'
         )
-    return Axis(name, parts, dim)
+    return DynamicDim(name, parts, dim)
 
 
 def parse_ladders(
-    axes: Sequence[Axis], buckets: Sizes | Mapping[str, Sizes]
+    axes: Sequence[DynamicDim], buckets: SizeList | Mapping[str, SizeList]
 ) -> dict[str, tuple[int, ...]]:
     """Return the bucket sizes of each dim that *axes* name, ascending.
 
@@ -115,7 +115,7 @@ def parse_ladders(
     return ladders
 
 
-def _ladder(name: str, sizes: Sizes) -> tuple[int, ...]:
+def _ladder(name: str, sizes: SizeList) -> tuple[int, ...]:
     text = sizes if isinstance(sizes, str) else ",".join(map(str, sizes))
     return _ascending(name, parse_sizes(text, f"buckets {name}"))
 

@@ -14,8 +14,8 @@ from warmup.core.errors import SettingsError
 MAX_LINES: Final = 10_000_000
 MAX_LINE_BYTES: Final = 256
 MAX_SIZES: Final = 100_000
-MAX_COUNT: Final = 10**12
-_MAX_DIGITS = 13
+MAX_REQUESTS: Final = 10**12
+_MAX_COUNT_DIGITS = 13
 _SHOWN_LETTERS = 40
 _MAX_COLUMNS = 2
 _HEADERS = {"size", "size,count", '"size"', '"size","count"'}
@@ -52,10 +52,10 @@ def check_histogram(counts: Mapping[int, int]) -> dict[int, int]:
         SettingsError: one is no size or no count, they are too many, or none is left.
     """
     for size, count in counts.items():
-        if not _is_within(size, 1, MAX_SIZE) or not _is_within(count, 0, MAX_COUNT):
+        if not _is_within(size, 1, MAX_SIZE) or not _is_within(count, 0, MAX_REQUESTS):
             raise SettingsError(
                 f"the histogram's {_quoted(size)}: {_quoted(count)} is no size with its count",
-                f"sizes are 1 to {MAX_SIZE}, counts 0 to {MAX_COUNT}",
+                f"sizes are 1 to {MAX_SIZE}, counts 0 to {MAX_REQUESTS}",
             )
     found = {size: count for size, count in counts.items() if count}
     if not found:
@@ -115,7 +115,7 @@ def _columns(text: str) -> tuple[int, int]:
 def _number(cell: str) -> object:
     if cell.startswith('"') and cell.endswith('"'):
         cell = cell[1:-1]
-    if cell.isascii() and cell.removeprefix("-").isdigit() and len(cell) <= _MAX_DIGITS:
+    if cell.isascii() and cell.removeprefix("-").isdigit() and len(cell) <= _MAX_COUNT_DIGITS:
         return int(cell)
     return cell
 
@@ -140,8 +140,8 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def _checked(size: object, count: object = 1) -> tuple[int, int]:
     if not _is_within(size, 1, MAX_SIZE):
         raise ValueError(f"the size {_quoted(size)} is not an integer from 1 to {MAX_SIZE}")
-    if not _is_within(count, 0, MAX_COUNT):
-        raise ValueError(f"the count {_quoted(count)} is not an integer from 0 to {MAX_COUNT}")
+    if not _is_within(count, 0, MAX_REQUESTS):
+        raise ValueError(f"the count {_quoted(count)} is not an integer from 0 to {MAX_REQUESTS}")
     return size, count
 
 

@@ -16,7 +16,7 @@ from warmup.core.errors import printable
 from warmup.core.method import L2, Launch
 
 if TYPE_CHECKING:
-    from warmup.bench.layers.report import Cell, LayersReport
+    from warmup.bench.layers.report import LayerCell, LayersReport
 
 _WIDTH: Final = 80
 _WHOLE: Final = 100  # from here on without decimals
@@ -52,11 +52,11 @@ def layers(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Time norms, softmax, cross-entropy and SwiGLU: eager, compiled, and kernel libraries."""
-    from warmup.bench.layers.files import STEM, document, draw_charts
+    from warmup.bench.layers.files import LAYERS_STEM, document, draw_charts
     from warmup.bench.layers.run import bench_layers
     from warmup.cli.bench_results import BenchResults, say
 
-    results = BenchResults(out, STEM, document, draw_charts)
+    results = BenchResults(out, LAYERS_STEM, document, draw_charts)
     with interruptible(results.interrupted):
         report = bench_layers(
             layers=layers,
@@ -114,7 +114,7 @@ def _table(report: LayersReport, layer: str) -> list[str]:
     return [*lines, *(line for reason in reasons for line in _fold(reason))]
 
 
-def _numbers(report: LayersReport, cell: Cell) -> str:
+def _numbers(report: LayersReport, cell: LayerCell) -> str:
     if cell.samples is None or cell.gbps is None:
         return f"{'failed, see below':>16}"
     median, (low, high) = cell.samples.median, cell.samples.interval

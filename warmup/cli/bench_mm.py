@@ -10,7 +10,15 @@ from typing import Annotated
 
 import typer
 
-from warmup.bench.matmul.report import COLUMNS, TABLE, TORCH, MmReport, Timed, Verdict, shown_us
+from warmup.bench.matmul.report import (
+    COLUMNS,
+    TABLE_COLUMN,
+    TORCH_COLUMN,
+    MatmulVerdict,
+    MmReport,
+    Timed,
+    shown_us,
+)
 from warmup.cli.arguments import DEVICE, JSON, L2_CACHE, LAUNCH
 from warmup.cli.signals import interruptible
 from warmup.core.errors import printable
@@ -41,11 +49,11 @@ def mm(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Compare torch, Triton, inductor and a table on plain matrix products."""
-    from warmup.bench.matmul.files import STEM, document, draw_charts
+    from warmup.bench.matmul.files import MATMUL_STEM, document, draw_charts
     from warmup.bench.matmul.run import bench_mm
     from warmup.cli.bench_results import BenchResults, say
 
-    results = BenchResults(out, STEM, document, draw_charts)
+    results = BenchResults(out, MATMUL_STEM, document, draw_charts)
     with interruptible(results.interrupted):
         report = bench_mm(
             shapes=shapes,
@@ -130,14 +138,14 @@ def _standings(report: MmReport) -> Iterator[str]:
 def _summary(report: MmReport) -> Iterator[str]:
     comparisons = report.comparisons
     if comparisons:
-        counts = {v: sum(c.verdict is v for c in comparisons.values()) for v in Verdict}
+        counts = {v: sum(c.verdict is v for c in comparisons.values()) for v in MatmulVerdict}
         yield (
             f"table: no slower than the best other column, beyond noise, at "
-            f"{len(comparisons) - counts[Verdict.SLOWER]} of {len(comparisons)}"
+            f"{len(comparisons) - counts[MatmulVerdict.SLOWER]} of {len(comparisons)}"
         )
         yield f"table: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"
     if report.speedup is not None:
-        both = sum(TORCH in one.timed and TABLE in one.timed for one in report.shapes)
+        both = sum(TORCH_COLUMN in one.timed and TABLE_COLUMN in one.timed for one in report.shapes)
         yield f"table over torch: {report.speedup:.2f}x, geometric mean of {both} shapes"
         hits = sum(one.hits or 0 for one in report.shapes)
         yield f"table {(report.table or '')[:16]}: {hits} hits, 0 misses while compiling"

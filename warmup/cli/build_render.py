@@ -19,9 +19,7 @@ from warmup.core.errors import SettingsError, printable
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Flag, Rejection, Row, Tuned
 from warmup.core.search import searched_to_json
-from warmup.keys.launch import LAUNCH
-from warmup.keys.registry import ingredients_of, kind_of
-from warmup.keys.weight import WEIGHT
+from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.range_regret import over_bound
 from warmup.measuring.selection import rejections
 from warmup.tuning.report import BuildReport
@@ -40,19 +38,20 @@ def print_build(report: BuildReport) -> None:
     shown: set[tuple[Bucket, str]] = set()
     for result in report.buckets:
         for key in result.keys:
-            named, row = ingredients_of(key), report.table.rows[key]
-            if kind_of(key) in (LAUNCH, WEIGHT) or (result.bucket, key) in shown:
+            kind = kind_of(key)
+            if kind.summary is not None or (result.bucket, key) in shown:
                 continue
             shown.add((result.bucket, key))
-            shape = f"{named['op']} {named['n']}x{named['k']}"
-            question = named.get("epilogue", named.get("kind"))
-            grid.add_row(result.name, shape, question, *row_cells(row))
+            question = kind.ingredients(key).get(kind.question or "", kind.name)
+            grid.add_row(result.name, kind.brief(key), question, *row_cells(report.table.rows[key]))
     console = make_console()
     console.print(grid)
-    launches = {key for result in report.buckets for key in result.keys if kind_of(key) is LAUNCH}
-    if launches:
-        gain = _mean_gain([report.table.rows[key] for key in launches])
-        console.print(f"{len(launches)} launch configs{gain}", soft_wrap=True)
+    asked = {key for result in report.buckets for key in result.keys}
+    for kind in KINDS.values():
+        own = [report.table.rows[key] for key in asked if kind_of(key) is kind]
+        if own and kind.summary is not None:
+            gain = _mean_gain(own, kind.library_default)
+            console.print(f"{len(own)} {kind.summary}{gain}", soft_wrap=True)
     if report.uncovered:
         sites = ", ".join(f"{site} {count}" for site, count in sorted(report.uncovered.items()))
         console.print(f"measured at serving although all rows are there: {sites}", soft_wrap=True)
@@ -226,14 +225,14 @@ def writing_timings(path: Path | None) -> Iterator[Callable[[Tuned], None]]:
         yield note
 
 
-def _mean_gain(rows: list[Row]) -> str:
-    """Return how much faster the winners of *rows* are than inductor's first config, on average."""
+def _mean_gain(rows: list[Row], library_default: str) -> str:
+    """Return how much faster the winners of *rows* are than the *library_default*, on average."""
     ratios = [
         row.evidence.library_us / row.evidence.time_us for row in rows if row.evidence.library_us
     ]
     if not ratios:
         return ""
-    return f", {statistics.geometric_mean(ratios):.2f}x over the config inductor lists first"
+    return f", {statistics.geometric_mean(ratios):.2f}x over {library_default}"
 
 
 def _timings(tuned: Tuned) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from warmup.core.errors import SettingsError, printable
 from warmup.core.files import replace_text
 from warmup.core.runtime import Runtime
 from warmup.models.padding.prepare import Prepared
-from warmup.serving.check import CheckReport, PrimedBucket, State
+from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.unpack_bundle import Unpacked
 
 
@@ -117,7 +117,7 @@ def check(
                     bundle=bundle,
                     observer=run,
                 )
-    if ready_file is not None and run.report.state is State.READY:
+    if ready_file is not None and run.report.state is Readiness.READY:
         _write(ready_file, f"{run.report.digest}\n")
     run.finish()
     raise typer.Exit(run.report.state.exit_code)
@@ -127,7 +127,7 @@ class _Run:
     """What one command knows so far; a `warmup.serving.prime.Observer`."""
 
     def __init__(self, path: Path, *, as_json: bool) -> None:
-        self.report = CheckReport(state=State.PARTLY, path=path)
+        self.report = CheckReport(state=Readiness.PARTLY, path=path)
         self._as_json = as_json
         self._out = sys.stdout
         self._at = "before the first bucket"
@@ -189,10 +189,10 @@ class _Run:
         with self._ending:
             late = f"timeout: {seconds:g} s passed {self._at}"
             report = replace(self.report, buckets=tuple(self._done))
-            self.report = report.with_problems(State.PARTLY, late)
+            self.report = report.with_problems(Readiness.PARTLY, late)
             self.finish()
             sys.stderr.flush()
-            os._exit(State.PARTLY.exit_code)
+            os._exit(Readiness.PARTLY.exit_code)
 
     def finish(self) -> None:
         """Print the outcome: problems and remarks on stderr, the rest on stdout."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from warmup.bench.charts.chart import Chart, Series
-from warmup.bench.compare.comparison import Cell, Comparison, Result
+from warmup.bench.compare.comparison import BucketTime, Comparison, Result
 from warmup.bench.compare.verdict import rates
 
 _LOG_FROM = 20.0  # the ratio of the longest to the shortest time from which a linear axis hides one
@@ -84,7 +84,7 @@ def _latency(result: Result) -> Series:
 
 
 def _rate_series(
-    report: Comparison, rate: Callable[[int, Cell], float | None]
+    report: Comparison, rate: Callable[[int, BucketTime], float | None]
 ) -> tuple[Series, ...]:
     return tuple(
         Series(

@@ -11,16 +11,16 @@ from html import escape
 from typing import Final
 
 from warmup.cli.explain_render import range_of, title_of
-from warmup.diagnostics.recompiles.causes import Kind
+from warmup.diagnostics.recompiles.causes import CauseKind
 from warmup.diagnostics.recompiles.explain import Explanation, Section
 from warmup.diagnostics.recompiles.ranges import Span
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _BAR = 800, 130, 40, 26, 16
 _COLOURS: Final = {  # Okabe and Ito's, by what ends the range above
-    Kind.LIMIT: "#0072B2",
-    Kind.HEURISTIC: "#E69F00",
-    Kind.MODEL: "#009E73",
-    Kind.UNKNOWN: "#999999",
+    CauseKind.LIMIT: "#0072B2",
+    CauseKind.HEURISTIC: "#E69F00",
+    CauseKind.MODEL: "#009E73",
+    CauseKind.UNKNOWN: "#999999",
     None: "#56B4E9",
 }
 
@@ -90,10 +90,10 @@ def _scale(section: Section, top: int) -> Iterator[str]:
 
 def _legend(top: int) -> Iterator[str]:
     names = {
-        Kind.LIMIT: "ends at a hard limit",
-        Kind.HEURISTIC: "at a heuristic",
-        Kind.MODEL: "by the model's code",
-        Kind.UNKNOWN: "unknown",
+        CauseKind.LIMIT: "ends at a hard limit",
+        CauseKind.HEURISTIC: "at a heuristic",
+        CauseKind.MODEL: "by the model's code",
+        CauseKind.UNKNOWN: "unknown",
         None: "no end",
     }
     for number, (kind, name) in enumerate(names.items()):

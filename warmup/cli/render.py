@@ -12,9 +12,6 @@ from rich.table import Table as Grid
 
 from warmup.core.errors import printable
 from warmup.core.rows import Row
-from warmup.keys.gemm import GEMM
-from warmup.keys.kind import Kind
-from warmup.keys.launch import LAUNCH
 from warmup.keys.nearest import natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
 from warmup.table import Table
@@ -22,7 +19,6 @@ from warmup.table.codec import digest_of, encode
 from warmup.table.merge import Difference
 
 _WIDE = 10_000
-_QUESTIONS = {"gemm": ("epilogue",), "pad": (), "launch": (), "weight": ("via",)}
 
 
 def print_table(table: Table, op: str | None, bucket: str | None) -> None:
@@ -41,11 +37,11 @@ def print_table(table: Table, op: str | None, bucket: str | None) -> None:
         own = [key for key in keys if kind_of(key) is kind]
         if not own:
             continue
-        grid = make_grid(
-            kind.name, *_QUESTIONS[kind.name], "winner", "us", "library us", "speed-up"
-        )
+        question = [kind.question] if kind.question else []
+        grid = make_grid(kind.name, *question, "winner", "us", "library us", "speed-up")
         for key in own:
-            grid.add_row(*_spelled(kind, key), *row_cells(table.rows[key]))
+            asked = [kind.ingredients(key).get(name, "") for name in question]
+            grid.add_row(kind.label(key), *asked, *row_cells(table.rows[key]))
         console.print(grid)
     flags = Counter(flag for key in keys for flag in table.rows[key].evidence.flags)
     said = "".join(f", {count} {flag}" for flag, count in sorted(flags.items()))
@@ -123,14 +119,6 @@ def make_console() -> Console:
     """Return a console on stdout, as wide as the terminal, in a file wide enough for every line."""
     width = None if sys.stdout.isatty() else _WIDE
     return Console(markup=False, highlight=False, width=width)
-
-
-def _spelled(kind: Kind, key: str) -> tuple[str, ...]:
-    """Return the cells that spell *key*: what the row's kind says already is left out."""
-    problem, _, epilogue = key.partition(" | epilogue=")
-    if kind is LAUNCH:
-        return (problem.removeprefix("launch ").partition(" args=")[0],)
-    return (problem, epilogue) if kind is GEMM else (problem.removeprefix("pad "),)
 
 
 def row_cells(row: Row) -> tuple[str, str, str, str]:

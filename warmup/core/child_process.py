@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-_CHUNK: Final = 1 << 16
-_TAIL: Final = 8192
-_LONGEST: Final = 300
+_READ_BYTES: Final = 1 << 16
+_TAIL_BYTES: Final = 8192
+_LOG_LINE_LENGTH: Final = 300
 _WATCH_S: Final = 1.0
 
 Message = dict[str, Any]
@@ -117,7 +117,7 @@ class Child:
             left = deadline - time.monotonic()
             if left <= 0 or not self._selector.select(left):
                 raise SilentError(f"said nothing for {limit_s:g} s{self._last_words()}")
-            found = os.read(self._answers.fileno(), _CHUNK)
+            found = os.read(self._answers.fileno(), _READ_BYTES)
             if not found:
                 raise LostError(self._how_it_ended())
             self._buffer += found
@@ -148,11 +148,11 @@ class Child:
     def _last_words(self) -> str:
         """Return the last line it printed, to be put after a reason."""
         size = os.fstat(self._log).st_size
-        start = max(0, size - _TAIL)
+        start = max(0, size - _TAIL_BYTES)
         # Its offset in the log is the child's too, which may still write.
         text = os.pread(self._log, size - start, start).decode(errors="replace")
         said = [line.strip() for line in text.splitlines() if line.strip()]
-        return f" ({said[-1][:_LONGEST]})" if said else ""
+        return f" ({said[-1][:_LOG_LINE_LENGTH]})" if said else ""
 
 
 def end_with_parent() -> None:

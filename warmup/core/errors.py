@@ -2,7 +2,7 @@
 
     WarmupError
     |- SettingsError(ValueError)            a flag, variable or argument that cannot be used
-    |- ProblemError(ValueError)             a GEMM problem that cannot be described or parsed
+    |- ProblemError(ValueError)             a problem that cannot be described, or a malformed key
     |- ModelError                           the user's model or its inputs cannot be loaded or run
     |- TableError
     |  |- TableNotFoundError(FileNotFoundError)
@@ -49,7 +49,7 @@ class SettingsError(WarmupError, ValueError):
 
 
 class ProblemError(WarmupError, ValueError):
-    """A GEMM problem cannot be described or its key cannot be parsed."""
+    """A problem cannot be described, or its key is malformed."""
 
 
 class ModelError(WarmupError):

@@ -8,6 +8,9 @@ from typing import Final
 
 TOP_K: Final = 4
 MAX_TOP_K: Final = 64
+SEED: Final = 0  # of operands, inputs and models
+
+OptionValue = bool | int | float | str | None  # of an inductor option
 
 
 class Launch(StrEnum):

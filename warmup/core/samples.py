@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _QUARTERS: Final = 4
-_TAIL: Final = 0.025  # of a two-sided interval of 95 %
+_TAIL_SHARE: Final = 0.025  # of a two-sided interval of 95 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def interval_of(values: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % confidence interval of the median of *values*, of which there is one."""
     ordered, count = sorted(values), len(values)
     outside, below = 0.0, 0
-    while (outside := outside + math.comb(count, below) / 2**count) <= _TAIL:
+    while (outside := outside + math.comb(count, below) / 2**count) <= _TAIL_SHARE:
         below += 1
     low = max(below - 1, 0)
     return ordered[low], ordered[count - 1 - low]

@@ -12,7 +12,7 @@ from warmup.core.method import Search
 _Name = TypeVar("_Name", bound=StrEnum)
 
 
-class Source(StrEnum):
+class CandidateSource(StrEnum):
     """Where a candidate beyond inductor's list comes from."""
 
     TMA = "tma"
@@ -33,7 +33,7 @@ class Searched:
 
     search: Search
     listed: int
-    added: tuple[tuple[Source, int], ...] = ()
+    added: tuple[tuple[CandidateSource, int], ...] = ()
     pruned: tuple[tuple[Resource, int], ...] = ()
     spilling: int = 0
 

@@ -6,7 +6,7 @@ A trial is plain numbers and words, so that it can be handed to another process 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from warmup.core.method import L2, Launch, Method
 from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.samples import Samples
 
+TimedCall = Callable[[int], object]  # makes call number i, on operand set i modulo their count
 JsonObject = Mapping[str, Any]
 Spec = JsonObject  # how to call one candidate; only `warmup.inductor` reads it
 

@@ -13,7 +13,6 @@ from warmup.core.errors import TableError
 from warmup.diagnostics.logs import Ledger, Run, read_logs
 from warmup.keys.nearest import natural_order
 from warmup.keys.registry import kind_of
-from warmup.keys.weight import WEIGHT
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine
 from warmup.table.store import read
@@ -249,5 +248,5 @@ def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
 
 def _unasked(keys: AbstractSet[str], asked: AbstractSet[str]) -> tuple[str, ...]:
     """Return those of *keys* that inductor could have asked for and did not."""
-    unasked = (key for key in keys - asked if kind_of(key) is not WEIGHT)
+    unasked = (key for key in keys - asked if kind_of(key).is_asked)
     return tuple(sorted(unasked, key=natural_order))

@@ -51,7 +51,7 @@ class Run:
 
 
 # What is read of each event, beside run, pid and seq.
-_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
+_READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.INSTALLED: {"paths": lambda paths: tuple(map(str, paths)), "table": str},
     EventName.HIT: {"key": str},
     EventName.TUNED: {"key": str},
@@ -136,7 +136,7 @@ def _facts(record: Mapping[str, Any]) -> dict[str, Any]:
         "run": str,
         "pid": int,
         "seq": int,
-        **_FIELDS[record["event"]],
+        **_READ_FIELDS[record["event"]],
     }
     record = {**_ABSENT, **record}
     return {name: read_field(record[name]) for name, read_field in wanted.items()}

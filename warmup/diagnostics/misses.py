@@ -25,10 +25,10 @@ from warmup.table.decode import Node, load_json
 
 MISSES_SCHEMA: Final = 1
 TUNED: Final = "tuned"  # the reason of a problem that on_miss="tune" measured at serving
-_MAX_BYTES: Final = 64 * 1024 * 1024
+_MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
 _MAX_KEY: Final = 4096
-_MAX_WORD: Final = 64
-_MAX_COUNT: Final = 10**15
+_MAX_REASON_LENGTH: Final = 64
+_MAX_MISSES: Final = 10**15
 _DOCUMENT: Final = frozenset({"schema", "digests", "problems"})
 _PROBLEM: Final = frozenset({"key", "kind", "reason", "count"})
 # There is a row for these, and it cannot be used.
@@ -60,18 +60,20 @@ def encode_misses(report: AuditReport) -> str:
     """
     counts: Counter[tuple[str, str]] = Counter()
     for miss in report.misses:
-        counts[_bounded(miss.key, _MAX_KEY), _bounded(miss.reason, _MAX_WORD)] += miss.count
+        counts[_bounded(miss.key, _MAX_KEY), _bounded(miss.reason, _MAX_REASON_LENGTH)] += (
+            miss.count
+        )
     for key, count in report.tuned.items():
         counts[_bounded(key, _MAX_KEY), TUNED] += count
     problems = [
-        MissedProblem(key, kind_of(key).name, reason, min(count, _MAX_COUNT))
+        MissedProblem(key, kind_of(key).name, reason, min(count, _MAX_MISSES))
         for (key, reason), count in sorted(
             counts.items(), key=lambda item: (natural_order(item[0][0]), item[0])
         )
     ]
     document = {
         "schema": MISSES_SCHEMA,
-        "digests": sorted({_bounded(digest, _MAX_WORD) for digest in report.digests}),
+        "digests": sorted({_bounded(digest, _MAX_REASON_LENGTH) for digest in report.digests}),
         "problems": [asdict(problem) for problem in problems],
     }
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
@@ -87,12 +89,12 @@ def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
     advice = "write it with `warmup audit LOG... --misses-out FILE`"
     try:
         with path.open("rb") as file:
-            raw = file.read(_MAX_BYTES + 1)
+            raw = file.read(_MAX_DOCUMENT_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise SettingsError(f"--problems {path}: cannot be read: {reason}", advice) from error
-    if len(raw) > _MAX_BYTES:
-        raise SettingsError(f"--problems {path}: larger than {_MAX_BYTES} bytes", advice)
+    if len(raw) > _MAX_DOCUMENT_BYTES:
+        raise SettingsError(f"--problems {path}: larger than {_MAX_DOCUMENT_BYTES} bytes", advice)
     try:
         text = raw.decode("utf-8", errors="replace")
         return _read_document(Node(load_json(text, str(path)), str(path)))
@@ -106,7 +108,7 @@ def _read_document(root: Node) -> tuple[MissedProblem, ...]:
     members = root.members(_DOCUMENT)
     members["schema"].integer(1, MISSES_SCHEMA)
     for digest in _elements(members["digests"]):
-        digest.string(_MAX_WORD)
+        digest.string(_MAX_REASON_LENGTH)
     found = tuple(_read_problem(node) for node in _elements(members["problems"]))
     seen: set[tuple[str, str]] = set()
     for number, problem in enumerate(found):
@@ -119,11 +121,11 @@ def _read_document(root: Node) -> tuple[MissedProblem, ...]:
 def _read_problem(node: Node) -> MissedProblem:
     members: Mapping[str, Node] = node.members(_PROBLEM)
     key = members["key"].string(_MAX_KEY)
-    kind = members["kind"].string(_MAX_WORD)
+    kind = members["kind"].string(_MAX_REASON_LENGTH)
     if kind not in KINDS or kind != kind_of(key).name:
         members["kind"].fail(f"the key is one of kind {kind_of(key).name}")
-    reason = members["reason"].string(_MAX_WORD)
-    return MissedProblem(key, kind, reason, members["count"].integer(1, _MAX_COUNT))
+    reason = members["reason"].string(_MAX_REASON_LENGTH)
+    return MissedProblem(key, kind, reason, members["count"].integer(1, _MAX_MISSES))
 
 
 def _elements(node: Node) -> Iterable[Node]:

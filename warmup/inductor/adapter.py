@@ -3,25 +3,54 @@
 from __future__ import annotations
 
 import contextlib
+import pkgutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch._dynamo
 from torch._inductor.utils import fresh_cache
 
 from warmup.core.errors import SettingsError
-from warmup.core.question import Answers
 from warmup.core.runtime import Runtime
 from warmup.inductor.internals import INTERNALS, check_internals
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version, version_for
+from warmup.keys.question import Answers
+from warmup.keys.registry import KINDS
 
 _attach_lock = threading.Lock()
 _attached: list[Attachment] = []
+
+
+class KindHooks(Protocol):
+    """Hooks into inductor for the decisions of one row kind; `Kind.hooks` names the class.
+
+    Where inductor is about to choose among several candidates, a hook spells the problem as a key,
+    calls `Answers.find`, and ends in exactly one of these calls:
+
+    - `Answers.hit`, once the winner found is what is compiled.
+    - `Answers.contest` when there is no winner and `Answers.tunes`: the winner returned, or the
+      library default for None, is compiled. (GEMM selections use `Answers.measure`.)
+    - `Answers.miss` otherwise, and the library default is compiled. A problem that no key can spell
+      is a miss with the reason ``not_described``; its text begins with the kind's name.
+    """
+
+    def __init__(self, version: Version, answers: Answers) -> None:
+        """Make the hooks, which ask *answers*; *version* has what differs between minors of torch.
+
+        Nothing in inductor changes before `attach`.
+        """
+
+    def attach(self, patches: Patches) -> None:
+        """Put the hooks in place until *patches* is restored.
+
+        A hook that somebody else wrapped in the meantime stays in place, and from then on only
+        calls the function that it replaced.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +112,7 @@ class Inductor:
         """
         from warmup.inductor.benchmarks import BenchmarkWatch
         from warmup.inductor.cached_graphs import CachedGraphs
-        from warmup.inductor.gemm.hooks import GemmChoices
-        from warmup.inductor.launch.hooks import LaunchConfigs
-        from warmup.inductor.layouts import expect_padding
         from warmup.inductor.options import CompileOptions, tag_caches
-        from warmup.inductor.pad_mm.hooks import PadDecisions
         from warmup.inductor.quiet import silence
         from warmup.inductor.switches import check_options
 
@@ -104,10 +129,10 @@ class Inductor:
                 graphs = CachedGraphs(answers)
                 graphs.attach(patches)
                 counted = graphs.counted()
-                GemmChoices(self.version, counted).attach(patches)
-                expect_padding(patches)
-                PadDecisions(counted).attach(patches)
-                LaunchConfigs(counted).attach(patches)
+                for kind in KINDS.values():
+                    if kind.hooks is not None:
+                        hooks: type[KindHooks] = pkgutil.resolve_name(kind.hooks)
+                        hooks(self.version, counted).attach(patches)
                 BenchmarkWatch(answers.uncovered).attach(patches)
             except BaseException:
                 patches.restore()

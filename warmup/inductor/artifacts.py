@@ -21,14 +21,14 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from warmup.core.errors import ModelError
 
-Call = Callable[..., Any]
+CompiledEntry = Callable[..., Any]
 _SIZE: Final = re.compile(r"L\['\w+'\]\S*\.size\(\)\[\d+\]")  # of an input, as guards name it
 _USER_CODE: Final = "from user code:"
 _STACK: Final = "User stack:"
 _tagging = threading.RLock()
 
 
-def apart(model: Call, name: str) -> Call:
+def apart(model: CompiledEntry, name: str) -> CompiledEntry:
     """Return a function that calls *model*, compiled apart from every other one."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -38,7 +38,7 @@ def apart(model: Call, name: str) -> Call:
     return call
 
 
-def compile_apart(entry: Call, mode: str | None, *, whole: bool) -> Call:
+def compile_apart(entry: CompiledEntry, mode: str | None, *, whole: bool) -> CompiledEntry:
     """Return *entry* compiled in *mode*, as one graph when *whole*.
 
     Marked dims alone are dynamic then. Where the graph breaks, sizes in the parts after a break are
@@ -69,12 +69,12 @@ def caches_of(name: str) -> Iterator[None]:
             restore()
 
 
-def artifacts_of(entry: Call) -> int:
+def artifacts_of(entry: CompiledEntry) -> int:
     """Return how many artifacts *entry*, a function that `apart` made, has."""
     return len(_debug_get_cache_entry_list(entry.__code__))
 
 
-def forget(entry: Call) -> None:
+def forget(entry: CompiledEntry) -> None:
     """Drop the artifacts of *entry*, a function that `apart` made: its next call compiles."""
     reset_code(entry.__code__)
 

@@ -19,7 +19,7 @@ from typing import Final
 import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
 
-_GRAPHS: Final = ("fxgraph", "aotautograd")
+_GRAPH_FOLDERS: Final = ("fxgraph", "aotautograd")
 _TRITON: Final = "triton"
 _CPP: Final = "cpp"
 # What a kernel is loaded from; the rest of an entry is what it was on its way there.
@@ -43,7 +43,7 @@ def take_kernels(folder: Path, triton: Path) -> dict[str, bytes]:
 
 def take_graphs(folder: Path) -> dict[str, bytes]:
     """Return the whole graphs in inductor's cache folder *folder*."""
-    paths = (path for kind in _GRAPHS for path in sorted((folder / kind).rglob("*")))
+    paths = (path for kind in _GRAPH_FOLDERS for path in sorted((folder / kind).rglob("*")))
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in paths if path.is_file()
     }
@@ -51,7 +51,7 @@ def take_graphs(folder: Path) -> dict[str, bytes]:
 
 def is_graph(name: str) -> bool:
     """Return whether the member *name* of a bundle belongs to a whole graph."""
-    return name.partition("/")[0] in _GRAPHS
+    return name.partition("/")[0] in _GRAPH_FOLDERS
 
 
 def place(members: Iterable[tuple[str, bytes]], device: torch.device) -> int:
@@ -105,7 +105,7 @@ def _roots(device: torch.device) -> dict[str, Path]:
     return {
         _TRITON: Path(triton_cache_dir(index)),
         _CPP: folder,
-        **{kind: folder / kind for kind in _GRAPHS},
+        **{kind: folder / kind for kind in _GRAPH_FOLDERS},
     }
 
 

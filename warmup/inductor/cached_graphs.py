@@ -18,13 +18,12 @@ from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor.output_code import CompiledFxGraph
 
 from warmup.core.method import Search
-from warmup.core.question import Answers, Question
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.patches import Patches
-from warmup.keys.pad import PAD
+from warmup.keys.question import Answers, Question
 from warmup.keys.registry import kind_of
 
-_MARK: Final = "_warmup_decisions"
+_GRAPH_MARK: Final = "_warmup_decisions"
 
 
 class _Count(threading.local):
@@ -74,13 +73,12 @@ class CachedGraphs:
         return _Counted(self._answers, self._decided)
 
     def _decided(self, key: str, *, missed: bool = False) -> None:
-        # Padding is decided on the joint graph, just before the graphs made of it are compiled.
-        if self._count.is_compiling or kind_of(key) is PAD:
+        if self._count.is_compiling or kind_of(key).precedes_graphs:
             self._count.decisions += 1
             self._count.misses += missed
-        elif mark := getattr(getattr(_late, "graph", None), _MARK, None):
+        elif mark := getattr(getattr(_late, "graph", None), _GRAPH_MARK, None):
             owner, decisions, misses = mark
-            setattr(_late.graph, _MARK, (owner, decisions + 1, misses + missed))
+            setattr(_late.graph, _GRAPH_MARK, (owner, decisions + 1, misses + missed))
 
     def _deactivate(self) -> None:
         self._active = False
@@ -94,7 +92,7 @@ class CachedGraphs:
             try:
                 graph = original(*args, **kwargs)
                 if isinstance(graph, CompiledFxGraph):
-                    setattr(graph, _MARK, (self._owner, count.decisions, count.misses))
+                    setattr(graph, _GRAPH_MARK, (self._owner, count.decisions, count.misses))
                 return graph
             finally:
                 count.is_compiling = outer
@@ -104,7 +102,7 @@ class CachedGraphs:
 
     def _wrap_post_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def post_compile(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            owner, decisions, misses = getattr(graph, _MARK, (self._owner, 0, 0))
+            owner, decisions, misses = getattr(graph, _GRAPH_MARK, (self._owner, 0, 0))
             if self._active and owner != self._owner:
                 self._count.clear()
                 self._answers.cached(decisions, misses)

@@ -10,7 +10,7 @@ NO_END: Final = 2**62  # a guard that holds here holds at every larger size
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLine:
     """A line of source; files of torch are named from ``torch/`` on."""
 
     path: str
@@ -33,8 +33,8 @@ class Guard:
     expression: str
     holds: Callable[[int], bool]
     is_linear: bool
-    place: Place | None
-    user: Place | None = None
+    place: SourceLine | None
+    user: SourceLine | None = None
     is_default: bool = False
     is_fixed: bool = False
 

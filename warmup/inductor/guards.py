@@ -29,13 +29,15 @@ from torch._inductor import config as inductor_config
 from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
-from warmup.inductor.guard import Artifact, Guard, Place
+from warmup.inductor.guard import Artifact, Guard, SourceLine
 from warmup.inductor.patches import Patches
 
-_TORCH: Final = str(Path(torch.__file__).parents[1])
+_TORCH_FOLDER: Final = str(Path(torch.__file__).parents[1])
 _RELATIONS: Final = (sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge, sympy.Eq)
-_GRAPHS: Final = 64  # of one model, that may each be compiled so often
-_SMALLEST: Final = 2  # what torch takes every dynamic size to be at least (0/1 specialisation)
+_MAX_ARTIFACTS: Final = 64  # of one model, that may each be compiled so often
+_SMALLEST_DYNAMIC: Final = (
+    2  # what torch takes every dynamic size to be at least (0/1 specialisation)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Recorder:
     size: int = 0
     artifacts: list[Artifact] = field(default_factory=list)
     frames: dict[int, Frame] = field(default_factory=dict)
-    _users: dict[int, tuple[Any, Place]] = field(default_factory=dict)
+    _users: dict[int, tuple[Any, SourceLine]] = field(default_factory=dict)
     _numbers: dict[Any, int] = field(default_factory=dict)
     _compiles: dict[str, int] = field(default_factory=dict)
 
@@ -108,8 +110,8 @@ class Recorder:
         def get_stack_summary(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
             for frame in reversed(TracingContext.extract_stack()):
-                if not frame.filename.startswith(_TORCH + os.sep):
-                    user = Place(frame.filename, frame.lineno or 0, frame.name)
+                if not frame.filename.startswith(_TORCH_FOLDER + os.sep):
+                    user = SourceLine(frame.filename, frame.lineno or 0, frame.name)
                     self._users[id(made[0])] = (made[0], user)
                     break
             return made
@@ -169,7 +171,7 @@ class Recorder:
         known, slocs = env.var_to_range[symbol], env.var_to_range_sloc[symbol]
         if known.lower.is_finite:
             guard = self._guard(env, sympy.Ge(symbol, known.lower), slocs.lower, bound)
-            if known.lower == _SMALLEST and guard.place is None:
+            if known.lower == _SMALLEST_DYNAMIC and guard.place is None:
                 guard = replace(guard, place=_default_range(), user=None, is_default=True)
             yield guard
         if known.upper.is_finite and known.upper != sympy.oo:
@@ -187,7 +189,7 @@ class Recorder:
 
     def _fixed(self) -> Guard:
         size = self.size
-        small = size < _SMALLEST
+        small = size < _SMALLEST_DYNAMIC
         return Guard(
             expression=f"Eq({self.dim}, {size})",
             holds=lambda other: other == size,
@@ -214,7 +216,7 @@ def record(recorder: Recorder, recompiles: int) -> Iterator[None]:
             functorch_config.patch(enable_autograd_cache=False),
             inductor_config.patch(fx_graph_cache=False, compile_threads=1),
             dynamo_config.patch(
-                recompile_limit=recompiles, accumulated_recompile_limit=_GRAPHS * recompiles
+                recompile_limit=recompiles, accumulated_recompile_limit=_MAX_ARTIFACTS * recompiles
             ),
         ):
             yield
@@ -279,15 +281,15 @@ def _is_linear(spelled: Any, size: Any) -> bool:
     return bool(difference.is_polynomial(size)) and sympy.degree(difference, size) <= 1
 
 
-def _place(frame: Any) -> Place:
+def _place(frame: Any) -> SourceLine:
     path = frame.filename
-    if path.startswith(_TORCH + os.sep):
-        path = os.path.relpath(path, _TORCH)
-    return Place(path, frame.lineno or 0, frame.name)
+    if path.startswith(_TORCH_FOLDER + os.sep):
+        path = os.path.relpath(path, _TORCH_FOLDER)
+    return SourceLine(path, frame.lineno or 0, frame.name)
 
 
-def _default_range() -> Place:
+def _default_range() -> SourceLine:
     """Return where torch gives every dynamic size its first range."""
     made = ShapeEnv._default_value_range
-    path = os.path.relpath(inspect.getsourcefile(made) or "", _TORCH)
-    return Place(path, inspect.getsourcelines(made)[1], made.__name__)
+    path = os.path.relpath(inspect.getsourcefile(made) or "", _TORCH_FOLDER)
+    return SourceLine(path, inspect.getsourcelines(made)[1], made.__name__)

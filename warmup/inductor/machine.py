@@ -13,8 +13,8 @@ from torch._inductor.exc import InvalidCxxCompiler
 
 from warmup.core.errors import SettingsError
 from warmup.core.runtime import Device, Runtime
+from warmup.core.units import GIB
 
-_GIB = 2**30
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
@@ -86,7 +86,7 @@ def _gpu(device: torch.device) -> Device:
         name=properties.name.strip(),
         arch=arch,
         sm_count=properties.multi_processor_count,
-        memory_gib=round(properties.total_memory / _GIB),
+        memory_gib=round(properties.total_memory / GIB),
         mig=mig[1] if mig else None,
     )
 

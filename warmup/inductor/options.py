@@ -20,10 +20,11 @@ from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 
 from warmup.core.errors import InductorChangedError
-from warmup.core.question import Answers
+from warmup.core.method import OptionValue
 from warmup.inductor.patches import Patches
-from warmup.inductor.switches import OptionValue, is_set_in_environment, is_switch
+from warmup.inductor.switches import is_set_in_environment, is_switch
 from warmup.inductor.versions import Version
+from warmup.keys.question import Answers
 
 
 class CompileOptions:

@@ -14,8 +14,7 @@ from typing import Any, Final
 from torch._inductor import config as inductor_config
 
 from warmup.core.errors import InductorChangedError, SettingsError
-
-OptionValue = bool | int | float | str | None
+from warmup.core.method import OptionValue
 
 # Option -> the value under which nothing is measured but what rows answer. The names are those of
 # torch/_inductor/config.py; where a torch lacks one it lacks the measurement too.

@@ -8,9 +8,11 @@ ordinals, buffer or layer names):
 
 from __future__ import annotations
 
+import itertools
 import re
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from warmup.core.rows import Family
 from warmup.keys.kind import Kind
@@ -31,7 +33,9 @@ LIBRARY_ONLY = frozenset(
 
 DIM: Final = r"[0-9]+(?:\.\.[0-9]*)?"
 LAYOUT: Final = rf"(?:row|col|packed|any\([0-9.,]+\))(?:/{DIM})?(?:@{DIM})?"
-_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
+_SCALAR = r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
+_RANGE: Final = re.compile(r"\b\d+\.\.(\d+)\b")
+_DYNAMIC: Final = re.compile(r"(?<=[\[,])s(?=[,\]])")  # a size of an operand in an epilogue
 _EPILOGUE = r"[a-zA-Z0-9_.,()\[\]~+\-]+"
 GEMM: Final = Kind(
     name="gemm",
@@ -39,12 +43,20 @@ GEMM: Final = Kind(
         rf"(?P<op>[a-z][a-z0-9_]*)(?: batch={DIM})? m={DIM} n={DIM} k={DIM} [a-z][a-z0-9_]*"
         rf"(?: dtype_b=[a-z0-9_]+)? a={LAYOUT} b={LAYOUT}(?: a2={LAYOUT})?(?: b2={LAYOUT})?"
         rf"(?: bias=[a-z0-9]+)?(?: scale=[a-z0-9_.,:\[\]]+)?(?: accum=fast)?"
-        rf"(?: alpha={_NUMBER})?(?: beta={_NUMBER})? out=[a-z][a-z0-9_]*"
+        rf"(?: alpha={_SCALAR})?(?: beta={_SCALAR})? out=[a-z][a-z0-9_]*"
         rf"(?: fp32=[a-z0-9]+)?(?: reduction=full)? \| epilogue={_EPILOGUE}"
     ),
     words=("op", "dtype"),
     fixed=1,
     families=frozenset({Family.TEMPLATE, Family.EXTERN, Family.SUBGRAPH, Family.CPP}),
+    nearest_by=("m",),
+    ranges=("m", "n", "k"),
+    hooks="warmup.inductor.gemm.hooks:GemmChoices",
+    rebuild="warmup.models.gemm_module:rebuild_gemm",
+    sites=frozenset(f"select:{op}" for op in COVERED),
+    is_searchable=True,
+    question="epilogue",
+    brief_format="{op} {n}x{k}",
 )
 
 
@@ -121,6 +133,48 @@ class GemmProblem:
     fp32: str | None = None
     full_reduction: bool = False
     epilogue: str = NO_EPILOGUE
+
+    @property
+    def alone(self) -> GemmProblem:
+        """This problem without its epilogue."""
+        return replace(self, epilogue=NO_EPILOGUE)
+
+    def at_upper_end(self) -> GemmProblem:
+        """Return this problem with the upper end of its range in place of the range.
+
+        A dynamic size in the epilogue is taken for the same one. A problem with several ranges, or
+        with none that ends, stays as it is.
+        """
+        texts = f"{self.scale} {self.epilogue}"
+        ends = {dim.high for dim in self._dims() if not dim.is_static and dim.high is not None}
+        ends |= set(map(int, _RANGE.findall(texts)))
+        if len(ends) != 1:
+            return self
+        (end,) = ends
+
+        def fixed(dim: Dim | None) -> Dim | None:
+            return dim if dim is None or dim.high is None else Dim.of(dim.high)
+
+        def laid(layout: Layout | None) -> Layout | None:
+            if layout is None:
+                return None
+            return Layout(layout.order, fixed(layout.leading), fixed(layout.batch))
+
+        def spelled(text: str) -> str:
+            return _DYNAMIC.sub(str(end), _RANGE.sub(str(end), text))
+
+        dims = {name: fixed(getattr(self, name)) for name in ("batch", "m", "n", "k")}
+        layouts = {name: laid(getattr(self, name)) for name in ("a", "b", "a2", "b2")}
+        scale = None if self.scale is None else spelled(self.scale)
+        changes: dict[str, Any] = {**dims, **layouts, "scale": scale}
+        return replace(self, **changes, epilogue=spelled(self.epilogue))
+
+    def _dims(self) -> Iterator[Dim]:
+        """Yield every size of this problem, those of its layouts included."""
+        layouts = (self.a, self.b, self.a2, self.b2)
+        laid = ((layout.leading, layout.batch) for layout in layouts if layout is not None)
+        every = (self.batch, self.m, self.n, self.k, *itertools.chain(*laid))
+        yield from (dim for dim in every if dim is not None)
 
     @property
     def key(self) -> str:

@@ -14,15 +14,16 @@ from typing import Final
 
 from warmup.core.errors import ProblemError
 from warmup.keys.gemm import GEMM, NO_EPILOGUE, Dim, GemmProblem, Layout
+from warmup.keys.registry import kind_of
 
 _MAX_DEPTH: Final = 32
-_NUMBER: Final = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|inf)|nan")
-_WORD: Final = re.compile(r"[a-z][a-z0-9_]*")
+_NUMBER_TEXT: Final = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|inf)|nan")
+_BARE_WORD: Final = re.compile(r"[a-z][a-z0-9_]*")
 _OPERAND: Final = re.compile(
     r"(?P<dtype>[a-z][a-z0-9_]*)\[(?P<sizes>(?:[0-9]+|s)(?:,(?:[0-9]+|s))*)?\]"
 )
-_NAMED: Final = re.compile(rf"(?P<name>alpha)_(?P<value>{_NUMBER.pattern})")
-_LAYOUT: Final = re.compile(
+_NAMED_SCALAR: Final = re.compile(rf"(?P<name>alpha)_(?P<value>{_NUMBER_TEXT.pattern})")
+_LAYOUT_TEXT: Final = re.compile(
     r"(?P<order>[a-z]+(?:\([0-9.,]+\))?)(?:/(?P<leading>[0-9.]+))?(?:@(?P<batch>[0-9.]+))?"
 )
 
@@ -93,6 +94,17 @@ def parse_problem(key: str) -> GemmProblem:
     )
 
 
+def at_upper_end(key: str) -> str:
+    """Return *key* as `GemmProblem.at_upper_end` has it; a key of another kind as it is.
+
+    Raises:
+        ProblemError: a GEMM key has a range and cannot be read back.
+    """
+    if ".." not in key or kind_of(key) is not GEMM:
+        return key
+    return parse_problem(key).at_upper_end().key
+
+
 def parse_epilogue(text: str) -> tuple[Call, ...]:
     """Return the steps of the epilogue *text*, each with its input; none for ``none``.
 
@@ -133,19 +145,19 @@ def _reads_input(expression: Expression) -> bool:
 def _expression(text: str, depth: int) -> Expression:
     if depth > _MAX_DEPTH:
         raise ProblemError("the epilogue is nested too deeply")
-    if _NUMBER.fullmatch(text):
+    if _NUMBER_TEXT.fullmatch(text):
         return int(text) if text.lstrip("-").isdigit() else float(text)
-    if _WORD.fullmatch(text):
+    if _BARE_WORD.fullmatch(text):
         return Word(text)
     operand = _OPERAND.fullmatch(text)
     if operand is not None:
         sizes = operand["sizes"].split(",") if operand["sizes"] else []
         return Operand(operand["dtype"], tuple(None if s == "s" else int(s) for s in sizes))
     name, bracket, rest = text.partition("(")
-    if not bracket or not rest.endswith(")") or _WORD.fullmatch(name) is None:
+    if not bracket or not rest.endswith(")") or _BARE_WORD.fullmatch(name) is None:
         raise ProblemError(f"the epilogue has {text[:80]}, which cannot be read back")
     parts = _split(rest[:-1])
-    scalars = [_NAMED.fullmatch(part) for part in parts]
+    scalars = [_NAMED_SCALAR.fullmatch(part) for part in parts]
     named = tuple((found["name"], float(found["value"])) for found in scalars if found)
     positional = [part for part, found in zip(parts, scalars, strict=True) if not found]
     return Call(name, tuple(_expression(part, depth + 1) for part in positional), named)
@@ -170,7 +182,7 @@ def _dim(text: str) -> Dim:
 
 
 def _layout(text: str) -> Layout:
-    found = _LAYOUT.fullmatch(text)
+    found = _LAYOUT_TEXT.fullmatch(text)
     if found is None:
         raise ProblemError(f"the layout {text} cannot be read back")
     leading, batch = found["leading"], found["batch"]

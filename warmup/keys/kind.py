@@ -1,6 +1,7 @@
-"""What a row kind is: how its keys are spelled and which choices may answer.
+"""`Kind`: what the rest of warmup knows about a row kind: its keys, its modules, how it is printed.
 
-The kinds themselves stand in the module of their words; `warmup.keys.registry` lists them.
+Each kind stands in a module of its own; `warmup.keys.registry` lists them. docs/contributing.md
+says what a new kind needs.
 """
 
 from __future__ import annotations
@@ -9,18 +10,64 @@ import re
 from dataclasses import dataclass
 
 from warmup.core.errors import ProblemError
-from warmup.core.rows import Family
+from warmup.core.rows import Family, Winner
 
 MAX_KEY_LENGTH = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind of rows.
+    """One kind of decision that rows of a table make, so that nothing is measured at serving.
 
-    ``pattern`` matches its keys whole. ``words`` names those words of a key that are not spelled
-    ``name=value``, in key order. Two keys can only be near each other when their first ``fixed``
-    words are equal. ``families`` are those that its winners come from.
+    A problem of the kind is spelled as a key, ``pad mm m=560 n=1280 k=3420 bf16 a=row b=col``:
+    words with one space between them, most of them ingredients ``name=value``. Modules that handle
+    rows of every kind test for no particular kind; they read these properties.
+
+    Keys:
+
+    - ``name``: the first word of each key (a GEMM key begins with its op instead), the section of
+      the rows in a table, and the ``kind`` in events.
+    - ``pattern``: matches a whole key. Tables and logs are not trusted: any other text is refused.
+    - ``words``: names for the words that are not ``name=value``, in key order.
+    - ``fixed``: how many first words a row shares with a missed key to be its nearest row.
+    - ``nearest_by``: sizes that decide between rows which differ from a missed key in equally many
+      ingredients: the nearest is the row with the closest of these.
+    - ``ranges``: ingredients that are a range, ``m=2..64``, where a dim of the model is dynamic. A
+      miss of such a key has the reason ``dynamic_dim`` instead of ``not_in_table``.
+
+    Winners:
+
+    - ``families``: where winners come from; a table with a winner from elsewhere is refused.
+    - ``neutral``: the winner that leaves the keys of other kinds as they are, such as no padding;
+      None when every winner does.
+
+    The kind's own modules:
+
+    - ``hooks``: ``module:class`` of the hooks that ask for keys while inductor compiles, see
+      `warmup.inductor.adapter.KindHooks`. None when inductor never asks, because rows change the
+      model before it is compiled.
+    - ``rebuild``: ``module:function`` that takes a key and a device, and returns a small module
+      that asks for this key, see `warmup.models.rebuilt`. None when a missed problem can be tuned
+      with the user's model only.
+
+    Measuring:
+
+    - ``sites``: names that `warmup.inductor.benchmarks` gives to inductor's own measurements for
+      this decision. While keys are tuned such a measurement becomes a row: it is not uncovered.
+    - ``is_searchable``: a wider search tries candidates that inductor does not list, and measures
+      the rows of a narrower search again.
+    - ``precedes_graphs``: hooks ask before inductor starts to compile the graph that the decision
+      is for, and it counts for the next graph.
+
+    Printing:
+
+    - ``question``: the ingredient, such as a GEMM's epilogue, that has a column of its own.
+    - ``hidden``: ingredients that labels leave out.
+    - ``brief_format``: how a key is printed beside its bucket, a format string over ingredients;
+      None prints its label.
+    - ``summary``: what rows are called where a build counts them in one line, ``launch configs``;
+      None lists each row.
+    - ``library_default``: what that line compares the winners with, the choice of default mode.
     """
 
     name: str
@@ -28,6 +75,48 @@ class Kind:
     words: tuple[str, ...]
     fixed: int
     families: frozenset[Family]
+    nearest_by: tuple[str, ...] = ()
+    ranges: tuple[str, ...] = ()
+    neutral: Winner | None = None
+    hooks: str | None = None
+    rebuild: str | None = None
+    sites: frozenset[str] = frozenset()
+    is_searchable: bool = False
+    precedes_graphs: bool = False
+    question: str | None = None
+    hidden: frozenset[str] = frozenset()
+    brief_format: str | None = None
+    summary: str | None = None
+    library_default: str = "the library default"
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether inductor asks for keys of this kind while it compiles."""
+        return self.hooks is not None
+
+    def label(self, key: str) -> str:
+        """Return *key* for printing, without the kind, the question and hidden ingredients.
+
+        Raises:
+            ProblemError: *key* is not of this kind.
+        """
+        left_out = {*self.hidden, self.question, "kind"}
+        unnamed = frozenset(self.words)
+        return " ".join(
+            value if name in unnamed else f"{name}={value}"
+            for name, value in self.ingredients(key).items()
+            if name not in left_out
+        )
+
+    def brief(self, key: str) -> str:
+        """Return *key* as it is printed beside its bucket, whose sizes need no repeating.
+
+        Raises:
+            ProblemError: *key* is not of this kind.
+        """
+        if self.brief_format is None:
+            return self.label(key)
+        return self.brief_format.format_map(self.ingredients(key))
 
     def check(self, key: str) -> None:
         """Return when *key* is a key of this kind.

@@ -28,8 +28,14 @@ LAUNCH: Final = Kind(
     words=("kind", "kernel"),
     fixed=2,
     families=frozenset({Family.LAUNCH}),
+    nearest_by=("x", "y"),
+    hooks="warmup.inductor.launch.hooks:LaunchConfigs",
+    sites=frozenset({"launch"}),
+    hidden=frozenset({"args", "source"}),
+    summary="launch configs",
+    library_default="the config inductor lists first",
 )
-_NUMBER = re.compile(r"_[0-9]+$")
+_KERNEL_NUMBER = re.compile(r"_[0-9]+$")
 _DEF = re.compile(r"^def [^(]+\(")
 _MAX_NAME: Final = 200
 _HASH_DIGITS: Final = 16
@@ -54,7 +60,7 @@ class LaunchProblem:
         """Return the problem of the kernel *name*; *code* is its source from ``def`` on."""
         anonymous = _DEF.sub("(", code.strip(), count=1)
         digest = hashlib.sha256(anonymous.encode()).hexdigest()[:_HASH_DIGITS]
-        kernel = _NUMBER.sub("", name)[:_MAX_NAME]
+        kernel = _KERNEL_NUMBER.sub("", name)[:_MAX_NAME]
         return cls(kernel, tuple((sizes or {}).items()), tuple(args), digest)
 
     @property

@@ -1,4 +1,4 @@
-"""."""
+"""Rows near a key: the nearest row to a miss, and GEMM winners that a wider search tries again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_NEIGHBOURS: Final = 8
 _SAME: Final = ("op", "dtype", "dtype_b", "a", "b", "a2", "b2", "out")
 
 
-_SIZES: Final = ("batch", "m", "n", "k")
+_SIZE_NAMES: Final = ("batch", "m", "n", "k")
 
 
 def neighbours_of(
@@ -35,7 +35,7 @@ def neighbours_of(
     asked = GEMM.ingredients(key)
     near: list[tuple[float, str]] = []
     for other, row in rows.items():
-        if row.winner.family is Family.TEMPLATE:
+        if row.winner.family is Family.TEMPLATE and kind_of(other) is GEMM:
             found = GEMM.ingredients(other)
             if all(_plain(found.get(name)) == _plain(asked.get(name)) for name in _SAME):
                 near.append((_distance(found, asked), other))
@@ -49,7 +49,7 @@ def _plain(value: str | None) -> str | None:
 
 
 def _distance(found: Mapping[str, str], asked: Mapping[str, str]) -> float:
-    pairs = ((_low(found.get(name, "1")), _low(asked.get(name, "1"))) for name in _SIZES)
+    pairs = ((_low(found.get(name, "1")), _low(asked.get(name, "1"))) for name in _SIZE_NAMES)
     return round(sum(abs(math.log(one / other)) for one, other in pairs), 9)
 
 
@@ -68,10 +68,12 @@ def differing(row: dict[str, str], asked: dict[str, str]) -> tuple[str, ...]:
 
 
 def nearest(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, ...]]:
-    """Return the row of the same op or kernel with the fewest differing ingredients, and those.
+    """Return the row nearest to *key*, and the ingredients in which the two differ.
 
-    Ties go to the numerically closest size, then to key order, so that the answer is the same in
-    every process. Returns ``(None, ())`` when no row is about the op or kernel of *key*.
+    Rows of the kind of *key* count whose first words, `Kind.fixed` of them, are those of *key*:
+    its op or kernel. The nearest differs in the fewest ingredients. Ties go to the closest
+    `Kind.nearest_by`, then to key order, so that the answer is the same in every process. Returns
+    ``(None, ())`` when no row counts.
     """
     kind = kind_of(key)
     asked = kind.ingredients(key)
@@ -83,7 +85,9 @@ def nearest(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, ...]]
         found = kind.ingredients(row)
         differs = differing(found, asked)
         distance = sum(
-            abs(_low_of(found[name]) - _low_of(asked[name])) for name in _sizes_of(found, asked)
+            abs(_low_of(found[name]) - _low_of(asked[name]))
+            for name in kind.nearest_by
+            if name in found and name in asked
         )
         rank = (len(differs), distance, row)
         if best is None or rank < best[0]:
@@ -95,10 +99,6 @@ def natural_order(key: str) -> tuple[str | tuple[int, str], ...]:
     """Return a sort key that puts ``m=16`` before ``m=128``, for any text."""
     parts = re.split(r"0*([0-9]+)", key)  # text and digits in turn
     return tuple((len(part), part) if i % 2 else part for i, part in enumerate(parts))
-
-
-def _sizes_of(found: dict[str, str], asked: dict[str, str]) -> list[str]:
-    return [name for name in ("m", "x", "y") if name in found and name in asked]
 
 
 def _low_of(size: str) -> int:

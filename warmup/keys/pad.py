@@ -12,10 +12,12 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from warmup.core.rows import Family
+from warmup.core.rows import Family, Winner
 from warmup.keys.gemm import DIM, LAYOUT, Dim, Layout
 from warmup.keys.kind import Kind
 
+PADDED: Final = Winner(Family.PAD, "padded")
+AS_IS: Final = Winner(Family.PAD, "as_is")
 PAD: Final = Kind(
     name="pad",
     pattern=re.compile(
@@ -25,6 +27,13 @@ PAD: Final = Kind(
     words=("kind", "op", "dtype"),
     fixed=2,
     families=frozenset({Family.PAD}),
+    nearest_by=("m",),
+    ranges=("m", "n", "k"),
+    neutral=AS_IS,  # padded, the GEMM would have another key
+    hooks="warmup.inductor.pad_mm.hooks:PadDecisions",
+    sites=frozenset({"pad"}),
+    precedes_graphs=True,
+    brief_format="{op} {n}x{k}",
 )
 
 

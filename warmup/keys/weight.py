@@ -20,12 +20,13 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from warmup.core.dtypes import ITEM_BYTES
 from warmup.core.errors import ProblemError
 from warmup.core.rows import Family, Winner
 from warmup.keys.gemm import DIM, Dim
 from warmup.keys.kind import Kind
 
-ITEM_BYTES: Final = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
+WEIGHT_DTYPES: Final = ("f64", "f32", "bf16", "f16")
 # What a thread loads at once and TMA asks of a row stride (CUDA programming guide, tensor maps).
 ALIGNED_BYTES: Final = 16
 MULTIPLES: Final = (64, 128)
@@ -33,19 +34,22 @@ _MOST_ADDED: Final = 8  # one part in so many
 _SIZES: Final = r"[0-9]+(?:,[0-9]+)*"
 _VIA: Final = r"[a-z0-9_.,;()+\-]+"
 _END: Final = r"(?: fp32=[a-z0-9]+)?"
-_DTYPE: Final = rf"(?:{'|'.join(ITEM_BYTES)})"
+_FLOAT: Final = rf"(?:{'|'.join(WEIGHT_DTYPES)})"
 
 WEIGHT: Final = Kind(
     name="weight",
     pattern=re.compile(
-        rf"weight chain m={DIM} in={_SIZES} features=[0-9]+ out={_SIZES} {_DTYPE} bias=[01]{{2,}}"
+        rf"weight chain m={DIM} in={_SIZES} features=[0-9]+ out={_SIZES} {_FLOAT} bias=[01]{{2,}}"
         rf" via={_VIA}{_END}"
-        rf"|weight n m={DIM} in=[0-9]+ features=[0-9]+ {_DTYPE} bias=[01]{_END}"
-        rf"|weight k m={DIM} features=[0-9]+ out=[0-9]+ {_DTYPE} bias=[01]{_END}"
+        rf"|weight n m={DIM} in=[0-9]+ features=[0-9]+ {_FLOAT} bias=[01]{_END}"
+        rf"|weight k m={DIM} features=[0-9]+ out=[0-9]+ {_FLOAT} bias=[01]{_END}"
     ),
     words=("kind", "form", "dtype"),
     fixed=2,
     families=frozenset({Family.WEIGHT}),
+    nearest_by=("m",),
+    ranges=("m",),
+    question="via",
 )
 
 

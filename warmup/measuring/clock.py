@@ -20,8 +20,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from warmup.core.method import L2, Launch
-
-Call = Callable[[int], object]  # makes call number i, on operand set i modulo the sets there are
+from warmup.core.trial import TimedCall
 
 _US_PER_S: Final = 1e6
 _US_PER_MS: Final = 1e3
@@ -45,7 +44,7 @@ class Batch(Protocol):
         """Return the device time of one call in microseconds, as the mean over one batch."""
 
 
-def batch_of(call: Call, device: torch.device, launch: Launch, l2: L2, sets: int) -> Batch:
+def batch_of(call: TimedCall, device: torch.device, launch: Launch, l2: L2, sets: int) -> Batch:
     """Return *call* ready to be timed on *device*; it has run a few times then.
 
     *sets* is the number of operand sets that the call knows. With a cold L2 a batch has at most so
@@ -66,7 +65,7 @@ def batch_of(call: Call, device: torch.device, launch: Launch, l2: L2, sets: int
     return _StreamBatch(call, device, l2, *_sized(call, device, l2, sets))
 
 
-def wall_us(call: Call, device: torch.device, calls: int) -> tuple[float, float]:
+def wall_us(call: TimedCall, device: torch.device, calls: int) -> tuple[float, float]:
     """Return host microseconds per call until all are enqueued, and until all are finished."""
     _synchronize(device)
     start = time.perf_counter()
@@ -83,7 +82,7 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _sized(call: Call, device: torch.device, l2: L2, sets: int) -> tuple[int, float]:
+def _sized(call: TimedCall, device: torch.device, l2: L2, sets: int) -> tuple[int, float]:
     """Return how many calls a batch has, and the microseconds the host takes to enqueue one.
 
     The number follows from the device time alone, so that calls of one device time share what a
@@ -100,7 +99,7 @@ def _sized(call: Call, device: torch.device, l2: L2, sets: int) -> tuple[int, fl
     return max(1, min(most, math.ceil(batch_us / max(busy, 1.0)))), enqueue
 
 
-def _device_us(call: Call, device: torch.device, enqueue_us: float) -> float:
+def _device_us(call: TimedCall, device: torch.device, enqueue_us: float) -> float:
     """Return about how long the device works on one call that takes *enqueue_us* to launch."""
     events = _Events()
     _sleep(int(_cycles_per_us(device) * (_HEADSTART * enqueue_us * _WARM_CALLS + _LAUNCH_US)))
@@ -140,7 +139,7 @@ def _flush(device: torch.device) -> None:
 class _HostBatch:
     """Calls on the CPU, timed by the host's clock."""
 
-    def __init__(self, call: Call, calls: int, _enqueue_us: float, l2: L2) -> None:
+    def __init__(self, call: TimedCall, calls: int, _enqueue_us: float, l2: L2) -> None:
         self.calls = calls
         self._call, self._l2, self._device = call, l2, torch.device("cpu")
 
@@ -174,7 +173,7 @@ class _StreamBatch:
     """Calls that are launched one by one, while a kernel ahead of them sleeps."""
 
     def __init__(
-        self, call: Call, device: torch.device, l2: L2, calls: int, enqueue_us: float
+        self, call: TimedCall, device: torch.device, l2: L2, calls: int, enqueue_us: float
     ) -> None:
         self.calls = calls
         self._call, self._device, self._l2 = call, device, l2
@@ -215,7 +214,7 @@ class _GraphBatch:
     """Calls that were captured into one CUDA graph."""
 
     def __init__(
-        self, call: Call, device: torch.device, l2: L2, calls: int, _enqueue_us: float
+        self, call: TimedCall, device: torch.device, l2: L2, calls: int, _enqueue_us: float
     ) -> None:
         self.calls = calls
         self._device, self._l2 = device, l2
@@ -232,7 +231,7 @@ class _GraphBatch:
         return self._events.elapsed_us / self.calls
 
 
-def _captured(call: Call, device: torch.device, calls: int) -> torch.cuda.CUDAGraph:
+def _captured(call: TimedCall, device: torch.device, calls: int) -> torch.cuda.CUDAGraph:
     """Return a graph of so many calls, which has run once."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize(device)

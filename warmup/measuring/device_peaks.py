@@ -16,24 +16,20 @@ from typing import Any, Final
 import platformdirs
 import torch
 
+from warmup.core.dtypes import torch_name
 from warmup.core.files import replace_text
 from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks, gbps_of, tflops_of
-from warmup.measuring.clock import Call, batch_of
+from warmup.core.trial import TimedCall
+from warmup.measuring.clock import batch_of
 from warmup.measuring.gpu_state import sm_clock_mhz
 
-_FORMAT: Final = 1
+_PEAKS_FORMAT: Final = 1
 _COPY_BYTES: Final = 4 * 2**30
-_SIZES: Final = (4096, 6144, 8192)
-_ROUNDS: Final = 8
-_MOST_BYTES: Final = 16 * 1024
-_DTYPES: Final = {
-    "bf16": torch.bfloat16,
-    "f16": torch.float16,
-    "tf32": torch.float32,
-    "f32": torch.float32,
-    "i8": torch.int8,
-}
+_PEAK_SIZES: Final = (4096, 6144, 8192)
+_PEAK_ROUNDS: Final = 8
+_MAX_PEAKS_FILE_BYTES: Final = 16 * 1024
+_PEAK_DTYPES: Final = ("bf16", "f16", "tf32", "f32", "i8")
 
 
 def measured_peaks(device: torch.device, folder: Path | None = None) -> Peaks | None:
@@ -60,7 +56,7 @@ def measure_peaks(device: torch.device) -> Peaks:
 
     Bandwidth is the better of a large copy (bytes read plus bytes written) and a large read.
     """
-    tflops = {name: rate for name in _DTYPES if (rate := _product_tflops(name, device))}
+    tflops = {name: rate for name in _PEAK_DTYPES if (rate := _product_tflops(name, device))}
     return Peaks(
         tflops=tflops,
         gbps=round(_memory_gbps(device), 1),
@@ -69,9 +65,9 @@ def measure_peaks(device: torch.device) -> Peaks:
     )
 
 
-def _best_us(call: Call, device: torch.device) -> float:
+def _best_us(call: TimedCall, device: torch.device) -> float:
     batch = batch_of(call, device, Launch.EAGER, L2.WARM, 1)
-    return min(batch.time() for _ in range(_ROUNDS))
+    return min(batch.time() for _ in range(_PEAK_ROUNDS))
 
 
 def _memory_gbps(device: torch.device) -> float:
@@ -87,10 +83,11 @@ def _memory_gbps(device: torch.device) -> float:
 def _product_tflops(name: str, device: torch.device) -> float | None:
     """Return the best rate of a square product of dtype *name*, None where there is no such."""
     best = 0.0
-    for size in _SIZES:
+    dtype: torch.dtype = getattr(torch, torch_name("f32" if name == "tf32" else name))
+    for size in _PEAK_SIZES:
         try:
             with _precision(name):
-                best = max(best, _one_product(_DTYPES[name], size, device))
+                best = max(best, _one_product(dtype, size, device))
         except RuntimeError:  # no kernel for this dtype on this device, or no memory
             continue
     return round(best, 1) if best else None
@@ -132,10 +129,10 @@ def _file_name(device: torch.device) -> str:
 def _read(path: Path) -> Peaks | None:
     """Return the peaks in *path*; None when there are none that can be used."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        if path.stat().st_size > _MAX_PEAKS_FILE_BYTES:
             return None
         found: Any = json.loads(path.read_text(encoding="utf-8"))
-        if found["format"] != _FORMAT or not all(_rates(found)):
+        if found["format"] != _PEAKS_FORMAT or not all(_rates(found)):
             return None
         clock = found["clock_mhz"]
         return Peaks(
@@ -164,7 +161,7 @@ def _rates(found: Any) -> Iterator[bool]:
 
 def _write(path: Path, peaks: Peaks) -> None:
     content = {
-        "format": _FORMAT,
+        "format": _PEAKS_FORMAT,
         "tflops": dict(peaks.tflops),
         "gbps": peaks.gbps,
         "clock_mhz": peaks.clock_mhz,

@@ -8,12 +8,12 @@ import torch
 
 from warmup.core.trial import Fill, TensorSpec, Trial
 
-MOST_SETS: Final = 64  # calls of one batch
+MAX_OPERAND_SETS: Final = 64  # calls of one batch
 _SHARE_OF_MEMORY: Final = 0.25
-_MOST_BYTES: Final = 8 * 2**30  # more than any device reads while a batch lasts
+_MAX_SETS_BYTES: Final = 8 * 2**30  # more than any device reads while a batch lasts
 _CPU_BYTES: Final = 256 * 2**20
-_INTEGERS: Final = 8
-_SMALLEST: Final = 0.5
+_INTEGER_RANGE: Final = 8
+_SMALLEST_POSITIVE: Final = 0.5
 
 
 class OperandSets:
@@ -26,7 +26,7 @@ class OperandSets:
     """
 
     def __init__(
-        self, trial: Trial, device: torch.device, seed: int, most: int = MOST_SETS
+        self, trial: Trial, device: torch.device, seed: int, most: int = MAX_OPERAND_SETS
     ) -> None:
         self._trial = trial
         self.count = max(1, min(most, _room(device) // max(_bytes(trial), 1)))
@@ -92,18 +92,18 @@ def _room(device: torch.device) -> int:
     if device.type == "cpu":
         return _CPU_BYTES
     free, _ = torch.cuda.mem_get_info(device)
-    return min(int(free * _SHARE_OF_MEMORY), _MOST_BYTES)
+    return min(int(free * _SHARE_OF_MEMORY), _MAX_SETS_BYTES)
 
 
 def _filled(spec: TensorSpec, device: torch.device, source: torch.Generator) -> torch.Tensor:
     """Return flat memory for *spec*: random, since constant data runs faster than real data."""
     dtype, size = _dtype(spec), (spec.span,)
     if not dtype.is_floating_point:
-        flat = torch.randint(0, _INTEGERS, size, device=device, generator=source)
+        flat = torch.randint(0, _INTEGER_RANGE, size, device=device, generator=source)
         return flat.to(dtype)
     narrow = dtype.itemsize == 1  # random values are not made in 8 bits
     made = torch.empty(size, dtype=torch.float16 if narrow else dtype, device=device)
     made.normal_(generator=source)
     if spec.fill is Fill.POSITIVE:
-        made.abs_().add_(_SMALLEST)
+        made.abs_().add_(_SMALLEST_POSITIVE)
     return made.to(dtype)

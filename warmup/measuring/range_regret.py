@@ -16,14 +16,14 @@ from warmup.core.rows import Evidence, Flag, Rejection, Timing, Tuned, Winner
 from warmup.core.trial import Outcome
 from warmup.measuring.selection import choose, fixed_order
 
-BOUND: Final = 0.10
+REGRET_BOUND: Final = 0.10
 MOST_RIVALS: Final = 8
-_LIMIT: Final = 1 + BOUND
-_DIGITS: Final = 3
+_LIMIT: Final = 1 + REGRET_BOUND
+_REGRET_DIGITS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SizeOutcomes:
     """One size of a range, and what came of candidates there; of none where they were not run."""
 
     size: int
@@ -40,14 +40,15 @@ def rivals_of(outcomes: Sequence[Outcome], winner: Winner, library: Winner) -> l
 
 
 def choose_along(
-    winner: Winner, places: Sequence[Place], library: Winner, method: Method
+    winner: Winner, places: Sequence[SizeOutcomes], library: Winner, method: Method
 ) -> Winner:
     """Return the winner for all *places*, the last of which is the size that *winner* won at.
 
-    It stays while its regret is at most `BOUND` everywhere. Otherwise the candidate whose worst
-    regret is least is taken; among near ties one within the bound, then *library*, then the first
-    in the fixed order. Times of a place that shook count for nothing, and where that is the last
-    one *winner* stays. What failed at a place, or was not timed there, is not taken.
+    It stays while its regret is at most `REGRET_BOUND` everywhere. Otherwise the candidate whose
+    worst regret is least is taken; among near ties a candidate within the bound, then *library*,
+    then the first in the fixed order. Sizes with unstable timings are ignored, and where the last
+    size is unstable *winner* stays. A candidate that failed at a size, or was not timed there, is
+    not taken.
     """
     own = places[-1]
     if _shakes(own, library, method):
@@ -69,7 +70,9 @@ def choose_along(
     return min(equals, key=lambda one: (ratios[one] > _LIMIT, one != library, fixed_order(one)))
 
 
-def with_places(tuned: Tuned, places: Sequence[Place], library: Winner, method: Method) -> Tuned:
+def with_places(
+    tuned: Tuned, places: Sequence[SizeOutcomes], library: Winner, method: Method
+) -> Tuned:
     """Return *tuned* with its time at each of *places*, over the best there.
 
     That is None where it was not timed, or the times of *library* or the fastest shook.
@@ -88,7 +91,7 @@ def with_places(tuned: Tuned, places: Sequence[Place], library: Winner, method: 
 
 
 def keeps_to_bound(winner: Winner, tuned: Tuned) -> bool:
-    """Whether *winner* is within `BOUND` of the best at the smaller sizes that *tuned* tells of.
+    """Whether *winner* is within `REGRET_BOUND` of the best at the smaller sizes of *tuned*.
 
     Where it was not timed it is not. Every winner is where *tuned* tells of none.
     """
@@ -113,12 +116,12 @@ def over_bound(evidence: Evidence) -> tuple[int, float] | None:
     return (size, ratio) if ratio > _LIMIT else None
 
 
-def _with_times(timing: Timing, places: Sequence[Place]) -> Timing:
+def _with_times(timing: Timing, places: Sequence[SizeOutcomes]) -> Timing:
     found = [(place.size, _outcome(timing.winner, place)) for place in places[:-1]]
     return replace(
         timing,
         along_us=tuple(
-            (size, None if one.time_us is None else round(one.time_us, _DIGITS))
+            (size, None if one.time_us is None else round(one.time_us, _REGRET_DIGITS))
             for size, one in found
             if one is not None
         ),
@@ -140,11 +143,11 @@ def _along_of(winner: Winner, tuned: Tuned) -> tuple[tuple[int, float | None], .
     )
 
 
-def _outcome(winner: Winner, place: Place) -> Outcome | None:
+def _outcome(winner: Winner, place: SizeOutcomes) -> Outcome | None:
     return next((one for one in place.outcomes if one.winner == winner), None)
 
 
-def _ratio(winner: Winner, place: Place) -> float | None:
+def _ratio(winner: Winner, place: SizeOutcomes) -> float | None:
     """Return the time of *winner* over the best: infinite if it failed, None if not timed."""
     outcome = _outcome(winner, place)
     rejection = None if outcome is None else outcome.rejection
@@ -153,16 +156,16 @@ def _ratio(winner: Winner, place: Place) -> float | None:
     return math.inf if failed else _over_best(winner, place)
 
 
-def _over_best(winner: Winner, place: Place) -> float | None:
+def _over_best(winner: Winner, place: SizeOutcomes) -> float | None:
     return _over(winner, {one.winner: one.time_us for one in place.outcomes})
 
 
 def _over(winner: Winner, times_us: Mapping[Winner, float | None]) -> float | None:
     """Return the time of *winner* over the least; None where it has none."""
     own = times_us.get(winner)
-    return round(own / min(filter(None, times_us.values())), _DIGITS) if own else None
+    return round(own / min(filter(None, times_us.values())), _REGRET_DIGITS) if own else None
 
 
-def _shakes(place: Place, library: Winner, method: Method) -> bool:
+def _shakes(place: SizeOutcomes, library: Winner, method: Method) -> bool:
     verdict = choose(place.outcomes, library, method)
     return verdict is not None and Flag.UNSTABLE in verdict.flags

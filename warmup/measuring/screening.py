@@ -11,14 +11,14 @@ import torch
 from warmup.core.errors import BuildError
 from warmup.core.method import Method
 from warmup.core.rows import Rejection, Winner
-from warmup.core.trial import Outcome
-from warmup.measuring.clock import Batch, Call, batch_of
+from warmup.core.trial import Outcome, TimedCall
+from warmup.measuring.clock import Batch, batch_of
 from warmup.measuring.rounds import run_rounds
 
 At = Callable[[Winner, str], None]  # told which candidate is run next, and at which stage
 
 SCREENING: Final = 3  # rounds of all candidates
-ROUNDS: Final = 12  # rounds of the finalists, each time
+FINAL_ROUNDS: Final = 12  # rounds of the finalists, each time
 _RETRIES: Final = 3
 _FINAL_SHARE: Final = 1.25  # of the fastest time
 _FINALISTS: Final = 8
@@ -31,7 +31,7 @@ class Contender:
     """One candidate while it is checked and timed."""
 
     winner: Winner
-    call: Call | None = None
+    call: TimedCall | None = None
     batch: Batch | None = None
     outcome: Outcome = field(init=False)
 
@@ -86,7 +86,7 @@ class Contest:
     def settle(self) -> None:
         """Time the finalists again, until their spread is narrow or the retries are used up."""
         for _ in range(_RETRIES):
-            self._add_rounds(self.finalists(), ROUNDS)
+            self._add_rounds(self.finalists(), FINAL_ROUNDS)
             if all(map(self._is_settled, self.finalists())):
                 return
 
@@ -143,7 +143,7 @@ class Contest:
                 # Screening only ranks: its few times meet a device that was idle before.
                 keeps = before is not None and one.outcome.is_final
                 samples = before + new if before is not None and keeps else new
-                one.outcome = replace(one.outcome, samples=samples, is_final=rounds == ROUNDS)
+                one.outcome = replace(one.outcome, samples=samples, is_final=rounds == FINAL_ROUNDS)
             return
 
     def _is_settled(self, contender: Contender) -> bool:
@@ -162,7 +162,7 @@ class Contest:
 
 
 def hold_contest(
-    calls: Mapping[Winner, Call], library: Winner, device: torch.device, method: Method
+    calls: Mapping[Winner, TimedCall], library: Winner, device: torch.device, method: Method
 ) -> list[Outcome]:
     """Return what came of timing *calls* against each other in this process, in order."""
     contenders = [Contender(winner, call) for winner, call in calls.items()]

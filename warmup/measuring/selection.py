@@ -22,13 +22,13 @@ from warmup.core.trial import Outcome
 _FAMILIES: Final = (
     *(Family.EXTERN, Family.PAD, Family.WEIGHT, Family.CPP, Family.LAUNCH, Family.TEMPLATE),
 )
-_DIGITS: Final = 3
+_EVIDENCE_DIGITS: Final = 3
 _SLOWEST_SHARE: Final = 0.01  # of the peaks
 _SLOW_US: Final = 100.0  # shorter times are mostly launch latency, which no peak tells about
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Selected:
     """The winner among some outcomes, the band of near ties, and what is to be said about it."""
 
     outcome: Outcome
@@ -45,7 +45,7 @@ class Work:
     moved: int
 
 
-def choose(outcomes: Sequence[Outcome], library: Winner, method: Method) -> Verdict | None:
+def choose(outcomes: Sequence[Outcome], library: Winner, method: Method) -> Selected | None:
     """Return the winner of *outcomes*; None when none of them has a time.
 
     Within the near-tie band of the fastest, *library* wins, else the first in a fixed order: the
@@ -70,7 +70,7 @@ def choose(outcomes: Sequence[Outcome], library: Winner, method: Method) -> Verd
     if shake and not _are_apart(chosen, control):
         flags.append(Flag.UNSTABLE)
         chosen = control or chosen
-    return Verdict(chosen, band, tuple(flags))
+    return Selected(chosen, band, tuple(flags))
 
 
 def judge(
@@ -92,7 +92,7 @@ def judge(
     verdict = choose(outcomes, library, method)
     if verdict is not None and winner is not None:
         given = next(outcome for outcome in outcomes if outcome.winner == winner)
-        verdict = Verdict(given, verdict.band)
+        verdict = Selected(given, verdict.band)
     if verdict is None or verdict.outcome.samples is None:
         return None
     chosen, samples = verdict.outcome, verdict.outcome.samples
@@ -114,7 +114,7 @@ def judge(
         error=None if chosen.error is None else float(f"{chosen.error:.3g}"),
         tflops=_rate(work, samples, tflops=True),
         gbps=_rate(work, samples, tflops=False),
-        peak_share=None if share is None else round(share, _DIGITS),
+        peak_share=None if share is None else round(share, _EVIDENCE_DIGITS),
         clock_mhz=clock_mhz,
         flags=flags,
         search=search,
@@ -156,7 +156,7 @@ def judge_fused(
         rejected=tuple(sorted(rejected.items())),
         tflops=None if product is None else _rate(work, product, tflops=True),
         gbps=None if product is None else _rate(work, product, tflops=False),
-        peak_share=None if share is None else round(share, _DIGITS),
+        peak_share=None if share is None else round(share, _EVIDENCE_DIGITS),
         clock_mhz=bare.row.evidence.clock_mhz,
         flags=(*fused.row.evidence.flags, *(_flags(share, product) if product else ())),
         search=bare.row.evidence.search,
@@ -234,7 +234,7 @@ def _flags(share: float | None, samples: Samples) -> tuple[Flag, ...]:
 
 
 def _rounded(time_us: float) -> float:
-    return round(time_us, _DIGITS)
+    return round(time_us, _EVIDENCE_DIGITS)
 
 
 def _rounded_or_none(time_us: float | None) -> float | None:

@@ -13,12 +13,12 @@ import torch
 
 from warmup.core.method import L2
 from warmup.core.rows import Rejection
-from warmup.core.trial import Candidate, Operands, Outcome, Trial
-from warmup.measuring.clock import Call, wall_us
-from warmup.measuring.operands import MOST_SETS
+from warmup.core.trial import Candidate, Operands, Outcome, TimedCall, Trial
+from warmup.measuring.clock import wall_us
+from warmup.measuring.operands import MAX_OPERAND_SETS
 from warmup.measuring.reference import judge_output, reference_of, widened
 from warmup.measuring.rounds import run_rounds
-from warmup.measuring.screening import ROUNDS, At, Contender, Contest
+from warmup.measuring.screening import FINAL_ROUNDS, At, Contender, Contest
 from warmup.measuring.selection import choose
 
 _OVER_PEAK: Final = 1.10  # a peak is measured too; this far above it a time cannot be true
@@ -31,7 +31,7 @@ _FRESH_SEED: Final = 1_000_003
 
 
 MakeSets = Callable[[int, int], Operands]  # seed, most sets
-MakeCall = Callable[[Candidate, Operands], Call]
+MakeCall = Callable[[Candidate, Operands], TimedCall]
 Outputs = Sequence[torch.Tensor]
 MakeReference = Callable[[Operands], Outputs | None]  # None where it is unknown
 
@@ -65,7 +65,7 @@ def run_trial(
     for contender in contenders:
         contender.outcome = known.get(contender.winner, contender.outcome)
     # Calls that are to find their operands in the cache share one set.
-    sets = make_sets(trial.seed, 1 if trial.method.l2 is L2.WARM else MOST_SETS)
+    sets = make_sets(trial.seed, 1 if trial.method.l2 is L2.WARM else MAX_OPERAND_SETS)
     device = torch.device(trial.device)
     contest = Contest(
         contenders,
@@ -171,7 +171,7 @@ class _Examiner:
         return found or None
 
     def _compare(
-        self, contender: Contender, call: Call, sets: Operands, reference: Outputs | None
+        self, contender: Contender, call: TimedCall, sets: Operands, reference: Outputs | None
     ) -> None:
         sets.poison()
         found = call(0)
@@ -193,7 +193,7 @@ class _Examiner:
         if floor is None or (winner.time_us >= floor and not is_slow):
             return
         assert winner.batch is not None
-        again = run_rounds({winner.winner: winner.batch}, ROUNDS)[winner.winner]
+        again = run_rounds({winner.winner: winner.batch}, FINAL_ROUNDS)[winner.winner]
         winner.outcome = replace(winner.outcome, samples=again)
         if again.median * _OVER_PEAK < floor:
             said = f"{again.median:.2f} us, while the measured peaks allow {floor:.2f} us"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -34,6 +35,8 @@ from warmup.models.gemm_tensors import (
     size_of,
 )
 from warmup.models.loading import LoadedModel
+from warmup.models.precision import precision_of
+from warmup.models.rebuilt import RebuiltProblem
 
 # What epilogues may do: operations that torch has under inductor's name, then the others.
 OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
@@ -59,19 +62,30 @@ OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "to": lambda x, dtype: x.to(dtype),
 }
 _NOT_REBUILT: Final = frozenset({"int_mm", "scaled_mm"})
-_Step = Callable[[Any, Sequence[torch.Tensor]], Any]
+_EpilogueStep = Callable[[Any, Sequence[torch.Tensor]], Any]
 
 
-def make_standin(key: str, device: torch.device) -> tuple[LoadedModel, Bucket]:
-    """Return a model on *device* that is meant to ask for *key*, and the bucket of its sizes.
+def rebuild_gemm(key: str, device: torch.device) -> RebuiltProblem:
+    """Return the module that `make_gemm_module` makes for *key*, with its precision.
+
+    Raises:
+        ProblemError: *key* is not a GEMM key, or no module can be made for it.
+    """
+    problem = parse_problem(key)
+    model, bucket = make_gemm_module(problem, device)
+    precision = partial(precision_of, problem, device)
+    return RebuiltProblem(model=model, bucket=bucket, precision=precision, dtype=problem.dtype)
+
+
+def make_gemm_module(problem: GemmProblem, device: torch.device) -> tuple[LoadedModel, Bucket]:
+    """Return a model on *device* that is meant to ask for *problem*, and the bucket of its sizes.
 
     Its inputs are made on *device* when they are asked for. A dynamic dim is marked with its range,
     and has the largest size of it.
 
     Raises:
-        ProblemError: *key* is not a GEMM key, or no stand-in can be made of it.
+        ProblemError: no module can be made for it.
     """
-    problem = parse_problem(key)
     if problem.op not in COVERED or problem.op in _NOT_REBUILT:
         raise ProblemError(f"there is no stand-in for the op {problem.op}")
     if problem.op in CPU_LINEAR and device.type != "cpu":
@@ -141,7 +155,7 @@ def _product(problem: GemmProblem) -> Callable[[Mapping[str, torch.Tensor]], tor
     return lambda t: plain(t["bias"], t["a"], t["b"], **scalars, **kind)
 
 
-def _compose(expression: Expression, numbers: Iterator[int]) -> _Step:
+def _compose(expression: Expression, numbers: Iterator[int]) -> _EpilogueStep:
     """Return what *expression* does to the value so far, its operands taken in turn."""
     if expression == INPUT:
         return lambda x, _: x

@@ -18,7 +18,7 @@ from warmup.models.loading import DTYPES
 
 _BIAS_DIMS: Final = {"scalar": "", "1d": "n", "2d": "mn", "3d": "bmn"}
 _LETTERS: Final = "bmn"
-_INTEGERS: Final = 8
+_SMALL_INTEGERS: Final = 8
 _MAX_STRIDE: Final = 2**62
 _ONE: Final = Dim.of(1)
 
@@ -54,7 +54,7 @@ class OperandTensor:
         if self.dtype.is_floating_point:
             flat = torch.randn(self.elements, device=device).mul_(self.scale)
         else:
-            flat = torch.randint(0, _INTEGERS, (self.elements,), device=device)
+            flat = torch.randint(0, _SMALL_INTEGERS, (self.elements,), device=device)
         sizes = [size_of(dim) for dim in self.sizes]
         made = flat.to(self.dtype).as_strided(sizes, self.strides)
         for position, dim in enumerate(self.sizes):

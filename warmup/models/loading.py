@@ -16,19 +16,10 @@ import torch
 from torch import nn
 
 from warmup.buckets.bucket import Bucket, InputSpec
+from warmup.core.dtypes import ITEM_BYTES, torch_name
 from warmup.core.errors import ModelError, SettingsError
 
-DTYPES: Mapping[str, torch.dtype] = {
-    "f64": torch.float64,
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "i64": torch.int64,
-    "i32": torch.int32,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "bool": torch.bool,
-}
+DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, torch_name(name)) for name in ITEM_BYTES}
 _LONG_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
 _INPUTS_FUNCTION = "example_inputs"
 _TOKEN_RANGE = 128

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from warmup.inductor.dtypes import dtype_name
+from warmup.core.dtypes import dtype_name
 
 
 def worst_error(expected: Any, found: Any, tolerance: Mapping[str, float]) -> tuple[float, float]:

@@ -24,7 +24,7 @@ from warmup.models.padding.tracing import is_hooked
 
 _OF_PRODUCTS: Final = 3  # the first, one between two of its kind, and the last
 _OF_KERNELS: Final = 5  # and one more where an odd number would be left out
-_PLAIN: Final = (
+_COMPARED_TYPES: Final = (
     *(bool, int, float, complex, str, bytes, type(None), Enum, set, frozenset),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
@@ -127,7 +127,7 @@ def _is_same(
             _is_same(*pair, places, begun) for pair in zip(one, other, strict=True)
         )
     is_numbered = type(one) is int and (one, other) == places
-    return is_numbered or (isinstance(one, _PLAIN) and bool(one == other))
+    return is_numbered or (isinstance(one, _COMPARED_TYPES) and bool(one == other))
 
 
 def _form(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -33,7 +33,7 @@ _WRITABLE: Final = (
 )
 
 
-class State(StrEnum):
+class Readiness(StrEnum):
     """What a check found. The exit codes of `warmup check` are these, and stay."""
 
     READY = "ready"
@@ -74,7 +74,7 @@ class CheckReport:
     not be described, ``bundle`` when none was unpacked.
     """
 
-    state: State
+    state: Readiness
     path: Path
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class CheckReport:
         """The number of rows by kind."""
         return Counter(kind_of(key).name for key in self.table.rows) if self.table else {}
 
-    def with_problems(self, state: State, *problems: str) -> CheckReport:
+    def with_problems(self, state: Readiness, *problems: str) -> CheckReport:
         """Return this report with *problems* added; a report with any is in *state*."""
         if not problems:
             return self
@@ -122,9 +122,9 @@ def check(
     try:
         found = find(path, {})
     except TableError as error:
-        return CheckReport(state=State.INVALID, path=path, problems=(str(error),))
+        return CheckReport(state=Readiness.INVALID, path=path, problems=(str(error),))
     report = CheckReport(
-        state=State.READY,
+        state=Readiness.READY,
         path=path,
         remarks=found.remarks,
         table=found.table,
@@ -138,12 +138,12 @@ def check(
 
 
 def _compare_bundle(report: CheckReport, path: Path) -> CheckReport:
-    if report.state is not State.READY or report.here is None or report.digest is None:
+    if report.state is not Readiness.READY or report.here is None or report.digest is None:
         return report
     try:
         read_fitting(path, report.digest, report.here)
     except BundleError as error:
-        return report.with_problems(State.PARTLY, f"bundle {path}: {error.reason}")
+        return report.with_problems(Readiness.PARTLY, f"bundle {path}: {error.reason}")
     return report
 
 
@@ -151,7 +151,7 @@ def _compare_digest(report: CheckReport, expected: str | None) -> CheckReport:
     if expected is None or report.digest == expected.lower():
         return report
     other = Mismatch("digest", expected.lower(), str(report.digest), is_hard=True)
-    return replace(report, state=State.MISMATCH, mismatches=(other,))
+    return replace(report, state=Readiness.MISMATCH, mismatches=(other,))
 
 
 def _compare_machines(report: CheckReport, table: Table) -> CheckReport:
@@ -167,7 +167,7 @@ def _compare_machines(report: CheckReport, table: Table) -> CheckReport:
             f"{gate.expected}); {templates} rows name one"
         )
         mismatches += [gate] if templates else []
-    state = State.MISMATCH if any(each.is_hard for each in mismatches) else report.state
+    state = Readiness.MISMATCH if any(each.is_hard for each in mismatches) else report.state
     return replace(report, state=state, mismatches=tuple(mismatches), remarks=tuple(remarks))
 
 
@@ -182,16 +182,16 @@ def _describe_here(report: CheckReport, table: Table, device: str) -> CheckRepor
             report = replace(report, here=describe_runtime(wanted))
             connect()
         except (AdapterError, SettingsError) as error:
-            return report.with_problems(State.MISMATCH, str(error))
+            return report.with_problems(Readiness.MISMATCH, str(error))
         except (ImportError, OSError, KeyError, RuntimeError) as error:
             reason = f"torch cannot be used here: {first_line(error)}; {_WRITABLE}"
-            return report.with_problems(State.MISMATCH, reason)
+            return report.with_problems(Readiness.MISMATCH, reason)
     try:
         from warmup.inductor.switches import check_options
 
         check_options(table.policy.options)
     except SettingsError as error:
-        return report.with_problems(State.INVALID, str(error))
+        return report.with_problems(Readiness.INVALID, str(error))
     try:
         check_compiler(wanted)
     except SettingsError as error:

@@ -26,13 +26,12 @@ from warmup.core.events import (
 )
 from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.keys.registry import kind_of
-from warmup.keys.weight import WEIGHT
 from warmup.models.padding.prepare import Prepared, pad_by_rows, paddings, refusal_of
 from warmup.serving.report import Report
 from warmup.table import Policy, Table
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
-from warmup.table.store import Found, discover, find
+from warmup.table.store import FoundTable, discover, find
 
 if TYPE_CHECKING:
     from torch import nn
@@ -86,7 +85,7 @@ class Handle(AbstractContextManager["Handle"]):
                 sorted(
                     key
                     for key in self.table.rows.keys() - tally.hits.keys() - tally.misses.keys()
-                    if kind_of(key) is not WEIGHT
+                    if kind_of(key).is_asked
                 )
             ),
         )
@@ -268,10 +267,10 @@ def _tuner(policy: Policy, device: str) -> Tuner:
     return make_tuner(policy, resolve_device(device))
 
 
-def _find(table: str | os.PathLike[str] | Table | None, here: Runtime) -> Found:
+def _find(table: str | os.PathLike[str] | Table | None, here: Runtime) -> FoundTable:
     try:
         if isinstance(table, Table):
-            return Found(table, ())
+            return FoundTable(table, ())
         if table is not None or os.environ.get("WARMUP_TABLE"):
             return find(table, os.environ)
         return discover(here)

@@ -19,7 +19,7 @@ from warmup.core.errors import (
     first_line,
     warmup_error_in,
 )
-from warmup.serving.check import CheckReport, PrimedBucket, State
+from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.install import Handle, install
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def prime(
         raise SettingsError(f"--mode {mode!r} is not a mode", f"use one of {', '.join(MODES)}")
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
-    if checked.state is not State.READY or checked.table is None:
+    if checked.state is not Readiness.READY or checked.table is None:
         return checked
     buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
     ladders = ladders_of(buckets) if policy == ShapePolicy.RANGE else None
@@ -120,7 +120,7 @@ def prime(
     )
     remarks = (*checked.remarks, *contradictions, *work.breaks)
     primed = replace(checked, buckets=tuple(work.done), remarks=remarks, bundle=unpacked)
-    return primed.with_problems(State.PARTLY, *problems)
+    return primed.with_problems(Readiness.PARTLY, *problems)
 
 
 @dataclass

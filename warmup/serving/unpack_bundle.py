@@ -18,7 +18,7 @@ from warmup.table.bundle_file import Manifest, needs_of, read_members
 if TYPE_CHECKING:
     import torch
 
-_SHOWN: Final = 3
+_SHOWN_NEEDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,12 @@ def read_fitting(path: Path, table: str, runtime: Runtime) -> dict[str, bytes]:
     def compare(manifest: Manifest) -> None:
         differences = manifest.differences(table, needs_of(runtime))
         if differences:
-            more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
-            raise BundleError(str(path), "; ".join(differences[:_SHOWN]) + more)
+            more = (
+                f" and {len(differences) - _SHOWN_NEEDS} more"
+                if len(differences) > _SHOWN_NEEDS
+                else ""
+            )
+            raise BundleError(str(path), "; ".join(differences[:_SHOWN_NEEDS]) + more)
 
     # One opening for both: a file that is replaced meanwhile is the old one or the new one.
     return dict(read_members(path, compare))

@@ -28,16 +28,18 @@ from warmup.core.runtime import Runtime
 if TYPE_CHECKING:
     pass
 
-SUFFIX: Final = ".bundle"
-_FORMAT: Final = 1
+BUNDLE_SUFFIX: Final = ".bundle"
+_BUNDLE_FORMAT: Final = 1
 _MANIFEST: Final = "manifest.json"
 _MAX_MANIFEST: Final = 32 * 1024 * 1024
 _MAX_MEMBERS: Final = 100_000
-_MAX_BYTES: Final = 1024**3
-_MAX_WORD: Final = 256
+_MAX_BUNDLE_BYTES: Final = 1024**3
+_MAX_NAME_LENGTH: Final = 256
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip archive can state
 # No part of a member's name begins with a dot, so no name leads out of a folder.
-_NAME: Final = re.compile(r"[A-Za-z0-9_+=-][A-Za-z0-9_.+=-]*(/[A-Za-z0-9_+=-][A-Za-z0-9_.+=-]*)*")
+_FILE_NAME: Final = re.compile(
+    r"[A-Za-z0-9_+=-][A-Za-z0-9_.+=-]*(/[A-Za-z0-9_+=-][A-Za-z0-9_.+=-]*)*"
+)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _UNREADABLE: Final = (
     *(OSError, EOFError, KeyError, ValueError, RuntimeError, NotImplementedError),
@@ -91,7 +93,7 @@ def write_bundle(
         for name, content in sorted(files.items())
     }
     stated = {
-        "format": _FORMAT,
+        "format": _BUNDLE_FORMAT,
         "table": table,
         "needs": dict(sorted(needs.items())),
         "members": {name: [one.size, one.sha256] for name, one in members.items()},
@@ -184,7 +186,7 @@ def _manifest_of(value: Any, path: Path) -> Manifest:
 
     names = {"format", "table", "needs", "members"}
     check(type(value) is dict and "format" in value, "is not one of a bundle")
-    check(value["format"] == _FORMAT, f"has another format than {_FORMAT}")
+    check(value["format"] == _BUNDLE_FORMAT, f"has another format than {_BUNDLE_FORMAT}")
     check(value.keys() == names, f"does not have {', '.join(sorted(names))} alone")
     table, needs, members = value["table"], value["needs"], value["members"]
     check(type(table) is str and _SHA256.fullmatch(table) is not None, "names no table")
@@ -194,19 +196,19 @@ def _manifest_of(value: Any, path: Path) -> Manifest:
     check(all(_is_word(word) for word in words), "needs what is not a word")
     found: dict[str, Member] = {}
     for name, one in members.items():
-        check(_NAME.fullmatch(name) is not None, f"names a file {name!r}")
+        check(_FILE_NAME.fullmatch(name) is not None, f"names a file {name!r}")
         check(type(one) is list and [type(part) for part in one] == [int, str], f"garbles {name}")
         size, digest = one
-        check(0 <= size <= _MAX_BYTES, f"gives {name} {size} bytes")
+        check(0 <= size <= _MAX_BUNDLE_BYTES, f"gives {name} {size} bytes")
         check(_SHA256.fullmatch(digest) is not None, f"gives {name} no SHA-256")
         found[name] = Member(size, digest)
     total = sum(member.size for member in found.values())
-    check(total <= _MAX_BYTES, f"names {total} bytes, more than {_MAX_BYTES}")
+    check(total <= _MAX_BUNDLE_BYTES, f"names {total} bytes, more than {_MAX_BUNDLE_BYTES}")
     return Manifest(table, needs, found)
 
 
 def _is_word(word: object) -> bool:
-    return type(word) is str and len(word) <= _MAX_WORD and word.isprintable()
+    return type(word) is str and len(word) <= _MAX_NAME_LENGTH and word.isprintable()
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

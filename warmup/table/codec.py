@@ -14,21 +14,21 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from warmup.core.errors import ProblemError, TableSchemaError
-from warmup.core.method import L2, MAX_TOP_K, Launch, Method
+from warmup.core.method import L2, MAX_TOP_K, Launch, Method, OptionValue
 from warmup.core.rows import MAX_INT, Family, KwargValue, Row, Winner
 from warmup.core.runtime import Device, Runtime
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.decode import Node, load_json
 from warmup.table.evidence import evidence_from_json, evidence_to_json, plain_evidence
-from warmup.table.schema import SCHEMA_VERSION, OptionValue, Policy, Provenance, Table
+from warmup.table.schema import SCHEMA_VERSION, Policy, Provenance, Table
 
-_UID = re.compile(r"[A-Za-z0-9_.:]{1,128}")
+_UID_TEXT = re.compile(r"[A-Za-z0-9_.:]{1,128}")
 _KWARG = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 # Template kwargs are pasted into kernel source by inductor, so words are limited to Triton dtypes.
-_WORD = re.compile(r"tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32}")
+_KWARG_WORD = re.compile(r"tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32}")
 _OPTION = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
-_DTYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_TOLERANCE_DTYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _HASH = re.compile(r"[0-9a-f]{8,64}")
 _TIMING: Final = frozenset({"launch", "l2", "near_tie", "max_spread", "fused_top_k"})
 
@@ -36,12 +36,12 @@ _DEVICE_TEXT: Final = ("type", "vendor", "name", "arch")
 _DEVICE_COUNT: Final = ("sm_count", "memory_gib", "threads")
 _VERSIONS: Final = ("triton", "cuda", "driver", "cublas")
 
-_TABLE: Final = frozenset({"schema", "provenance", "policy", "rows"})
+_TABLE_MEMBERS: Final = frozenset({"schema", "provenance", "policy", "rows"})
 _PROVENANCE: Final = frozenset({"device", "runtime", "warmup", "created", "digest"})
-_DEVICE: Final = frozenset({*_DEVICE_TEXT, *_DEVICE_COUNT, "mig"})
+_DEVICE_MEMBERS: Final = frozenset({*_DEVICE_TEXT, *_DEVICE_COUNT, "mig"})
 _RUNTIME: Final = frozenset({"torch", *_VERSIONS})
 _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
-_ROW: Final = frozenset({"winner", "evidence"})
+_ROW_MEMBERS: Final = frozenset({"winner", "evidence"})
 _WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
 
 
@@ -71,7 +71,7 @@ def decode(text: str, path: str) -> Table:
         schema = document["schema"]
         if not isinstance(schema, bool) and schema > 0 and schema != SCHEMA_VERSION:
             raise TableSchemaError(path, schema, SCHEMA_VERSION)
-    members = root.members(_TABLE)
+    members = root.members(_TABLE_MEMBERS)
     members["schema"].integer(SCHEMA_VERSION, SCHEMA_VERSION)
     provenance, digest = _read_provenance(members["provenance"])
     policy = _read_policy(members["policy"])
@@ -146,7 +146,7 @@ def _row(row: Row) -> dict[str, object]:
 
 def _read_provenance(node: Node) -> tuple[Provenance, Node]:
     members = node.members(_PROVENANCE)
-    device = members["device"].members(_DEVICE)
+    device = members["device"].members(_DEVICE_MEMBERS)
     versions = members["runtime"].members(_RUNTIME)
     runtime = Runtime(
         device=Device(
@@ -211,7 +211,7 @@ def _read_timing(node: Node) -> Method:
 
 
 def _read_limit(name: str, node: Node) -> tuple[str, float]:
-    if _DTYPE.fullmatch(name) is None:
+    if _TOLERANCE_DTYPE.fullmatch(name) is None:
         node.fail("not the name of a dtype")
     return name, node.number(0, 1)
 
@@ -250,9 +250,9 @@ def _read_row(kind: Kind, key: str, node: Node, winners: dict[object, Winner]) -
         winner, evidence = winners.get(identity), plain_evidence(value["evidence"])
     except (AttributeError, KeyError, TypeError):
         identity = winner = evidence = None
-    if winner is not None and evidence is not None and len(value) == len(_ROW):
+    if winner is not None and evidence is not None and len(value) == len(_ROW_MEMBERS):
         return Row(winner, evidence)
-    members = node.members(_ROW)
+    members = node.members(_ROW_MEMBERS)
     row = Row(_read_winner(kind, members["winner"]), evidence_from_json(members["evidence"]))
     winners[identity] = row.winner
     return row
@@ -280,7 +280,7 @@ def _read_winner(kind: Kind, node: Node) -> Winner:
     if not isinstance(family.value, str) or family.value not in kind.families:
         family.fail(f"expected one of {', '.join(sorted(kind.families))}")
     uid = members["uid"].string(128)
-    if _UID.fullmatch(uid) is None:
+    if _UID_TEXT.fullmatch(uid) is None:
         members["uid"].fail("not the uid of a template or kernel")
     kwargs = sorted((name, _read_kwarg(name, value)) for name, value in members["kwargs"].items())
     source_hash = members["source_hash"]
@@ -299,7 +299,7 @@ def _read_kwarg(name: str, node: Node) -> KwargValue:
         return value
     if type(value) is not str:
         return node.integer(-MAX_INT, MAX_INT)
-    if _WORD.fullmatch(value) is None:
+    if _KWARG_WORD.fullmatch(value) is None:
         node.fail("a word here may only be a Triton dtype or a plain name")
     return value
 

@@ -9,9 +9,9 @@ from typing import Final, NoReturn, TypeVar
 
 from warmup.core.errors import TableFormatError
 
-MAX_BYTES: Final = 64 * 1024 * 1024
+MAX_TABLE_BYTES: Final = 64 * 1024 * 1024
 MAX_STRING: Final = 4096
-_MAX_DIGITS: Final = 18
+_MAX_INTEGER_DIGITS: Final = 18
 _T = TypeVar("_T")
 
 
@@ -52,7 +52,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _bounded_int(digits: str) -> int:
-    if len(digits) > _MAX_DIGITS:
+    if len(digits) > _MAX_INTEGER_DIGITS:
         raise ValueError(f"an integer of {len(digits)} digits is out of range")
     return int(digits)
 

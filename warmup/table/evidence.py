@@ -9,7 +9,7 @@ from warmup.core.method import Search
 from warmup.core.rows import MAX_INT, Evidence, Flag, Rejection, Scope
 from warmup.table.decode import Node
 
-_Word = TypeVar("_Word", Scope, Search)
+_EnumWord = TypeVar("_EnumWord", Scope, Search)
 
 _MIN_US: Final = 1e-6
 _MAX_US: Final = 1e9
@@ -35,13 +35,15 @@ _NUMBERS: Final[Mapping[str, tuple[bool, float, float]]] = {
     "tried": (False, 1, _MAX_CANDIDATES),
     "clock_mhz": (True, 1, MAX_INT),
 }
-_INTEGERS: Final = frozenset({"tried", "clock_mhz"})
-_FIELDS: Final = frozenset({*_NUMBERS, "runner_up", "rejected", "flags", "scope", "search"})
+_WHOLE_NUMBERS: Final = frozenset({"tried", "clock_mhz"})
+_EVIDENCE_FIELDS: Final = frozenset(
+    {*_NUMBERS, "runner_up", "rejected", "flags", "scope", "search"}
+)
 _OPTIONAL: Final = frozenset({"along"})  # of a key with a range only
 _SCOPES: Final = {scope.value: scope for scope in Scope}
 _SEARCHES: Final = {search.value: search for search in Search}
-_PLAIN: Final = tuple(
-    (name, int if name in _INTEGERS else float, *bounds) for name, bounds in _NUMBERS.items()
+_PLAIN_FIELDS: Final = tuple(
+    (name, int if name in _WHOLE_NUMBERS else float, *bounds) for name, bounds in _NUMBERS.items()
 )
 
 
@@ -73,7 +75,7 @@ def plain_evidence(value: Any) -> Evidence | None:
     """Return evidence of the common form at once; None for any other, which is checked in full."""
     try:
         numbers = {}
-        for name, kind, is_optional, low, high in _PLAIN:
+        for name, kind, is_optional, low, high in _PLAIN_FIELDS:
             number = value[name]
             if number is None:
                 if not is_optional:
@@ -82,7 +84,7 @@ def plain_evidence(value: Any) -> Evidence | None:
                 return None
             numbers[name] = number
         runner_up = value["runner_up"]
-        if value["rejected"] or value["flags"] or len(value) != len(_FIELDS):
+        if value["rejected"] or value["flags"] or len(value) != len(_EVIDENCE_FIELDS):
             return None
     except (KeyError, TypeError):
         return None
@@ -97,12 +99,12 @@ def plain_evidence(value: Any) -> Evidence | None:
     return Evidence(runner_up=runner_up, scope=scope, search=search, **numbers)
 
 
-def _known(value: Any, words: Mapping[str, _Word]) -> _Word | None:
+def _known(value: Any, words: Mapping[str, _EnumWord]) -> _EnumWord | None:
     return words.get(value) if type(value) is str else None
 
 
 def _checked(node: Node) -> Evidence:
-    members = node.members(_FIELDS, optional=_OPTIONAL)
+    members = node.members(_EVIDENCE_FIELDS, optional=_OPTIONAL)
     numbers: dict[str, Any] = {}
     for name, (is_optional, low, high) in _NUMBERS.items():
         read = _reader(name, low, high)
@@ -119,7 +121,7 @@ def _checked(node: Node) -> Evidence:
 
 
 def _reader(name: str, low: float, high: float) -> Callable[[Node], float]:
-    if name in _INTEGERS:
+    if name in _WHOLE_NUMBERS:
         return lambda node: node.integer(int(low), int(high))
     return lambda node: node.number(low, high)
 
@@ -161,7 +163,7 @@ def _place(size: int, ratio: float | None) -> list[float | None]:
     return [size, None if ratio is None else float(ratio)]
 
 
-def _read_word(node: Node, words: Mapping[str, _Word]) -> _Word:
+def _read_word(node: Node, words: Mapping[str, _EnumWord]) -> _EnumWord:
     word = node.string(16)
     if word not in words:
         node.fail(f"expected one of {', '.join(words)}")
@@ -169,4 +171,4 @@ def _read_word(node: Node, words: Mapping[str, _Word]) -> _Word:
 
 
 def _number(name: str, value: float | None) -> float | None:
-    return value if value is None or name in _INTEGERS else float(value)
+    return value if value is None or name in _WHOLE_NUMBERS else float(value)

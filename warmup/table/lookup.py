@@ -7,17 +7,16 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Protocol
 
 from warmup.core.errors import ContradictionWarning, MissError, ProblemError, UncoveredError
 from warmup.core.events import Emitter, EventName
 from warmup.core.method import Search
-from warmup.core.question import Question
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
-from warmup.keys.gemm import COVERED
 from warmup.keys.nearest import nearest, neighbours_of
-from warmup.keys.registry import ingredients_of, kind_of
+from warmup.keys.question import Question
+from warmup.keys.registry import KINDS, kind_of
 
 
 class OnMiss(StrEnum):
@@ -35,7 +34,7 @@ class Uncovered(StrEnum):
     FORBID = "forbid"
 
 
-class Tuner(Protocol):
+class QuestionMeasurer(Protocol):
     """Who measures when `on_miss` is ``tune``; `warmup.tuning.tuner.Tuner` does."""
 
     def measure(self, question: Question) -> Tuned | None:
@@ -50,16 +49,13 @@ class Tuner(Protocol):
         """End what was started to measure; closing twice is fine."""
 
 
-_TUNED_SITES: Final = frozenset({"launch", "pad"})
-
-
 def _never(_key: str) -> bool:
     return False
 
 
 @dataclass
 class Lookup:
-    """The rows of one table with a policy for misses. Implements `warmup.core.question.Answers`.
+    """The rows of one table with a policy for misses. Implements `warmup.keys.question.Answers`.
 
     When *mismatches* holds a hard one every lookup is a miss with that reason. Each problem that
     *tuner* finishes is handed to *on_tuned* and answered from then on. A key that *asks_again* says
@@ -71,7 +67,7 @@ class Lookup:
     emitter: Emitter
     mismatches: tuple[Mismatch, ...] = ()
     on_uncovered: Uncovered = Uncovered.COUNT
-    tuner: Tuner | None = None
+    tuner: QuestionMeasurer | None = None
     on_tuned: Callable[[Tuned], None] | None = None
     search: Search = Search.DEFAULT
     asks_again: Callable[[str], bool] = _never
@@ -149,7 +145,7 @@ class Lookup:
             self.tuner.close()
 
     def uncovered(self, site: str) -> None:
-        if self.tunes and (site in _TUNED_SITES or site.removeprefix("select:") in COVERED):
+        if self.tunes and any(site in kind.sites for kind in KINDS.values()):
             return  # asked for, and reported as tuned
         refused = self.on_uncovered is Uncovered.FORBID
         self.emitter.emit(EventName.UNCOVERED, site=site, refused=refused)
@@ -208,9 +204,10 @@ class Lookup:
 
 def _absence(key: str) -> MissReason:
     """Tell a dynamic dim whose range was not built from a static problem that was not."""
+    kind = kind_of(key)
     try:
-        asked = ingredients_of(key)
+        asked = kind.ingredients(key)
     except ProblemError:
         return MissReason.NOT_DESCRIBED
-    dynamic = any(".." in asked.get(name, "") for name in ("m", "n", "k"))
-    return MissReason.DYNAMIC_DIM if dynamic else MissReason.NOT_IN_TABLE
+    is_dynamic = any(".." in asked.get(name, "") for name in kind.ranges)
+    return MissReason.DYNAMIC_DIM if is_dynamic else MissReason.NOT_IN_TABLE

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmup.core.errors import SettingsError
-from warmup.core.method import L2, MAX_TOP_K, TOP_K, Launch, Method
+from warmup.core.method import L2, MAX_TOP_K, SEED, TOP_K, Launch, Method
 from warmup.table import Policy
 
-BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
+GEMM_BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "cpu": ("ATEN", "CPP"),
     "cuda": ("ATEN", "TRITON"),
 }
 DEFAULT_MODE: Final = "max-autotune-gemm"
 # Mode of a build -> what is switched on beside GEMM choice. Serving keeps it, as it changes the
 # graph too (decomposition.py); there the rows answer, and nothing of it measures.
-MODES: Final[Mapping[str, Mapping[str, bool]]] = {
+BUILD_MODES: Final[Mapping[str, Mapping[str, bool]]] = {
     "max-autotune-gemm": {},
     "max-autotune": {"max_autotune_pointwise": True, "coordinate_descent_tuning": True},
     "max-autotune-no-cudagraphs": {
@@ -26,11 +26,10 @@ MODES: Final[Mapping[str, Mapping[str, bool]]] = {
     },
 }
 TOLERANCE: Final[Mapping[str, float]] = {"f64": 1e-7, "f32": 1e-3, "f16": 5e-3, "bf16": 2e-2}
-_SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PolicyOptions:
     """What a build is asked for, as spelled on the command line; None leaves the choice to it."""
 
     mode: str = DEFAULT_MODE
@@ -42,7 +41,7 @@ class Asked:
 
 
 def choose_policy(
-    asked: Asked, device_type: str, switches: Mapping[str, bool | int | str]
+    asked: PolicyOptions, device_type: str, switches: Mapping[str, bool | int | str]
 ) -> Policy:
     """Return the policy of a build on a *device_type* that was *asked* for.
 
@@ -51,9 +50,9 @@ def choose_policy(
     Raises:
         SettingsError: the mode is unknown, or a backend cannot be used there.
     """
-    if asked.mode not in MODES:
+    if asked.mode not in BUILD_MODES:
         raise SettingsError(
-            f"--mode {asked.mode!r} is not a mode", f"use one of {', '.join(MODES)}"
+            f"--mode {asked.mode!r} is not a mode", f"use one of {', '.join(BUILD_MODES)}"
         )
     options: dict[str, bool | int | float | str | None] = {
         **switches,
@@ -66,18 +65,18 @@ def choose_policy(
     else:
         # A convolution has one choice then; no row kind covers Triton's own.
         options["max_autotune_conv_backends"] = "ATEN"
-    options |= MODES[asked.mode]
-    if MODES[asked.mode]:
+    options |= BUILD_MODES[asked.mode]
+    if BUILD_MODES[asked.mode]:
         # Under these its split size would be measured while compiling, and written nowhere.
         options["triton.mix_order_reduction"] = False
     timing = choose_method(asked, device_type)
     limits = dict(TOLERANCE)
     if asked.tolerance is not None:
         limits = dict.fromkeys(TOLERANCE, asked.tolerance)
-    return Policy(mode=asked.mode, options=options, timing=timing, seed=_SEED, tolerance=limits)
+    return Policy(mode=asked.mode, options=options, timing=timing, seed=SEED, tolerance=limits)
 
 
-def choose_method(asked: Asked, device_type: str) -> Method:
+def choose_method(asked: PolicyOptions, device_type: str) -> Method:
     """Return how candidates are timed: as they will be served, from a cold L2 on a GPU.
 
     That is with CUDA graphs for the mode that serves with them, launched one by one for others.
@@ -103,7 +102,7 @@ def choose_method(asked: Asked, device_type: str) -> Method:
 
 
 def _backends(text: str | None, device_type: str) -> str:
-    known = BACKENDS[device_type]
+    known = GEMM_BACKENDS[device_type]
     if text is None:
         return ",".join(known)
     chosen = [word.strip().upper() for word in text.split(",")]

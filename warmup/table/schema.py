@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from warmup.core.method import Method
+from warmup.core.method import Method, OptionValue
 from warmup.core.rows import Row
 from warmup.core.runtime import Runtime
 
 SCHEMA_VERSION: Final = 3
-
-OptionValue = bool | int | float | str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from warmup.core.files import replace_text
 from warmup.core.rows import Row
 from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.table.codec import decode, encode
-from warmup.table.decode import MAX_BYTES
+from warmup.table.decode import MAX_TABLE_BYTES
 from warmup.table.merge import combine
 from warmup.table.schema import Policy, Provenance, Table, compare_policies
 
@@ -36,7 +36,7 @@ _CHECKOUT: Final = Path(__file__).resolve().parents[2] / "tables"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTable:
     """The table that a search ended with, the files it is made of, and what was left out."""
 
     table: Table
@@ -59,15 +59,15 @@ def read(path: str | os.PathLike[str]) -> Table:
     path = Path(path)
     try:
         with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+            raw = file.read(MAX_TABLE_BYTES + 1)
     except FileNotFoundError:
         raise TableNotFoundError(f"no table at {path}") from None
     except OSError as error:
         raise TableFormatError(str(path), "", f"cannot be read: {error.strerror}") from None
     except ValueError as error:  # a name that no file can have
         raise TableFormatError(str(path), "", f"cannot be read: {error}") from None
-    if len(raw) > MAX_BYTES:
-        raise TableFormatError(str(path), "", f"larger than {MAX_BYTES} bytes")
+    if len(raw) > MAX_TABLE_BYTES:
+        raise TableFormatError(str(path), "", f"larger than {MAX_TABLE_BYTES} bytes")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -166,7 +166,7 @@ def search_folders() -> tuple[Path, ...]:
     return tuple(folders)
 
 
-def find(explicit: str | os.PathLike[str] | None, environment: Mapping[str, str]) -> Found:
+def find(explicit: str | os.PathLike[str] | None, environment: Mapping[str, str]) -> FoundTable:
     """Return the table named by *explicit* or else by ``WARMUP_TABLE``.
 
     Raises:
@@ -176,10 +176,10 @@ def find(explicit: str | os.PathLike[str] | None, environment: Mapping[str, str]
     if not named:
         raise TableNotFoundError("no table is named", ("argument", "WARMUP_TABLE"))
     path = Path(named)
-    return Found(read(path), (path,), _permission_remarks(path))
+    return FoundTable(read(path), (path,), _permission_remarks(path))
 
 
-def discover(here: Runtime, folders: tuple[Path, ...] | None = None) -> Found:
+def discover(here: Runtime, folders: tuple[Path, ...] | None = None) -> FoundTable:
     """Return the union of all tables for this machine in the first folder that has any.
 
     Folders are searched in the order of `search_folders`: first under the device's own slug, then
@@ -201,7 +201,7 @@ def discover(here: Runtime, folders: tuple[Path, ...] | None = None) -> Found:
             if matching:
                 union, conflicts = combine([table for _, table in matching])
                 remarks.extend(f"conflict: {conflict}" for conflict in conflicts)
-                return Found(union, tuple(path for path, _ in matching), tuple(remarks))
+                return FoundTable(union, tuple(path for path, _ in matching), tuple(remarks))
     raise TableNotFoundError(
         f"no table for {here.device.name} ({here.device.slug})",
         tuple(str(folder / here.device.slug) for folder in searched) + tuple(remarks),

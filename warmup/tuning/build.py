@@ -12,18 +12,15 @@ from warmup.core.compile_modes import MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.method import Search
 from warmup.table.codec import digest_of
-from warmup.table.policy import DEFAULT_MODE, Asked
-from warmup.table.store import (
-    check_writable,
-    read,
-)
-from warmup.tuning.budget import widen
-from warmup.tuning.destination import open_table, out_path
-from warmup.tuning.extent import parse_extent
+from warmup.table.policy import DEFAULT_MODE, PolicyOptions
+from warmup.table.store import read
+from warmup.tuning.bucket_compiler import BucketCompiler
+from warmup.tuning.budget import parse_budget, widen
 from warmup.tuning.pack_bundle import pack, spell_inputs
-from warmup.tuning.report import SILENT, BuildReport, Observer
-from warmup.tuning.session import Build
-from warmup.tuning.setup import find_ground
+from warmup.tuning.progress import Progress, Revisit
+from warmup.tuning.report import SILENT, BucketResult, BuildReport, Observer
+from warmup.tuning.session import Session
+from warmup.tuning.setup import find_setup, open_table, out_path
 
 
 def build(
@@ -78,7 +75,7 @@ def build(
         BundleError: the bundle could not be made; the table is complete.
     """
     started = time.monotonic()
-    extent = parse_extent(search, budget)
+    search_budget = parse_budget(search, budget)
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
     if bundle_graphs is not None and bundle_graphs not in MODES:
@@ -93,7 +90,7 @@ def build(
     from warmup.tuning.tuner import make_tuner
     from warmup.tuning.weights.measure import weigh
 
-    asked = Asked(
+    asked = PolicyOptions(
         mode=mode,
         backends=backends,
         tolerance=tolerance,
@@ -101,42 +98,46 @@ def build(
         l2=l2,
         fused_top_k=fused_top_k,
     )
-    ground = find_ground(device, asked)
+    setup = find_setup(device, asked)
     cast = parse_dtype(dtype, "--dtype") if dtype is not None else None
-    with make_tuner(ground.policy, ground.device) as tuner:
+    watcher = observer or SILENT
+    with make_tuner(setup.policy, setup.device) as tuner:
         loaded = load_model(model)
-        path = out_path(out, ground.runtime, loaded, cast)
-        check_writable(path)
-        table, replaces = open_table(path, ground.runtime, ground.policy, force=force)
-        work = Build(
-            ground.inductor,
-            loaded,
-            specs,
-            ground.device,
-            cast,
-            path,
-            table,
-            force,
-            replaces,
-            observer or SILENT,
-            tuner,
-            search=extent.first,
-            all_layers=all_layers,
+        path = out_path(out, setup.runtime, loaded, cast)
+        table, replaces = open_table(path, setup, force=force)
+        progress = Progress(
+            path=path,
+            table=table,
+            replaces=replaces,
+            observer=watcher,
+            can_search=setup.can_search,
+            given_up=tuner.not_tuned,
+            revisit=Revisit(every=force, search=search_budget.first),
         )
-        work.observer.buckets_counted(buckets)
-        work.observer.device_looked_at(tuner.look())
-        wants_padding = ground.device.type != "cpu" if pad_weights is None else pad_weights
+        compiler = BucketCompiler(setup=setup, model=loaded, progress=progress, tuner=tuner)
+        session = Session(
+            compiler=compiler, observer=watcher, specs=specs, dtype=cast, all_layers=all_layers
+        )
+        watcher.buckets_counted(buckets)
+        watcher.device_looked_at(tuner.look())
+        wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
         count = len(buckets)
-        results = [work.run_bucket(bucket, i, count) for i, bucket in enumerate(buckets)]
-        prepared = weigh(work, buckets) if wants_padding else None
-        if prepared is not None and prepared.padded:
+        results = [session.run_bucket(bucket, i, count) for i, bucket in enumerate(buckets)]
+        prepared = weigh(session, buckets) if wants_padding else None
+        padded = {} if prepared is None else prepared.padded
+        if padded:
             results += [
-                work.run_bucket(bucket, count + i, 2 * count, weights_padded=True)
+                session.run_bucket(bucket, count + i, 2 * count, padded)
                 for i, bucket in enumerate(buckets)
             ]
-        if extent.budget_s is not None:
-            results = list(widen(work, results, extent.search, started, extent.budget_s))
-        work.observer.device_looked_at(tuner.look(again=True))
+        if search_budget.seconds is not None:
+
+            def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
+                own = padded if before.weights_padded else None
+                return session.run_bucket(before.bucket, number, total, own)
+
+            results = list(widen(progress, run_again, results, search_budget, started))
+        watcher.device_looked_at(tuner.look(again=True))
     if not any(result.keys for result in results):
         raise NothingRecordedError(
             "the model asked inductor for no GEMM choice in any bucket",
@@ -144,17 +145,17 @@ def build(
         )
     packed = None
     if bundle or bundle_graphs is not None:
-        work.observer.packing_started()
+        watcher.packing_started()
         words = spell_inputs(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
-        words.append(f"--device={ground.device}")
-        packed = pack(path, model, ground.runtime, words, bundle_graphs)
+        words.append(f"--device={setup.device}")
+        packed = pack(path, model, setup.runtime, words, bundle_graphs)
     final = read(path)
     return BuildReport(
         path,
         final,
         digest_of(final),
         tuple(results),
-        tuple(work.tuned),
+        tuple(progress.tuned),
         time.monotonic() - started,
         not_tuned=dict(tuner.not_tuned),
         not_fused=dict(tuner.not_fused),

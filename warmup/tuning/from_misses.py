@@ -11,30 +11,30 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from warmup.buckets.bucket import Bucket
 from warmup.core.errors import BuildError, ModelError, NothingRecordedError, ProblemError
 from warmup.core.method import Search
-from warmup.core.rows import Family, MissReason, Tuned, Winner
+from warmup.core.rows import MissReason, Winner
 from warmup.diagnostics.misses import MissedProblem, read_misses
-from warmup.keys.gemm import GEMM
-from warmup.keys.launch import LAUNCH
-from warmup.keys.pad import PAD
+from warmup.keys.question import Question
 from warmup.keys.registry import kind_of
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup
-from warmup.table.policy import DEFAULT_MODE, Asked
-from warmup.table.store import check_writable, read
-from warmup.tuning.destination import open_table
-from warmup.tuning.extent import parse_extent
+from warmup.table.policy import DEFAULT_MODE, PolicyOptions
+from warmup.table.store import read
+from warmup.tuning.bucket_compiler import BucketCompiler
+from warmup.tuning.budget import parse_budget
+from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import SILENT, BucketResult, BuildReport, Observer
-from warmup.tuning.session import Build
-from warmup.tuning.setup import find_ground
+from warmup.tuning.session import Session
+from warmup.tuning.setup import BuildSetup, find_setup, open_table
 
-_WITH_MODEL: Final = "run `warmup build --model ...` with this bucket"
-_AS_IS: Final = Winner(Family.PAD, "as_is")
-_SHOWN: Final = 3
+if TYPE_CHECKING:
+    from warmup.models.rebuilt import RebuiltProblem
+    from warmup.tuning.tuner import Tuner
+
+_SHOWN_PROBLEMS: Final = 3
 
 
 def build_problems(
@@ -65,12 +65,11 @@ def build_problems(
     """
     started = time.monotonic()
     missed = _by_key(read_misses(problems))
-    from warmup.measuring.precision import precision_of
-    from warmup.models.gemm_module import make_standin
+    from warmup.models.rebuilt import rebuild
     from warmup.tuning.tuner import make_tuner
 
-    extent = parse_extent(search, None)
-    asked = Asked(
+    search_budget = parse_budget(search, None)
+    asked = PolicyOptions(
         mode=mode,
         backends=backends,
         tolerance=tolerance,
@@ -78,53 +77,46 @@ def build_problems(
         l2=l2,
         fused_top_k=fused_top_k,
     )
-    ground = find_ground(device, asked)
+    setup = find_setup(device, asked)
     path = Path(out)
-    check_writable(path)
-    table, replaces = open_table(path, ground.runtime, ground.policy, force=force)
+    table, replaces = open_table(path, setup, force=force)
     known = tuple(
         key
         for key, redo in missed.items()
         if (row := table.rows.get(key)) is not None and not (force or redo)
-        if not row.evidence.search.is_narrower_than(extent.search)
+        if not row.evidence.search.is_narrower_than(search_budget.search)
     )
     wanted = [key for key in missed if key not in known]
     results: list[BucketResult] = []
-    tuned: list[Tuned] = []
     refused: dict[str, str] = {}
     watcher = observer or SILENT
-    with make_tuner(ground.policy, ground.device) as tuner:
+    with make_tuner(setup.policy, setup.device) as tuner:
+        progress = Progress(
+            path=path,
+            table=table,
+            replaces=replaces,
+            observer=watcher,
+            can_search=setup.can_search,
+            given_up=tuner.not_tuned,
+            revisit=Revisit(
+                keys=frozenset(key for key, redo in missed.items() if force or redo),
+                search=search_budget.search,
+            ),
+        )
         watcher.device_looked_at(tuner.look())
         for index, key in enumerate(wanted):
             try:
-                _check_rebuildable(key)
-                model, bucket = make_standin(key, ground.device)
-                work = _OneProblem(
-                    ground.inductor,
-                    model,
-                    (),
-                    ground.device,
-                    None,
-                    path,
-                    table,
-                    force or missed[key],
-                    replaces,
-                    watcher,
-                    tuner,
-                    tuned,
-                    search=extent.search,
-                    wanted=key,
+                rebuilt = rebuild(key, setup.device)
+                results.append(
+                    _run(key, rebuilt, setup, progress, tuner, number=(index, len(wanted)))
                 )
-                try:
-                    with precision_of(key, ground.device):
-                        results.append(work.run(bucket, index, len(wanted)))
-                finally:
-                    table, replaces = work.table, work.replaces
             except (BuildError, ModelError, ProblemError) as error:
                 refused[key] = str(error)
         watcher.device_looked_at(tuner.look(again=True))
     if not path.exists():
-        said = "; ".join(f"{key}: {reason}" for key, reason in list(refused.items())[:_SHOWN])
+        said = "; ".join(
+            f"{key}: {reason}" for key, reason in list(refused.items())[:_SHOWN_PROBLEMS]
+        )
         raise NothingRecordedError(
             f"none of {len(missed)} problems could be rebuilt, and there is no table at {path}",
             said,
@@ -135,7 +127,7 @@ def build_problems(
         final,
         digest_of(final),
         tuple(results),
-        tuple(tuned),
+        tuple(progress.tuned),
         time.monotonic() - started,
         known,
         refused,
@@ -153,51 +145,46 @@ def _by_key(problems: Iterable[MissedProblem]) -> dict[str, bool]:
     return found
 
 
-def _check_rebuildable(key: str) -> None:
-    kind = kind_of(key)
-    if kind in (LAUNCH, PAD):
-        raise ProblemError(f"a {kind.name} problem needs the model: {_WITH_MODEL}")
-    kind.check(key)
+def _run(
+    key: str,
+    rebuilt: RebuiltProblem,
+    setup: BuildSetup,
+    progress: Progress,
+    tuner: Tuner,
+    *,
+    number: tuple[int, int],
+) -> BucketResult:
+    """Tune the rebuilt module of *key*, serve it from the table and compare it with eager.
+
+    Raises:
+        BuildError: it failed, or did not ask for *key*.
+    """
+    others: list[str] = []
+    compiler = BucketCompiler(
+        setup=setup,
+        model=rebuilt.model,
+        progress=progress,
+        tuner=tuner,
+        make_lookup=partial(_OneKeyLookup, wanted=key, others=others),
+    )
+    accepted = progress.table.policy.tolerance
+    tolerance = dict.fromkeys(accepted, accepted[rebuilt.dtype])  # whatever the epilogue ends in
+    session = Session(compiler=compiler, observer=progress.observer, tolerance=tolerance)
+    with rebuilt.precision():
+        result = session.run_bucket(rebuilt.bucket, *number)
+    if result.keys or key in tuner.not_tuned:
+        return result
+    if others:
+        raise BuildError(f"its stand-in asks for another key: {others[0]}")
+    raise BuildError("its stand-in leaves inductor nothing to choose")
 
 
 @dataclass
-class _OneProblem(Build):
-    """A build of one stand-in, in which only the key *wanted* counts."""
+class _OneKeyLookup(Lookup):
+    """A lookup that answers and reports the key *wanted* alone.
 
-    wanted: str = ""
-    others: list[str] = field(default_factory=list)
-
-    def run(self, bucket: Bucket, index: int, total: int) -> BucketResult:
-        """Tune the stand-in, serve it from the table and compare it with eager.
-
-        Raises:
-            BuildError: it failed, or did not ask for the key.
-        """
-        result = self.run_bucket(bucket, index, total)
-        if result.keys or self.wanted in self.tuner.not_tuned:
-            return result
-        if self.others:
-            raise BuildError(f"its stand-in asks for another key: {self.others[0]}")
-        raise BuildError("its stand-in leaves inductor nothing to choose")
-
-    @property
-    def tolerance(self) -> Mapping[str, float]:
-        """As the policy says for the GEMM's dtype, whatever dtype the epilogue ends in."""
-        accepted = super().tolerance
-        return dict.fromkeys(accepted, accepted[GEMM.ingredients(self.wanted)["dtype"]])
-
-    @property
-    def make_lookup(self) -> Callable[..., Lookup]:
-        """What makes a lookup that answers and reports *wanted* alone."""
-        return partial(_OneLookup, wanted=self.wanted, others=self.others)
-
-
-@dataclass
-class _OneLookup(Lookup):
-    """A lookup of which one key is wanted.
-
-    Another GEMM key is noted, and nothing is measured from there on. Whatever else inductor asks
-    about a stand-in is not what serving missed, and leaves no trace.
+    Another key of the same kind is noted, and nothing is measured from there on. Questions of
+    other kinds about the rebuilt module are not what serving missed: they leave no trace.
     """
 
     wanted: str = ""
@@ -209,10 +196,11 @@ class _OneLookup(Lookup):
 
     def find(self, key: str) -> Winner | MissReason:
         kind = kind_of(key)
-        if kind is PAD:
-            return _AS_IS  # padded, it would be another GEMM
-        if kind is GEMM and key != self.wanted:
-            self.others.append(key)
+        if kind is kind_of(self.wanted):
+            if key != self.wanted:
+                self.others.append(key)
+        elif kind.neutral is not None:
+            return kind.neutral
         return super().find(key)
 
     def hit(self, key: str, winner: Winner) -> None:
@@ -223,8 +211,12 @@ class _OneLookup(Lookup):
         if key == self.wanted:
             super().miss(key, reason, fallback)
 
+    def measure(self, question: Question) -> Winner | None:
+        return super().measure(question) if question.key == self.wanted else question.library
+
     def contest(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
-        del key, calls  # about a launch config of the stand-in, which nobody will ask for
-        return library
+        if key == self.wanted:
+            return super().contest(key, library, calls)
+        return library  # as above

@@ -19,12 +19,11 @@ from warmup.core.child_process import Caches
 from warmup.core.errors import BundleError, printable
 from warmup.core.runtime import Runtime
 from warmup.keys.registry import kind_of
-from warmup.keys.weight import WEIGHT
-from warmup.table.bundle_file import SUFFIX, needs_of, write_bundle
+from warmup.table.bundle_file import BUNDLE_SUFFIX, needs_of, write_bundle
 from warmup.table.codec import digest_of
 from warmup.table.store import read
 
-_SHOWN: Final = 300
+_SHOWN_LENGTH: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Packed:
 
 def bundle_path(table: Path) -> Path:
     """Return where the bundle of the table at *table* is: beside it, ``NAME.bundle``."""
-    return table.with_suffix(SUFFIX)
+    return table.with_suffix(BUNDLE_SUFFIX)
 
 
 def spell_inputs(
@@ -90,7 +89,7 @@ def pack(
     asked = [str(table), "--prime", "--model", model, *words]
     if graphs_for is not None:
         asked += ["--mode", graphs_for]
-    has_weights = any(kind_of(key) is WEIGHT for key in content.rows)
+    has_weights = not all(kind_of(key).is_asked for key in content.rows)
     ways = [[], ["--no-pad-weights"]] if has_weights else [[]]
     with tempfile.TemporaryDirectory(prefix="warmup-bundle-") as folder:
         caches = Caches(Path(folder))
@@ -113,5 +112,5 @@ def _prime(path: Path, words: Sequence[str], caches: Caches) -> None:
     )
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        last = printable(said[-1])[:_SHOWN] if said else f"exit status {done.returncode}"
+        last = printable(said[-1])[:_SHOWN_LENGTH] if said else f"exit status {done.returncode}"
         raise BundleError(str(path), f"it was not made, priming failed: {last}")

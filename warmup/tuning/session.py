@@ -1,98 +1,88 @@
-"""One build under way: bucket by bucket, each finished row on disk."""
+"""`Session`: one build, bucket by bucket, each compared with eager."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from warmup.buckets.bucket import Bucket, InputSpec
 from warmup.core.errors import BuildError, ModelError, OutputMismatchError
-from warmup.core.events import Emitter, logger
-from warmup.core.method import Search
-from warmup.core.rows import Row, Tuned
-from warmup.keys.gemm import GEMM
-from warmup.keys.registry import kind_of
-from warmup.table import Table
-from warmup.table.lookup import Lookup, OnMiss
-from warmup.table.store import add_rows, remove_rows, write
+from warmup.core.events import logger
+from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.report import BucketResult, Observer, name_of
-from warmup.tuning.tune import Served, tune, tune_as_is
 
 if TYPE_CHECKING:
     import torch
 
-    from warmup.inductor.adapter import Inductor
     from warmup.keys.weight import Padding
-    from warmup.models.loading import Inputs, LoadedModel
+    from warmup.models.loading import Inputs
     from warmup.models.padding.groups import Group
-    from warmup.tuning.tuner import Tuner
 
 
-@dataclass
-class Build:
-    """One build under way."""
+@dataclass(kw_only=True)
+class Session:
+    """A build of the model of ``compiler``, which is on the device, as ``dtype``, from now on.
 
-    inductor: Inductor
-    model: LoadedModel
-    specs: tuple[InputSpec, ...]
-    device: torch.device
-    dtype: torch.dtype | None
-    path: Path
-    table: Table
-    force: bool
-    replaces: bool
+    ``tolerance`` is the largest error against eager that is accepted, by dtype of the output; None
+    takes that of the table's policy. With ``all_layers`` every bucket is run with all layers, also
+    where fewer of equal layers ask for the same rows.
+    """
+
+    compiler: BucketCompiler
     observer: Observer
-    tuner: Tuner
-    tuned: list[Tuned] = field(default_factory=list)
-    search: Search = Search.DEFAULT
-    chosen: frozenset[str] | None = None  # who may be searched further; None for all
-    until: float = math.inf  # by the clock of `time.monotonic`
-    padded: Mapping[Group, Padding] = field(default_factory=dict)  # where `run_bucket` pads weights
-    all_layers: bool = False  # in every bucket, also where fewer stand for all
-    _done: set[str] = field(default_factory=set)
-    _replaced: dict[str, Row] = field(default_factory=dict)
-    _fewer_do: dict[bool, bool] = field(default_factory=dict)  # stand for all, by weights_padded
+    specs: tuple[InputSpec, ...] = ()
+    dtype: torch.dtype | None = None
+    tolerance: Mapping[str, float] | None = None
+    all_layers: bool = False
+    _fewer_do: dict[bool, bool] = field(default_factory=dict)  # fewer layers ask alike, if padded
 
     def __post_init__(self) -> None:
-        self.model.module.to(device=self.device, dtype=self.dtype)
+        self.compiler.model.module.to(device=self.compiler.setup.device, dtype=self.dtype)
 
     def run_bucket(
-        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool = False
+        self,
+        bucket: Bucket,
+        index: int,
+        total: int,
+        padded: Mapping[Group, Padding] | None = None,
     ) -> BucketResult:
-        """Tune one bucket, then serve it from the table and compare with eager.
+        """Tune one bucket, then serve it from the table and compare it with eager.
 
-        One that serves smaller sizes too is compared at its lower end and in the middle as well.
-        With *weights_padded* the model is compiled with the groups in ``padded`` padded. Eager is
-        the model as it is, and so is the model afterwards. Once a bucket has shown that the model
-        without what repeats in it asks for the same rows, the others are compiled and compared
-        without that, unless ``all_layers``.
+        A bucket that serves smaller sizes too is compared at its lower end and in the middle as
+        well. The groups in *padded* are padded while the model is compiled; eager is the model
+        without padding, and so is the model afterwards. Once a bucket has shown that fewer of the
+        equal layers ask for the same rows, the others are compiled and compared with those few,
+        unless ``all_layers``.
+
+        Raises:
+            ModelError: the model failed in eager mode, or its sizes cannot share one artifact.
+            BuildError: compiling failed.
+            OutputMismatchError: the output is further from eager than the tolerance; the rows
+                measured for the bucket were removed.
         """
         import torch
 
         from warmup.models.dynamic_inputs import mark_inputs, sizes_within
         from warmup.models.outputs import worst_error
 
+        weights_padded = bool(padded)
         self.observer.bucket_started(bucket, index, total, weights_padded=weights_padded)
         name = name_of(bucket, weights_padded=weights_padded)
         started = time.monotonic()
-        before = len(self.tuned)
+        progress = self.compiler.progress
+        before = len(progress.tuned)
         inputs = mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
         sizes = (bucket, *sizes_within(bucket))
         every = [inputs, *map(self.inputs, sizes[1:])]
         with torch.no_grad():
-            served, expected, left_out = self._run(
-                every, sizes, name, weights_padded=weights_padded
-            )
-            error, limit = worst_error(expected, served.outputs, self.tolerance)
+            served, expected, left_out = self._run(every, sizes, name, padded or {})
+            error, limit = worst_error(expected, served.outputs, self.accepted)
         if not error <= limit:
-            fresh = {tuned.key for tuned in self.tuned[before:]}
-            self.take_back(fresh, before)
+            fresh = progress.fresh(before)
+            progress.take_back(fresh, before)
             raise OutputMismatchError(
                 f"bucket {name}: the compiled output is {error:.2e} away from eager "
                 f"(relative L2), more than {limit:.0e}",
@@ -101,7 +91,7 @@ class Build:
         result = BucketResult(
             bucket=bucket,
             keys=served.keys,
-            tuned=len(self.tuned) - before,
+            tuned=len(progress.tuned) - before,
             error=error,
             seconds=time.monotonic() - started,
             uncovered=served.uncovered,
@@ -112,9 +102,10 @@ class Build:
         return result
 
     @property
-    def tolerance(self) -> Mapping[str, float]:
+    def accepted(self) -> Mapping[str, float]:
         """The largest error against eager that is accepted, by dtype of the output."""
-        return self.table.policy.tolerance
+        policy = self.compiler.progress.table.policy
+        return policy.tolerance if self.tolerance is None else self.tolerance
 
     def inputs(self, bucket: Bucket) -> Inputs:
         """Return the inputs of *bucket*, the same each time."""
@@ -122,144 +113,61 @@ class Build:
 
         from warmup.models.loading import make_inputs
 
-        torch.manual_seed(self.table.policy.seed)
-        return make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
+        torch.manual_seed(self.compiler.progress.table.policy.seed)
+        device = self.compiler.setup.device
+        return make_inputs(self.compiler.model, self.specs, bucket, device, self.dtype)
 
     def eager(self, bucket: Bucket) -> Any:
-        """Return what the model gives in *bucket* uncompiled.
+        """Return the output of the model in *bucket*, uncompiled.
 
         Raises:
-            ModelError: it failed.
+            ModelError: the model failed.
         """
         return self._eager(self.inputs(bucket), bucket)
 
-    def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
-        """Return what answers inductor while a bucket is compiled."""
-        return self.make_lookup(
-            rows,
-            on_miss,
-            emitter,
-            tuner=self.tuner,
-            on_tuned=self.save,
-            search=self.search,
-            asks_again=self.asks_again,
-        )
-
-    @property
-    def make_lookup(self) -> Callable[..., Lookup]:
-        """What makes the lookup of this build."""
-        return Lookup
-
-    @contextlib.contextmanager
-    def attached(self, lookup: Lookup, on_miss: OnMiss) -> Iterator[None]:
-        """Let *lookup* answer while the context is open."""
-        tag = f"warmup-build-{on_miss}"
-        attachment = self.inductor.attach(lookup, self.table.policy.options, tag, quiet=True)
-        try:
-            yield
-        finally:
-            attachment.detach()
-
-    def asks_again(self, key: str) -> bool:
-        """Whether the row of *key* is to be tuned again: forced, or searched less far than now.
-
-        Not once that was given up: then the row that was there stands.
-        """
-        row = self.table.rows.get(key)
-        if row is None or key in self._done or key in self.tuner.not_tuned:
-            return False
-        if self.chosen is None and self.force:
-            return True
-        is_chosen = self.chosen is None or key in self.chosen
-        narrower = row.evidence.search.is_narrower_than(self.search)
-        return is_chosen and narrower and self._can_search(key) and time.monotonic() < self.until
-
-    def lacks(self, key: str) -> bool:
-        """Whether *key* is to be tuned: it has no row, or one that is to be replaced."""
-        return key not in self.table.rows or self.asks_again(key)
-
-    def save(self, tuned: Tuned) -> None:
-        """Put a finished problem on disk."""
-        table = self.table
-        rows: Mapping[str, Row] = {tuned.key: tuned.row}
-        if (before := table.rows.get(tuned.key)) is not None:
-            self._replaced[tuned.key] = before
-        self._done.add(tuned.key)
-        if self.replaces:  # by --force: another device's table goes when its successor has a row
-            self.table, self.replaces = replace(table, rows=rows), False
-            write(self.path, self.table)
-        else:
-            self.table = add_rows(
-                self.path, table.provenance, table.policy, rows, redo=before is not None
-            )
-        self.tuned.append(tuned)
-        self.observer.problem_finished(tuned)
-
-    def take_back(self, fresh: set[str], since: int) -> None:
-        """Undo the rows *fresh*, tuned from number *since* on; those they replaced stand again."""
-        self.tuned[since:] = [one for one in self.tuned[since:] if one.key not in fresh]
-        before = {key: row for key, row in self._replaced.items() if key in fresh}
-        if fresh:
-            self.table = remove_rows(self.path, fresh)
-        if before:
-            origin = self.table
-            self.table = add_rows(self.path, origin.provenance, origin.policy, before)
-
-    def shortened(self) -> AbstractContextManager[int]:
-        """Leave out the model's layers that repeat while the context is open; its value: how many.
-
-        On a CPU no kernel between products has a row.
-        """
-        from warmup.models.repeated_layers import shortened
-
-        return shortened(self.model.module, has_kernels=self.device.type != "cpu")
-
-    def reopen(self, keys: Collection[str]) -> None:
-        """Let *keys* be tuned once more, though they were tuned now."""
-        self._done.difference_update(keys)
-
     def _run(
-        self, every: Sequence[Inputs], sizes: Sequence[Bucket], name: str, *, weights_padded: bool
-    ) -> tuple[Served, list[Any], int]:
-        """Tune and serve one bucket; return what eager gives too, and how many layers were out."""
-        since = len(self.tuned)
+        self,
+        every: Sequence[Inputs],
+        sizes: Sequence[Bucket],
+        name: str,
+        padded: Mapping[Group, Padding],
+    ) -> tuple[ServedBucket, list[Any], int]:
+        """Tune and serve one bucket; return the outputs of eager too, and how many layers less."""
+        compiler, weights_padded = self.compiler, bool(padded)
+        since = len(compiler.progress.tuned)
         if self._fewer_do.get(weights_padded, False) and not self.all_layers:
             try:
-                with self.shortened() as left_out:
+                with compiler.shortened() as left_out:
                     expected = list(map(self._eager, every, sizes))
-                with self._padding(weights_padded), self.shortened():
-                    return tune_as_is(self, every, name), expected, left_out
+                with self._padding(padded), compiler.shortened():
+                    return compiler.tune_as_is(every, name), expected, left_out
             except (BuildError, ModelError) as error:
                 logger.info("bucket %s: not run with fewer layers: %s", name, error)
         expected = list(map(self._eager, every, sizes))
-        with self._padding(weights_padded):
-            served = tune(self, every, name, since)
+        with self._padding(padded):
+            served = compiler.tune(every, name, since)
         self._fewer_do[weights_padded] = served.stands_for_all
         return served, expected, 0
 
     @contextlib.contextmanager
-    def _padding(self, weights_padded: bool) -> Iterator[None]:  # noqa: FBT001  said by its name
-        """Pad the weights of the model, where they are to be, while the context is open."""
+    def _padding(self, padded: Mapping[Group, Padding]) -> Iterator[None]:
+        """Pad the groups in *padded* while the context is open."""
         from warmup.models.padding.apply import pad, restore
 
-        if not weights_padded:
+        if not padded:
             yield
             return
-        pad(self.model.module, self.padded)
+        pad(self.compiler.model.module, padded)
         try:
             yield
         finally:
-            restore(self.model.module)
+            restore(self.compiler.model.module)
 
     def _eager(self, inputs: Inputs, bucket: Bucket) -> Any:
         try:
-            return self.model.module(*inputs.args, **inputs.kwargs)
+            return self.compiler.model.module(*inputs.args, **inputs.kwargs)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise ModelError(
                 f"bucket {bucket}: the model failed in eager mode ({reason})"
             ) from error
-
-    def _can_search(self, key: str) -> bool:
-        """Whether a wider search tries more for *key*."""
-        return kind_of(key) is GEMM and self.device.type != "cpu"

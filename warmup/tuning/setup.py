@@ -1,32 +1,43 @@
-"""What a build stands on: the torch, the device and the policy."""
+"""`BuildSetup`: the torch, device and policy of a build; where its table stands."""
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warmup.table.policy import Asked, choose_policy
+from warmup.core.runtime import Runtime
+from warmup.core.version import __version__
+from warmup.table import Policy, Provenance, Table
+from warmup.table.policy import PolicyOptions, choose_policy
+from warmup.table.store import check_same_origin, check_writable, origin_differences, read
 
 if TYPE_CHECKING:
     import torch
 
-    from warmup.core.runtime import Runtime
     from warmup.inductor.adapter import Inductor
-    from warmup.table import Policy
+    from warmup.models.loading import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """Found fit for a build."""
+class BuildSetup:
+    """A checked torch and device, and how candidates are measured on it."""
 
     inductor: Inductor
     device: torch.device
     runtime: Runtime
     policy: Policy
 
+    @property
+    def can_search(self) -> bool:
+        """Whether this device has GEMM candidates beyond those that inductor lists."""
+        return self.device.type != "cpu"
 
-def find_ground(device: str, asked: Asked) -> Ground:
-    """Return what a build on *device* stands on.
+
+def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
+    """Return the setup of a build on *device*; inductor's compile workers have been started.
 
     Raises:
         SettingsError: the device, its compiler or what is *asked* for cannot be used.
@@ -40,4 +51,42 @@ def find_ground(device: str, asked: Asked) -> Ground:
     found = resolve_device(device)
     check_compiler(found)
     policy = choose_policy(asked, found.type, inductor.quiet_switches())
-    return Ground(inductor, found, inductor.runtime(str(found)), policy)
+    return BuildSetup(inductor, found, inductor.runtime(str(found)), policy)
+
+
+def open_table(path: Path, setup: BuildSetup, *, force: bool) -> tuple[Table, bool]:
+    """Return the table at *path*, or an empty one, and whether it replaces the table at *path*.
+
+    Raises:
+        TableError: *path* cannot be written, or its table is damaged, or of another origin and
+            *force* is not set.
+    """
+    check_writable(path)
+    empty = Table(_provenance(setup.runtime), setup.policy)
+    if not path.exists():
+        return empty, False
+    existing = read(path)
+    if force and origin_differences(existing, setup.runtime, setup.policy):
+        return empty, True
+    check_same_origin(path, existing, setup.runtime, setup.policy)
+    return existing, False
+
+
+def _provenance(runtime: Runtime) -> Provenance:
+    now = dt.datetime.now(dt.UTC).replace(microsecond=0)
+    return Provenance(runtime, __version__, now.isoformat().replace("+00:00", "Z"))
+
+
+def out_path(
+    out: str | Path | None, runtime: Runtime, model: LoadedModel, dtype: torch.dtype | None
+) -> Path:
+    """Return *out*, else tables/DEVICE/MODEL.DTYPE.json below the current folder."""
+    if out is not None:
+        return Path(out)
+    from warmup.core.dtypes import dtype_name
+
+    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), None)
+    cast = dtype or own
+    words = [model.name, dtype_name(cast)] if cast is not None else [model.name]
+    slug = re.sub(r"[^a-z0-9.]+", "-", ".".join(words).lower()).strip("-.")
+    return Path("tables") / runtime.device.slug / f"{slug}.json"

@@ -7,18 +7,22 @@ from dataclasses import replace
 
 from warmup.core.events import logger
 from warmup.core.method import Method
-from warmup.core.question import Elsewhere, Question
 from warmup.core.rows import Winner
 from warmup.core.trial import Outcome
-from warmup.measuring.range_regret import Place, choose_along, rivals_of
+from warmup.keys.question import Elsewhere, Question
+from warmup.measuring.range_regret import SizeOutcomes, choose_along, rivals_of
 from warmup.measuring.trial_process import TrialNotRunError
 
-Run = Callable[[Question], Sequence[Outcome]]
+RunQuestion = Callable[[Question], Sequence[Outcome]]
 
 
 def look_elsewhere(
-    question: Question, outcomes: Sequence[Outcome], winner: Winner, method: Method, run: Run
-) -> tuple[Winner, tuple[Place, ...]]:
+    question: Question,
+    outcomes: Sequence[Outcome],
+    winner: Winner,
+    method: Method,
+    run: RunQuestion,
+) -> tuple[Winner, tuple[SizeOutcomes, ...]]:
     """Return the winner for the range of *question*, and what came of the rivals at its sizes.
 
     *winner* and *outcomes* are those at its own size, the last of the places. *run* measures a
@@ -29,7 +33,7 @@ def look_elsewhere(
     rivals = rivals_of(outcomes, winner, question.library)
     places = [_look(question, one, rivals, run) for one in question.elsewhere]
     while True:
-        every = (*places, Place(question.size, outcomes))
+        every = (*places, SizeOutcomes(question.size, outcomes))
         chosen = choose_along(winner, every, question.library, method)
         if chosen == winner:
             return winner, every
@@ -41,25 +45,27 @@ def look_elsewhere(
         outcomes = [outcome if one.winner == chosen else one for one in outcomes]
         if outcome.time_us is not None:
             logger.debug("%s, not %s, along the range: %s", chosen, winner, question.key)
-            return chosen, (*places, Place(question.size, outcomes))
+            return chosen, (*places, SizeOutcomes(question.size, outcomes))
         places = [_without(chosen, place) for place in places]  # wrong, however fast
 
 
-def _alone(question: Question, winner: Winner, run: Run) -> Outcome:
+def _alone(question: Question, winner: Winner, run: RunQuestion) -> Outcome:
     """Return what comes of *winner* when nothing else is measured, so that it is confirmed."""
     candidates = tuple(one for one in question.candidates if one.winner == winner)
     (outcome,) = run(replace(question, candidates=candidates))
     return outcome
 
 
-def _without(winner: Winner, place: Place) -> Place:
+def _without(winner: Winner, place: SizeOutcomes) -> SizeOutcomes:
     return replace(place, outcomes=[one for one in place.outcomes if one.winner != winner])
 
 
-def _look(question: Question, elsewhere: Elsewhere, rivals: Sequence[Winner], run: Run) -> Place:
+def _look(
+    question: Question, elsewhere: Elsewhere, rivals: Sequence[Winner], run: RunQuestion
+) -> SizeOutcomes:
     asked = replace(elsewhere.ask(rivals), library=question.library)
     try:
-        return Place(elsewhere.size, run(asked))
+        return SizeOutcomes(elsewhere.size, run(asked))
     except TrialNotRunError as error:
         logger.warning("not timed at %d: %s: %s", elsewhere.size, question.key, error)
-        return Place(elsewhere.size, ())
+        return SizeOutcomes(elsewhere.size, ())

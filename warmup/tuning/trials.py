@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Final
 
 import torch
 
 from warmup.core.method import Method
-from warmup.core.question import Question
 from warmup.core.rows import Tuned, Winner
 from warmup.core.trial import Candidate, Region, TensorSpec, Trial, ViewSpec
-from warmup.keys.registry import ingredients_of
+from warmup.keys.gemm_text import at_upper_end
+from warmup.keys.question import Question
 from warmup.measuring.operands import dtype_named
 from warmup.measuring.selection import Work
 
@@ -25,8 +24,6 @@ _COUNTED: Final = {
     "scaled_mm": "_scaled_mm",
 }
 _NO_TENSOR: Final = TensorSpec((), (), 0, "float32")  # of a trial that has none
-_RANGE: Final = re.compile(r"\b\d+\.\.(\d+)\b")
-_DYNAMIC: Final = re.compile(r"(?<=[\[,])s(?=[,\]])")  # a size of an operand in an epilogue
 _SIBLING_SHARE: Final = 0.8  # of the time that its operations suggest, which is a guess
 
 
@@ -34,11 +31,11 @@ def bare_trial(
     question: Question, method: Method, tolerance: Mapping[str, float], seed: int
 ) -> Trial:
     """Return the trial of the product alone, for every candidate."""
-    words = ingredients_of(question.key)
+    problem = question.problem
     assert question.library is not None
     return Trial(
-        key=question.key,
-        op=question.op,
+        key=problem.key,
+        op=problem.op,
         device=question.device,
         operands=question.operands,
         views=question.views,
@@ -46,9 +43,9 @@ def bare_trial(
         candidates=question.candidates,
         library=question.library,
         method=method,
-        alpha=float(words.get("alpha", 1)),
-        beta=float(words.get("beta", 1)),
-        tolerance=_tolerance(words["out"], tolerance),
+        alpha=problem.alpha,
+        beta=problem.beta,
+        tolerance=_tolerance(problem.out, tolerance),
         seed=seed,
         environment=question.environment,
     )
@@ -64,8 +61,8 @@ def region_trial(
     """Return the trial of *region*, for the library's kernel."""
     assert question.library is not None
     return Trial(
-        key=at_bucket(question.key),
-        op=question.op,
+        key=question.problem.at_upper_end().key,
+        op=question.problem.op,
         device=question.device,
         operands=region.inputs,
         views=tuple(
@@ -75,27 +72,14 @@ def region_trial(
         candidates=(Candidate(question.library),),
         library=question.library,
         method=method,
-        tolerance=_tolerance(ingredients_of(question.key)["out"], tolerance),
+        tolerance=_tolerance(question.problem.out, tolerance),
         seed=seed,
         environment=question.environment,
         region=region,
-        known=tuple((at_bucket(key), winner) for key, winner in question.known.items())
+        known=tuple((at_upper_end(key), winner) for key, winner in question.known.items())
         if len(region.flops) > 1
         else (),
     )
-
-
-def at_bucket(key: str) -> str:
-    """Return *key* with the size that it is tuned at, the upper end, in place of its range.
-
-    A region has the sizes of its bucket, and asks for that key. A dynamic size in an epilogue is
-    taken for the same one. Keys with several ranges stay as they are, and so do all others.
-    """
-    ends = set(_RANGE.findall(key))
-    if len(ends) != 1:
-        return key
-    (end,) = ends
-    return _DYNAMIC.sub(end, _RANGE.sub(end, key))
 
 
 def challengers(
@@ -139,9 +123,9 @@ def work_of(question: Question) -> Work | None:
         for view in question.views
         for spec in (question.operands[view.base],)
     )
-    out, words = question.out, ingredients_of(question.key)
+    out, problem = question.out, question.problem
     moved += math.prod(out.sizes) * dtype_named(out.dtype).itemsize
-    dtype = words["fp32"] if words.get("fp32") == "tf32" else words["dtype"]
+    dtype = "tf32" if problem.fp32 == "tf32" else problem.dtype
     return Work(dtype, _flops(question), moved)
 
 
@@ -149,7 +133,7 @@ def _flops(question: Question) -> int | None:
     """Return the operations that torch's flop counter counts; None for an op it does not know."""
     from torch.utils.flop_counter import flop_registry
 
-    name = _COUNTED.get(question.op)
+    name = _COUNTED.get(question.problem.op)
     formula = None if name is None else flop_registry.get(getattr(torch.ops.aten, name))
     if formula is None or question.out is None:
         return None

@@ -19,11 +19,12 @@ from typing import Self
 import torch
 
 from warmup.core.events import logger
-from warmup.core.method import L2, Method, Search
-from warmup.core.question import LiveTrial, Question
+from warmup.core.method import L2, Method, OptionValue, Search
 from warmup.core.roofline import Peaks, share_of_peak
 from warmup.core.rows import Evidence, Rejection, Row, Tuned, Winner
 from warmup.core.trial import Candidate, Outcome, Region, Trial
+from warmup.keys.gemm import GemmProblem
+from warmup.keys.question import LiveTrial, Question
 from warmup.measuring.device_peaks import measured_peaks
 from warmup.measuring.gpu_state import clock_dropped, look_at
 from warmup.measuring.range_regret import keeps_to_bound, over_bound, with_along_of, with_places
@@ -32,7 +33,6 @@ from warmup.measuring.selection import Work, doubtful_us, judge, judge_fused
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
 from warmup.measuring.trials import run_trial
 from warmup.table import Policy
-from warmup.table.schema import OptionValue
 from warmup.tuning.size_range import look_elsewhere
 from warmup.tuning.trials import bare_trial, challengers, region_trial, work_of
 
@@ -58,7 +58,7 @@ class Tuner:
     library_rows: dict[str, Row] = field(default_factory=dict)
     _peaks: Peaks | None = None
     _knows_peaks: bool = False
-    _results: dict[tuple[str, int | None, tuple[Winner, ...]], TrialResult] = field(
+    _results: dict[tuple[GemmProblem, int | None, tuple[Winner, ...]], TrialResult] = field(
         default_factory=dict
     )
     _clocks: list[int] = field(default_factory=list)
@@ -207,8 +207,8 @@ class Tuner:
             TrialNotRunError: it could not be run at all.
         """
         live, count = question.live, len(question.candidates)
-        product = question.key if live else question.key.partition(" | ")[0]
-        same = product, question.size, tuple(one.winner for one in question.candidates)
+        problem = question.problem if live else question.problem.alone
+        same = problem, question.size, tuple(one.winner for one in question.candidates)
         if same not in self._results:
             started = time.monotonic()
             floor = self._floor_us(work_of(question))
@@ -220,7 +220,7 @@ class Tuner:
             self._results[same] = _run_here(trial, live) if live else self.process.run(trial)
             seconds = time.monotonic() - started
             where = "" if question.size is None else f" at {question.size}"
-            logger.debug("%d candidates in %.2f s%s: %s", count, seconds, where, product)
+            logger.debug("%d candidates in %.2f s%s: %s", count, seconds, where, problem.key)
         return self._results[same]
 
     def _judge(

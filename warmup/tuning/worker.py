@@ -21,12 +21,13 @@ from warmup.core.trial import Outcome, Trial, trial_from_json
 from warmup.inductor import start_workers
 from warmup.inductor.gemm.calls import make_call
 from warmup.inductor.workers import assemble_as_workers_do
+from warmup.keys.gemm_text import parse_problem
 from warmup.measuring.gpu_state import sm_clock_mhz
 from warmup.measuring.operands import OperandSets
-from warmup.measuring.precision import precision_of
 from warmup.measuring.screening import reason_for
 from warmup.measuring.trial_process import WORKERS, outcome_to_json
 from warmup.measuring.trials import run_trial
+from warmup.models.precision import precision_of
 from warmup.tuning.fused import Fusing, RegionSets
 
 
@@ -80,7 +81,7 @@ def _run(trial: Trial, skip: list[int], send: Any, fusing: Fusing | None) -> boo
         return not _device_works(device)
 
     try:
-        with precision_of(trial.key, device), _on_stream(device):
+        with precision_of(parse_problem(trial.key), device), _on_stream(device):
             if fusing is not None:
                 wanted = [winner for winner, number in numbers.items() if number not in skip]
                 fusing.hand_over(wanted, lambda: make_sets(trial.seed, 1), at)

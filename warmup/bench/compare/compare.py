@@ -19,16 +19,15 @@ from warmup.bench.compare.comparison import FEWEST_ROUNDS, Comparison, How, Orig
 from warmup.bench.compare.race import SILENT, Observer, Race
 from warmup.buckets.bucket import parse_buckets, parse_inputs
 from warmup.core.errors import SettingsError
-from warmup.core.method import L2, Launch
+from warmup.core.method import L2, SEED, Launch
 from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.core.version import __version__
 from warmup.models.padding.prepare import paddings
 from warmup.table.codec import digest_of
-from warmup.table.store import Found, discover, find, write
+from warmup.table.store import FoundTable, discover, find, write
 
 DEFAULT_ROUNDS: Final = 30
 DEFAULT_TIMEOUT_S: Final = 1800.0
-_SEED: Final = 0
 
 
 def compare(
@@ -100,7 +99,7 @@ def compare(
             "inputs": tuple(inputs),
             "device": device,
             "dtype": dtype,
-            "seed": _SEED,
+            "seed": SEED,
         }
         keeps_logs = out is not None
         with contextlib.ExitStack() as processes:
@@ -118,7 +117,7 @@ def compare(
                 launch=Launch(launch),
                 l2=L2(l2),
                 rounds=rounds,
-                seed=_SEED,
+                seed=SEED,
                 created=_now(),
                 warmup=__version__,
                 runtime=runtime,
@@ -149,11 +148,11 @@ def _describe(device: str, dtype: str | None, launch: Launch) -> tuple[Runtime, 
     return inductor.runtime(str(resolved)), str(resolved)
 
 
-def _pads(found: Found, here: Runtime) -> bool:
+def _pads(found: FoundTable, here: Runtime) -> bool:
     return bool(paddings(found.table, compare_runtimes(found.table.provenance.runtime, here)))
 
 
-def _remarks(found: Found | None, here: Runtime) -> Iterator[str]:
+def _remarks(found: FoundTable | None, here: Runtime) -> Iterator[str]:
     if found is None:
         return
     yield from found.remarks

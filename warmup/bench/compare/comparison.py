@@ -21,8 +21,8 @@ from warmup.core.runtime import Runtime
 from warmup.core.samples import Samples
 
 FEWEST_ROUNDS: Final = 6  # an interval of 95 % takes so many
-_DIGITS: Final = 4
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
+_TIME_DIGITS: Final = 4
+_VARIANT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 
 
 class How(StrEnum):
@@ -40,7 +40,7 @@ class How(StrEnum):
         return self in (How.TABLE, How.TABLE_PADDED)
 
 
-REFERENCE: Final = How.EAGER.value  # the variant whose outputs the others must have
+REFERENCE_VARIANT: Final = How.EAGER.value  # the variant whose outputs the others must have
 BASELINE: Final = How.DEFAULT.value  # the variant that speed-ups are over
 
 
@@ -110,7 +110,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class BucketTime:
     """One variant in one bucket: its times, one a round, and its distance from eager.
 
     ``error`` is the largest relative L2 error over all outputs and ``limit`` what it may be.
@@ -154,7 +154,7 @@ class Result:
 
     variant: Variant
     start: Start | None
-    cells: tuple[Cell, ...]
+    cells: tuple[BucketTime, ...]
     failure: str | None
     log: str | None
 
@@ -243,14 +243,14 @@ def parse_variants(
                 f"--variants: {word!r} is not a variant", f"use any of {','.join(How)}"
             )
         _add(found, Variant(word, How(word), model), "--variants")
-    own = {name: Variant(name, How(name), model) for name in (REFERENCE, BASELINE)}
+    own = {name: Variant(name, How(name), model) for name in (REFERENCE_VARIANT, BASELINE)}
     found = own | found
     for text in also:
         name, equals, rest = text.partition("=")
         target, plus, how = rest.rpartition("+")
         if not plus:
             target, how = rest, How.DEFAULT
-        if not equals or not target or not _NAME.fullmatch(name) or how not in set(How):
+        if not equals or not target or not _VARIANT_NAME.fullmatch(name) or how not in set(How):
             raise SettingsError(
                 f"--also {text!r} is not NAME=MODEL or NAME=MODEL+HOW",
                 "write --also padded=model.py:Padded+table; a name has a-z, 0-9, dots and dashes, "
@@ -273,7 +273,7 @@ def is_sound(result: Result) -> bool:
 
 def decimals_of(value: float) -> int:
     """Return how many decimals of *value* are printed: four digits, and all before the point."""
-    return max(_DIGITS - 1 - math.floor(math.log10(value)), 0) if value > 0 else 0
+    return max(_TIME_DIGITS - 1 - math.floor(math.log10(value)), 0) if value > 0 else 0
 
 
 def rounded(value: float) -> float:

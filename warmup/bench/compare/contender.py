@@ -21,15 +21,15 @@ from warmup.bench.compare.comparison import FirstOutput, How
 from warmup.bench.compare.copies import Copies, copy_operands
 from warmup.bench.compare.remote import Answer, serve
 from warmup.bench.compare.tensors import check_shapes, digest_of, tensors_in
-from warmup.bench.compare.watch import Watch, watching
+from warmup.bench.compare.watch import InductorWatch, watching
 from warmup.buckets.bucket import Bucket, parse_inputs
 from warmup.core.method import L2, Launch
 from warmup.measuring.clock import Batch, batch_of, wall_us
 from warmup.models.loading import Inputs, load_model, make_inputs, parse_dtype
 
-Call = Callable[..., Any]
+CompiledCall = Callable[..., Any]
 
-_MODES: Final = {How.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
+_MODE_OF: Final = {How.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
 _LIMIT_PER_BUCKET: Final = 8  # graphs of one function, as torch allows without buckets
 _KIB: Final = 1024
 _OUTPUTS: Final = "output-{}.pt"
@@ -54,14 +54,14 @@ class Case:
     spawned: float
 
 
-class Contender:
+class VariantProcess:
     """One model, compiled in one way, and its calls by bucket."""
 
     def __init__(self) -> None:
         self._open = contextlib.ExitStack()  # as long as the process
         self._device = torch.device("cpu")
         self._module: torch.nn.Module | None = None
-        self._served: Call | None = None
+        self._served: CompiledCall | None = None
         self._inputs: list[Inputs] = []
         self._batches: list[Batch] = []
 
@@ -182,7 +182,7 @@ class Contender:
 
     def _dtype(self) -> str:
         """Return the dtype of the weights, else of the inputs, or how products are computed."""
-        from warmup.inductor.dtypes import dtype_name
+        from warmup.core.dtypes import dtype_name
 
         assert self._module is not None
         given = tensors_in([(one.args, one.kwargs) for one in self._inputs])
@@ -192,7 +192,7 @@ class Contender:
         is_tf32 = self._device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
         return "tf32" if name == "f32" and is_tf32 else name
 
-    def _compiled(self, how: How) -> Call:
+    def _compiled(self, how: How) -> CompiledCall:
         assert self._module is not None
         if how is How.EAGER:
             return self._module
@@ -201,9 +201,9 @@ class Contender:
         # A bucket is a graph; past its limit torch would run the model uncompiled, and only warn.
         torch.compiler.config.recompile_limit = _LIMIT_PER_BUCKET * len(self._inputs)
         torch.compiler.config.fail_on_recompile_limit_hit = True
-        return compile_model(self._module, _MODES.get(how))
+        return compile_model(self._module, _MODE_OF.get(how))
 
-    def _first_output(self, number: int, spawned: float, watch: Watch) -> FirstOutput:
+    def _first_output(self, number: int, spawned: float, watch: InductorWatch) -> FirstOutput:
         before, begun = watch.counts(), time.monotonic()
         self._call(self._inputs[number])
         self._synchronize()
@@ -249,7 +249,7 @@ class Contender:
 
 
 def _main(answers: int) -> None:
-    contender = Contender()
+    contender = VariantProcess()
     requests = (
         contender.start,
         contender.demand,

@@ -18,7 +18,7 @@ from warmup.bench.compare.tensors import tensors_in
 from warmup.models.loading import Inputs
 
 _MOST: Final = 64
-_MOST_BYTES: Final = 2**34  # far more than any cache holds
+_MAX_COPIES_BYTES: Final = 2**34  # far more than any cache holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def copy_operands(module: nn.Module, inputs: Sequence[Inputs], room: int) -> Cop
     own = tuple(one.data for one in weights)
     given = tuple(one for made in inputs for one in tensors_in((made.args, made.kwargs)))
     size = sum(one.untyped_storage().nbytes() for one in (*own, *given))
-    more = min(_MOST - 1, min(_MOST_BYTES, room) // size) if size else 0
+    more = min(_MOST - 1, min(_MAX_COPIES_BYTES, room) // size) if size else 0
     return Copies(
         weights,
         (own, *(tuple(map(_copy, own)) for _ in range(more))),

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from warmup.bench.compare.comparison import (
-    REFERENCE,
-    Cell,
+    REFERENCE_VARIANT,
+    BucketTime,
     Demand,
     FirstOutput,
     Result,
@@ -85,9 +85,9 @@ class _Entrant:
             variant=self.variant, start=self.start, cells=cells, failure=self.failure, log=log
         )
 
-    def _cells(self) -> tuple[Cell, ...]:
+    def _cells(self) -> tuple[BucketTime, ...]:
         return tuple(
-            Cell(
+            BucketTime(
                 device=Samples(tuple(device)),
                 wall=Samples(tuple(wall)),
                 error=error,
@@ -133,7 +133,7 @@ class Race:
             entrant.start = _start_from(start)
             self.remarks += [f"{variant.name}: {said}" for said in start["remarks"]]
             self._check(entrant)
-        if entrant.failure is not None and variant.name == REFERENCE:
+        if entrant.failure is not None and variant.name == REFERENCE_VARIANT:
             raise ModelError(
                 f"the model failed in eager mode: {entrant.failure}", "make it run uncompiled first"
             )
@@ -175,7 +175,7 @@ class Race:
     def _check(self, entrant: _Entrant) -> None:
         """Compare outputs, weights and inputs with eager's, which come first."""
         folder = str(self.scratch)
-        if entrant.variant.name == REFERENCE:
+        if entrant.variant.name == REFERENCE_VARIANT:
             self._measure(entrant)
             self._ask(entrant, "keep_outputs", folder=folder)
         found = self._ask(entrant, "agree", folder=folder)

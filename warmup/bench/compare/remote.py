@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final, Self
 from warmup.core.child_process import Child, LostError, end_with_parent
 from warmup.core.errors import warmup_error_in
 
-_LONGEST: Final = 300
+_ANSWER_LENGTH: Final = 300
 
 Answer = Mapping[str, Any]
 
@@ -76,7 +76,7 @@ def _answer(handler: Callable[..., Answer], arguments: Mapping[str, Any]) -> Ans
         traceback.print_exc()
         own = warmup_error_in(error)
         said = str(own) if own is not None else f"{type(error).__name__}: {error}"
-        return {"failed": " ".join(said.split())[:_LONGEST]}
+        return {"failed": " ".join(said.split())[:_ANSWER_LENGTH]}
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

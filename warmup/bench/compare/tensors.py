@@ -9,9 +9,9 @@ import torch
 
 from warmup.core.errors import ModelError
 
-_CHUNK = 1 << 24  # elements hashed at once: 128 MiB as integers
+_CHUNK_ELEMENTS = 1 << 24  # elements hashed at once: 128 MiB as integers
 _MODULUS = 1 << 64
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def tensors_in(tree: object) -> list[torch.Tensor]:
@@ -43,7 +43,7 @@ def check_shapes(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]
 def _hash(bits: torch.Tensor) -> int:
     """Return a sum of *bits* weighted by their places; integers, so the same in any order."""
     total = 0
-    for chunk in torch.split(bits.reshape(-1), _CHUNK):
+    for chunk in torch.split(bits.reshape(-1), _CHUNK_ELEMENTS):
         places = torch.arange(1, chunk.numel() + 1, device=chunk.device)
         total = (3 * total + int((chunk.long() * places).sum().item())) % _MODULUS
     return total
@@ -54,4 +54,4 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     whole = tensor.detach().contiguous()
     if whole.is_complex():
         whole = torch.view_as_real(whole)
-    return whole.view(_INTEGERS[whole.element_size()])
+    return whole.view(_INTEGER_OF_SIZE[whole.element_size()])

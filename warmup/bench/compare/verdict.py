@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from warmup.bench.compare.comparison import (
     BASELINE,
-    Cell,
+    BucketTime,
     Comparison,
     Ratio,
     Result,
@@ -24,7 +24,7 @@ from warmup.core.samples import geomean, interval_of
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class BucketRates:
     """What a variant achieved in one bucket; shares are of the measured peaks, None without any."""
 
     tflops: float | None
@@ -60,18 +60,18 @@ def overall(report: Comparison, result: Result) -> Ratio | None:
     )
 
 
-def ratio(base: Cell, cell: Cell) -> Ratio:
+def ratio(base: BucketTime, cell: BucketTime) -> Ratio:
     """Return how many times faster *cell* is than *base*."""
     return _ratio(base.median_us / cell.median_us, _round_ratios(base, cell))
 
 
-def rates(report: Comparison, bucket: int, cell: Cell) -> Rates:
+def rates(report: Comparison, bucket: int, cell: BucketTime) -> BucketRates:
     """Return what *cell* achieved in the bucket of that index."""
     demand, peaks = report.demands[bucket], report.peaks
     moved, flops = demand.moved_bytes, demand.flops
     gbps = None if moved is None else rounded(gbps_of(moved, cell.median_us))
     tflops = None if flops is None else rounded(tflops_of(flops, cell.median_us))
-    return Rates(
+    return BucketRates(
         tflops=tflops,
         tflops_share=_share(tflops, peaks.tflops.get(report.origin.dtype) if peaks else None),
         gbps=gbps,
@@ -114,7 +114,7 @@ def _base_of(report: Comparison, result: Result) -> Result | None:
     return base if base is not None and base is not result and is_sound(result) else None
 
 
-def _round_ratios(base: Cell, cell: Cell) -> list[float]:
+def _round_ratios(base: BucketTime, cell: BucketTime) -> list[float]:
     return [b / own for b, own in zip(base.device.times_us, cell.device.times_us, strict=True)]
 
 

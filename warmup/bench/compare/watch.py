@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class InductorWatch:
     """What inductor measured and asked so far."""
 
     counted: Counter[str]
@@ -52,21 +52,21 @@ class Watch:
 @contextlib.contextmanager
 def watching(
     how: How, table: str | None, device: str, padded: torch.nn.Module | None
-) -> Iterator[Watch]:
+) -> Iterator[InductorWatch]:
     """Count benchmarks until the exit; where *how* serves from *table*, have it installed.
 
     The weights of *padded* are padded where the table says so.
     """
     if how is How.EAGER:
-        yield Watch(Counter(), None)
+        yield InductorWatch(Counter(), None)
     elif how.is_served:
         from warmup.serving.install import install
 
         with install(table, device=device, model=padded) as handle:
-            yield Watch(Counter(), handle)
+            yield InductorWatch(Counter(), handle)
     else:
         from warmup.inductor import connect
 
         inductor: Inductor = connect()
         with inductor.count_benchmarks() as counted:
-            yield Watch(counted, None)
+            yield InductorWatch(counted, None)

@@ -24,7 +24,7 @@ LIBRARIES: Final[Mapping[str, str]] = {
     "quack": "quack-kernels",
     "helion": "helion",
 }
-BACKENDS: Final = (EAGER, COMPILED, CUSTOM, *LIBRARIES)
+LAYER_BACKENDS: Final = (EAGER, COMPILED, CUSTOM, *LIBRARIES)
 # Inductor's options for kernels that move memory: more launch configs, and each of them refined.
 CUSTOM_OPTIONS: Final[Mapping[str, bool | int]] = {
     "max_autotune_pointwise": True,

@@ -9,9 +9,9 @@ from typing import Any, Final
 from warmup.bench.charts.chart import Chart, Series
 from warmup.bench.charts.draw import draw
 from warmup.bench.layers.layers import LAYERS
-from warmup.bench.layers.report import Cell, LayersReport, Pass
+from warmup.bench.layers.report import LayerCell, LayersReport, Pass
 
-STEM: Final = "bench-layers"
+LAYERS_STEM: Final = "bench-layers"
 _STEPS: Final = {Pass.FORWARD: "forward", Pass.BOTH: "fwd+bwd"}
 
 
@@ -43,7 +43,7 @@ def draw_charts(report: LayersReport, folder: Path) -> tuple[Path, ...]:
     return tuple(
         path
         for layer in report.layers
-        for path in draw(chart_of(report, layer), folder / f"{STEM}-{layer}")
+        for path in draw(chart_of(report, layer), folder / f"{LAYERS_STEM}-{layer}")
     )
 
 
@@ -74,7 +74,7 @@ def chart_of(report: LayersReport, layer: str) -> Chart:
     )
 
 
-def _series(report: LayersReport, backend: str, row: list[Cell | None]) -> Series:
+def _series(report: LayersReport, backend: str, row: list[LayerCell | None]) -> Series:
     bounds = [None if cell is None else cell.gbps_interval for cell in row]
     version = report.versions.get(backend)
     return Series(
@@ -85,7 +85,7 @@ def _series(report: LayersReport, backend: str, row: list[Cell | None]) -> Serie
     )
 
 
-def _cell(report: LayersReport, cell: Cell) -> dict[str, Any]:
+def _cell(report: LayersReport, cell: LayerCell) -> dict[str, Any]:
     samples = cell.samples
     return {
         "layer": cell.layer,

@@ -17,7 +17,7 @@ import torch
 from warmup.bench.layers.layers import EPS, Operator
 
 _EFFORT: Final = os.environ.get("HELION_AUTOTUNE_EFFORT", "none")
-_ROW: Final = (1,)  # a program for each row
+_ROW_DIMS: Final = (1,)  # a program for each row
 _ROWS: Final = (32, 1)  # a program for so many rows, taken one by one
 _STRIP: Final = (1, 4096)  # a row in pieces
 _FEWEST_WARPS, _MOST_WARPS = 4, 16
@@ -227,7 +227,7 @@ def swiglu_backward(
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> Any:
-        out, scales = _run(rms_norm_forward, _ROW, x, weight, EPS)
+        out, scales = _run(rms_norm_forward, _ROW_DIMS, x, weight, EPS)
         ctx.save_for_backward(x, weight, scales)
         return out
 
@@ -238,10 +238,10 @@ class _RmsNorm(torch.autograd.Function):
         return grad_x, parts.sum(0).to(weight.dtype)
 
 
-class _LayerNorm(torch.autograd.Function):
+class _HelionLayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
-        out, means, scales = _run(layer_norm_forward, _ROW, x, weight, bias, EPS)
+        out, means, scales = _run(layer_norm_forward, _ROW_DIMS, x, weight, bias, EPS)
         ctx.save_for_backward(x, weight, means, scales)
         return out
 
@@ -257,13 +257,13 @@ class _LayerNorm(torch.autograd.Function):
 class _Softmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> Any:
-        out = _run(softmax_forward, _ROW, x)
+        out = _run(softmax_forward, _ROW_DIMS, x)
         ctx.save_for_backward(out)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        return _run(softmax_backward, _ROW, grads[0], *ctx.saved_tensors)
+        return _run(softmax_backward, _ROW_DIMS, grads[0], *ctx.saved_tensors)
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -302,5 +302,5 @@ OPERATORS: Final[Mapping[str, Operator]] = {
     "softmax": _applied(_Softmax),
     "cross-entropy": _applied(_CrossEntropy),
     "swiglu": _applied(_SwiGlu),
-    "layernorm": _applied(_LayerNorm),
+    "layernorm": _applied(_HelionLayerNorm),
 }

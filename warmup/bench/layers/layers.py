@@ -20,7 +20,7 @@ EPS: Final = 1e-6
 
 Operator = Callable[..., torch.Tensor]
 
-_SHAPE: Final = re.compile(r"([1-9][0-9]{0,6})x([1-9][0-9]{0,6})")
+_ROWS_TEXT: Final = re.compile(r"([1-9][0-9]{0,6})x([1-9][0-9]{0,6})")
 _INDEX_BYTES: Final = 8
 
 
@@ -163,7 +163,7 @@ def parse_rows(text: str) -> tuple[Rows, ...]:
     """
     found: list[Rows] = []
     for word in text.split(","):
-        match = _SHAPE.fullmatch(word.strip())
+        match = _ROWS_TEXT.fullmatch(word.strip())
         if match is None:
             raise SettingsError(
                 f"--shapes: {word.strip()!r} is not ROWSxCOLUMNS",

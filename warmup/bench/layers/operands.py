@@ -13,10 +13,10 @@ import torch
 
 from warmup.bench.layers.layers import Layer, Operator, Rows
 from warmup.core.errors import OutputMismatchError
+from warmup.core.method import SEED
 
-_SEED: Final = 0
 _SETS_BYTES: Final = 256 * 2**20  # more than a last cache holds
-_MOST_SETS: Final = 16
+_MAX_LAYER_SETS: Final = 16
 _SPREAD: Final = 0.1  # of weights around 1 and of biases around 0
 
 
@@ -54,7 +54,7 @@ class LayerOperands:
     ) -> None:
         values = _values(layer, shape, dtype, device)
         size = sum(value.nbytes for value in values)
-        count = 1 if warm else max(1, min(_MOST_SETS, _SETS_BYTES // size))
+        count = 1 if warm else max(1, min(_MAX_LAYER_SETS, _SETS_BYTES // size))
         self._values = values
         self.sets = tuple(_set_of([value.clone() for value in values]) for _ in range(count))
         exact = [value.float() if value.is_floating_point() else value for value in values]
@@ -97,7 +97,7 @@ def _values(
     layer: Layer, shape: Rows, dtype: torch.dtype, device: torch.device
 ) -> list[torch.Tensor]:
     """Return random operands of *layer*, and last the gradient of its output."""
-    source = torch.Generator(device).manual_seed(_SEED)
+    source = torch.Generator(device).manual_seed(SEED)
     sizes = (shape.rows, shape.columns)
 
     def random(*wanted: int) -> torch.Tensor:

@@ -16,7 +16,7 @@ from quack.rmsnorm import layernorm_bwd, layernorm_fwd
 from warmup.bench.layers.layers import EPS, Operator
 
 
-class _LayerNorm(torch.autograd.Function):
+class _QuackLayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
         out, rstd, mean = layernorm_fwd(
@@ -35,7 +35,7 @@ class _LayerNorm(torch.autograd.Function):
 def _layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
     if not torch.is_grad_enabled():
         return layernorm_fwd(x, weight.float(), bias.float(), eps=EPS)
-    apply: Any = _LayerNorm.apply  # untyped in torch
+    apply: Any = _QuackLayerNorm.apply  # untyped in torch
     return apply(x, weight, bias)
 
 

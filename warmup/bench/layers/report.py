@@ -21,7 +21,7 @@ class Pass(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class LayerCell:
     """One layer at one shape in one pass on one backend: its times, or why it has none.
 
     ``error`` is the largest relative L2 distance of its outputs and gradients from eager float32,
@@ -70,7 +70,7 @@ class LayersReport:
     versions: Mapping[str, str]
     options: Mapping[str, bool | int]
     peaks: Peaks | None
-    cells: tuple[Cell, ...]
+    cells: tuple[LayerCell, ...]
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -82,13 +82,13 @@ class LayersReport:
         """The passes that were timed, in order."""
         return tuple(dict.fromkeys(cell.step for cell in self.cells))
 
-    def share(self, cell: Cell) -> float | None:
+    def share(self, cell: LayerCell) -> float | None:
         """Return the share of the measured peak bandwidth, None without times or peak."""
         if self.peaks is None or cell.gbps is None:
             return None
         return cell.gbps / self.peaks.gbps
 
-    def speedup(self, cell: Cell) -> float | None:
+    def speedup(self, cell: LayerCell) -> float | None:
         """Return eager's median time over that of *cell*, None where one has no times."""
         base = self._by_place().get((cell.layer, cell.shape, cell.step, EAGER))
         if base is None or base.samples is None or cell.samples is None:
@@ -110,9 +110,9 @@ class LayersReport:
         ]
         return (geomean(found), len(found)) if found else None
 
-    def of_layer(self, layer: str) -> Iterator[Cell]:
+    def of_layer(self, layer: str) -> Iterator[LayerCell]:
         """Yield the cells of *layer*, in order."""
         return (cell for cell in self.cells if cell.layer == layer)
 
-    def _by_place(self) -> dict[tuple[str, Rows, Pass, str], Cell]:
+    def _by_place(self) -> dict[tuple[str, Rows, Pass, str], LayerCell]:
         return {(cell.layer, cell.shape, cell.step, cell.backend): cell for cell in self.cells}

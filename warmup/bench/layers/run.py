@@ -8,22 +8,22 @@ from typing import Any, Final
 
 import torch
 
-from warmup.bench.layers.backends import BACKENDS, CUSTOM_OPTIONS, EAGER, missing, versions
+from warmup.bench.layers.backends import CUSTOM_OPTIONS, EAGER, LAYER_BACKENDS, missing, versions
 from warmup.bench.layers.layers import LAYERS, parse_rows
-from warmup.bench.layers.report import Cell, LayersReport, Pass
-from warmup.bench.layers.timing import Setup, cells_at
+from warmup.bench.layers.report import LayerCell, LayersReport, Pass
+from warmup.bench.layers.timing import LayerSetup, cells_at
 from warmup.bench.provenance import provenance
+from warmup.bench.reasons import Say
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
 from warmup.inductor import connect
 from warmup.inductor.machine import check_compiler, resolve_device
 from warmup.measuring.device_peaks import measured_peaks
 
-ROUNDS: Final = 30
-DTYPES: Final = ("bf16", "f16", "f32")
+LAYER_ROUNDS: Final = 30
+LAYER_DTYPES: Final = ("bf16", "f16", "f32")
 
-Say = Callable[[str], None]
-Keep = Callable[[LayersReport], None]
+KeepLayers = Callable[[LayersReport], None]
 
 
 def bench_layers(
@@ -32,13 +32,13 @@ def bench_layers(
     backends: str | None = None,
     shapes: str | None = None,
     dtype: str = "bf16",
-    rounds: int = ROUNDS,
+    rounds: int = LAYER_ROUNDS,
     launch: str = Launch.CUDAGRAPH,
     l2: str = L2.COLD,
     backward: bool = True,
     device: str = "auto",
     say: Say = lambda _line: None,
-    keep: Keep = lambda _report: None,
+    keep: KeepLayers = lambda _report: None,
 ) -> LayersReport:
     """Return the times of *layers* on *backends* over *shapes*, or why there are none.
 
@@ -53,17 +53,17 @@ def bench_layers(
         AdapterError: this torch is not supported.
     """
     wanted = [LAYERS[name] for name in _chosen(layers, tuple(LAYERS), "--layers")]
-    names = _chosen(backends, BACKENDS, "--backends")
+    names = _chosen(backends, LAYER_BACKENDS, "--backends")
     names = names if EAGER in names else (EAGER, *names)
     rows = None if shapes is None else parse_rows(shapes)
-    _choose(dtype, DTYPES, "--dtype")
+    _choose(dtype, LAYER_DTYPES, "--dtype")
     if rounds < 1:
         raise SettingsError(f"--rounds {rounds}", "give at least 1")
     connect()
     place = resolve_device(device)
     check_compiler(place)
     given = Launch(_choose(launch, tuple(Launch), "--launch"))
-    setup = Setup(
+    setup = LayerSetup(
         device=place,
         dtype=dtype,
         launch=Launch.EAGER if place.type == "cpu" else given,
@@ -74,7 +74,7 @@ def bench_layers(
     absent = {name: reason for name in names if (reason := missing(name)) is not None}
     usable = tuple(name for name in names if name not in absent)
     peaks = measured_peaks(place)
-    cells: list[Cell] = []
+    cells: list[LayerCell] = []
     places = [(layer, shape) for layer in wanted for shape in rows or layer.shapes]
 
     def report() -> LayersReport:

@@ -13,7 +13,7 @@ import torch
 from warmup.bench.layers.backends import operator_of
 from warmup.bench.layers.layers import Layer, Operator, Rows
 from warmup.bench.layers.operands import LayerOperands
-from warmup.bench.layers.report import Cell, Pass
+from warmup.bench.layers.report import LayerCell, Pass
 from warmup.bench.reasons import reason_of
 from warmup.core.errors import BuildError
 from warmup.core.method import L2, Launch
@@ -25,7 +25,7 @@ from warmup.table.policy import TOLERANCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class LayerSetup:
     """How everything is timed."""
 
     device: torch.device
@@ -48,23 +48,25 @@ class _Restored:
         return self._batch.time()
 
 
-def cells_at(layer: Layer, shape: Rows, setup: Setup, backends: tuple[str, ...]) -> list[Cell]:
+def cells_at(
+    layer: Layer, shape: Rows, setup: LayerSetup, backends: tuple[str, ...]
+) -> list[LayerCell]:
     """Return the cells of *layer* at *shape*; everything that was made for them is gone then."""
     dtype = parse_dtype(setup.dtype, "--dtype")
     try:
         operands = LayerOperands(layer, shape, dtype, setup.device, warm=setup.l2 is L2.WARM)
     except RuntimeError as error:  # out of memory, which is a class of its own on a GPU only
         reason = f"no operands: {reason_of(error)}"
-        none = _Timing({}, {}, dict.fromkeys(backends, reason))
+        none = _PassTimes({}, {}, dict.fromkeys(backends, reason))
         return [
             cell
             for step in setup.steps
-            for cell in _cells_of(_Place(layer, shape, step), setup, none, backends)
+            for cell in _cells_of(_PassCase(layer, shape, step), setup, none, backends)
         ]
-    found: list[Cell] = []
+    found: list[LayerCell] = []
     try:
         for step in setup.steps:
-            place = _Place(layer, shape, step)
+            place = _PassCase(layer, shape, step)
             timing = _timed(place, operands, setup, backends)
             found += _cells_of(place, setup, timing, backends)
     finally:
@@ -76,7 +78,7 @@ def cells_at(layer: Layer, shape: Rows, setup: Setup, backends: tuple[str, ...])
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _PassCase:
     """What a cell is of, apart from its backend."""
 
     layer: Layer
@@ -92,7 +94,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Timing:
+class _PassTimes:
     """What came of one pass, by backend."""
 
     times: Mapping[str, Samples]
@@ -101,11 +103,11 @@ class _Timing:
 
 
 def _cells_of(
-    place: _Place, setup: Setup, timing: _Timing, backends: tuple[str, ...]
-) -> list[Cell]:
+    place: _PassCase, setup: LayerSetup, timing: _PassTimes, backends: tuple[str, ...]
+) -> list[LayerCell]:
     moved = place.moved(parse_dtype(setup.dtype, "--dtype").itemsize)
     return [
-        Cell(
+        LayerCell(
             layer=place.layer.name,
             shape=place.shape,
             step=place.step,
@@ -120,8 +122,8 @@ def _cells_of(
 
 
 def _timed(
-    place: _Place, operands: LayerOperands, setup: Setup, backends: tuple[str, ...]
-) -> _Timing:
+    place: _PassCase, operands: LayerOperands, setup: LayerSetup, backends: tuple[str, ...]
+) -> _PassTimes:
     """Return the times of one pass, taken in turn of every backend that computes it rightly."""
     errors: dict[str, float] = {}
     reasons: dict[str, str] = {}
@@ -133,7 +135,7 @@ def _timed(
             batches[backend] = _ready(place.step, operator, operands, setup)
         except Exception as error:  # noqa: BLE001  whatever a backend raises costs that backend
             reasons[backend] = reason_of(error)
-    return _Timing(run_rounds(batches, setup.rounds), errors, reasons)
+    return _PassTimes(run_rounds(batches, setup.rounds), errors, reasons)
 
 
 def _checked(step: Pass, operator: Operator, operands: LayerOperands, limit: float) -> float:
@@ -142,7 +144,7 @@ def _checked(step: Pass, operator: Operator, operands: LayerOperands, limit: flo
     return operands.check_both(operator, limit)
 
 
-def _ready(step: Pass, operator: Operator, operands: LayerOperands, setup: Setup) -> Batch:
+def _ready(step: Pass, operator: Operator, operands: LayerOperands, setup: LayerSetup) -> Batch:
     """Return the calls of *operator* ready to be timed, after one batch of them."""
     sets = operands.sets
 

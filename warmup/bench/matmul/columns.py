@@ -33,7 +33,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Operands:
+class MatmulOperands:
     """One pair of row-major matrices, and the table to serve; *missing* says why there is none."""
 
     a: torch.Tensor
@@ -42,7 +42,7 @@ class Operands:
     missing: str = ""
 
 
-def make_column(name: str, operands: Operands) -> Column:
+def make_column(name: str, operands: MatmulOperands) -> Column:
     """Return the column called *name*, compiled and tuned for *operands*.
 
     Raises:
@@ -53,12 +53,12 @@ def make_column(name: str, operands: Operands) -> Column:
     return _MAKERS[name](operands)
 
 
-def _torch(operands: Operands) -> Column:
+def _torch(operands: MatmulOperands) -> Column:
     torch.mm(operands.a, operands.b)
     return Column(torch.mm, "aten::mm")
 
 
-def _triton(operands: Operands) -> Column:
+def _triton(operands: MatmulOperands) -> Column:
     _check_triton(operands)
     from warmup.bench.matmul.triton_kernel import multiply, tuned_blocks
 
@@ -66,16 +66,16 @@ def _triton(operands: Operands) -> Column:
     return Column(multiply, tuned_blocks())
 
 
-def _inductor_aten(operands: Operands) -> Column:
+def _inductor_aten(operands: MatmulOperands) -> Column:
     return _inductor(operands, "ATEN")
 
 
-def _inductor_triton(operands: Operands) -> Column:
+def _inductor_triton(operands: MatmulOperands) -> Column:
     _check_triton(operands)
     return _inductor(operands, "TRITON")
 
 
-def _table(operands: Operands) -> Column:
+def _table(operands: MatmulOperands) -> Column:
     if operands.table is None:
         raise BuildError(operands.missing or "there is no table")
     with install(operands.table, on_miss="strict", device=str(operands.a.device)) as handle:
@@ -92,7 +92,7 @@ def _table(operands: Operands) -> Column:
     return Column(compiled, ", ".join(rows[key].winner.short for key in report.hits), hits)
 
 
-def _inductor(operands: Operands, backends: str) -> Column:
+def _inductor(operands: MatmulOperands, backends: str) -> Column:
     with _quietly() as options:
         compiled = torch.compile(
             product,
@@ -117,11 +117,11 @@ def _quietly() -> Iterator[dict[str, bool]]:
         patches.restore()
 
 
-def _check_triton(operands: Operands) -> None:
+def _check_triton(operands: MatmulOperands) -> None:
     if operands.a.device.type == "cpu":
         raise SettingsError("Triton has no CPU backend here")
 
 
-_MAKERS: Final[Mapping[str, Callable[[Operands], Column]]] = dict(
+_MAKERS: Final[Mapping[str, Callable[[MatmulOperands], Column]]] = dict(
     zip(COLUMNS, (_torch, _triton, _inductor_aten, _inductor_triton, _table), strict=True)
 )

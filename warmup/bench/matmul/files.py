@@ -12,7 +12,7 @@ from warmup.bench.charts.chart import Chart, Series
 from warmup.bench.charts.draw import draw
 from warmup.bench.matmul.report import COLUMNS, MmReport, ShapeResult, Timed
 
-STEM: Final = "bench-mm"
+MATMUL_STEM: Final = "bench-mm"
 
 
 def document(report: MmReport) -> dict[str, Any]:
@@ -40,7 +40,9 @@ def draw_charts(report: MmReport, folder: Path) -> tuple[Path, ...]:
         SettingsError: matplotlib is not installed, or the files cannot be written.
     """
     times, rates = charts_of(report)
-    return *draw(times, folder / f"{STEM}-time"), *draw(rates, folder / f"{STEM}-tflops")
+    return *draw(times, folder / f"{MATMUL_STEM}-time"), *draw(
+        rates, folder / f"{MATMUL_STEM}-tflops"
+    )
 
 
 def charts_of(report: MmReport) -> tuple[Chart, Chart]:

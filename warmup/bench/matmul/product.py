@@ -10,7 +10,7 @@ from warmup.core.method import Method
 from warmup.core.rows import Family, Winner
 from warmup.core.trial import TensorSpec, Trial, ViewSpec
 
-TARGET = f"{__name__}:Product"  # what `warmup.build` is given as its model
+PRODUCT_TARGET = f"{__name__}:Product"  # what `warmup.build` is given as its model
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -8,19 +8,19 @@ from enum import StrEnum
 from typing import Final
 
 from warmup.bench.matmul.shapes import Shape
+from warmup.core.dtypes import ITEM_BYTES
 from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
 from warmup.core.samples import Samples, geomean, interval_of
 
-TORCH: Final = "torch"
-TABLE: Final = "table"
-COLUMNS: Final = (TORCH, "triton", "inductor-aten", "inductor-triton", TABLE)
-ITEM_BYTES: Final[Mapping[str, int]] = {"f16": 2, "bf16": 2, "f32": 4}  # dtypes that can be asked
-_NO_DECIMALS_FROM: Final = 10_000
+TORCH_COLUMN: Final = "torch"
+TABLE_COLUMN: Final = "table"
+COLUMNS: Final = (TORCH_COLUMN, "triton", "inductor-aten", "inductor-triton", TABLE_COLUMN)
+_NO_DECIMALS_FROM_US: Final = 10_000
 _ONE_DECIMAL_FROM: Final = 1000
 
 
-class Verdict(StrEnum):
+class MatmulVerdict(StrEnum):
     """How the table's column stands against the best of the others."""
 
     FASTER = "faster"
@@ -31,7 +31,7 @@ class Verdict(StrEnum):
 def shown_us(time_us: float, beside: float | None = None) -> str:
     """Return a time as it is printed, 12.34, 1234.5 or 12345; with the decimals of *beside*."""
     size = time_us if beside is None else beside
-    if size >= _NO_DECIMALS_FROM:
+    if size >= _NO_DECIMALS_FROM_US:
         return f"{time_us:.0f}"
     return f"{time_us:.1f}" if size >= _ONE_DECIMAL_FROM else f"{time_us:.2f}"
 
@@ -61,7 +61,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class MatmulRatio:
     """The table's column over *best*, the fastest other one: ratio of medians, and its interval.
 
     The 95 % interval is that of the median of the ratios of times taken in one round.
@@ -70,11 +70,11 @@ class Comparison:
     best: str
     ratio: float
     interval: tuple[float, float]
-    verdict: Verdict
+    verdict: MatmulVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class MatmulRates:
     """What a device time means. ``share`` is that of the measured peak, None without peaks."""
 
     tflops: float
@@ -100,24 +100,24 @@ class ShapeResult:
         """The column with the smallest device time; on a tie the first, None without any."""
         return _fastest(self.timed)
 
-    def comparison(self, near_tie: float) -> Comparison | None:
+    def comparison(self, near_tie: float) -> MatmulRatio | None:
         """Return how the table's column stands against the best other one; None without both.
 
         They are within noise of each other when the interval of their ratio holds 1, or when the
         ratio is nearer to 1 than the share *near_tie*.
         """
-        best = _fastest({name: one for name, one in self.timed.items() if name != TABLE})
-        if best is None or TABLE not in self.timed:
+        best = _fastest({name: one for name, one in self.timed.items() if name != TABLE_COLUMN})
+        if best is None or TABLE_COLUMN not in self.timed:
             return None
-        own, other = self.timed[TABLE], self.timed[best]
+        own, other = self.timed[TABLE_COLUMN], self.timed[best]
         pairs = zip(own.device.times_us, other.device.times_us, strict=True)
         low, high = interval_of([a / b for a, b in pairs])
         ratio = own.device_us / other.device_us
         if low <= 1 <= high or abs(ratio - 1) <= near_tie:
-            verdict = Verdict.WITHIN_NOISE
+            verdict = MatmulVerdict.WITHIN_NOISE
         else:
-            verdict = Verdict.SLOWER if ratio > 1 else Verdict.FASTER
-        return Comparison(best=best, ratio=ratio, interval=(low, high), verdict=verdict)
+            verdict = MatmulVerdict.SLOWER if ratio > 1 else MatmulVerdict.FASTER
+        return MatmulRatio(best=best, ratio=ratio, interval=(low, high), verdict=verdict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class MmReport:
         """What device times are times of: ``CPU`` or ``GPU``."""
         return "CPU" if self.device_type == "cpu" else "GPU"
 
-    def rates(self, shape: Shape, timed: Timed) -> Rates:
+    def rates(self, shape: Shape, timed: Timed) -> MatmulRates:
         """Return what the device time of a column at *shape* means.
 
         With a warm L2 the bytes come out of the cache, so only operations count for the share.
@@ -153,12 +153,12 @@ class MmReport:
         if self.peaks is not None:
             counted = moved if self.l2 is L2.COLD else 0
             share = share_of_peak(self.peaks, self.dtype, shape.flops, counted, time_us)
-        return Rates(
+        return MatmulRates(
             tflops=tflops_of(shape.flops, time_us), gbps=gbps_of(moved, time_us), share=share
         )
 
     @property
-    def comparisons(self) -> Mapping[Shape, Comparison]:
+    def comparisons(self) -> Mapping[Shape, MatmulRatio]:
         """How the table's column stands at each shape where it and another were timed."""
         pairs = ((one.shape, one.comparison(self.near_tie)) for one in self.shapes)
         return {shape: found for shape, found in pairs if found is not None}
@@ -167,9 +167,9 @@ class MmReport:
     def speedup(self) -> float | None:
         """The geometric mean of torch over the table's column; None where both have no shape."""
         ratios = [
-            one.timed[TORCH].device_us / one.timed[TABLE].device_us
+            one.timed[TORCH_COLUMN].device_us / one.timed[TABLE_COLUMN].device_us
             for one in self.shapes
-            if TORCH in one.timed and TABLE in one.timed
+            if TORCH_COLUMN in one.timed and TABLE_COLUMN in one.timed
         ]
         return geomean(ratios) if ratios else None
 

@@ -11,12 +11,12 @@ from typing import Final
 
 import torch
 
-from warmup.bench.matmul.product import TARGET
-from warmup.bench.matmul.report import ITEM_BYTES, MmReport, ShapeResult
+from warmup.bench.matmul.product import PRODUCT_TARGET
+from warmup.bench.matmul.report import MmReport, ShapeResult
 from warmup.bench.matmul.shapes import CLASSIC, Shape, parse_shapes
-from warmup.bench.matmul.timing import Setup, time_columns
+from warmup.bench.matmul.timing import MatmulSetup, time_columns
 from warmup.bench.provenance import provenance
-from warmup.bench.reasons import reason_of
+from warmup.bench.reasons import Say, reason_of
 from warmup.core.errors import SettingsError, WarmupError
 from warmup.core.method import L2, Launch, Method
 from warmup.inductor import connect
@@ -27,11 +27,11 @@ from warmup.table.codec import digest_of
 from warmup.table.store import read
 from warmup.tuning.build import build
 
-ROUNDS: Final = 50
+MATMUL_ROUNDS: Final = 50
+MATMUL_DTYPES: Final = ("f16", "bf16", "f32")
 TABLE_FILE: Final = "bench-mm-table.json"
 
-Say = Callable[[str], None]
-Keep = Callable[[MmReport], None]
+KeepMatmuls = Callable[[MmReport], None]
 
 
 def bench_mm(
@@ -40,12 +40,12 @@ def bench_mm(
     dtype: str = "f16",
     launch: str = Launch.CUDAGRAPH,
     l2: str = L2.COLD,
-    rounds: int = ROUNDS,
+    rounds: int = MATMUL_ROUNDS,
     out: Path | None = None,
     table: Path | None = None,
     device: str = "auto",
     say: Say = lambda _line: None,
-    keep: Keep = lambda _report: None,
+    keep: KeepMatmuls = lambda _report: None,
 ) -> MmReport:
     """Time every column at every shape, each checked against a reference of higher precision.
 
@@ -62,17 +62,17 @@ def bench_mm(
         AdapterError: this torch is not supported.
     """
     wanted = parse_shapes(shapes) if shapes is not None else CLASSIC
-    if dtype not in ITEM_BYTES:
-        raise SettingsError(f"--dtype {dtype!r}", f"use one of {', '.join(ITEM_BYTES)}")
+    if dtype not in MATMUL_DTYPES:
+        raise SettingsError(f"--dtype {dtype!r}", f"use one of {', '.join(MATMUL_DTYPES)}")
     if rounds < 1:
         raise SettingsError(f"--rounds {rounds}", "give at least 1")
     connect()
     place = resolve_device(device)
     check_compiler(place)
-    setup = Setup(place, dtype, _method(launch, l2, place), rounds)
+    setup = MatmulSetup(place, dtype, _method(launch, l2, place), rounds)
     given = read(table) if table is not None else None
     with _folder(out) as folder, _on(place):
-        source = _Source(setup, given, folder / TABLE_FILE)
+        source = _TableBuild(setup, given, folder / TABLE_FILE)
         peaks = measured_peaks(place)
         results: list[ShapeResult] = []
 
@@ -103,13 +103,13 @@ def bench_mm(
 
 
 @dataclass
-class _Source:
+class _TableBuild:
     """Where the table comes from: ``table`` was given, or it is built at *path*.
 
     ``missing`` says why it could not be built to the end; what was finished is in it.
     """
 
-    setup: Setup
+    setup: MatmulSetup
     table: Table | None
     path: Path
     missing: str = ""
@@ -118,7 +118,7 @@ class _Source:
         """Build the rows of *shapes* into the table."""
         try:
             self.table = build(
-                TARGET,
+                PRODUCT_TARGET,
                 dims=[shape.dims for shape in shapes],
                 dtype=self.setup.dtype,
                 device=str(self.setup.device),

@@ -8,7 +8,7 @@ from typing import Final
 
 from warmup.core.errors import SettingsError
 
-_SHAPE: Final = re.compile(r"([1-9][0-9]{0,6})x([1-9][0-9]{0,6})x([1-9][0-9]{0,6})")
+_MATMUL_TEXT: Final = re.compile(r"([1-9][0-9]{0,6})x([1-9][0-9]{0,6})x([1-9][0-9]{0,6})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
     """
     shapes: list[Shape] = []
     for word in text.split(","):
-        match = _SHAPE.fullmatch(word.strip())
+        match = _MATMUL_TEXT.fullmatch(word.strip())
         if match is None:
             raise SettingsError(
                 f"--shapes: {word.strip()!r} is not MxKxN",

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 import torch
 
-from warmup.bench.matmul.columns import Column, Operands, make_column
+from warmup.bench.matmul.columns import Column, MatmulOperands, make_column
 from warmup.bench.matmul.product import trial_of
-from warmup.bench.matmul.report import COLUMNS, TABLE, ShapeResult, Timed
+from warmup.bench.matmul.report import COLUMNS, TABLE_COLUMN, ShapeResult, Timed
 from warmup.bench.matmul.shapes import Shape
 from warmup.bench.reasons import reason_of
 from warmup.core.errors import OutputMismatchError, SettingsError
 from warmup.core.method import L2, Method
+from warmup.core.trial import TimedCall
 from warmup.inductor.adapter import empty_caches
-from warmup.measuring.clock import Batch, Call, batch_of, wall_us
-from warmup.measuring.operands import MOST_SETS, OperandSets, poison_of
+from warmup.measuring.clock import Batch, batch_of, wall_us
+from warmup.measuring.operands import MAX_OPERAND_SETS, OperandSets, poison_of
 from warmup.measuring.reference import judge_output, reference_of
 from warmup.measuring.rounds import run_rounds
 from warmup.models.loading import parse_dtype
@@ -27,7 +28,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class MatmulSetup:
     """How every shape is timed: where, with operands of which dtype, and how often."""
 
     device: torch.device
@@ -36,7 +37,9 @@ class Setup:
     rounds: int
 
 
-def time_columns(shape: Shape, setup: Setup, table: Table | None, missing: str) -> ShapeResult:
+def time_columns(
+    shape: Shape, setup: MatmulSetup, table: Table | None, missing: str
+) -> ShapeResult:
     """Return the times of every column at *shape*, or why a column has none.
 
     Every column compiles from empty caches, its own table column from *table*; *missing* says why
@@ -46,12 +49,12 @@ def time_columns(shape: Shape, setup: Setup, table: Table | None, missing: str) 
         SettingsError: the operands cannot be made.
     """
     pairs, reference = _operands(shape, setup)
-    ready: dict[str, _Contender] = {}
+    ready: dict[str, _ReadyColumn] = {}
     dropped: dict[str, str] = {}
     with torch.no_grad(), empty_caches():
         for name in COLUMNS:
             try:
-                column = make_column(name, Operands(*pairs[0], table, missing))
+                column = make_column(name, MatmulOperands(*pairs[0], table, missing))
                 ready[name] = _prepare(column, pairs, reference, setup)
             except Exception as error:  # noqa: BLE001  whatever a column raises costs that column
                 dropped[name] = reason_of(error)
@@ -64,7 +67,7 @@ def time_columns(shape: Shape, setup: Setup, table: Table | None, missing: str) 
         )
         for name, one in ready.items()
     }
-    hits = ready[TABLE].column.hits if TABLE in ready else None
+    hits = ready[TABLE_COLUMN].column.hits if TABLE_COLUMN in ready else None
     return ShapeResult(shape=shape, timed=timed, dropped=dropped, hits=hits)
 
 
@@ -72,7 +75,7 @@ def time_columns(shape: Shape, setup: Setup, table: Table | None, missing: str) 
 class _Wall:
     """Calls that are launched one by one and timed by the host's clock; a `Batch`."""
 
-    call: Call
+    call: TimedCall
     device: torch.device
     calls: int
 
@@ -81,7 +84,7 @@ class _Wall:
 
 
 @dataclass(frozen=True, slots=True)
-class _Contender:
+class _ReadyColumn:
     """One column, checked and ready to be timed."""
 
     column: Column
@@ -90,10 +93,10 @@ class _Contender:
     wall: _Wall
 
 
-def _operands(shape: Shape, setup: Setup) -> tuple[list[Pair], torch.Tensor]:
+def _operands(shape: Shape, setup: MatmulSetup) -> tuple[list[Pair], torch.Tensor]:
     """Return operand sets for *shape*, one when the L2 is to be warm, and what the first gives."""
     trial = trial_of(shape, parse_dtype(setup.dtype, "--dtype"), setup.device, setup.method)
-    most = 1 if setup.method.l2 is L2.WARM else MOST_SETS
+    most = 1 if setup.method.l2 is L2.WARM else MAX_OPERAND_SETS
     try:
         sets = OperandSets(trial, setup.device, trial.seed, most)
         pairs = [(a, b) for a, b in map(sets.views, range(sets.count))]
@@ -108,8 +111,8 @@ def _operands(shape: Shape, setup: Setup) -> tuple[list[Pair], torch.Tensor]:
 
 
 def _prepare(
-    column: Column, pairs: Sequence[Pair], reference: torch.Tensor, setup: Setup
-) -> _Contender:
+    column: Column, pairs: Sequence[Pair], reference: torch.Tensor, setup: MatmulSetup
+) -> _ReadyColumn:
     """Return *column* ready to be timed.
 
     Raises:
@@ -131,4 +134,4 @@ def _prepare(
 
     batch = batch_of(call, setup.device, method.launch, method.l2, count)
     batch.time()
-    return _Contender(column, distance.item(), batch, _Wall(call, setup.device, batch.calls))
+    return _ReadyColumn(column, distance.item(), batch, _Wall(call, setup.device, batch.calls))

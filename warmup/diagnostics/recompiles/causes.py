@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from warmup.inductor.guard import Guard, Place
+from warmup.inductor.guard import Guard, SourceLine
 
 
-class Kind(StrEnum):
+class CauseKind(StrEnum):
     """What stands behind a guard."""
 
     LIMIT = "limit"
@@ -26,19 +26,19 @@ class Kind(StrEnum):
 class Cause:
     """Why a range ends: the guard, where torch asked, where the model stood, and a sentence."""
 
-    kind: Kind
+    kind: CauseKind
     sentence: str
     expression: str
-    place: Place | None
-    user: Place | None
+    place: SourceLine | None
+    user: SourceLine | None
 
 
 _INT32: Final = 2**31 - 1
-_BOUND: Final = (
+_ASKS_BOUND: Final = (
     "to see if padding a product may pay, inductor asks whether it is bound by compute, and "
     "compares its sizes; in the backward of a Linear this dim is the one summed over"
 )
-_PAD: Final = (
+_ASKS_PADDING: Final = (
     "to see if padding a product may pay, inductor weighs its operations against the bytes that it "
     "moves"
 )
@@ -49,7 +49,7 @@ _TMA: Final = (
 _KERNEL: Final = "inductor looks at this size to choose how a kernel is written"
 _LOWERING: Final = "inductor looks at this size to choose how an operation is computed"
 _REWRITE: Final = "a pass of inductor looks at this size to decide how to rewrite the graph"
-_MODEL: Final = "the model's own code depends on this size"
+_BY_MODEL: Final = "the model's own code depends on this size"
 _SHAPES: Final = "an operation of the model is only defined for sizes like these"
 _SMALL: Final = (
     "sizes 0 and 1 are always compiled on their own (0/1 specialisation); torch takes a dynamic "
@@ -63,18 +63,23 @@ _ONE_SIZE: Final = (
 _UNKNOWN: Final = "torch compares this size here; warmup does not know what for"
 # The beginning of a path, a function or none, what it is for. The first that fits counts.
 _KNOWN: Final = (
-    ("torch/_inductor/fx_passes/pad_mm.py", "is_mm_compute_bound", Kind.HEURISTIC, _BOUND),
-    ("torch/_inductor/fx_passes/pad_mm.py", "", Kind.HEURISTIC, _PAD),
-    ("torch/_inductor/utils.py", "use_triton_tma_template", Kind.HEURISTIC, _TMA),
-    ("torch/_inductor/utils.py", "can_use_tma", Kind.HEURISTIC, _TMA),
-    ("torch/_inductor/fx_passes/", "", Kind.HEURISTIC, _REWRITE),
-    ("torch/_inductor/codegen/", "", Kind.HEURISTIC, _KERNEL),
-    ("torch/_inductor/", "", Kind.HEURISTIC, _LOWERING),
-    ("torch/_dynamo/", "", Kind.MODEL, _MODEL),
-    ("torch/_refs/", "", Kind.LIMIT, _SHAPES),
-    ("torch/_prims_common/", "", Kind.LIMIT, _SHAPES),
-    ("torch/_meta_registrations.py", "", Kind.LIMIT, _SHAPES),
-    ("torch/_subclasses/", "", Kind.LIMIT, _SHAPES),
+    (
+        "torch/_inductor/fx_passes/pad_mm.py",
+        "is_mm_compute_bound",
+        CauseKind.HEURISTIC,
+        _ASKS_BOUND,
+    ),
+    ("torch/_inductor/fx_passes/pad_mm.py", "", CauseKind.HEURISTIC, _ASKS_PADDING),
+    ("torch/_inductor/utils.py", "use_triton_tma_template", CauseKind.HEURISTIC, _TMA),
+    ("torch/_inductor/utils.py", "can_use_tma", CauseKind.HEURISTIC, _TMA),
+    ("torch/_inductor/fx_passes/", "", CauseKind.HEURISTIC, _REWRITE),
+    ("torch/_inductor/codegen/", "", CauseKind.HEURISTIC, _KERNEL),
+    ("torch/_inductor/", "", CauseKind.HEURISTIC, _LOWERING),
+    ("torch/_dynamo/", "", CauseKind.MODEL, _BY_MODEL),
+    ("torch/_refs/", "", CauseKind.LIMIT, _SHAPES),
+    ("torch/_prims_common/", "", CauseKind.LIMIT, _SHAPES),
+    ("torch/_meta_registrations.py", "", CauseKind.LIMIT, _SHAPES),
+    ("torch/_subclasses/", "", CauseKind.LIMIT, _SHAPES),
 )
 
 
@@ -87,21 +92,21 @@ def cause_of(guard: Guard) -> Cause:
 def first_cause(guards: Sequence[Guard]) -> Cause | None:
     """Return the cause of the first of *guards* that something is known of, None without any."""
     causes = [cause_of(guard) for guard in guards]
-    known = (cause for cause in causes if cause.kind is not Kind.UNKNOWN)
+    known = (cause for cause in causes if cause.kind is not CauseKind.UNKNOWN)
     return next(known, causes[0] if causes else None)
 
 
-def _judge(guard: Guard) -> tuple[Kind, str]:
+def _judge(guard: Guard) -> tuple[CauseKind, str]:
     if guard.is_default:
-        return Kind.LIMIT, _SMALL
+        return CauseKind.LIMIT, _SMALL
     if str(_INT32) in guard.expression or str(_INT32 + 1) in guard.expression:
-        return Kind.LIMIT, _INDEX
+        return CauseKind.LIMIT, _INDEX
     if guard.place is None:
-        return Kind.UNKNOWN, _ONE_SIZE if guard.is_fixed else _UNKNOWN
+        return CauseKind.UNKNOWN, _ONE_SIZE if guard.is_fixed else _UNKNOWN
     path, function = guard.place.path, guard.place.function
     for beginning, name, kind, sentence in _KNOWN:
         if path.startswith(beginning) and name in ("", function):
             return kind, sentence
     if not path.startswith("torch/"):
-        return Kind.MODEL, _MODEL
-    return Kind.UNKNOWN, _UNKNOWN
+        return CauseKind.MODEL, _BY_MODEL
+    return CauseKind.UNKNOWN, _UNKNOWN

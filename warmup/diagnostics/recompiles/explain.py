@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
 from warmup.core.errors import ModelError, SettingsError, WarmupError, first_line, warmup_error_in
 from warmup.core.events import Emitter
+from warmup.core.method import SEED
 from warmup.diagnostics.recompiles.ranges import Span, cover
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
 
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from warmup.inductor.guards import Follows, Recorder
     from warmup.models.loading import Inputs, LoadedModel
 
-MODES: Final = ("default", "max-autotune")
-_SEED: Final = 0
+EXPLAINED_MODES: Final = ("default", "max-autotune")
 _FEWEST: Final = 2
 
 
@@ -94,8 +94,10 @@ def explain(
         SettingsError: an argument cannot be used, or no input follows from the dim.
         ModelError: the model or its inputs cannot be loaded, run or compiled.
     """
-    if mode not in MODES:
-        raise SettingsError(f"--mode {mode!r} cannot be explained", f"use {' or '.join(MODES)}")
+    if mode not in EXPLAINED_MODES:
+        raise SettingsError(
+            f"--mode {mode!r} cannot be explained", f"use {' or '.join(EXPLAINED_MODES)}"
+        )
     buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
     varied = _varied(buckets)
     from warmup.inductor import connect
@@ -240,7 +242,7 @@ class _Explaining:
 
         from warmup.models.loading import make_inputs
 
-        torch.manual_seed(_SEED)
+        torch.manual_seed(SEED)
         bucket = Bucket((*held, (dim, size)))
         return make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
 

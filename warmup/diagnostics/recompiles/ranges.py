@@ -75,7 +75,7 @@ class _Cover:
         self.largest = largest
         self.tried: list[int] = []
         self.artifacts: list[tuple[Artifact, str]] = []
-        self._extents: dict[int, _Extent] = {}
+        self._extents: dict[int, _ServedSizes] = {}
 
     def run(self, size: int) -> None:
         """Run the model at *size*, and keep what that compiled."""
@@ -110,10 +110,10 @@ class _Cover:
                 size = extent.high + 1
         return None
 
-    def extent(self, artifact: Artifact) -> _Extent:
+    def extent(self, artifact: Artifact) -> _ServedSizes:
         """Return the interval around the size that *artifact* was compiled at."""
         if id(artifact) not in self._extents:
-            self._extents[id(artifact)] = _Extent.of(artifact, self.largest)
+            self._extents[id(artifact)] = _ServedSizes.of(artifact, self.largest)
         return self._extents[id(artifact)]
 
     def spans(self, sizes: Sequence[int]) -> tuple[Span, ...]:
@@ -146,7 +146,7 @@ class _Cover:
 
 
 @dataclass(frozen=True, slots=True)
-class _Extent:
+class _ServedSizes:
     """An interval, the guards that end it, and those that leave out sizes inside it."""
 
     low: int
@@ -156,7 +156,7 @@ class _Extent:
     conditions: tuple[Guard, ...]
 
     @classmethod
-    def of(cls, artifact: Artifact, ceiling: int) -> _Extent:
+    def of(cls, artifact: Artifact, ceiling: int) -> _ServedSizes:
         recurring = [g for g in artifact.guards if g.recurs(artifact.size, ceiling)]
         ends = [
             (guard, *guard.extent(artifact.size, ceiling))

@@ -17,10 +17,9 @@ from torch._inductor.codecache import PyCodeCache
 from torch._inductor.codegen.subgraph import SubgraphChoiceCaller
 from torch._inductor.select_algorithm import DataProcessorChoiceCallerWrapper
 
-from warmup.core.trial import Candidate, Operands, Spec
+from warmup.core.trial import Candidate, Operands, Spec, TimedCall
 
-Run = Callable[[], Any]
-Call = Callable[[int], object]
+RunKernel = Callable[[], Any]
 
 # Constructor arguments of inductor's request for a template (autotune_process.py).
 _TEMPLATE_FIELDS: Final = (
@@ -28,7 +27,7 @@ _TEMPLATE_FIELDS: Final = (
     *("num_consumer_groups", "num_buffers_warp_spec", "matrix_instr_nonkdim", "waves_per_eu"),
     *("kpack", "workspace_size", "workspace_zero_fill"),
 )
-_PLAIN: Final = (bool, int, float, str, type(None))
+_PLAIN_TYPES: Final = (bool, int, float, str, type(None))
 
 
 def spec_of(choice: Any) -> Spec | None:
@@ -61,12 +60,16 @@ def _plain(spec: Spec) -> Spec | None:
     def is_plain(value: Any) -> bool:
         if isinstance(value, dict):
             return all(isinstance(name, str) and is_plain(one) for name, one in value.items())
-        return all(map(is_plain, value)) if isinstance(value, list) else isinstance(value, _PLAIN)
+        return (
+            all(map(is_plain, value))
+            if isinstance(value, list)
+            else isinstance(value, _PLAIN_TYPES)
+        )
 
     return spec if is_plain(spec) else None
 
 
-def make_call(candidate: Candidate, sets: Operands) -> Call:
+def make_call(candidate: Candidate, sets: Operands) -> TimedCall:
     """Return the call of *candidate* on the operand sets *sets*.
 
     A call returns the tensor it made, or None when it wrote the output that it was given.
@@ -85,14 +88,14 @@ def make_call(candidate: Candidate, sets: Operands) -> Call:
     raise ValueError(f"there is no way to call {candidate.winner}")
 
 
-def _in_turn(runs: Sequence[Run]) -> Call:
+def _in_turn(runs: Sequence[RunKernel]) -> TimedCall:
     def call(number: int) -> object:
         return runs[number % len(runs)]()
 
     return call
 
 
-def _template(spec: Spec, sets: Operands, number: int) -> Run:
+def _template(spec: Spec, sets: Operands, number: int) -> RunKernel:
     out, operands = sets.out(number), sets.operands(number)
     request = TritonGPUBenchmarkRequest(
         input_tensor_meta=[_meta(operand) for operand in operands],
@@ -108,7 +111,7 @@ def _template(spec: Spec, sets: Operands, number: int) -> Run:
     return write
 
 
-def _extern(spec: Spec, sets: Operands, number: int) -> Run:
+def _extern(spec: Spec, sets: Operands, number: int) -> RunKernel:
     request = ExternKernelGPUBenchmarkRequest(
         kernel_name=spec["extern"],
         input_tensor_meta=[],
@@ -119,11 +122,11 @@ def _extern(spec: Spec, sets: Operands, number: int) -> Run:
         has_out_variant=spec["writes"],
     )
     out = sets.out(number, at_offset=True)
-    run: Run = request.make_run_fn(*sets.views(number), out=out)
+    run: RunKernel = request.make_run_fn(*sets.views(number), out=out)
     return run
 
 
-def _subgraph(spec: Spec, sets: Operands) -> Call:
+def _subgraph(spec: Spec, sets: Operands) -> TimedCall:
     module = PyCodeCache.load_by_key_path(spec["key"], spec["subgraph"])
 
     def call(number: int) -> object:

@@ -18,18 +18,18 @@ from typing import Any, Final
 import torch
 from torch.fx import Node
 
-from warmup.inductor.dtypes import dtype_name
+from warmup.core.dtypes import dtype_name
 from warmup.keys.gemm import NO_EPILOGUE, spell_number
 
 MAX_NODES: Final = 32
-_MATRIX_DIMS: Final = 2
-MAX_STEPS: Final = 16
-MAX_SPELLING: Final = 160
+MATRIX_DIMS: Final = 2
+MAX_EPILOGUE_STEPS: Final = 16
+MAX_EPILOGUE_LENGTH: Final = 160
 MAX_EPILOGUE: Final = 400
 
 _aten = torch.ops.aten
 # Untagged upstream although they compute element by element.
-_POINTWISE: Final = {
+_EPILOGUE_OPS: Final = {
     _aten.relu.default,
     _aten.gelu.default,
     torch.ops.prims.convert_element_type.default,
@@ -44,7 +44,7 @@ _VIEWS: Final = {
     _aten.squeeze.default,
 }
 _COMMUTATIVE: Final = {"add", "mul", "maximum", "minimum", "eq", "ne"}
-_INPUT: Final = "x"
+_INPUT_TEXT: Final = "x"
 
 
 def epilogue_of(node: Node) -> str:
@@ -59,12 +59,14 @@ def epilogue_of(node: Node) -> str:
         return NO_EPILOGUE
     steps: list[str] = []
     current = node
-    while len(steps) < MAX_STEPS and (hop := _next_value(current, gemm.numel())) is not None:
-        spelled = {current: _INPUT}
+    while (
+        len(steps) < MAX_EPILOGUE_STEPS and (hop := _next_value(current, gemm.numel())) is not None
+    ):
+        spelled = {current: _INPUT_TEXT}
         for member in hop:
             spelled[member] = _spell(member, spelled, gemm.dtype)
         current = hop[-1]
-        if spelled[current] != _INPUT:
+        if spelled[current] != _INPUT_TEXT:
             steps.append(_as_step(spelled[current]))
     out = current.meta["val"].dtype
     if out != gemm.dtype:
@@ -101,7 +103,7 @@ def _joins(node: Node, numel: Any) -> bool:
         return _same(value.numel(), numel)
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    is_pointwise = torch.Tag.pointwise in target.tags or target in _POINTWISE
+    is_pointwise = torch.Tag.pointwise in target.tags or target in _EPILOGUE_OPS
     return is_pointwise and _same(value.numel(), numel)
 
 
@@ -127,7 +129,7 @@ def _spell(node: Node, spelled: dict[Node, str], gemm_dtype: torch.dtype) -> str
     if name in _COMMUTATIVE:
         arguments = sorted(arguments[:2], key=_input_first) + arguments[2:]
     text = _fold(f"{name}({','.join(arguments + named)})")
-    return text if len(text) <= MAX_SPELLING else f"~{_hash(text)}(x)"
+    return text if len(text) <= MAX_EPILOGUE_LENGTH else f"~{_hash(text)}(x)"
 
 
 def _is_opmath_cast(node: Node, gemm_dtype: torch.dtype) -> bool:
@@ -159,7 +161,7 @@ def _operand(value: torch.Tensor) -> str:
     sizes = [str(size) if isinstance(size, int) else "s" for size in value.shape]
     while len(sizes) > 1 and sizes[0] == "1":
         sizes = sizes[1:]
-    if len(sizes) > _MATRIX_DIMS and "s" not in sizes and "1" not in sizes:
+    if len(sizes) > MATRIX_DIMS and "s" not in sizes and "1" not in sizes:
         # [batch, seqlen, width] beside a GEMM of batch * seqlen rows: the kernel sees two dims.
         sizes = [str(math.prod(map(int, sizes[:-1]))), sizes[-1]]
     return f"{dtype_name(value.dtype)}[{','.join(sizes)}]"
@@ -185,7 +187,7 @@ def _as_step(spelling: str) -> str:
     """Return ``mul(f32[8])`` of ``mul(x,f32[8])``, and other expressions as they are."""
     name, _, rest = spelling.partition("(")
     first, *others = _split(rest[:-1])
-    if first != _INPUT or any(re.search(r"\bx\b", other) for other in others):
+    if first != _INPUT_TEXT or any(re.search(r"\bx\b", other) for other in others):
         return spelling
     return f"{name}({','.join(others)})" if others else name
 

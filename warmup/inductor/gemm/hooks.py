@@ -27,7 +27,6 @@ from torch._inductor.select_algorithm import (
 
 from warmup.core.errors import ProblemError
 from warmup.core.method import Search
-from warmup.core.question import Answers
 from warmup.core.rows import MissReason, Winner
 from warmup.core.search import Searched
 from warmup.inductor.gemm.choice_list import HeldBack, generate, library_or_first, matching
@@ -35,20 +34,21 @@ from warmup.inductor.gemm.choices import force, identify, post_op_of
 from warmup.inductor.gemm.key import current_node, describe
 from warmup.inductor.gemm.question import question_of
 from warmup.inductor.gemm.search import Selection, search, unlisted
+from warmup.inductor.layouts import expect_padding
 from warmup.inductor.options import option_value, tuning_is_on
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
-from warmup.keys.gemm import COVERED, CPU_LINEAR, LIBRARY_ONLY, VIA_CHOICES
+from warmup.keys.gemm import COVERED, CPU_LINEAR, LIBRARY_ONLY, VIA_CHOICES, GemmProblem
+from warmup.keys.question import Answers
 
 _LEFT_OUT: Final = "inductor could not compile it, and left it out"
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _OpenSelection:
     """The selection that this thread is tuning."""
 
-    key: str
-    name: str
+    problem: GemmProblem
     choices: list[Any]
     searched: Searched
 
@@ -65,6 +65,7 @@ class GemmChoices:
     def attach(self, patches: Patches) -> None:
         """Put the hooks in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
+        expect_padding(patches)
         patches.wrap(InductorChoices, "_finalize_template_configs", self._wrap_finalize)
         patches.wrap(CppGemmTemplate, "add_choices", self._wrap_add_choices)
         patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select)
@@ -204,9 +205,10 @@ class GemmChoices:
             dropped, rejected, searched = self._take_notes()
             try:
                 post_op = post_op_of(choices) if name in CPU_LINEAR else None
-                key = describe(name, list(input_nodes), layout, post_op).key
+                problem = describe(name, list(input_nodes), layout, post_op)
+                key = problem.key
             except ProblemError:
-                key = None
+                problem, key = None, None
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
             if isinstance(answer, Winner):
                 chosen = matching(choices, answer)
@@ -217,11 +219,13 @@ class GemmChoices:
                 answer = rejected or MissReason.TEMPLATE_ABSENT
             if len(choices) + dropped <= 1:
                 return proceed(generate(choices))  # nothing to choose from is no decision
-            if self._answers.tunes and key is not None:
+            if self._answers.tunes and problem is not None:
                 kw["return_multi_template"] = False
                 ready = generate(choices)
                 searched = searched or Searched(search=Search.DEFAULT, listed=0)
-                return self._tune(_Asked(key, name, ready, searched.completed(len(ready))), proceed)
+                return self._tune(
+                    _OpenSelection(problem, ready, searched.completed(len(ready))), proceed
+                )
             fallback = library_or_first(name, choices)
             self._answers.miss(key or _undescribed(name), answer, str(identify(fallback)))
             return proceed([fallback])
@@ -230,7 +234,7 @@ class GemmChoices:
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def _tune(self, asked: _Asked, proceed: Callable[[list[Any]], Any]) -> Any:
+    def _tune(self, asked: _OpenSelection, proceed: Callable[[list[Any]], Any]) -> Any:
         self._local.asked = asked
         try:
             return proceed(asked.choices)
@@ -258,14 +262,12 @@ class GemmChoices:
             *args: Any,
             **kw: Any,
         ) -> Any:
-            asked: _Asked | None = getattr(self._local, "asked", None)
+            asked: _OpenSelection | None = getattr(self._local, "asked", None)
             if not self._active or asked is None:
                 return original(cls, choices, input_nodes, layout, input_gen_fns, *args, **kw)
 
             def measure(ready: list[Any]) -> dict[Any, float]:
-                question = question_of(
-                    asked.key, asked.name, ready, input_nodes, layout, input_gen_fns
-                )
+                question = question_of(asked.problem, ready, input_nodes, layout, input_gen_fns)
                 left_out = (choice for choice in asked.choices if choice not in ready)
                 known = filter(None, map(identify, left_out))
                 uncompiled: dict[Winner, str] = dict.fromkeys(known, _LEFT_OUT)
@@ -273,12 +275,12 @@ class GemmChoices:
                     replace(
                         question,
                         uncompiled={**question.uncompiled, **uncompiled},
-                        library=identify(library_or_first(asked.name, asked.choices)),
+                        library=identify(library_or_first(asked.problem.op, asked.choices)),
                         searched=asked.searched,
                     )
                 )
                 chosen = [choice for choice in ready if identify(choice) == winner]
-                best = chosen[0] if chosen else library_or_first(asked.name, ready)
+                best = chosen[0] if chosen else library_or_first(asked.problem.op, ready)
                 # Inductor takes the least time; the evidence holds the times themselves.
                 return {choice: 0.0 if choice is best else math.inf for choice in ready}
 

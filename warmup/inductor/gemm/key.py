@@ -18,14 +18,13 @@ from torch._inductor.virtualized import V
 from torch.fx import Node
 from torch.utils._sympy.value_ranges import bound_sympy
 
+from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
-from warmup.inductor.dtypes import dtype_name
-from warmup.inductor.gemm.epilogues import epilogue_of
+from warmup.inductor.gemm.epilogues import MATRIX_DIMS, epilogue_of
 from warmup.keys.gemm import CPU_LINEAR, NO_EPILOGUE, Dim, GemmProblem, Layout, spell_number
 
 _aten = torch.ops.aten
 _UNBOUNDED: Final = 2**62
-_MATRIX_DIMS: Final = 2
 
 
 def current_node() -> Node | None:
@@ -63,7 +62,7 @@ def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None)
     first, second = _factors(name, inputs)
     dtype = first.get_dtype()
     k = first.get_size()[-1]
-    batch = size[0] if len(size) > _MATRIX_DIMS else None
+    batch = size[0] if len(size) > MATRIX_DIMS else None
     pairs = name == "mm_plus_mm"
     return GemmProblem(
         op=name,
@@ -172,7 +171,7 @@ def layout_of(
     else:
         order, leading = f"any({spell(row_stride)},{spell(col_stride)})", None
     batch = None
-    if len(sizes) > _MATRIX_DIMS and not is_equal(sizes[0], 1):
+    if len(sizes) > MATRIX_DIMS and not is_equal(sizes[0], 1):
         batch = None if is_equal(strides[0], rows * cols) else spell(strides[0])
     return Layout(order, leading, batch)
 

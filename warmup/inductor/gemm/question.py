@@ -21,7 +21,6 @@ from torch._inductor.select_algorithm import (
 from torch._subclasses import FakeTensorMode
 
 from warmup.core.events import logger
-from warmup.core.question import Elsewhere, LiveTrial, Question
 from warmup.core.rows import Winner
 from warmup.core.trial import Candidate, Fill, Operands, Region, Spec, TensorSpec, ViewSpec
 from warmup.inductor.gemm.calls import spec_of
@@ -30,26 +29,25 @@ from warmup.inductor.gemm.key import current_node
 from warmup.inductor.gemm.regions import region_of
 from warmup.inductor.gemm.size_hints import Hints, hinted, hints_of, rehinted
 from warmup.inductor.layouts import settled
-from warmup.keys.gemm import NO_EPILOGUE
+from warmup.keys.gemm import NO_EPILOGUE, GemmProblem
+from warmup.keys.question import Elsewhere, LiveTrial, Question
 
-_ALONE: Final = f"epilogue={NO_EPILOGUE}"
 _SCALES: Final = (2, 3)  # of the operands of scaled_mm
 _ENVIRONMENT: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 def question_of(
-    key: str,
-    name: str,
+    problem: GemmProblem,
     choices: Sequence[Any],
     input_nodes: Sequence[Any],
     layout: Any,
     input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
 ) -> Question:
-    """Return the selection *name* among *choices* in warmup's words, and how to ask it elsewhere.
+    """Return the selection of *problem* among *choices* as plain values, and at other sizes.
 
     Choices that no row can force are left out.
     """
-    ask = partial(_question, key, name, input_nodes, layout, input_gen_fns)
+    ask = partial(_question, problem, input_nodes, layout, input_gen_fns)
     question = ask(choices)
     every = hints_of(input_nodes, layout)
     if not every:
@@ -100,8 +98,7 @@ def _sizes(choice: SubgraphChoiceCaller, spec: Spec, hints: Hints) -> list[int]:
 
 
 def _question(
-    key: str,
-    name: str,
+    problem: GemmProblem,
     input_nodes: Sequence[Any],
     layout: Any,
     input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
@@ -120,13 +117,12 @@ def _question(
         )
         candidates = tuple(map(Candidate, found))
         return Question(
-            key,
-            name,
+            problem,
             str(device),
             candidates,
             environment=_environment(),
             live=live,
-            region=_region(key, ()),
+            region=_region(problem, ()),
         )
     specs, uncompiled = _specs(found)
     with settled(input_nodes), FakeTensorMode():  # sizes and strides are wanted, and no memory
@@ -142,12 +138,11 @@ def _question(
         for node, view in zip(input_nodes, args.extern.input_tensors, strict=True)
     )
     operands = tuple(
-        _operand(tensor, [view for view in views if view.base == i], name, i)
+        _operand(tensor, [view for view in views if view.base == i], problem.op, i)
         for i, tensor in enumerate(args.triton.input_tensors)
     )
     return Question(
-        key,
-        name,
+        problem,
         str(device),
         tuple(Candidate(winner, spec) for winner, spec in specs.items() if spec is not None),
         operands=operands,
@@ -156,7 +151,7 @@ def _question(
         environment=_environment(),
         uncompiled=uncompiled,
         region=_region(
-            key,
+            problem,
             [
                 TensorSpec(view.sizes, view.strides, view.offset, operands[view.base].dtype)
                 for view in views
@@ -170,12 +165,12 @@ def _environment() -> dict[str, str]:
     return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
 
 
-def _region(key: str, views: Sequence[TensorSpec]) -> Region | None:
+def _region(problem: GemmProblem, views: Sequence[TensorSpec]) -> Region | None:
     """Return the region of the GEMM being lowered, whose operands are *views*."""
     node = current_node()
     if node is None:
         return None
-    return region_of(node, views, has_epilogue=not key.endswith(_ALONE))
+    return region_of(node, views, has_epilogue=problem.epilogue != NO_EPILOGUE)
 
 
 def _specs(found: Mapping[Winner, Any]) -> tuple[dict[Winner, Spec | None], dict[Winner, str]]:

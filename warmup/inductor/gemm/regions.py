@@ -19,10 +19,10 @@ from torch.fx import Graph, GraphModule, Node
 from warmup.core.trial import Argument, Region, Step, TensorSpec
 from warmup.inductor.gemm.sizes import bytes_of, is_size, plain, sizes_of, spec_of_node
 
-MAX_STEPS: Final = 64
+MAX_REGION_STEPS: Final = 64
 _PROLOGUE_STEPS: Final = 8
 _PROLOGUE_BYTES: Final = 1.1  # read for each written one (scheduler.py, can_fuse with a prologue)
-_TARGET: Final = re.compile(r"(?:aten|prims)\.(?!__)[a-z_0-9]+\.(?!__)[a-zA-Z_0-9]+")
+_OPERATOR_TEXT: Final = re.compile(r"(?:aten|prims)\.(?!__)[a-z_0-9]+\.(?!__)[a-zA-Z_0-9]+")
 
 _FORMATS: Final = {
     str(one).removeprefix("torch."): one
@@ -33,7 +33,7 @@ _PRODUCTS: Final = frozenset(
     {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
 )
 # Computed by inductor's own kernels, though not tagged as pointwise or as reduction.
-_POINTWISE: Final = frozenset(
+_POINTWISE_OPS: Final = frozenset(
     {
         *(_aten.relu.default, _aten.gelu.default, torch.ops.prims.convert_element_type.default),
         *(_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default),
@@ -43,7 +43,7 @@ _POINTWISE: Final = frozenset(
         *(_aten.constant_pad_nd.default, _aten.full.default),
     }
 )
-_REDUCTIONS: Final = frozenset(
+_REDUCTION_OPS: Final = frozenset(
     {_aten.var_mean.correction, _aten.var.correction, _aten._softmax.default}
 )
 
@@ -113,7 +113,7 @@ def module_of(region: Region, device: torch.device, wide: torch.dtype | None = N
         return readers[kind](value)
 
     for step in region.steps:
-        if _TARGET.fullmatch(step.target) is None:
+        if _OPERATOR_TEXT.fullmatch(step.target) is None:
             raise ValueError(f"{step.target!r} is no operator of torch")
         namespace, name, overload = step.target.split(".")
         operator = getattr(getattr(getattr(torch.ops, namespace), name), overload)
@@ -129,7 +129,7 @@ def _members(gemm: Node, prologue: set[Node]) -> list[Node]:
     after = _downstream(gemm)
     members = {gemm, *prologue}
     for node in sorted(after, key=order.__getitem__):
-        if len(members) >= MAX_STEPS:
+        if len(members) >= MAX_REGION_STEPS:
             break
         # What waits for another GEMM behind this one is computed later.
         ready = all(one in members or one not in after for one in node.all_input_nodes)
@@ -198,7 +198,7 @@ def _flops(node: Node) -> int:
 def _is_generated(node: Node) -> bool:
     """Whether inductor makes *node* part of a kernel that it generates."""
     target = node.target
-    is_reduction = target in _REDUCTIONS or torch.Tag.reduction in getattr(target, "tags", ())
+    is_reduction = target in _REDUCTION_OPS or torch.Tag.reduction in getattr(target, "tags", ())
     return _is_pointwise(node) or (is_reduction and _is_tensor(node))
 
 
@@ -206,7 +206,7 @@ def _is_pointwise(node: Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or not _is_tensor(node):
         return False
-    return torch.Tag.pointwise in target.tags or target in _POINTWISE
+    return torch.Tag.pointwise in target.tags or target in _POINTWISE_OPS
 
 
 def _is_tensor(node: Node) -> bool:
@@ -261,7 +261,7 @@ def _told(
 
 def _name(node: Node) -> str:
     name = str(node.target)
-    if _TARGET.fullmatch(name) is None:
+    if _OPERATOR_TEXT.fullmatch(name) is None:
         raise _UntoldError
     return name
 

@@ -18,7 +18,7 @@ from torch._inductor.select_algorithm import TritonTemplate
 
 from warmup.core.method import Search
 from warmup.core.rows import Winner
-from warmup.core.search import Resource, Searched, Source
+from warmup.core.search import CandidateSource, Resource, Searched
 from warmup.inductor.gemm import splits
 from warmup.inductor.gemm.splits import split_candidates
 from warmup.inductor.gemm.tile_limits import exceeded, spills
@@ -61,7 +61,7 @@ class Selection:
         (torch/_inductor/kernel/mm.py, tuned_mm).
         """
         offered = {template.uid for template in self.templates}
-        is_left_out = splits.UID in offered and mm_template.uid not in offered
+        is_left_out = splits.SPLIT_UID in offered and mm_template.uid not in offered
         return [mm_template] if is_left_out and self.is_open else []
 
     def candidates(self, template: Any) -> Iterator[Any]:
@@ -74,7 +74,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """Candidates to add to inductor's own, and how they came about."""
 
     choices: list[Any]
@@ -93,38 +93,38 @@ def unlisted(selection: Selection) -> dict[str, Iterator[Any]]:
     tma = selection.tma([*selection.templates, *left_out])
     if tma:
         found[tma.uid] = iter(tma)
-    if splits.UID not in {template.uid for template in selection.templates}:
-        found[splits.UID] = _splits(selection)
+    if splits.SPLIT_UID not in {template.uid for template in selection.templates}:
+        found[splits.SPLIT_UID] = _splits(selection)
     return found
 
 
 def search(
     selection: Selection, word: Search, listed: Sequence[Any], neighbours: Iterable[Winner] = ()
-) -> Found:
+) -> SearchResult:
     """Return what *word* adds to inductor's *listed* choices.
 
     *neighbours* are winners of other problems; the tiles of those of this selection's templates
     are tried. What cannot be launched for certain is left out, except of persistent TMA's own list.
     """
     if not selection.is_open:
-        return Found([], Searched(search=word, listed=len(listed)))
+        return SearchResult([], Searched(search=word, listed=len(listed)))
     seen = {_key(choice) for choice in listed}
     pruned: Counter[Resource] = Counter()
-    added: dict[Source, list[Any]] = {}
+    added: dict[CandidateSource, list[Any]] = {}
     judge = _Judge(selection)
     for source, choice in _sources(selection, word, listed, neighbours):
         key = _key(choice)
         if key in seen:
             continue
         seen.add(key)
-        lacking = None if source is Source.TMA else judge.lacking(choice)
+        lacking = None if source is CandidateSource.TMA else judge.lacking(choice)
         if lacking is None:
             added.setdefault(source, []).append(choice)
         else:
             pruned[lacking] += 1
     choices = [choice for found in added.values() for choice in found]
     tiles = (tile_of(choice) for choice in choices)
-    return Found(
+    return SearchResult(
         choices,
         Searched(
             search=word,
@@ -138,31 +138,33 @@ def search(
 
 def _sources(
     selection: Selection, word: Search, listed: Sequence[Any], neighbours: Iterable[Winner]
-) -> Iterator[tuple[Source, Any]]:
+) -> Iterator[tuple[CandidateSource, Any]]:
     """Yield candidates with where they come from; some come more than once."""
     inputs, op = selection.kernel_inputs, selection.op_name
     tma = list(selection.tma(selection.templates))
-    yield from ((Source.TMA, choice) for choice in tma)
+    yield from ((CandidateSource.TMA, choice) for choice in tma)
     if word is Search.DEFAULT:
         return
     is_wide = word is Search.WIDE
-    yield from ((Source.SPLITS, choice) for choice in _splits(selection, only_even=is_wide))
+    yield from (
+        (CandidateSource.SPLITS, choice) for choice in _splits(selection, only_even=is_wide)
+    )
     bases = _first_of_each([*listed, *tma])
     for winner in neighbours:
         if winner.uid in bases:
             near = retiled(bases[winner.uid], inputs, op, [dict(winner.kwargs)])
-            yield from ((Source.NEIGHBOURS, choice) for choice in near)
+            yield from ((CandidateSource.NEIGHBOURS, choice) for choice in near)
     if op in STATED_OPS:
         for base in bases.values():
             stated = retiled(base, inputs, op, stated_tiles(inputs))
-            yield from ((Source.TILES, choice) for choice in stated)
+            yield from ((CandidateSource.TILES, choice) for choice in stated)
     if word is not Search.EXHAUSTIVE:
         return
     for left_out in selection.left_out:
         more = [left_out, *selection.templates]
         bases |= _first_of_each([*selection.candidates(left_out), *selection.tma(more)])
     for base in bases.values():
-        yield from ((Source.EXHAUSTIVE, choice) for choice in exhaustive(base, inputs, op))
+        yield from ((CandidateSource.EXHAUSTIVE, choice) for choice in exhaustive(base, inputs, op))
 
 
 def _splits(selection: Selection, *, only_even: bool = False) -> Iterator[Any]:

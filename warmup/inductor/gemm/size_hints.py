@@ -24,14 +24,14 @@ from torch._inductor.select_algorithm import (
 from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.virtualized import V
 
-Sizes = Mapping[sympy.Symbol, int]
+HintedSizes = Mapping[sympy.Symbol, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Sizes of all symbols of a selection, and the first size of its key that is a range."""
+    """HintedSizes of all symbols of a selection, and the first size of its key that is a range."""
 
-    symbols: Sizes
+    symbols: HintedSizes
     size: int
 
 
@@ -78,7 +78,7 @@ def _holds(guard: Any, symbol: sympy.Symbol, size: int) -> bool:
 
 
 @contextlib.contextmanager
-def hinted(symbols: Sizes) -> Iterator[None]:
+def hinted(symbols: HintedSizes) -> Iterator[None]:
     """Let inductor find *symbols* as the hints of the graph being lowered while this is open.
 
     No guard that comes of it, and nothing that is worked out from these hints, is kept.

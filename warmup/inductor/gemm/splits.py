@@ -16,7 +16,7 @@ from torch._inductor.virtualized import V
 from warmup.inductor.options import option_value
 from warmup.inductor.versions import Version
 
-UID: Final[str] = decompose_k_subgraph_template.uid
+SPLIT_UID: Final[str] = decompose_k_subgraph_template.uid
 _LEAST_PART: Final = 128  # of K, as inductor's own (torch/_inductor/utils.py, get_k_splits)
 _EVEN_PART: Final = 32  # parts that are multiples of it end with a tile
 _SUM_BYTES: Final = 4
@@ -50,7 +50,7 @@ def split_candidates(
     sizes = kernel_inputs.mnk_symbolic()
     if (
         op_name != "mm"
-        or not offered & {UID, mm_template.uid}
+        or not offered & {SPLIT_UID, mm_template.uid}
         or any(getattr(size, "free_symbols", None) for size in sizes)
         or not option_value("triton.num_decompose_k_splits")
         or V.graph.aot_mode  # no subgraph can be had there (utils.py, use_decompose_k_choice)

@@ -17,7 +17,7 @@ from torch._inductor.runtime.triton_heuristics import config_from_dict
 
 from warmup.core.rows import Family, KwargValue, MissReason, Winner, portable_kwargs
 
-_SUFFIX: Final = "BLOCK"
+_BLOCK_SUFFIX: Final = "BLOCK"
 _MAX_WARPS: Final = 32
 _MAX_STAGES: Final = 16
 _MAX_NUMEL: Final = 1 << 20  # elements of one tensor, Triton's own limit
@@ -25,7 +25,7 @@ _MAX_NUMEL: Final = 1 << 20  # elements of one tensor, Triton's own limit
 
 def is_block(name: str) -> bool:
     """Return whether the config argument *name* is a block size with a known bound."""
-    return name.endswith(_SUFFIX) and name.removesuffix(_SUFFIX) in TRITON_MAX_BLOCK
+    return name.endswith(_BLOCK_SUFFIX) and name.removesuffix(_BLOCK_SUFFIX) in TRITON_MAX_BLOCK
 
 
 def winner_of(kernel: Any, config: Any) -> Winner | None:
@@ -69,7 +69,7 @@ def _is_allowed(name: str, value: KwargValue) -> bool:
         return is_power_of_two and value <= _MAX_WARPS
     if not is_block(name):
         return False
-    return is_power_of_two and value <= TRITON_MAX_BLOCK[name.removesuffix(_SUFFIX)]
+    return is_power_of_two and value <= TRITON_MAX_BLOCK[name.removesuffix(_BLOCK_SUFFIX)]
 
 
 def make_config(winner: Winner, offered: Sequence[Any]) -> Any:

@@ -27,7 +27,6 @@ from torch._inductor.runtime.triton_heuristics import (
 )
 
 from warmup.core.errors import ProblemError
-from warmup.core.question import Answers
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.launch.configs import (
     is_block,
@@ -51,6 +50,8 @@ from warmup.inductor.launch.kernels import (
     was_tuned,
 )
 from warmup.inductor.patches import Patches
+from warmup.inductor.versions import Version
+from warmup.keys.question import Answers
 
 _REJECTED: Final = MissReason.CHOICE_REJECTED
 _BLOCK_ARGUMENT = re.compile(r"(\w+)\s*:\s*tl\.constexpr")
@@ -59,7 +60,7 @@ _BLOCK_ARGUMENT = re.compile(r"(\w+)\s*:\s*tl\.constexpr")
 class LaunchConfigs:
     """Answers launch configs from *answers* while its patches are in place."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, _version: Version, answers: Answers) -> None:
         self._answers = answers
         self._active = True
         self._touched: set[str] = set()

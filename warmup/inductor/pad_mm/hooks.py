@@ -16,18 +16,17 @@ import torch
 from torch._inductor.fx_passes import pad_mm
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
-from warmup.core.question import Answers
-from warmup.core.rows import Family, MissReason, Winner
-from warmup.inductor.dtypes import dtype_name
+from warmup.core.rows import MissReason, Winner
 from warmup.inductor.gemm.key import dim_of, fp32_precision, layout_of
 from warmup.inductor.gemm.sizes import plain
 from warmup.inductor.patches import Patches
+from warmup.inductor.versions import Version
 from warmup.keys.gemm import Dim, Layout
-from warmup.keys.pad import PadProblem
+from warmup.keys.pad import AS_IS, PADDED, PadProblem
+from warmup.keys.question import Answers
 
-_PADDED: Final = Winner(Family.PAD, "padded")
-_AS_IS: Final = Winner(Family.PAD, "as_is")
 _BATCHED: Final = 3
 _BIAS_FORMS: Final = {0: "scalar", 1: "1d", 2: "2d", 3: "3d"}
 
@@ -35,7 +34,7 @@ _BIAS_FORMS: Final = {0: "scalar", 1: "1d", 2: "2d", 3: "3d"}
 class PadDecisions:
     """Answers whether to pad from *answers* while its patches are in place."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, _version: Version, answers: Answers) -> None:
         self._answers = answers
         self._active = True
         self._asked = threading.local()
@@ -89,10 +88,10 @@ class PadDecisions:
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
             if isinstance(answer, Winner):
                 self._answers.hit(str(key), answer)
-                return answer == _PADDED
+                return answer == PADDED
             if self._answers.tunes:
                 return None  # measure, whatever inductor's own cache says
-            self._answers.miss(key or self._asked.said, answer, str(_AS_IS))
+            self._answers.miss(key or self._asked.said, answer, str(AS_IS))
             return False
 
         return get_cached_should_pad
@@ -123,8 +122,8 @@ class PadDecisions:
             if not self._measures:
                 return original(*args, **kw)
             as_is, padded = self._asked.calls
-            calls = {_AS_IS: _numbered(as_is), _PADDED: _numbered(padded)}
-            return self._answers.contest(self._asked.key, _AS_IS, calls) == _PADDED
+            calls = {AS_IS: _numbered(as_is), PADDED: _numbered(padded)}
+            return self._answers.contest(self._asked.key, AS_IS, calls) == PADDED
 
         return is_padded_faster
 

@@ -12,7 +12,7 @@ assignments. Only an assignment to ``parameter.data`` from outside is not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,9 +21,7 @@ from warmup.core.errors import SettingsError
 from warmup.keys.gemm import Dim
 from warmup.keys.weight import Padding
 from warmup.models.padding.groups import Group
-from warmup.models.padding.linears import address_of
-
-_NAMES: Final = ("weight", "bias")
+from warmup.models.padding.linears import PARAMETERS, address_of
 
 
 class PaddedLinear(nn.Linear):
@@ -60,7 +58,7 @@ class PaddedLinear(nn.Linear):
         return f"{super().extra_repr()}, padded to {taken} -> {made}"
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _NAMES and isinstance(value, torch.Tensor):
+        if name in PARAMETERS and isinstance(value, torch.Tensor):
             old = getattr(self, name)
             if old is None or old.shape != value.shape:
                 raise SettingsError(
@@ -68,7 +66,7 @@ class PaddedLinear(nn.Linear):
                     "restore the model with warmup.models.padding.apply.restore before that",
                 )
         super().__setattr__(name, value)
-        if name in _NAMES:
+        if name in PARAMETERS:
             self._copy_in()
 
     def __setstate__(self, state: Any) -> None:
@@ -89,7 +87,7 @@ class PaddedLinear(nn.Linear):
 
     def _copy_in(self) -> None:
         """Make the padded tensors hold what the parameters hold, and be their memory."""
-        for name in _NAMES:
+        for name in PARAMETERS:
             parameter, padded = getattr(self, name), getattr(self, f"padded_{name}")
             if parameter is None or padded is None:
                 setattr(self, f"padded_{name}", None)
@@ -99,7 +97,7 @@ class PaddedLinear(nn.Linear):
 
     def _view(self) -> None:
         """Make the parameters views of the padded tensors, which are zero elsewhere."""
-        for name in _NAMES:
+        for name in PARAMETERS:
             parameter, padded = getattr(self, name), getattr(self, f"padded_{name}")
             if parameter is not None and padded is not None:
                 _cut(padded, parameter.shape)
@@ -139,7 +137,7 @@ def restore(model: nn.Module) -> None:
     for module in model.modules():
         if not isinstance(module, PaddedLinear):
             continue
-        for name in _NAMES:
+        for name in PARAMETERS:
             parameter = getattr(module, name)
             if parameter is not None:
                 parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)

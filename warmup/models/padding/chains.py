@@ -16,7 +16,7 @@ from typing import Any
 from torch import fx, nn
 
 from warmup.models.padding.tracing import Traced
-from warmup.models.padding.zeros import LostZerosError, Padding, made_padding, passed_padding
+from warmup.models.padding.zeros import LostZerosError, PaddedValues, made_padding, passed_padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class _Flow:
             self._reasons += [(maker, str(error)) for maker in makers]
             return
         self._known[node] = made
-        if isinstance(made, Padding):
+        if isinstance(made, PaddedValues):
             self._origins[node] = makers[0]
             for maker in makers:
                 self._roots[self._root(maker)] = self._root(makers[0])

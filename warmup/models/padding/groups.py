@@ -1,6 +1,6 @@
 """Groups: the Linears of a model whose padding is one decision.
 
-Found from the modules alone: no input is needed, and no tensor of the model is computed with.
+FoundGroups from the modules alone: no input is needed, and no tensor of the model is computed with.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from warmup.keys.weight import Structure
 from warmup.models.padding.chains import Chain, find_chains
-from warmup.models.padding.linears import Candidate, find_candidates, names_of
+from warmup.models.padding.linears import PaddableLinear, find_candidates, names_of
 from warmup.models.padding.tracing import UntraceableError, trace
 
 _NO_CHAIN: Final = "not padded as a chain"
@@ -55,14 +55,14 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundGroups:
     """The groups of a model, and what was left out of them."""
 
     groups: tuple[Group, ...]
     left: tuple[Left, ...]
 
 
-def find_groups(model: nn.Module) -> Found:
+def find_groups(model: nn.Module) -> FoundGroups:
     """Return the groups of *model*: chains where zeros are sure to survive, else single Linears.
 
     Each Linear is in one group at most. One whose two sizes are unaligned is padded in what it
@@ -85,7 +85,7 @@ def find_groups(model: nn.Module) -> Found:
         left += [single] if isinstance(single, Left) else []
     order = {each.names[0]: number for number, each in enumerate(candidates)}
     groups.sort(key=lambda group: min(order[name] for name in group.names))
-    return Found(tuple(groups), tuple(left))
+    return FoundGroups(tuple(groups), tuple(left))
 
 
 def listed(names: Sequence[str]) -> str:
@@ -94,21 +94,21 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _enclosing(
-    model: nn.Module, free: Sequence[Candidate]
-) -> list[tuple[nn.Module, list[Candidate]]]:
+    model: nn.Module, free: Sequence[PaddableLinear]
+) -> list[tuple[nn.Module, list[PaddableLinear]]]:
     """Return the smallest modules that may hold a chain, innermost first, and what is in each.
 
     A Linear that is also reached by a name outside of such a module is not in it: whoever calls it
     there would be given padded features.
     """
     names = names_of(model)
-    under = defaultdict[str, list[Candidate]](list)
+    under = defaultdict[str, list[PaddableLinear]](list)
     for each in free:
         for spot in _ancestors(each.names[0]):
             every = names[model.get_submodule(spot)]
             if len(each.names) == 1 or all(_is_under(own, every) for own in each.names):
                 under[spot].append(each)
-    found: dict[str, list[Candidate]] = {}
+    found: dict[str, list[PaddableLinear]] = {}
     for taker in free:
         for spot in _ancestors(taker.names[0]) if taker.takes_unaligned else ():
             if any(_fits(maker, taker) for maker in under[spot]):
@@ -119,7 +119,7 @@ def _enclosing(
 
 
 def _chains_in(
-    module: nn.Module, inside: Mapping[nn.Linear, Candidate]
+    module: nn.Module, inside: Mapping[nn.Linear, PaddableLinear]
 ) -> tuple[list[Chain], list[Left]]:
     """Return the chains among the candidates *inside* of *module*, and why others are none."""
     able = [each for each in inside.values() if not each.tied]
@@ -144,7 +144,7 @@ def _chains_in(
     return chains, told
 
 
-def _chain_group(chain: Chain, free: Mapping[nn.Linear, Candidate]) -> Group:
+def _chain_group(chain: Chain, free: Mapping[nn.Linear, PaddableLinear]) -> Group:
     makers, takers = [free[each] for each in chain.makers], [free[each] for each in chain.takers]
     structure = Structure(
         inputs=tuple(each.linear.in_features for each in makers),
@@ -164,7 +164,7 @@ def _chain_group(chain: Chain, free: Mapping[nn.Linear, Candidate]) -> Group:
     )
 
 
-def _single_group(candidate: Candidate) -> Group | Left:
+def _single_group(candidate: PaddableLinear) -> Group | Left:
     linear, name = candidate.linear, candidate.names[:1]
     takes = candidate.takes_unaligned and not candidate.tied
     if not takes and not candidate.makes_unaligned:
@@ -181,7 +181,7 @@ def _single_group(candidate: Candidate) -> Group | Left:
     return Group(structure, () if takes else name, name if takes else ())
 
 
-def _fp32(candidate: Candidate) -> str | None:
+def _fp32(candidate: PaddableLinear) -> str | None:
     if candidate.dtype != "f32":
         return None
     from warmup.inductor.gemm.key import fp32_precision  # imports inductor: only where it matters
@@ -189,7 +189,7 @@ def _fp32(candidate: Candidate) -> str | None:
     return fp32_precision(candidate.linear.weight.device.type)
 
 
-def _fits(maker: Candidate, taker: Candidate) -> bool:
+def _fits(maker: PaddableLinear, taker: PaddableLinear) -> bool:
     """Whether *taker* could take what *maker* makes, by size and dtype."""
     made, taken = maker.linear.out_features, taker.linear.in_features
     is_other = maker is not taker and maker.dtype == taker.dtype

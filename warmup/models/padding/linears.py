@@ -10,15 +10,15 @@ from typing import Final
 import torch
 from torch import nn
 
-from warmup.inductor.dtypes import dtype_name
-from warmup.keys.weight import ITEM_BYTES, is_aligned
+from warmup.core.dtypes import dtype_name
+from warmup.keys.weight import WEIGHT_DTYPES, is_aligned
 from warmup.models.padding.tracing import is_hooked
 
-_NAMES: Final = ("weight", "bias")
+PARAMETERS: Final = ("weight", "bias")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PaddableLinear:
     """A Linear with a size that is not aligned; ``refusal`` says why it cannot be padded.
 
     ``names`` are all it is reached by, the first one being the one it goes by; ``tied`` names the
@@ -42,13 +42,13 @@ class Candidate:
         return not is_aligned(self.linear.in_features, self.dtype)
 
 
-def find_candidates(model: nn.Module) -> list[Candidate]:
+def find_candidates(model: nn.Module) -> list[PaddableLinear]:
     """Return the Linears of *model* that have an unaligned size, in the order of its modules."""
     names, holders, memory = names_of(model), _holders(model), _memory(model)
-    found: list[Candidate] = []
+    found: list[PaddableLinear] = []
     for module in model.modules():
         first = next(module.parameters(), None) if isinstance(module, nn.Linear) else None
-        if first is None or (dtype := dtype_name(first.dtype)) not in ITEM_BYTES:
+        if first is None or (dtype := dtype_name(first.dtype)) not in WEIGHT_DTYPES:
             continue
         assert isinstance(module, nn.Linear)
         own = [each for each in module.parameters(recurse=False) if is_plain(each)]
@@ -59,7 +59,7 @@ def find_candidates(model: nn.Module) -> list[Candidate]:
         others = [each for each in tied if each is not module]
         if any(isinstance(each, nn.Linear) for each in others):
             refusal = refusal or f"has its weight in common with {names[others[0]][0]}"
-        candidate = Candidate(
+        candidate = PaddableLinear(
             module, dtype, tuple(names[module]), tuple(names[each][0] for each in others), refusal
         )
         if candidate.makes_unaligned or candidate.takes_unaligned:
@@ -96,7 +96,7 @@ def _refusal(linear: nn.Linear) -> str | None:
         return f"is a {type(linear).__name__}, not a plain Linear"
     if is_hooked(linear):
         return "has hooks or a forward of its own"
-    weight, bias = (vars(linear)["_parameters"].get(name) for name in _NAMES)
+    weight, bias = (vars(linear)["_parameters"].get(name) for name in PARAMETERS)
     if type(weight) is not nn.Parameter or type(bias) not in (nn.Parameter, type(None)):
         kinds = {type(each).__name__ for each in (weight, bias)} - {"NoneType", "Parameter"}
         return f"its weight or bias is no plain parameter ({', '.join(sorted(kinds)) or 'absent'})"

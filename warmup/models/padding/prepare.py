@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from warmup.core.errors import ProblemError
 from warmup.core.rows import Row
 from warmup.core.runtime import Mismatch, compare_runtimes
+from warmup.core.units import MIB
 from warmup.keys.gemm import Dim
 from warmup.keys.registry import kind_of
 from warmup.keys.weight import WEIGHT, Padding, Structure, features_of, parse_weight
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from warmup.models.padding.groups import Group, Left
-
-_MIB: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,8 @@ class Prepared:
     @property
     def summary(self) -> str:
         """How many groups were padded, and what that takes."""
-        grown = (self.bytes_after - self.bytes_before) / _MIB
-        share = grown * _MIB / self.bytes_before if self.bytes_before else 0.0
+        grown = (self.bytes_after - self.bytes_before) / MIB
+        share = grown * MIB / self.bytes_before if self.bytes_before else 0.0
         return f"groups of weights padded: {len(self.padded)}, {grown:.1f} MiB more ({share:.2%})"
 
     def __str__(self) -> str:

@@ -15,13 +15,13 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from warmup.inductor.dtypes import dtype_name
+from warmup.core.dtypes import dtype_name
 from warmup.keys.gemm import spell_number
 
-MAX_SPELLING: Final = 512
+MAX_VIA_LENGTH: Final = 512
 _aten = torch.ops.aten
 # Untagged upstream, in some of the supported torch versions, although element by element.
-_POINTWISE: Final = frozenset(
+_ZERO_KEEPING_OPS: Final = frozenset(
     {
         _aten._to_copy.default,  # noqa: SLF001  its name
         _aten.detach.default,
@@ -38,11 +38,11 @@ _SAMPLE: Final = (2, 3, 2, 3, 2, 5)
 
 
 class LostZerosError(Exception):
-    """Padding does not pass an operation. Argument: why."""
+    """Zeros at padded features do not stay zeros through an operation. Argument: why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Padding:
+class PaddedValues:
     """A sample of what stands at the padded features of a value, and how it was computed."""
 
     sample: torch.Tensor
@@ -54,13 +54,13 @@ class Padding:
         return not self.sample.any().item()
 
 
-def made_padding(name: str, dtype: torch.dtype) -> Padding:
+def made_padding(name: str, dtype: torch.dtype) -> PaddedValues:
     """Return the padding of what a Linear with zero rows makes; *name* spells it."""
-    return Padding(torch.zeros(_SAMPLE, dtype=dtype), name)
+    return PaddedValues(torch.zeros(_SAMPLE, dtype=dtype), name)
 
 
 def passed_padding(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
-    """Return what *node* makes of *known* values: a `Padding`, or a dtype or device read off one.
+    """Return what *node* makes of *known* values: `PaddedValues`, or a dtype or device of one.
 
     Raises:
         LostZerosError: it looks at sizes, does not compute element by element, uses a value that is
@@ -69,11 +69,11 @@ def passed_padding(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
     unknown = [str(other) for other in node.all_input_nodes if other not in known]
     if unknown:
         raise LostZerosError(f"{_name(node)} also takes {', '.join(unknown)}")
-    watch = _Watch([value for value in known.values() if isinstance(value, Padding)])
+    watch = _PaddingTracer([value for value in known.values() if isinstance(value, PaddedValues)])
 
     def value_of(other: fx.Node) -> Any:
         value = known[other]
-        return value.sample if isinstance(value, Padding) else value
+        return value.sample if isinstance(value, PaddedValues) else value
 
     args, kwargs = fx.map_arg((node.args, node.kwargs), value_of)
     try:
@@ -88,7 +88,7 @@ def passed_padding(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
         return made
     if not isinstance(made, torch.Tensor) or made.shape != _SAMPLE:
         raise LostZerosError(f"{_name(node)} looks at the size or takes the features apart")
-    return Padding(made, watch.spelling_of(made))
+    return PaddedValues(made, watch.spelling_of(made))
 
 
 def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -103,10 +103,10 @@ def _name(node: fx.Node) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", str(target))
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped upstream
+class _PaddingTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped upstream
     """Refuses operators that are not pointwise, and spells what the others compute."""
 
-    def __init__(self, known: Sequence[Padding]) -> None:
+    def __init__(self, known: Sequence[PaddedValues]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
         # The tensors are kept, since the id of one that is gone may be another's.
         self._spelled = {id(each.sample): (each.sample, each.spelling) for each in known}
@@ -114,14 +114,14 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped ups
     def __torch_dispatch__(  # torch names it
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        if torch.Tag.pointwise not in func.tags and func not in _POINTWISE:
+        if torch.Tag.pointwise not in func.tags and func not in _ZERO_KEEPING_OPS:
             raise LostZerosError(f"{func} does not compute element by element")
         kwargs = kwargs or {}
         made = func(*args, **kwargs)
         words = [self._word(value) for value in (*args, *kwargs.values())]
         name = func.overloadpacket.__name__.strip("_").replace("to_copy", "to")
         spelling = words[0] if func in _UNSPELLED else f"{name}({','.join(words)})"
-        if len(spelling) > MAX_SPELLING:
+        if len(spelling) > MAX_VIA_LENGTH:
             raise LostZerosError("what is computed is too long to be spelled in a key")
         self._spelled[id(made)] = (made, spelling)
         return made

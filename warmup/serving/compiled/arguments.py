@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from warmup.buckets.dims import Axis
+from warmup.buckets.dims import DynamicDim
 from warmup.core.errors import SettingsError
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -17,14 +17,14 @@ Find = Callable[[tuple[Any, ...], Mapping[str, Any]], torch.Tensor]
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Place:
+class TensorArgument:
     """Where the tensor of *axis* is in the calls of *model*.
 
     Raises:
         SettingsError: forward has no such argument.
     """
 
-    def __init__(self, model: nn.Module, axis: Axis) -> None:
+    def __init__(self, model: nn.Module, axis: DynamicDim) -> None:
         parameters = inspect.signature(model.forward).parameters
         kinds = {each.kind for each in parameters.values()}
         name = str(axis.path[0])

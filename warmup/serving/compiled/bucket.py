@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
-from warmup.buckets.dims import Axis, Interval, ShapePolicy
+from warmup.buckets.dims import DynamicDim, Interval, ShapePolicy
 from warmup.core.errors import ModelError, SizeError
 from warmup.core.events import logger
 from warmup.inductor.artifacts import (
@@ -26,20 +26,20 @@ from warmup.inductor.artifacts import (
     range_error,
 )
 from warmup.inductor.dynamic_dims import mark_range
-from warmup.serving.compiled.arguments import Arguments, Place
+from warmup.serving.compiled.arguments import Arguments, TensorArgument
 from warmup.serving.install import installed
 
 if TYPE_CHECKING:
     import torch
 
 
-Call = Callable[..., Any]
+ServingCall = Callable[..., Any]
 
 
-class Change(Protocol):
+class DimChange(Protocol):
     """Makes a tensor of one that has *axis*."""
 
-    def __call__(self, tensor: torch.Tensor, axis: Axis) -> torch.Tensor:
+    def __call__(self, tensor: torch.Tensor, axis: DynamicDim) -> torch.Tensor:
         """Return it."""
 
 
@@ -48,7 +48,7 @@ class Subject:
     """The model that is served, where its dynamic dims are, and what is known of it."""
 
     model: nn.Module
-    places: tuple[Place, ...]
+    places: tuple[TensorArgument, ...]
     policy: ShapePolicy
     mode: str | None
     tolerance: Mapping[str, float]
@@ -57,7 +57,7 @@ class Subject:
     outside: Counter[Outside] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def without(self, why: Outside, said: str) -> Call:
+    def without(self, why: Outside, said: str) -> ServingCall:
         """Return the model as it is, uncompiled.
 
         *why* is counted; *said* is told now and then, as an event of the installed table too.
@@ -81,14 +81,14 @@ class Subject:
         self,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        change: Change,
+        change: DimChange,
     ) -> Arguments:
         """Return the arguments with each tensor that has an axis changed for it."""
         for place in self.places:
             args, kwargs = place.replace(args, kwargs, partial(change, axis=place.axis))
         return args, kwargs
 
-    def compile(self, entry: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def compile(self, entry: ServingCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return *entry* compiled, and what it gave for these arguments.
 
         Where the graph breaks its parts are compiled, and the place is told once.
@@ -107,7 +107,7 @@ class Subject:
         return compiled, compiled(*args, **kwargs)
 
 
-class Bucket:
+class BucketArtifact:
     """The sizes that one artifact serves, by dim, and the artifact.
 
     ``call`` serves a call; it compiles first where nothing is compiled yet.
@@ -116,7 +116,7 @@ class Bucket:
     def __init__(self, subject: Subject, intervals: Mapping[str, Interval]) -> None:
         self.subject, self.intervals = subject, intervals
         self.sizes = {name: interval.high for name, interval in intervals.items()}
-        self.call: Call = self._first
+        self.call: ServingCall = self._first
         self._lock = threading.Lock()
         name = "_".join(f"{name}_{size}" for name, size in self.sizes.items())
         self._entry = apart(subject.model, f"warmup_{name}")
@@ -143,21 +143,21 @@ class Bucket:
                 return result
         return self.call(*args, **kwargs)
 
-    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Call, Any]:
+    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         """Return what serves calls from now on, and the result of this one."""
         compiled, result = self.subject.compile(self._entry, args, kwargs)
         return compiled, result
 
 
-class RangeBucket(Bucket):
+class RangeArtifact(BucketArtifact):
     """One dynamic artifact for the whole interval, chosen for its upper end."""
 
     _narrower: ModelError | None = None
 
-    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Call, Any]:
+    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         made: set[int] = set()
 
-        def mark(tensor: torch.Tensor, axis: Axis) -> torch.Tensor:
+        def mark(tensor: torch.Tensor, axis: DynamicDim) -> torch.Tensor:
             interval = self.intervals[axis.name]
             if interval.low == interval.high:
                 return tensor

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from warmup.buckets.dims import Names, ShapePolicy, Sizes, parse_axes, parse_ladders
+from warmup.buckets.dims import Names, ShapePolicy, SizeList, parse_axes, parse_ladders
 from warmup.core.errors import SettingsError
 from warmup.table.policy import TOLERANCE
 
@@ -23,7 +23,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     model: nn.Module,
     *,
     dims: Mapping[str, Names],
-    buckets: Sizes | Mapping[str, Sizes],
+    buckets: SizeList | Mapping[str, SizeList],
     table: str | os.PathLike[str] | Table | None = None,
     policy: str = ShapePolicy.RANGE,
     independent: tuple[str, ...] = (),
@@ -56,7 +56,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
         SettingsError: an argument cannot be used, or the model is in training mode.
         TableError, AdapterError: as `warmup.install`.
     """
-    from warmup.serving.compiled.arguments import Place
+    from warmup.serving.compiled.arguments import TensorArgument
     from warmup.serving.compiled.bucket import Subject
     from warmup.serving.compiled.model import CompiledModel
     from warmup.serving.compiled.routing import make_buckets
@@ -76,7 +76,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
             f"policy='pad', and nothing says that {', '.join(dependent)} may be padded",
             "name dims along which outputs do not depend on each other in independent=",
         )
-    places = tuple(Place(model, axis) for axis in axes)
+    places = tuple(TensorArgument(model, axis) for axis in axes)
     subject = Subject(
         model, places, ShapePolicy(policy), mode, TOLERANCE, is_strict=outside == "error"
     )

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warmup.buckets.dims import Axis, ShapePolicy
+from warmup.buckets.dims import DynamicDim, ShapePolicy
 
 if TYPE_CHECKING:
     import torch
 
-    from warmup.serving.compiled.bucket import Bucket, Subject
+    from warmup.serving.compiled.bucket import BucketArtifact, Subject
     from warmup.serving.compiled.routing import CallFor
     from warmup.serving.install import Handle
 
@@ -55,13 +55,13 @@ class CompiledModel:
 
     handle: Handle | None
     _subject: Subject
-    _buckets: tuple[Bucket, ...]
+    _buckets: tuple[BucketArtifact, ...]
     _call_for: CallFor
 
     def __init__(
         self,
         subject: Subject,
-        buckets: tuple[Bucket, ...],
+        buckets: tuple[BucketArtifact, ...],
         call_for: CallFor,
         handle: Handle | None,
     ) -> None:
@@ -95,11 +95,13 @@ class CompiledModel:
             {bucket: partial(self._call, bucket, args, kwargs) for bucket in self._buckets}
         )
 
-    def _call(self, bucket: Bucket, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _call(
+        self, bucket: BucketArtifact, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
         """Call *bucket* at its own sizes."""
         from torch import arange
 
-        def resize(tensor: torch.Tensor, axis: Axis) -> torch.Tensor:
+        def resize(tensor: torch.Tensor, axis: DynamicDim) -> torch.Tensor:
             size = bucket.sizes[axis.name]
             places = arange(size, device=tensor.device) % tensor.shape[axis.dim]
             return tensor.index_select(axis.dim, places)

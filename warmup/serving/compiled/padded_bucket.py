@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from warmup.buckets.dims import Axis, Interval
+from warmup.buckets.dims import DynamicDim, Interval
 from warmup.core.errors import ModelError
 from warmup.models.outputs import worst_error
 from warmup.serving.compiled.arguments import Arguments
-from warmup.serving.compiled.bucket import Bucket, Call, Outside, Subject
+from warmup.serving.compiled.bucket import BucketArtifact, Outside, ServingCall, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +25,21 @@ class _Cut:
     axis: str
 
 
-class PaddedBucket(Bucket):
+class PaddedArtifact(BucketArtifact):
     """One static artifact: inputs are padded with zeros to it, and outputs cut.
 
     The first call that is padded is computed uncompiled as well: which dims of the outputs are to
     be cut follows from it, and that the padding changes nothing but them.
     """
 
-    _compiled: Call
+    _compiled: ServingCall
     _dependent: str | None = None  # why padding is not served after all
 
     def __init__(self, subject: Subject, intervals: Mapping[str, Interval]) -> None:
         super().__init__(subject, intervals)
         self._cuts: dict[str, tuple[_Cut, ...]] = {}  # by axis, as far as seen
 
-    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Call, Any]:
+    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         sizes = self._sizes(args, kwargs)
         compiled, result = super()._compile(*self._padded(args, kwargs))
         self._compiled = compiled
@@ -66,7 +66,7 @@ class PaddedBucket(Bucket):
         return sizes
 
     def _padded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-        def pad(tensor: torch.Tensor, axis: Axis) -> torch.Tensor:
+        def pad(tensor: torch.Tensor, axis: DynamicDim) -> torch.Tensor:
             missing = self.sizes[axis.name] - tensor.shape[axis.dim]
             if not missing:
                 return tensor

@@ -8,31 +8,31 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from warmup.buckets.dims import Interval, ShapePolicy, intervals_of
-from warmup.serving.compiled.arguments import Place
-from warmup.serving.compiled.bucket import Bucket, Outside, RangeBucket, Subject
-from warmup.serving.compiled.padded_bucket import PaddedBucket
+from warmup.serving.compiled.arguments import TensorArgument
+from warmup.serving.compiled.bucket import BucketArtifact, Outside, RangeArtifact, Subject
+from warmup.serving.compiled.padded_bucket import PaddedArtifact
 
 CallFor = Callable[[tuple[Any, ...], Mapping[str, Any]], Callable[..., Any]]
-_KINDS: Final = {
-    ShapePolicy.RANGE: RangeBucket,
-    ShapePolicy.PAD: PaddedBucket,
-    ShapePolicy.EXACT: Bucket,
+_ARTIFACTS: Final = {
+    ShapePolicy.RANGE: RangeArtifact,
+    ShapePolicy.PAD: PaddedArtifact,
+    ShapePolicy.EXACT: BucketArtifact,
 }
 
 
 def make_buckets(
     subject: Subject, ladders: Mapping[str, tuple[int, ...]]
-) -> tuple[tuple[Bucket, ...], CallFor]:
+) -> tuple[tuple[BucketArtifact, ...], CallFor]:
     """Return the buckets of *ladders*, last dim fastest, and what finds the one for a call.
 
     The sizes of the first axis of each name count.
     """
     steps = {name: _steps(subject.policy, ladder) for name, ladder in ladders.items()}
     buckets = tuple(
-        _KINDS[subject.policy](subject, dict(zip(steps, some, strict=True)))
+        _ARTIFACTS[subject.policy](subject, dict(zip(steps, some, strict=True)))
         for some in itertools.product(*steps.values())
     )
-    first: dict[str, Place] = {}
+    first: dict[str, TensorArgument] = {}
     for place in subject.places:
         first.setdefault(place.axis.name, place)
     is_exact = subject.policy is ShapePolicy.EXACT

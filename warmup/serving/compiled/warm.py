@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from warmup.inductor.deferred_kernels import Pending, handing_over_graphs
-from warmup.serving.compiled.bucket import Bucket
+from warmup.serving.compiled.bucket import BucketArtifact
 
 
-def warm_together(calls: Mapping[Bucket, Callable[[], object]]) -> None:
+def warm_together(calls: Mapping[BucketArtifact, Callable[[], object]]) -> None:
     """Compile each bucket for its call, and call it.
 
     dynamo compiles one graph at a time, so threads would gain nothing. What overlaps is waiting:
@@ -22,7 +22,7 @@ def warm_together(calls: Mapping[Bucket, Callable[[], object]]) -> None:
     Raises:
         Exception: the first that was raised, with a note that names the bucket.
     """
-    pending: dict[Bucket, Pending] = {}
+    pending: dict[BucketArtifact, Pending] = {}
     failed: list[Exception] = []
     with handing_over_graphs() as handover:
         for bucket, call in calls.items():
@@ -43,6 +43,6 @@ def warm_together(calls: Mapping[Bucket, Callable[[], object]]) -> None:
         raise failed[0]
 
 
-def _named(error: Exception, bucket: Bucket) -> Exception:
+def _named(error: Exception, bucket: BucketArtifact) -> Exception:
     error.add_note(f"while the bucket {bucket} was compiled")
     return error

@@ -25,9 +25,9 @@ _COMPILE_WORKER = "torch/_inductor/compile_worker/__main__.py"
 
 # What begins a compile. The inner ones are for those who do without torch.compile; install
 # replaces some of them itself.
-_TORCH = "torch"
+_TORCH_NAME = "torch"
 _ENTRANCES = {
-    _TORCH: ("compile",),
+    _TORCH_NAME: ("compile",),
     "torch._dynamo.convert_frame": ("_compile",),
     "torch._inductor.compile_fx": ("compile_fx", "compile_fx_inner"),
 }
@@ -86,7 +86,7 @@ class TableStartup:
             if not self._is_waiting:
                 return
             self._is_waiting = False
-            self._unguard({*_ENTRANCES} - {_TORCH})
+            self._unguard({*_ENTRANCES} - {_TORCH_NAME})
             try:
                 self._install()
             except Exception as error:
@@ -96,7 +96,7 @@ class TableStartup:
                         setattr(module, name, guard)
                     self._is_waiting = True
                     raise
-            self._unguard({_TORCH})
+            self._unguard({_TORCH_NAME})
 
     def _unguard(self, wanted: set[str]) -> None:
         for module, name, original, guard in self._guarded:

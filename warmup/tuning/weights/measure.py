@@ -39,37 +39,39 @@ from warmup.tuning.weights.linear_module import make_standin
 from warmup.tuning.weights.row_counts import rows_of
 
 if TYPE_CHECKING:
-    from warmup.tuning.session import Build
+    from warmup.tuning.progress import Progress
+    from warmup.tuning.session import Session
 
 
-def weigh(build: Build, buckets: Sequence[Bucket]) -> Prepared:
+def weigh(session: Session, buckets: Sequence[Bucket]) -> Prepared:
     """Measure what the table lacks about the weights of the model, and say what it pads then.
 
-    The model is as it was afterwards; *build* knows what `Build.run_bucket` is to pad. A group
-    whose stand-in cannot be compiled, or disagrees with eager, is left with that reason.
+    The model is as it was afterwards; the caller hands what is padded to `Session.run_bucket`. A
+    group whose stand-in cannot be compiled, or disagrees with eager, is left with that reason.
     """
-    model = build.model.module
+    model, progress = session.compiler.model.module, session.compiler.progress
     found = find_groups(model)
     asked: dict[Structure, tuple[Group, set[Dim]]] = {}
     for bucket in buckets if found.groups else ():
-        seen = rows_of(model, found.groups, partial(build.eager, bucket))
+        seen = rows_of(model, found.groups, partial(session.eager, bucket))
         lowest = bucket.at(dict(bucket.lows))
-        least = rows_of(model, found.groups, partial(build.eager, lowest)) if bucket.lows else seen
+        least = (
+            rows_of(model, found.groups, partial(session.eager, lowest)) if bucket.lows else seen
+        )
         for group, counts in seen.items():
             asked.setdefault(group.structure, (group, set()))[1].update(
                 map(Dim, least[group], counts)
             )
     failed: dict[Structure, str] = {}
     for structure, (group, rows) in asked.items():
-        wanted = sorted((m for m in rows if build.lacks(structure.key(m))), key=_most)
+        wanted = sorted((m for m in rows if progress.lacks(structure.key(m))), key=_most)
         try:
             if wanted:
-                _weigh_group(build, group, wanted)
+                _weigh_group(session, group, wanted)
         except (BuildError, OutputMismatchError) as error:
             failed[structure] = str(error)
-    prepared = pad_by_rows(model, build.table.rows)
+    prepared = pad_by_rows(model, progress.rows)
     restore(model)
-    build.padded = prepared.padded
     reasons = {group.names: failed.get(group.structure) for group in found.groups}
     left = (Left(one.names, reasons.get(one.names) or one.reason) for one in prepared.left)
     return replace(prepared, left=tuple(left))
@@ -81,30 +83,30 @@ def _most(rows: Dim) -> int:
     return rows.high
 
 
-def _weigh_group(build: Build, group: Group, wanted: Iterable[Dim]) -> None:
+def _weigh_group(session: Session, group: Group, wanted: Iterable[Dim]) -> None:
     """Measure *group* for the numbers of rows *wanted*, and save a row for each."""
-    structure = group.structure
-    own = structure.features
-    standing = _standing(structure, build.table.rows, wanted)
-    size = standing if standing not in (None, own) else _quickest(build, group, wanted)
+    structure, progress = group.structure, session.compiler.progress
+    own, band = structure.features, session.compiler.tuner.method.near_tie
+    standing = _standing(structure, progress.rows, wanted)
+    size = standing if standing not in (None, own) else _quickest(session, group, wanted)
     assert size is not None
-    measured = [_contest(build, group, m, (own, size), OnMiss.TUNE) for m in wanted]
+    measured = [_contest(session, group, m, (own, size), OnMiss.TUNE) for m in wanted]
     padded, as_is = winner_of(structure, size), winner_of(structure, own)
     together = [[tuned] for tuned in measured] if structure.differs_by_rows else [measured]
     for some in together:
-        pays = standing != own and _pays(some, padded, as_is, build.tuner.method.near_tie)
+        pays = standing != own and _pays(some, padded, as_is, band)
         chosen, other = (padded, as_is) if pays else (as_is, padded)
         for tuned in some:
-            build.save(_decided(tuned, chosen, other))
+            progress.save(_decided(tuned, chosen, other))
         if standing == size and not pays and not structure.differs_by_rows:
-            _reverse(build, structure, padded, as_is)  # faster before, slower for what came now
+            _reverse(progress, structure, padded, as_is)  # faster before, slower for what came now
 
 
-def _reverse(build: Build, structure: Structure, padded: Winner, as_is: Winner) -> None:
+def _reverse(progress: Progress, structure: Structure, padded: Winner, as_is: Winner) -> None:
     """Save the rows of *structure* that say *padded* with *as_is* as their winner."""
-    for key, row in build.table.rows.items():
+    for key, row in progress.rows.items():
         if _is_about(structure, key) and row.winner == padded:
-            build.save(Tuned(key, _reversed(row, as_is, padded), ()))
+            progress.save(Tuned(key, _reversed(row, as_is, padded), ()))
 
 
 def _standing(structure: Structure, rows: Mapping[str, Row], wanted: Iterable[Dim]) -> int | None:
@@ -127,7 +129,7 @@ def _is_about(structure: Structure, key: str) -> bool:
     return kind_of(key) is WEIGHT and parse_weight(key)[0] == structure
 
 
-def _quickest(build: Build, group: Group, wanted: Iterable[Dim]) -> int:
+def _quickest(session: Session, group: Group, wanted: Iterable[Dim]) -> int:
     """Return the padded size that is fastest with the library's kernels, over all rows together."""
     structure = group.structure
     sizes = padded_sizes(structure.features, structure.dtype)
@@ -135,14 +137,16 @@ def _quickest(build: Build, group: Group, wanted: Iterable[Dim]) -> int:
         return sizes[0]
     totals = dict.fromkeys(sizes, 0.0)
     for m in wanted:
-        tuned = _contest(build, group, m, (structure.features, *sizes), OnMiss.FALLBACK)
+        tuned = _contest(session, group, m, (structure.features, *sizes), OnMiss.FALLBACK)
         times = _times(tuned)
         for size in sizes:
             totals[size] += times[winner_of(structure, size)] / min(times.values())
     return min(sizes, key=lambda size: (totals[size], size))
 
 
-def _contest(build: Build, group: Group, m: Dim, sizes: Sequence[int], on_miss: OnMiss) -> Tuned:
+def _contest(
+    session: Session, group: Group, m: Dim, sizes: Sequence[int], on_miss: OnMiss
+) -> Tuned:
     """Return how stand-ins of *group* padded to each of *sizes* compare for *m* rows.
 
     Each is compiled as it would be served, for all of *m* where that is a range, and timed at its
@@ -152,26 +156,26 @@ def _contest(build: Build, group: Group, m: Dim, sizes: Sequence[int], on_miss: 
         BuildError: one failed.
         OutputMismatchError: one disagrees with eager.
     """
-    structure = group.structure
+    structure, compiler = group.structure, session.compiler
     tunes = on_miss is OnMiss.TUNE
     silent = Emitter([])
-    rows = build.table.rows if tunes else {}
-    lookup = build.lookup(rows, on_miss, silent) if tunes else Lookup(rows, on_miss, silent)
+    rows = compiler.progress.rows if tunes else {}
+    lookup = compiler.lookup(rows, on_miss, silent) if tunes else Lookup(rows, on_miss, silent)
     calls: dict[Winner, Callable[[int], object]] = {}
-    with build.attached(lookup, on_miss), empty_caches(), torch.no_grad():
+    with compiler.attached(lookup, on_miss), empty_caches(), torch.no_grad():
         for size in sizes:
-            calls[winner_of(structure, size)] = _call(build, group, m, size)
+            calls[winner_of(structure, size)] = _call(session, group, m, size)
         key, own = structure.key(m), winner_of(structure, structure.features)
-        tuned = build.tuner.contest(key, own, calls)
+        tuned = compiler.tuner.contest(key, own, calls)
     times = {} if tuned is None else _times(tuned)
     if tuned is None or len(times) < len(sizes):
         raise BuildError(f"its stand-in for {m} rows could not be timed")
     return tuned
 
 
-def _call(build: Build, group: Group, m: Dim, size: int) -> Callable[[int], object]:
-    torch.manual_seed(build.table.policy.seed)
-    standin = make_standin(group, _most(m), build.device)
+def _call(session: Session, group: Group, m: Dim, size: int) -> Callable[[int], object]:
+    torch.manual_seed(session.compiler.progress.table.policy.seed)
+    standin = make_standin(group, _most(m), session.compiler.setup.device)
     try:
         expected = standin.module(*standin.inputs)
         if size != group.structure.features:
@@ -185,7 +189,7 @@ def _call(build: Build, group: Group, m: Dim, size: int) -> Callable[[int], obje
         own = warmup_error_in(error)
         said = str(own) if own is not None else f"{type(error).__name__}: {error}"
         raise BuildError(f"its stand-in failed ({said.splitlines()[0][:200]})") from error
-    distance, limit = worst_error(expected, found, build.tolerance)
+    distance, limit = worst_error(expected, found, session.accepted)
     if not distance <= limit:
         raise OutputMismatchError(
             f"padded to {size} it is {distance:.2e} away from eager (relative L2)",

@@ -10,6 +10,7 @@ from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
 from warmup.core.search import Searched
 from warmup.core.trial import Candidate, Operands, Region, TensorSpec, ViewSpec
+from warmup.keys.gemm import GemmProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class LiveTrial:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One selection to be measured; see `warmup.core.trial.Trial` for its parts.
+    """One GEMM selection to be measured; see `warmup.core.trial.Trial` for its parts.
 
     ``live`` is how to measure in this process, None when another one does. ``uncompiled`` are
     candidates that did not compile, and why. ``region`` is what may be fused into it, None where
@@ -31,8 +32,7 @@ class Question:
     ``elsewhere`` are smaller ones of the range.
     """
 
-    key: str
-    op: str
+    problem: GemmProblem
     device: str
     candidates: tuple[Candidate, ...]
     operands: tuple[TensorSpec, ...] = ()
@@ -47,6 +47,11 @@ class Question:
     known: Mapping[str, Winner] = field(default_factory=dict)
     size: int | None = None
     elsewhere: tuple[Elsewhere, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The key of the problem, as tables and people read it."""
+        return self.problem.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class Answers(Protocol):
 
     @property
     def tunes(self) -> bool:
-        """True when a question without a row is to be benchmarked and reported to `tuned`."""
+        """True when a question without a row is to be measured by `measure` or `contest`."""
 
     @property
     def search(self) -> Search:
@@ -76,7 +81,7 @@ class Answers(Protocol):
         """Return winners of GEMM problems near *key*, nearest first (only when `tunes`)."""
 
     def find(self, key: str) -> Winner | MissReason:
-        """Return the winner for a GEMM key, or why there is none. Emits nothing."""
+        """Return the winner for *key*, or why there is none. Emits nothing."""
 
     def hit(self, key: str, winner: Winner) -> None:
         """A row's choice survived into the compiled code."""
@@ -97,7 +102,10 @@ class Answers(Protocol):
     def contest(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
-        """Time *calls* against each other in this process and return the winner, as above."""
+        """Time *calls* in this process and return the winner for *key* (only when `tunes`).
+
+        Each call is given its number, from 0 on. *library* wins near ties. None when no call ran.
+        """
 
     def uncovered(self, site: str) -> None:
         """Something that no row covers is about to be measured on the device.

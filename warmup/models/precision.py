@@ -9,30 +9,29 @@ from typing import Any, Final
 import torch
 
 from warmup.core.errors import ProblemError
-from warmup.keys.gemm import GEMM
+from warmup.keys.gemm import GemmProblem
 
-_REDUCTIONS: Final = {
+_REDUCTION_SWITCHES: Final = {
     "bf16": "allow_bf16_reduced_precision_reduction",
     "f16": "allow_fp16_reduced_precision_reduction",
 }
 
 
 @contextlib.contextmanager
-def precision_of(key: str, device: torch.device) -> Iterator[None]:
-    """Compute inside with the float32 precision and the kind of reductions that *key* names.
+def precision_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
+    """Compute inside with the float32 precision and the kind of reductions of *problem*.
 
     Raises:
-        ProblemError: this torch has no such precision, or *key* is not a GEMM key.
+        ProblemError: this torch has no such precision.
     """
-    named = GEMM.ingredients(key)
-    fp32, reduction = named.get("fp32"), _REDUCTIONS.get(named["dtype"])
+    fp32, reduction = problem.fp32, _REDUCTION_SWITCHES.get(problem.dtype)
     backend: Any = torch.backends.mkldnn if device.type == "cpu" else torch.backends.cuda
     matmul = backend.matmul
     wanted: dict[str, Any] = {}
     if fp32 is not None and (fp32, matmul.fp32_precision) != ("ieee", "none"):
         wanted["fp32_precision"] = fp32
     if device.type != "cpu" and reduction is not None:
-        wanted[reduction] = named.get("reduction") != "full"
+        wanted[reduction] = not problem.full_reduction
     before = {name: getattr(matmul, name) for name in wanted}
     try:
         for name, value in wanted.items():

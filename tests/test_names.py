@@ -1,0 +1,59 @@
+"""One meaning for one name: classes, constants and type aliases of the package."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import pytest
+from import_graph import sources
+
+# Names by which a caller finds the same thing in each of several files with one interface: one file
+# for each minor of torch, one for each kernel library; and what Python or torch itself calls so.
+SHARED = frozenset({"INTERNALS", "OPERATORS", "__all__", "_aten", "logger"})
+
+
+def classes_of(source: str) -> Iterator[str]:
+    """Yield the name of each class at the top of *source*, without a leading underscore."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name.lstrip("_")
+
+
+def constants_of(source: str) -> Iterator[str]:
+    """Yield each name that is assigned at the top of *source*, without a leading underscore."""
+    for node in ast.parse(source).body:
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets = [node.target]
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id not in SHARED:
+                yield target.id.lstrip("_")
+
+
+def shared_names(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return each class or constant that several modules of *texts* define, with the modules."""
+    places = defaultdict[str, list[str]](list)
+    for module, text in texts.items():
+        for name in (*classes_of(text), *constants_of(text)):
+            places[name].append(module)
+    return {name: modules for name, modules in places.items() if len(modules) > 1}
+
+
+def test_no_name_means_two_things() -> None:
+    """No class, constant or type alias is defined in two modules, private ones included."""
+    assert shared_names(sources()) == {}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["class Bucket: ...", "class _Bucket: ...", "MAX_BUCKETS = 8", "_MAX_BUCKETS: int = 8"],
+)
+def test_a_planted_second_meaning_is_caught(statement: str) -> None:
+    """A second definition of a name fails, with an underscore or without."""
+    texts = sources()
+    planted = {**texts, "warmup.core.files": f"{texts['warmup.core.files']}\n{statement}\n"}
+    assert "warmup.core.files" in str(shared_names(planted))

@@ -1,0 +1,37 @@
+"""Dtype names: short in keys, options and inputs (``bf16``), torch's in trials (``bfloat16``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+# Bytes of an element of each dtype that an input or an option can name.
+ITEM_BYTES: Final[Mapping[str, int]] = {
+    "f64": 8,
+    "f32": 4,
+    "f16": 2,
+    "bf16": 2,
+    "i64": 8,
+    "i32": 4,
+    "i8": 1,
+    "u8": 1,
+    "bool": 1,
+}
+_PREFIXES: Final = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"))
+
+
+def dtype_name(dtype: object) -> str:
+    """Return the short name of the torch dtype *dtype*, such as ``bf16`` or ``f8_e4m3fn``."""
+    name = str(dtype).removeprefix("torch.")
+    for long, short in _PREFIXES:
+        if name.startswith(long):
+            return short + name.removeprefix(long)
+    return name
+
+
+def torch_name(name: str) -> str:
+    """Return torch's name of the dtype with the short *name*: ``bfloat16`` for ``bf16``."""
+    for long, short in _PREFIXES:
+        if name.startswith(short):
+            return long + name.removeprefix(short)
+    return name

@@ -1,0 +1,47 @@
+"""`RebuiltProblem`: a small module that asks inductor for one given key, made without the model."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from warmup.buckets.bucket import Bucket
+from warmup.core.errors import ProblemError
+from warmup.keys.registry import kind_of
+from warmup.models.loading import LoadedModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuiltProblem:
+    """A module on its device, and the bucket whose inputs make it ask for the key.
+
+    ``precision`` opens a context in which floats are computed as the key says; ``dtype`` is the
+    dtype whose tolerance holds for the output.
+    """
+
+    model: LoadedModel
+    bucket: Bucket
+    precision: Callable[[], AbstractContextManager[None]]
+    dtype: str
+
+
+def rebuild(key: str, device: torch.device) -> RebuiltProblem:
+    """Return a module on *device* that is meant to ask for *key*.
+
+    Raises:
+        ProblemError: *key* is not a key, its kind needs the user's model, or the problem cannot be
+            rebuilt.
+    """
+    kind = kind_of(key)
+    if kind.rebuild is None:
+        raise ProblemError(
+            f"a {kind.name} problem needs the model: "
+            "run `warmup build --model ...` with this bucket"
+        )
+    kind.check(key)
+    make: Callable[[str, torch.device], RebuiltProblem] = pkgutil.resolve_name(kind.rebuild)
+    return make(key, device)
