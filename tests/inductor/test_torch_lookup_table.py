@@ -148,6 +148,9 @@ def test_a_build_measures_only_what_torchs_table_leaves(lower: Lower) -> None:
     assert lower(**MM, mode="tune", theirs=[THEIRS])["measured"] == []
     both = lower(**MM, mode="tune", theirs=[THEIRS, {"BLOCK_M": 64}])["measured"]
     assert ["BLOCK_M=128" in both[0], "BLOCK_M=64" in both[1], len(both)] == [True, True, 2]
+    addmm = lower(**ADDMM, mode="tune", theirs=[THEIRS])["measured"]
+    assert addmm[:1] == ([] if IS_2_11 else ["aten::addmm"])
+    assert len(addmm) == (0 if IS_2_11 else 2)
 
 
 def test_autoheuristic_leaves_rows_of_the_kernels_that_it_ranks(lower: Lower) -> None:
