@@ -104,7 +104,7 @@ def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class _Silent:
+class Silent:
     """A tuner that measures nothing, and keeps what it was asked."""
 
     questions: list[Question] = field(default_factory=list)
@@ -123,7 +123,7 @@ class _Silent:
 
 def ask(case: dict[str, Any]) -> dict[str, Any]:
     """Tune the case and return what the tuner was asked."""
-    tuner = _Silent()
+    tuner = Silent()
     search_word = Search(case["search"])
     lookup = Lookup({}, OnMiss.TUNE, Emitter([]), tuner=tuner, search=search_word)
     attachment = connect().attach(lookup, OPTIONS, "test", quiet=True)
