@@ -33,7 +33,7 @@ _GROUP: Final = 0.86  # the width of a group of bars; groups are 1 apart
 _BAR, _ERROR = 0.92, 0.3  # in widths of its column: a bar, and how far right its error bar is
 _LOG_FROM: Final = 20.0  # largest over smallest value, from which a linear scale hides the smallest
 _DECADES: Final = 1e3  # largest over smallest value, from which only powers of ten are ticks
-_DIGIT: Final = 11.0  # pixels of a digit in the name of a group
+_DIGITS: Final = 110  # in the width of the axes, beside a wide legend
 _LINE: Final = 24  # letters of a line of the legend
 
 
@@ -61,8 +61,6 @@ def compose(chart: Chart) -> Figure:
     axes.set_title(chart.subtitle, wrap=True)
     kinds = {"bars": _bars, "stacked": _stacks, "lines": _lines, "ranges": _ranges}
     kinds[chart.kind](chart, axes)
-    if chart.kind != "ranges":
-        _scale(chart, axes)
     if chart.reference:
         label = f"{chart.reference[0]}: {label_of(chart.reference[1])}"
         axes.axhline(chart.reference[1], color=_INK, linestyle="--", linewidth=1.6, label=label)
@@ -72,10 +70,7 @@ def compose(chart: Chart) -> Figure:
     if names:
         wrapped = [textwrap.fill(names[place], _LINE) for place in order]
         axes.legend([handles[place] for place in order], wrapped, bbox_to_anchor=(1, 1))
-    figure.draw_without_rendering()
-    if chart.kind != "ranges":
-        _name_groups(chart, axes)
-        figure.draw_without_rendering()
+    figure.draw_without_rendering()  # the layout, in which values find their places
     if chart.kind == "lines":
         label_points(axes, chart)
     elif chart.kind != "ranges":
@@ -87,7 +82,7 @@ def compose(chart: Chart) -> Figure:
 
 
 def _bars(chart: Chart, axes: Axes) -> None:
-    """Draw bars side by side with their error bars, and a cross where a value is missing."""
+    """Draw bars side by side, with their error bars."""
     count = len(chart.series)
     width = _GROUP / max(count, 2)
     missing: list[float] = []
@@ -102,11 +97,11 @@ def _bars(chart: Chart, axes: Axes) -> None:
             beside = [place + width * _ERROR for place in places]
             axes.errorbar(beside, middles, halves, fmt="none", ecolor=_INK, elinewidth=1.2)
         missing += [x for x, value in zip(places, series.values, strict=True) if value is None]
-    _cross(missing, chart, axes)
+    _scale(chart, axes, missing)
 
 
 def _stacks(chart: Chart, axes: Axes) -> None:
-    """Draw bars on each other, last an invisible bar as high as their sum; a cross without any."""
+    """Draw bars on each other, and in the end an invisible bar as high as their sum."""
     groups = range(len(chart.groups))
     sums = [math.nan] * len(groups)
     for series in chart.series:
@@ -115,15 +110,9 @@ def _stacks(chart: Chart, axes: Axes) -> None:
         rows = zip(sums, feet, series.values, strict=True)
         sums = [height if value is None else foot + value for height, foot, value in rows]
     axes.bar(groups, sums, _GROUP / 2, label="_sum", color="none", edgecolor="none")
-    _cross([group for group in groups if math.isnan(sums[group])], chart, axes)
-
-
-def _cross(places: Sequence[float], chart: Chart, axes: Axes) -> None:
-    """Put a cross at the foot of each of *places*, and what it means into the legend."""
-    if places:
-        feet = [0.02] * len(places)  # in heights of the axes
-        (crosses,) = axes.plot(places, feet, "x", color=_WARNING, label=chart.gap)
-        crosses.set_transform(axes.get_xaxis_transform())
+    for patch in axes.patches:  # so that there is room above every other foot
+        patch.sticky_edges.y[:] = [0]
+    _scale(chart, axes, [group for group in groups if math.isnan(sums[group])])
 
 
 def _lines(chart: Chart, axes: Axes) -> None:
@@ -133,6 +122,7 @@ def _lines(chart: Chart, axes: Axes) -> None:
         (line,) = axes.plot(_numbers(series.values), label=name, markeredgecolor=_INK)
         line.sticky_edges.y.append(0)
     axes.update_datalim([(0, 0)], updatex=False)
+    _scale(chart, axes, missing=())
 
 
 def _ranges(chart: Chart, axes: Axes) -> None:
@@ -155,8 +145,11 @@ def _ranges(chart: Chart, axes: Axes) -> None:
     axes.grid(axis="x")
 
 
-def _scale(chart: Chart, axes: Axes) -> None:
-    """Name both axes, and take a log scale where the chart allows and needs one."""
+def _scale(chart: Chart, axes: Axes, missing: Sequence[float]) -> None:
+    """Name groups and axes, and take a log scale where the chart allows and needs one.
+
+    A cross is put at the foot of each place in *missing*, and what it means into the legend.
+    """
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
     axes.grid(axis="y")
     values = [value for series in chart.series for value in series.values if value is not None]
@@ -166,14 +159,13 @@ def _scale(chart: Chart, axes: Axes) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < _DECADES else (1,)))
         axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:g}")
-
-
-def _name_groups(chart: Chart, axes: Axes) -> None:
-    """Name the groups below the axes: in lines of whole words where they fit, else turned."""
+    if missing:
+        at_foot, feet = axes.get_xaxis_transform(), [0.02] * len(missing)
+        axes.plot(missing, feet, "x", color=_WARNING, label=chart.gap, transform=at_foot)
     count = len(chart.groups)
     width = max(count, 3)  # a single group is not spread over all of it
     axes.set_xlim((count - 1 - width) / 2, (count - 1 + width) / 2)
-    room = max(int(axes.bbox.width / width / _DIGIT), 1)
+    room = max(_DIGITS // width, 1)
     names = [textwrap.fill(name, room, break_long_words=False) for name in chart.groups]
     if all(len(line) <= room for name in names for line in name.splitlines()):
         axes.set_xticks(range(count), names)
