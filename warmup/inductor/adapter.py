@@ -94,6 +94,18 @@ class Inductor:
         finally:
             patches.restore()
 
+    @contextlib.contextmanager
+    def time_benchmarks(self) -> Iterator[list[float]]:
+        """Collect the seconds of each of inductor's measurements, in every thread, while open."""
+        from warmup.inductor.benchmarks import BenchmarkWatch
+
+        patches, seconds = Patches(), list[float]()
+        BenchmarkWatch(report_seconds=seconds.append).attach(patches)
+        try:
+            yield seconds
+        finally:
+            patches.restore()
+
     def attach(
         self,
         answers: Answers,

@@ -221,6 +221,10 @@ class Race:
 
 def _start_from(answer: Answer) -> Start:
     return Start(
+        import_seconds=answer["import_seconds"],
+        load_seconds=answer["load_seconds"],
+        install_seconds=answer["install_seconds"],
+        measure_seconds=answer["measure_seconds"],
         outputs=tuple(FirstOutput(**output) for output in answer["outputs"]),
         sites=answer["sites"],
         miss_reasons=answer["miss_reasons"],
