@@ -19,7 +19,7 @@ from warmup.bench.charts.draw import draw, draw_all, svg_of
 from warmup.cli.explain import explain
 from warmup.cli.explain_chart import chart_of
 from warmup.core.errors import SettingsError
-from warmup.diagnostics.recompiles.causes import Cause, Kind
+from warmup.diagnostics.recompiles.causes import Cause, CauseKind
 from warmup.diagnostics.recompiles.explain import Explanation, Graph, Section
 from warmup.diagnostics.recompiles.ranges import Span
 
@@ -422,7 +422,7 @@ def test_a_series_must_have_a_value_for_each_group(series: Series) -> None:
 @pytest.fixture
 def explanation() -> Explanation:
     """Two ranges for inference: up to 100 by the model's code, then without an end."""
-    cause = Cause(Kind.MODEL, "a sentence", "seqlen <= 100", None, None)
+    cause = Cause(CauseKind.MODEL, "a sentence", "seqlen <= 100", None, None)
     spans = (
         Span(0, 2, 100, 16, (16, 64), None, cause),
         Span(0, 101, None, 256, (256,), cause, None, conditions=(cause,)),

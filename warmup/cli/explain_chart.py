@@ -19,9 +19,7 @@ _ENDS: Final = {
 }
 _NOTHING: Final = (None, None, None)
 
-_Row = tuple[
-    str, CauseKind | None, tuple[int, int, int] | None
-]  # name, end; size compiled, low, high
+_Row = tuple[str, CauseKind | None, tuple[int, int, int] | None]  # name, end; compiled, low, high
 
 
 def chart_of(found: Explanation) -> Chart:
