@@ -1,28 +1,18 @@
-"""Which winners are near a problem, and what searches come to."""
+"""Which rows are near a key: neighbours for a search, and the nearest row for a miss."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from warmup.core.errors import ProblemError
-from warmup.core.method import Search
 from warmup.core.rows import Family, Row, Winner
-from warmup.core.search import CandidateSource, Resource, Searched, searched_to_json
 from warmup.keys.nearest import neighbours_of
 
 MakeKey = Callable[..., str]
 MakeRow = Callable[..., Row]
-FOUND = Searched(
-    search=Search.WIDE,
-    listed=18,
-    added=((CandidateSource.TMA, 7), (CandidateSource.TILES, 3)),
-    pruned=((Resource.SHARED_MEMORY, 25),),
-    spilling=1,
-)
 
 
 def blocks(winners: tuple[Winner, ...]) -> list[object]:
@@ -88,48 +78,3 @@ def test_what_is_no_gemm_key_is_told() -> None:
     """Neighbours of anything but a product are an error."""
     with pytest.raises(ProblemError):
         neighbours_of("mm of nothing", {})
-
-
-def test_two_parts_of_a_search_add_up() -> None:
-    """A selection that is listed in parts has the sums of their counts."""
-    first = Searched(search=Search.WIDE, listed=2)
-    later = Searched(
-        search=Search.WIDE,
-        listed=18,
-        added=((CandidateSource.TMA, 7), (CandidateSource.TILES, 3)),
-        pruned=((Resource.SHARED_MEMORY, 1),),
-        spilling=1,
-    )
-    assert first + later == replace(later, listed=20)
-
-
-def test_what_is_tried_is_what_is_listed_and_added() -> None:
-    """Candidates to compile are inductor's and the added ones, without the pruned."""
-    pruned = ((Resource.SHARED_MEMORY, 9),)
-    searched = Searched(
-        search=Search.WIDE, listed=20, added=((CandidateSource.TMA, 7),), pruned=pruned
-    )
-    assert searched.tried == 27
-
-
-def test_a_search_is_said_in_one_line() -> None:
-    """The word and every count that there is; what did not occur is not said."""
-    assert str(FOUND) == "wide: 18 listed, 7 tma, 3 tiles, 25 pruned by shared_memory, 1 spilling"
-    assert str(Searched(search=Search.DEFAULT, listed=2)) == "default: 2 listed"
-
-
-def test_a_search_is_written_as_plain_json() -> None:
-    """What is written holds every count, by the names of sources and resources."""
-    assert json.loads(json.dumps(searched_to_json(FOUND))) == {
-        "search": "wide",
-        "listed": 18,
-        "added": {"tma": 7, "tiles": 3},
-        "pruned": {"shared_memory": 25},
-        "spilling": 1,
-    }
-
-
-@pytest.mark.parametrize(("offered", "listed"), [(30, 20), (28, 18), (27, 18)])
-def test_what_no_source_added_was_listed(offered: int, listed: int) -> None:
-    """Candidates beyond those that were seen are inductor's own; a lost one was still listed."""
-    assert FOUND.completed(offered) == replace(FOUND, listed=listed)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, ladders_of, widened
-from warmup.core.compile_modes import MODES
+from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import (
     ContradictionWarning,
     ModelError,
@@ -72,8 +72,10 @@ def prime(
     Raises:
         SettingsError, ModelError: an argument or the model cannot be used.
     """
-    if mode not in MODES:
-        raise SettingsError(f"--mode {mode!r} is not a mode", f"use one of {', '.join(MODES)}")
+    if mode not in COMPILE_MODES:
+        raise SettingsError(
+            f"--mode {mode!r} is not a mode", f"use one of {', '.join(COMPILE_MODES)}"
+        )
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
     if checked.state is not Readiness.READY or checked.table is None:
