@@ -32,20 +32,20 @@ def test_the_order_of_rows_does_not_matter(make_key: MakeKey, make_row: MakeRow)
     assert neighbours_of(make_key(32), rows) == neighbours_of(make_key(32), backwards)
 
 
-def test_at_most_so_many_are_taken(make_key: MakeKey, make_row: MakeRow) -> None:
-    """Only the nearest are taken."""
+def test_the_number_of_neighbours_is_limited(make_key: MakeKey, make_row: MakeRow) -> None:
+    """With a limit of one only the nearest neighbour is returned."""
     rows = {make_key(m): make_row(BLOCK_M=m) for m in (16, 64, 256)}
     assert blocks(neighbours_of(make_key(200), rows, 1)) == [256]
 
 
 def test_equal_winners_count_once(make_key: MakeKey, make_row: MakeRow) -> None:
-    """Two rows with one winner make one neighbour, so that a third can be taken."""
+    """Two rows with the same winner count as one neighbour, so that a third row is taken."""
     rows = {make_key(m): make_row(BLOCK_M=64 if m < 100 else m) for m in (16, 32, 256)}
     assert blocks(neighbours_of(make_key(24), rows, 2)) == [64, 256]
 
 
-def test_other_products_are_no_neighbours(make_key: MakeKey, make_row: MakeRow) -> None:
-    """Another op, dtype or operand order is another thing, whatever its sizes."""
+def test_other_gemms_are_no_neighbours(make_key: MakeKey, make_row: MakeRow) -> None:
+    """A row of another op, dtype or operand order is no neighbour, whatever its sizes."""
     near = make_key(64)
     others = (
         near.replace("addmm", "mm").replace(" bias=1d", ""),
@@ -68,13 +68,13 @@ def test_library_winners_are_no_neighbours(make_key: MakeKey, make_row: MakeRow)
 
 
 def test_a_range_counts_by_its_lower_end(make_key: MakeKey, make_row: MakeRow) -> None:
-    """A ranged row and a ranged question are placed by the lower end of their range."""
+    """The distance of rows and keys with a range is that of the lower ends."""
     ranged = make_key(64).replace("m=64", "m=32..4096")
     rows = {ranged: make_row(BLOCK_M=1), make_key(128): make_row(BLOCK_M=2)}
     assert blocks(neighbours_of(make_key(32).replace("m=32", "m=32..64"), rows)) == [1, 2]
 
 
-def test_what_is_no_gemm_key_is_told() -> None:
-    """Neighbours of anything but a product are an error."""
+def test_other_keys_have_no_neighbours() -> None:
+    """A text that is no GEMM key is a ProblemError."""
     with pytest.raises(ProblemError):
         neighbours_of("mm of nothing", {})

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from warmup.core.errors import TableError
 from warmup.diagnostics.logs import Ledger, Run, read_logs
-from warmup.keys.nearest import natural_order
+from warmup.keys.order import natural_order
 from warmup.keys.registry import kind_of
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine

@@ -19,7 +19,7 @@ from typing import Final
 from warmup.core.errors import SettingsError, TableFormatError, printable
 from warmup.core.rows import MissReason
 from warmup.diagnostics.audit import AuditReport
-from warmup.keys.nearest import natural_order
+from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.decode import Node, load_json
 

@@ -15,7 +15,7 @@ from warmup.core.method import Search
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.gemm import COVERED
-from warmup.keys.nearest import nearest, neighbours_of
+from warmup.keys.nearest import nearest_row, neighbours_of
 from warmup.keys.question import Question
 from warmup.keys.registry import ingredients_of, kind_of
 
@@ -202,7 +202,7 @@ class Lookup:
         if key in self.rows:
             return key, (f"choice: row {self.rows[key].winner}, not built by this torch here",)
         if key not in self._closest:  # equal layers miss the same key; looking reads every row
-            self._closest[key] = nearest(key, self.rows)
+            self._closest[key] = nearest_row(key, self.rows)
         return self._closest[key]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from warmup.core.errors import TableMergeError
 from warmup.core.rows import Row
 from warmup.core.runtime import compare_runtimes
-from warmup.keys.nearest import natural_order
+from warmup.keys.order import natural_order
 from warmup.table.schema import Table, compare_policies
 
 
