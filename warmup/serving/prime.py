@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
-from warmup.buckets.dims import ShapePolicy, ladders_of, widened
+from warmup.buckets.dims import ShapePolicy, sizes_by_dim, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import (
     ContradictionWarning,
@@ -81,8 +81,8 @@ def prime(
     if checked.state is not Readiness.READY or checked.table is None:
         return checked
     buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
-    ladders = ladders_of(buckets) if policy == ShapePolicy.RANGE else None
-    buckets = buckets if ladders is None else widened(buckets)
+    ladders = sizes_by_dim(buckets) if policy == ShapePolicy.RANGE else None
+    buckets = buckets if ladders is None else with_ranges(buckets)
     from warmup.inductor.machine import resolve_device
     from warmup.models.loading import load_model, parse_dtype
 

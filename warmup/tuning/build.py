@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from warmup.buckets.bucket import parse_buckets, parse_inputs
-from warmup.buckets.dims import ShapePolicy, widened
+from warmup.buckets.dims import ShapePolicy, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.method import Search
@@ -85,7 +85,7 @@ def build(
         )
     buckets = parse_buckets(seqlens, dims)
     if policy == ShapePolicy.RANGE:
-        buckets = widened(buckets)
+        buckets = with_ranges(buckets)
     specs = parse_inputs(inputs)
     from warmup.models.loading import load_model, parse_dtype
     from warmup.tuning.tuner import make_tuner
