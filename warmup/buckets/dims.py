@@ -146,7 +146,7 @@ def sizes_by_dim(buckets: Sequence[Bucket]) -> dict[str, tuple[int, ...]]:
     if count != len(buckets) or any(len(bucket.sizes) != len(seen) for bucket in buckets):
         raise SettingsError(
             f"{len(buckets)} buckets are not every combination of their sizes, {count}",
-            "ranges need a product of dims: give --dims once, or build exact buckets",
+            "ranges need every combination: give --dims once, or build exact buckets",
         )
     return {name: _ascending(name, tuple(sizes)) for name, sizes in seen.items()}
 

@@ -119,10 +119,10 @@ class Child:
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0 or not self._selector.select(left):
-                raise ChildTimeoutError(f"said nothing for {limit_s:g} s{self._last_words()}")
+                raise ChildTimeoutError(f"said nothing for {limit_s:g} s{self._last_line()}")
             chunk = os.read(self._answers.fileno(), _READ_BYTES)
             if not chunk:
-                raise ChildError(self._how_it_ended())
+                raise ChildError(self._exit_reason())
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         message: Message = json.loads(line)
@@ -142,13 +142,13 @@ class Child:
         self._answers.close()
         os.close(self._log)
 
-    def _how_it_ended(self) -> str:
+    def _exit_reason(self) -> str:
         code = self._process.wait()
         if code < 0:
-            return f"was killed by {signal.Signals(-code).name}{self._last_words()}"
-        return f"ended with exit code {code}{self._last_words()}"
+            return f"was killed by {signal.Signals(-code).name}{self._last_line()}"
+        return f"ended with exit code {code}{self._last_line()}"
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         """Return the last line that the child printed, in brackets; empty without any."""
         size = os.fstat(self._log).st_size
         start = max(0, size - _TAIL_BYTES)

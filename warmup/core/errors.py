@@ -232,8 +232,8 @@ class UncoveredError(WarmupError):
 
     def __str__(self) -> str:
         return (
-            f"a measurement on the device was refused: site {self.site} is covered by no row; "
-            'switch off what measures there, or install with uncovered="count"'
+            f"a measurement on the device was refused: no row covers the site {self.site}; "
+            'switch the feature that measures off, or install with uncovered="count"'
         )
 
 
@@ -279,7 +279,7 @@ class ContradictionWarning(WarmupWarning):
 
 
 def warmup_error_in(error: BaseException) -> WarmupError | None:
-    """Return the first `WarmupError` among *error* and its causes, None without one.
+    """Return the first `WarmupError` among *error* and its causes, None if there is none.
 
     torch.compile wraps errors that are raised during a compile in errors of its own.
     """

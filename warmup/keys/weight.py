@@ -98,7 +98,7 @@ class Structure:
         key = " ".join(words)
         WEIGHT.check(key)
         if len(self.biases) != len(self.inputs) + len(self.outputs):
-            raise ProblemError(f"not one bias for each Linear: {key[:120]!r}")
+            raise ProblemError(f"the number of biases is not that of Linears: {key[:120]!r}")
         return key
 
 
@@ -133,7 +133,7 @@ def parse_weight(key: str) -> tuple[Structure, Dim]:
     low, dots, high = parts["m"].partition("..")
     rows = Dim(int(low), int(high) if high else None) if dots else Dim.of(int(low))
     if structure.key(rows) != key:
-        raise ProblemError(f"not a weight key as warmup spells it: {key[:120]!r}")
+        raise ProblemError(f"not a weight key in canonical form: {key[:120]!r}")
     return structure, rows
 
 

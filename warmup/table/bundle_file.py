@@ -186,7 +186,7 @@ def _manifest_of(value: Any, path: Path) -> Manifest:
             raise BundleError(str(path), f"its manifest {problem}")
 
     names = {"format", "table", "needs", "members"}
-    check(type(value) is dict and "format" in value, "is not one of a bundle")
+    check(type(value) is dict and "format" in value, "is not that of a bundle")
     check(value["format"] == _BUNDLE_FORMAT, f"has another format than {_BUNDLE_FORMAT}")
     check(value.keys() == names, f"does not have {', '.join(sorted(names))} alone")
     table, needs, members = value["table"], value["needs"], value["members"]
