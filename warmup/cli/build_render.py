@@ -18,7 +18,7 @@ from warmup.cli.render import make_console, make_grid, print_json, row_cells, sa
 from warmup.core.errors import SettingsError, printable
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Flag, Rejection, Row, Tuned
-from warmup.core.search import searched_to_json
+from warmup.core.search import search_to_json
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.range_regret import over_bound
 from warmup.measuring.selection import rejections
@@ -239,7 +239,7 @@ def _timings(tuned: Tuned) -> dict[str, Any]:
     return {
         "key": tuned.key,
         "winner": str(tuned.row.winner),
-        "searched": None if tuned.searched is None else searched_to_json(tuned.searched),
+        "searched": None if tuned.searched is None else search_to_json(tuned.searched),
         "candidates": [
             {
                 "choice": str(timing.winner),

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
-from warmup.core.search import Searched
+from warmup.core.search import SearchCounts
 from warmup.core.trial import Candidate, Operands, Region, TensorSpec, ViewSpec
 from warmup.keys.gemm import GemmProblem
 
@@ -43,7 +43,7 @@ class Question:
     uncompiled: Mapping[Winner, str] = field(default_factory=dict)
     library: Winner | None = None
     region: Region | None = None
-    searched: Searched | None = None
+    searched: SearchCounts | None = None
     known: Mapping[str, Winner] = field(default_factory=dict)
     size: int | None = None
     elsewhere: tuple[Elsewhere, ...] = ()

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
-from warmup.buckets.dims import ShapePolicy, ladders_of, widened
-from warmup.core.compile_modes import MODES
+from warmup.buckets.dims import ShapePolicy, sizes_by_dim, with_ranges
+from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import (
     ContradictionWarning,
     ModelError,
@@ -72,15 +72,17 @@ def prime(
     Raises:
         SettingsError, ModelError: an argument or the model cannot be used.
     """
-    if mode not in MODES:
-        raise SettingsError(f"--mode {mode!r} is not a mode", f"use one of {', '.join(MODES)}")
+    if mode not in COMPILE_MODES:
+        raise SettingsError(
+            f"--mode {mode!r} is not a mode", f"use one of {', '.join(COMPILE_MODES)}"
+        )
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
     if checked.state is not Readiness.READY or checked.table is None:
         return checked
     buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
-    ladders = ladders_of(buckets) if policy == ShapePolicy.RANGE else None
-    buckets = buckets if ladders is None else widened(buckets)
+    ladders = sizes_by_dim(buckets) if policy == ShapePolicy.RANGE else None
+    buckets = buckets if ladders is None else with_ranges(buckets)
     from warmup.inductor.machine import resolve_device
     from warmup.models.loading import load_model, parse_dtype
 

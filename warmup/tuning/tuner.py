@@ -207,7 +207,7 @@ class Tuner:
             TrialNotRunError: it could not be run at all.
         """
         live, count = question.live, len(question.candidates)
-        problem = question.problem if live else question.problem.alone
+        problem = question.problem if live else question.problem.without_epilogue
         same = problem, question.size, tuple(one.winner for one in question.candidates)
         if same not in self._results:
             started = time.monotonic()

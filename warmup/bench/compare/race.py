@@ -22,7 +22,7 @@ from warmup.bench.compare.comparison import (
     Variant,
 )
 from warmup.bench.compare.remote import Answer, Remote
-from warmup.core.child_process import Caches, LostError
+from warmup.core.child_process import Caches, ChildError
 from warmup.core.errors import ModelError
 from warmup.core.roofline import Peaks
 from warmup.core.samples import Samples
@@ -209,7 +209,7 @@ class Race:
             return None
         try:
             return entrant.remote.ask({"do": what, **arguments}, self.timeout_s)
-        except LostError as lost:
+        except ChildError as lost:
             self._fail(entrant, str(lost))
             return None
 
