@@ -88,7 +88,7 @@ def build(
     specs = parse_inputs(inputs)
     from warmup.models.loading import load_model, parse_dtype
     from warmup.tuning.tuner import make_tuner
-    from warmup.tuning.weights.measure import weigh
+    from warmup.tuning.weights.measure import measure_weights
 
     asked = PolicyOptions(
         mode=mode,
@@ -123,7 +123,7 @@ def build(
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
         count = len(buckets)
         results = [session.run_bucket(bucket, i, count) for i, bucket in enumerate(buckets)]
-        prepared = weigh(session, buckets) if wants_padding else None
+        prepared = measure_weights(session, buckets) if wants_padding else None
         padded = {} if prepared is None else prepared.padded
         if padded:
             results += [
