@@ -176,7 +176,7 @@ class BucketCompiler:
 
 
 def _error_for(error: Exception, name: str) -> WarmupError:
-    """Return the error to raise for an *error* of a compile: the `WarmupError` in it, if no miss."""
+    """Return the error to raise for an *error* of a compile: a `WarmupError` in it but a miss."""
     from warmup.inductor.artifacts import range_error
 
     own = warmup_error_in(error)

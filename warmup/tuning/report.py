@@ -15,7 +15,7 @@ from warmup.table import Table
 
 if TYPE_CHECKING:
     from warmup.models.padding.prepare import Prepared
-    from warmup.tuning.pack_bundle import Packed
+    from warmup.tuning.pack_bundle import PackedBundle
 
 
 class Observer(Protocol):
@@ -96,7 +96,7 @@ class BuildReport:
     not_fused: Mapping[str, str] = field(default_factory=dict)
     peaks: Peaks | None = None
     prepared: Prepared | None = None
-    bundle: Packed | None = None
+    bundle: PackedBundle | None = None
 
     @property
     def uncovered(self) -> Mapping[str, int]:
