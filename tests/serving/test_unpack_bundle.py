@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from warmup.core.runtime import Runtime
-from warmup.serving.unpack_bundle import Unpacked, unpack
+from warmup.serving.unpack_bundle import UnpackedBundle, unpack
 from warmup.table.bundle_file import needs_of, write_bundle
 
 TABLE = "ab" * 32
@@ -147,5 +147,5 @@ def test_a_cpu_is_told_by_what_it_can_do(make_runtime: MakeRuntime) -> None:
 
 def test_what_was_unpacked_reads_as_a_line() -> None:
     """Files of kernels and graphs, and how many were new."""
-    done = Unpacked(Path("t.bundle"), CPU, kernels=3, graphs=2, placed=4)
+    done = UnpackedBundle(Path("t.bundle"), CPU, kernels=3, graphs=2, placed=4)
     assert str(done) == "t.bundle: 3 files of kernels, 2 of graphs, 4 new here"

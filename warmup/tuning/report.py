@@ -1,4 +1,4 @@
-"""`Observer` and `BuildReport`: the progress of a build while it runs, and its result."""
+"""What a build tells: to an observer while it runs, and in its report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Receives the progress of a build: each method is called when its docstring is true."""
+    """Who is told how a build gets on."""
 
     def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
         """The build will tune *buckets*; nothing is tuned yet."""

@@ -133,7 +133,7 @@ class Session:
         name: str,
         padded: Mapping[Group, Padding],
     ) -> tuple[ServedBucket, list[Any], int]:
-        """Tune and serve a bucket; return it, eager's outputs, and the number of left-out layers."""
+        """Tune and serve a bucket; return it, eager's outputs and how many layers were left out."""
         compiler, weights_padded = self.compiler, bool(padded)
         since = len(compiler.progress.tuned)
         if self._can_shorten.get(weights_padded, False) and not self.all_layers:
