@@ -147,7 +147,7 @@ def test_linears_that_cannot_be_padded_are_reported(gated: Callable[..., nn.Modu
     lines = [str(linears) for linears in pad_by_rows(model, NO_ROWS).left]
     assert lines[0].startswith("gate: not padded as a chain: softmax")
     assert lines[1:] == [
-        "up: not padded as a chain: mul also takes softmax",
+        "up: not padded as a chain: mul also reads softmax",
         *(f"{name}: not in the table" for name in ("gate", "up", "down")),
     ]
 

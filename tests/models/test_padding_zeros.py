@@ -126,7 +126,7 @@ def test_a_value_that_is_not_known_is_named() -> None:
     """An operation with another operand, of whatever size, cannot be passed."""
     graph = fx.symbolic_trace(lambda x, y: x * y).graph
     x, _, product, _ = graph.nodes
-    with pytest.raises(LostZerosError, match="mul also takes y"):
+    with pytest.raises(LostZerosError, match="mul also reads y"):
         propagate_padding(product, {x: make_padding("p0", torch.float32)})
 
 

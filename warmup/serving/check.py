@@ -163,7 +163,7 @@ def _compare_machines(report: CheckReport, table: Table) -> CheckReport:
     if gate is not None:
         templates = sum(row.winner.family is Family.TEMPLATE for row in table.rows.values())
         remarks.append(
-            f"inductor offers no GEMM templates on this device ({gate.found}, it wants "
+            f"inductor offers no GEMM templates on this device ({gate.found}, it needs "
             f"{gate.expected}); {templates} rows name one"
         )
         mismatches += [gate] if templates else []

@@ -124,7 +124,7 @@ class _PaddingFlow:
                     expression = self._expression(root, value)
                     reasons.setdefault(root, f"{expression} of zeros is not zero")
             if not self._consumer_calls(root):
-                reasons.setdefault(root, "no Linear takes the features")
+                reasons.setdefault(root, "no Linear reads the features")
         return reasons
 
     def chain_of(self, root: nn.Linear) -> Chain:

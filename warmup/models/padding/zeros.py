@@ -68,7 +68,7 @@ def propagate_padding(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
     """
     unknown = [str(other) for other in node.all_input_nodes if other not in known]
     if unknown:
-        raise LostZerosError(f"{_name(node)} also takes {', '.join(unknown)}")
+        raise LostZerosError(f"{_name(node)} also reads {', '.join(unknown)}")
     tracer = _PaddingTracer([value for value in known.values() if isinstance(value, PaddedValues)])
 
     def value_of(other: fx.Node) -> Any:
@@ -87,7 +87,7 @@ def propagate_padding(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
     if isinstance(result, (torch.dtype, torch.device)):
         return result
     if not isinstance(result, torch.Tensor) or result.shape != _SAMPLE:
-        raise LostZerosError(f"{_name(node)} looks at the size or takes the features apart")
+        raise LostZerosError(f"{_name(node)} reads the size or changes the shape")
     return PaddedValues(result, tracer.expression_of(result))
 
 
