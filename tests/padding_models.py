@@ -1,4 +1,4 @@
-"""Small models with sizes that are not aligned, and what pads all of one."""
+"""Fixtures: small models with unaligned sizes, `pad_all`, and a table that pads a model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Gated(nn.Module):
         return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
-class Speaker(nn.Module):
+class LanguageModel(nn.Module):
     """A language model without attention: an embedding, a gated layer, a head tied to it."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Speaker(nn.Module):
 
     def forward(self, tokens: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
         """Return the logits of each token, a pixel row beside it."""
-        if tokens.shape[0] != pixels.shape[0]:  # what no tracer goes through
+        if tokens.shape[0] != pixels.shape[0]:  # a branch that cannot be traced
             raise ValueError("not as many tokens as pixels")
         hidden = self.embed(tokens) + self.patch(torch.tanh(pixels))
         return self.head(hidden + self.mlp(hidden))
@@ -68,14 +68,14 @@ def gated() -> type[Gated]:
 
 
 @pytest.fixture
-def speaker() -> Speaker:
+def language_model() -> LanguageModel:
     """The language model, the same weights in every test."""
     torch.manual_seed(0)
-    return Speaker().eval()
+    return LanguageModel().eval()
 
 
 @pytest.fixture
-def spoken() -> tuple[torch.Tensor, torch.Tensor]:
+def model_inputs() -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs of the language model."""
     torch.manual_seed(1)
     return torch.randint(0, 101, (7,)), torch.randn(7, 30)
@@ -83,9 +83,9 @@ def spoken() -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.fixture
 def pad_all() -> Callable[..., Any]:
-    """``pad_all(model, pick=min)``: pad every group to the picked size; return the groups."""
+    """``pad_all(model, pick=min)``: pad each group to the picked size; return the groups."""
 
-    def pad_every(model: nn.Module, pick: Callable[..., int] = min) -> Any:
+    def pad_groups(model: nn.Module, pick: Callable[..., int] = min) -> Any:
         groups = find_groups(model).groups
         sizes = {
             group: Padding(pick(padded_sizes(group.structure.features, group.structure.dtype)))
@@ -94,20 +94,20 @@ def pad_all() -> Callable[..., Any]:
         pad(model, sizes)
         return groups
 
-    return pad_every
+    return pad_groups
 
 
 @pytest.fixture(scope="session")
 def weighed(
     run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]
 ) -> tuple[Path, dict[str, Any]]:
-    """A table that pads the unaligned head, built for 8 rows, and what build_padded.py printed."""
+    """A table that pads the unaligned head, built for 8 rows, and the output of build_padded.py."""
     program = str(ROOT / "tests" / "programs" / "build_padded.py")
-    folder, said = run_once("weighed", program, HEAD, "head.json", **variables)
-    return folder / "head.json", json.loads(said)
+    folder, output = run_once("weighed", program, HEAD, "head.json", **variables)
+    return folder / "head.json", json.loads(output)
 
 
 @pytest.fixture(scope="session")
 def head() -> str:
-    """The model of that table, as ``--model`` spells it."""
+    """The ``--model`` of that table."""
     return HEAD

@@ -93,13 +93,13 @@ def pack_bundles(
     arguments: argparse.Namespace, table: Path, runtime: Any, folder: Path
 ) -> dict[str, dict[str, Any]]:
     """Make the bundle of each start that wants one, and return where it is, its size and time."""
-    from warmup.tuning.pack_bundle import pack, spell_inputs
+    from warmup.tuning.pack_bundle import input_options, pack
 
     made = {}
     for start in set(arguments.starts.split(",")) & {"bundle", "bundle-graphs"}:
         (folder / start).mkdir()
         copy = Path(shutil.copy(table, folder / start))
-        words = spell_inputs(
+        words = input_options(
             seqlens=arguments.seqlens,
             dims=None,
             inputs=arguments.input,

@@ -1,4 +1,4 @@
-"""Stand-ins: what a key says is what the model computes, and what it cannot say is refused.
+"""Rebuilt modules: they compute what the key says; a key that cannot be rebuilt is an error.
 
 That their compile asks for the key is tested with real compiles, in tests/end_to_end/test_loop.py.
 """
@@ -21,7 +21,7 @@ LINEAR = "m=4 n=3 k=2 f32 a=row b=packed out=f32 fp32=ieee | epilogue"
 
 
 def run(key: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the output of a stand-in, and what it was given."""
+    """Return the output of the module for *key*, and its operands by name."""
     rebuilt = rebuild_gemm(key, CPU)
     model, bucket = rebuilt.model, rebuilt.bucket
     inputs = make_inputs(model, (), bucket, CPU, None)
@@ -103,21 +103,21 @@ def test_a_dynamic_dim_has_its_largest_size_and_its_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "reason"),
     [
         ("no key at all", "not a gemm key"),
         ("conv m=4 n=3 k=2 f32 a=row b=row out=f32 | epilogue=none", "the op conv"),
         (f"packed_linear {LINEAR}=frobnicate", "frobnicate is unknown"),
         (f"packed_linear {LINEAR}=~0123456789ab", "cannot be read back"),
-        (f"packed_linear {LINEAR}=mul(s)", "made of s"),
+        (f"packed_linear {LINEAR}=mul(s)", "has the dtype s"),
         (f"packed_linear {LINEAR}=mul(f32[5,7])", "other dims"),
-        (f"packed_linear {LINEAR}=mul(f32[s,3])", "does not tell"),
-        (f"packed_linear {LINEAR}=add(x,alpha_2),to(q7)", "made of q7"),
+        (f"packed_linear {LINEAR}=mul(f32[s,3])", "does not name"),
+        (f"packed_linear {LINEAR}=add(x,alpha_2),to(q7)", "has the dtype q7"),
         ("mm m=2.. n=3 k=2 f32 a=row b=row out=f32 | epilogue=none", "no upper end"),
         ("mm m=4 n=3 k=2 f32 a=any(1,9) b=row out=f32 | epilogue=none", "layout any(1,9)"),
         ("mm m=4 n=3 k=2 f32 a=row/2..8 b=row out=f32 | epilogue=none", "2..8 is dynamic"),
         ("mm m=4 n=3 k=2 f32 dtype_b=f16 a=row b=row out=f32 | epilogue=none", "two dtypes"),
-        ("mm m=4 n=3 k=2 f4 a=row b=row out=f4 | epilogue=none", "made of f4"),
+        ("mm m=4 n=3 k=2 f4 a=row b=row out=f4 | epilogue=none", "has the dtype f4"),
         ("addmm m=4 n=3 k=2 f32 a=row b=row bias=q out=f32 | epilogue=none", "bias=q"),
         ("mm m=999999999 n=3 k=999999 f32 a=row b=row out=f32 | epilogue=none", "GiB"),
         (
@@ -126,16 +126,16 @@ def test_a_dynamic_dim_has_its_largest_size_and_its_range() -> None:
         ),
     ],
 )
-def test_what_cannot_be_rebuilt_is_said(key: str, said: str) -> None:
-    """Each key that no stand-in can be made of is a ProblemError that names the cause."""
+def test_a_key_that_cannot_be_rebuilt_is_an_error(key: str, reason: str) -> None:
+    """Each key that no module can be made of is a ProblemError that names the cause."""
     with pytest.raises(ProblemError) as caught:
         run(key)
-    assert said in str(caught.value)
+    assert reason in str(caught.value)
 
 
-def test_an_op_of_the_cpu_has_no_stand_in_elsewhere() -> None:
+def test_an_op_of_the_cpu_is_not_rebuilt_for_a_gpu() -> None:
     """The CPU linears are refused for a GPU."""
-    with pytest.raises(ProblemError, match="one of the CPU"):
+    with pytest.raises(ProblemError, match="exists on the CPU only"):
         rebuild_gemm(f"packed_linear {LINEAR}=none", torch.device("cuda"))
 
 

@@ -19,8 +19,7 @@ from warmup.keys.weight import Padding, padded_sizes
 from warmup.models.padding.apply import PaddedLinear, pad, restore
 from warmup.models.padding.groups import Group, find_groups
 
-Spoken = tuple[torch.Tensor, torch.Tensor]
-Speaking = Callable[[], torch.Tensor]
+ModelInputs = tuple[torch.Tensor, torch.Tensor]
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
@@ -43,7 +42,7 @@ def padded_linears(model: nn.Module) -> list[PaddedLinear]:
 
 
 def held(model: nn.Module) -> int:
-    """Return the bytes of all memory that parameters and buffers are in."""
+    """Return the bytes of memory of all parameters and buffers."""
     storages = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
         for tensor in (*model.parameters(), *model.buffers())
@@ -52,9 +51,9 @@ def held(model: nn.Module) -> int:
 
 
 def is_one_memory(linear: PaddedLinear) -> bool:
-    """Whether parameters and padded tensors are in the same memory, zero where only one is."""
-    made, taken = linear.weight.shape
-    is_zero = not linear.padded_weight[made:].any() and not linear.padded_weight[:, taken:].any()
+    """Whether parameters and padded tensors share memory, and the padding is zero."""
+    out, size = linear.weight.shape
+    is_zero = not linear.padded_weight[out:].any() and not linear.padded_weight[:, size:].any()
     return linear.weight.data_ptr() == linear.padded_weight.data_ptr() and bool(is_zero)
 
 
@@ -76,7 +75,7 @@ def pickled(model: nn.Module) -> nn.Module:
 def test_a_padded_chain_is_exact(
     hidden: int, inner: int, out: int, biases: Any, pick: Callable[..., int]
 ) -> None:
-    """With integers, whose sums do not round, a padded layer gives the very same numbers."""
+    """With integers, whose sums do not round, a padded layer computes the same numbers."""
     model = nn.ModuleDict(
         {
             "gate": nn.Linear(hidden, inner, bias=biases[0]),
@@ -110,7 +109,7 @@ def test_a_padded_chain_is_exact(
 def test_a_padded_linear_is_exact(
     taken: int, made: int, bias: bool, pick: Callable[..., int]
 ) -> None:
-    """So does a Linear alone, whether it pads what it takes or cuts what it makes."""
+    """So does a single Linear, whether it pads its input or cuts its output."""
     model = with_integers(nn.Sequential(nn.Linear(taken, made, bias=bias)))
     x = torch.randint(-3, 4, (5, taken)).float()
     before = model(x)
@@ -127,19 +126,19 @@ def test_a_padded_linear_is_exact(
 
 
 def test_a_model_gives_the_same(
-    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]
+    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
 ) -> None:
     """A chain, a head and a patch embedding together, within rounding."""
-    before = speaker(*spoken)
-    pad_all(speaker)
-    assert len(padded_linears(speaker)) == 5
-    torch.testing.assert_close(speaker(*spoken), before)
+    before = language_model(*model_inputs)
+    pad_all(language_model)
+    assert len(padded_linears(language_model)) == 5
+    torch.testing.assert_close(language_model(*model_inputs), before)
 
 
 def test_nothing_is_cut_or_padded_inside_of_a_chain(
     gated: Callable[..., nn.Module], pad_all: Callable[..., Any]
 ) -> None:
-    """Padded features go from Linear to Linear as they are."""
+    """Padded features go from Linear to Linear without a cut."""
     model = gated().eval()
     pad_all(model)
     seen: list[torch.Size] = []
@@ -149,91 +148,93 @@ def test_nothing_is_cut_or_padded_inside_of_a_chain(
 
 
 def test_modules_and_parameters_stay_what_they_were(
-    speaker: nn.Module, pad_all: Callable[..., Any]
+    language_model: nn.Module, pad_all: Callable[..., Any]
 ) -> None:
     """The same objects under the same names, each parameter of its own size."""
-    modules = dict(speaker.named_modules())
-    parameters = {name: (p, p.shape) for name, p in speaker.named_parameters()}
-    pad_all(speaker)
-    assert dict(speaker.named_modules()) == modules
-    assert {n: (p, p.shape) for n, p in speaker.named_parameters()} == parameters
-    assert isinstance(speaker.get_submodule("head"), nn.Linear)
+    modules = dict(language_model.named_modules())
+    parameters = {name: (p, p.shape) for name, p in language_model.named_parameters()}
+    pad_all(language_model)
+    assert dict(language_model.named_modules()) == modules
+    assert {n: (p, p.shape) for n, p in language_model.named_parameters()} == parameters
+    assert isinstance(language_model.get_submodule("head"), nn.Linear)
 
 
 def test_the_state_dict_is_that_of_the_unpadded_model(
-    speaker: nn.Module, pad_all: Callable[..., Any]
+    language_model: nn.Module, pad_all: Callable[..., Any]
 ) -> None:
     """Same names, same sizes, same values."""
-    before = copy.deepcopy(speaker.state_dict())
-    pad_all(speaker)
-    after = speaker.state_dict()
+    before = copy.deepcopy(language_model.state_dict())
+    pad_all(language_model)
+    after = language_model.state_dict()
     assert list(after) == list(before)
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
 @pytest.mark.parametrize("assign", [False, True])
 def test_a_state_dict_is_loaded(
-    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any], assign: bool
+    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any], assign: bool
 ) -> None:
     """Unpadded tensors are loaded, copied or assigned, and computed with."""
-    other = copy.deepcopy(speaker)
+    other = copy.deepcopy(language_model)
     for parameter in other.parameters():
         parameter.mul_(1.5)
-    pad_all(speaker)
-    speaker.load_state_dict(other.state_dict(), assign=assign)
-    torch.testing.assert_close(speaker(*spoken), other(*spoken))
-    assert all(map(is_one_memory, padded_linears(speaker)))
+    pad_all(language_model)
+    language_model.load_state_dict(other.state_dict(), assign=assign)
+    torch.testing.assert_close(language_model(*model_inputs), other(*model_inputs))
+    assert all(map(is_one_memory, padded_linears(language_model)))
 
 
 def test_a_state_dict_is_loaded_by_swapping_tensors(
-    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]
+    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
 ) -> None:
     """Torch's other way of loading puts new tensors into the parameters."""
-    other = copy.deepcopy(speaker)
+    other = copy.deepcopy(language_model)
     for parameter in other.parameters():
         parameter.mul_(1.5)
-    pad_all(speaker)
+    pad_all(language_model)
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
-        speaker.load_state_dict(other.state_dict())
+        language_model.load_state_dict(other.state_dict())
     finally:
         torch.__future__.set_swap_module_params_on_conversion(False)
-    torch.testing.assert_close(speaker(*spoken), other(*spoken))
+    torch.testing.assert_close(language_model(*model_inputs), other(*model_inputs))
 
 
-def test_padded_sizes_are_refused_on_load(speaker: nn.Module, pad_all: Callable[..., Any]) -> None:
-    """A state dict of padded tensors is none of this model."""
-    pad_all(speaker)
-    state = {**speaker.state_dict(), "head.weight": torch.zeros(104, 32)}
+def test_padded_sizes_are_refused_on_load(
+    language_model: nn.Module, pad_all: Callable[..., Any]
+) -> None:
+    """A state dict of padded tensors does not fit the model."""
+    pad_all(language_model)
+    state = {**language_model.state_dict(), "head.weight": torch.zeros(104, 32)}
     with pytest.raises(RuntimeError, match=r"size mismatch for head\.weight"):
-        speaker.load_state_dict(state)
+        language_model.load_state_dict(state)
 
 
 def test_a_parameter_changed_in_place_is_computed_with(
-    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]
+    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
 ) -> None:
     """As when adapters are merged: parameters are the memory that is multiplied with."""
-    other = copy.deepcopy(speaker)
-    pad_all(speaker)
-    for model in (speaker, other):
+    other = copy.deepcopy(language_model)
+    pad_all(language_model)
+    for model in (language_model, other):
         for parameter in model.parameters():
             parameter.add_(0.125)
-    torch.testing.assert_close(speaker(*spoken), other(*spoken))
-    assert all(map(is_one_memory, padded_linears(speaker)))
+    torch.testing.assert_close(language_model(*model_inputs), other(*model_inputs))
+    assert all(map(is_one_memory, padded_linears(language_model)))
 
 
 def test_tied_weights_stay_tied_and_are_held_once(
-    speaker: nn.Module, pad_all: Callable[..., Any]
+    language_model: nn.Module, pad_all: Callable[..., Any]
 ) -> None:
     """The embedding reads the first rows of what the head multiplies with."""
-    before = held(speaker)
-    pad_all(speaker)
-    head, embed = speaker.get_submodule("head"), speaker.get_submodule("embed")
+    before = held(language_model)
+    pad_all(language_model)
+    head, embed = language_model.get_submodule("head"), language_model.get_submodule("embed")
     assert isinstance(head, PaddedLinear)
     assert head.weight is embed.weight
     assert is_one_memory(head)
     # 3 rows of 32 in the head; 2 * 3 rows of 32 and 2 * 3 biases, 32 rows of 3; 32 rows of 2.
-    assert held(speaker) - before == 4 * (3 * 32 + 6 * 32 + 6 + 32 * 3 + 32 * 2)
+    assert held(language_model) - before == 4 * (3 * 32 + 6 * 32 + 6 + 32 * 3 + 32 * 2)
 
 
 @pytest.mark.parametrize(
@@ -250,53 +251,55 @@ def test_tied_weights_stay_tied_and_are_held_once(
     ids=["deepcopy", "copy", "double", "to", "share_memory", "requires_grad_", "pickle"],
 )
 def test_a_copied_or_moved_model_is_still_padded(
-    speaker: nn.Module,
-    spoken: Spoken,
+    language_model: nn.Module,
+    model_inputs: ModelInputs,
     pad_all: Callable[..., Any],
     move: Callable[[nn.Module], nn.Module],
 ) -> None:
-    """It gives the same, its parameters are the memory it multiplies with, and ties hold."""
-    pad_all(speaker)
-    before = speaker(*spoken)
-    model = move(speaker)
-    assert torch.equal(model(*spoken), before)
+    """The output is the same, parameters share memory with the padded tensors, and ties hold."""
+    pad_all(language_model)
+    before = language_model(*model_inputs)
+    model = move(language_model)
+    assert torch.equal(model(*model_inputs), before)
     assert len(padded_linears(model)) == 5
     assert all(map(is_one_memory, padded_linears(model)))
     assert model.get_submodule("head").weight is model.get_submodule("embed").weight
 
 
-def test_a_deepcopy_is_apart(speaker: nn.Module, pad_all: Callable[..., Any]) -> None:
+def test_a_deepcopy_is_apart(language_model: nn.Module, pad_all: Callable[..., Any]) -> None:
     """Changing the copy does not change the model."""
-    pad_all(speaker)
-    before = copy.deepcopy(speaker.state_dict())
-    other = copy.deepcopy(speaker)
+    pad_all(language_model)
+    before = copy.deepcopy(language_model.state_dict())
+    other = copy.deepcopy(language_model)
     for parameter in other.parameters():
         parameter.zero_()
-    assert all(torch.equal(value, before[name]) for name, value in speaker.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in language_model.state_dict().items()
+    )
 
 
 def test_half_precision_is_that_of_the_unpadded_model(
-    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]
+    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
 ) -> None:
     """Padded tensors are cast with the parameters."""
-    tokens, pixels = spoken
-    expected = copy.deepcopy(speaker).bfloat16()(tokens, pixels.bfloat16())
-    pad_all(speaker)
-    found = speaker.bfloat16()(tokens, pixels.bfloat16())
+    tokens, pixels = model_inputs
+    expected = copy.deepcopy(language_model).bfloat16()(tokens, pixels.bfloat16())
+    pad_all(language_model)
+    found = language_model.bfloat16()(tokens, pixels.bfloat16())
     assert found.dtype is torch.bfloat16
     torch.testing.assert_close(found, expected)
 
 
 def test_a_model_moved_in_inference_mode_can_be_loaded(
-    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]
+    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
 ) -> None:
     """As a plain model can: its tensors are ordinary ones."""
-    state, before = copy.deepcopy(speaker.state_dict()), speaker(*spoken)
+    state, before = copy.deepcopy(language_model.state_dict()), language_model(*model_inputs)
     with torch.inference_mode():
-        pad_all(speaker)
-        speaker.double().float()
-    speaker.load_state_dict(state)
-    torch.testing.assert_close(speaker(*spoken), before)
+        pad_all(language_model)
+        language_model.double().float()
+    language_model.load_state_dict(state)
+    torch.testing.assert_close(language_model(*model_inputs), before)
 
 
 def test_emptied_weights_are_padded_with_zeros_again(
@@ -312,11 +315,11 @@ def test_emptied_weights_are_padded_with_zeros_again(
 
 
 def test_an_assigned_parameter_is_padded(
-    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]
+    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
 ) -> None:
     """As when weights are tied anew, which assigns the parameter of another module."""
-    pad_all(speaker)
-    head, embed = speaker.get_submodule("head"), speaker.get_submodule("embed")
+    pad_all(language_model)
+    head, embed = language_model.get_submodule("head"), language_model.get_submodule("embed")
     embed.weight = nn.Parameter(torch.randn(101, 32))
     head.weight = embed.weight
     assert is_one_memory(head)
@@ -325,7 +328,7 @@ def test_an_assigned_parameter_is_padded(
 
 
 def test_a_bias_can_be_taken_away(pad_all: Callable[..., Any]) -> None:
-    """Without its bias a padded Linear is a product alone."""
+    """Without its bias a padded Linear is a matmul alone."""
     model = nn.Sequential(nn.Linear(32, 45)).eval()
     pad_all(model)
     model[0].bias = None
@@ -334,41 +337,47 @@ def test_a_bias_can_be_taken_away(pad_all: Callable[..., Any]) -> None:
 
 
 def test_a_parameter_of_another_size_is_refused(
-    speaker: nn.Module, pad_all: Callable[..., Any]
+    language_model: nn.Module, pad_all: Callable[..., Any]
 ) -> None:
     """It would need another padding; the message says what to do."""
-    pad_all(speaker)
-    head = speaker.get_submodule("head")
+    pad_all(language_model)
+    head = language_model.get_submodule("head")
     with pytest.raises(SettingsError, match=r"\(104, 32\).*restore"):
         head.weight = nn.Parameter(torch.zeros(104, 32))
 
 
-def test_restore_undoes_it(speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]) -> None:
+def test_restore_undoes_it(
+    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
+) -> None:
     """Plain Linears, the same numbers to the bit, the same memory, and nothing left behind."""
-    before, bytes_before = speaker(*spoken), held(speaker)
-    attributes = {name: set(vars(module)) for name, module in speaker.named_modules()}
-    parameters = dict(speaker.named_parameters())
-    pad_all(speaker)
-    restore(speaker)
-    assert type(speaker.get_submodule("head")) is nn.Linear
-    assert torch.equal(speaker(*spoken), before)
-    assert held(speaker) == bytes_before
-    assert {name: set(vars(module)) for name, module in speaker.named_modules()} == attributes
-    assert dict(speaker.named_buffers()) == {}
-    assert all(p is parameters[name] for name, p in speaker.named_parameters())
-    assert all(p.is_contiguous() for p in speaker.parameters())
-    assert speaker.get_submodule("head").weight is speaker.get_submodule("embed").weight
+    before, bytes_before = language_model(*model_inputs), held(language_model)
+    attributes = {name: set(vars(module)) for name, module in language_model.named_modules()}
+    parameters = dict(language_model.named_parameters())
+    pad_all(language_model)
+    restore(language_model)
+    assert type(language_model.get_submodule("head")) is nn.Linear
+    assert torch.equal(language_model(*model_inputs), before)
+    assert held(language_model) == bytes_before
+    assert {
+        name: set(vars(module)) for name, module in language_model.named_modules()
+    } == attributes
+    assert dict(language_model.named_buffers()) == {}
+    assert all(p is parameters[name] for name, p in language_model.named_parameters())
+    assert all(p.is_contiguous() for p in language_model.parameters())
+    assert (
+        language_model.get_submodule("head").weight is language_model.get_submodule("embed").weight
+    )
 
 
 def test_a_restored_model_can_be_padded_again(
-    speaker: nn.Module, spoken: Spoken, pad_all: Callable[..., Any]
+    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
 ) -> None:
-    """Its groups are those that it had."""
-    before = speaker(*spoken)
-    groups = pad_all(speaker)
-    restore(speaker)
-    assert pad_all(speaker, max) == groups
-    torch.testing.assert_close(speaker(*spoken), before)
+    """Its groups are the same as before."""
+    before = language_model(*model_inputs)
+    groups = pad_all(language_model)
+    restore(language_model)
+    assert pad_all(language_model, max) == groups
+    torch.testing.assert_close(language_model(*model_inputs), before)
 
 
 def test_its_own_size_is_left_as_it_is(gated: Callable[..., nn.Module]) -> None:
@@ -402,28 +411,28 @@ def _as_it_is_in_part(model: nn.Module, group: Group) -> None:
 
 
 @pytest.mark.parametrize(
-    ("misuse", "said"),
+    ("misuse", "message"),
     [
         (_in_training, "training mode"),
         (_twice, "padded already"),
         (_smaller, "fewer than"),
         (_of_another_model, "find groups again"),
-        (_as_it_is_in_part, "for all of them or for none"),
+        (_as_it_is_in_part, "for all numbers of rows or for none"),
     ],
 )
-def test_misuse_is_told(
-    gated: Callable[..., nn.Module], misuse: Callable[[nn.Module, Group], None], said: str
+def test_misuse_is_an_error(
+    gated: Callable[..., nn.Module], misuse: Callable[[nn.Module, Group], None], message: str
 ) -> None:
-    """What is wrong, and what to do."""
+    """The message says what is wrong, and what to do."""
     model = gated().eval()
     (group,) = find_groups(model).groups
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         misuse(model, group)
 
 
 @pytest.mark.parametrize(("rows", "is_padded"), [(3, True), (4, False), (8, False), (9, True)])
-def test_rows_that_are_to_be_served_as_it_is_are(rows: int, is_padded: bool) -> None:
-    """The product is that of the parameters, which are the first rows of the padded weight."""
+def test_rows_that_are_served_unpadded(rows: int, is_padded: bool) -> None:
+    """The output is that of the parameters, which are the first rows of the padded weight."""
     model, x = nn.Linear(32, 101).eval(), torch.randn(2, rows, 32)[:1]
     before = model(x)
     (group,) = find_groups(model).groups
@@ -437,7 +446,7 @@ def test_rows_that_are_to_be_served_as_it_is_are(rows: int, is_padded: bool) -> 
 def test_when_memory_runs_out_nothing_is_padded(
     gated: Callable[..., nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A chain that is padded in part would be wrong: what was padded is restored."""
+    """A partly padded chain would be wrong: its padded Linears are restored."""
     model, x = gated().eval(), torch.randn(3, 32)
     before, zeros = model(x), torch.zeros
     (group,) = find_groups(model).groups
@@ -454,9 +463,9 @@ def test_when_memory_runs_out_nothing_is_padded(
     assert torch.equal(model(x), before)
 
 
-def test_a_padded_linear_says_so(speaker: nn.Module, pad_all: Callable[..., Any]) -> None:
-    """Both sizes stand in what is printed of it."""
-    pad_all(speaker)
-    assert repr(speaker.get_submodule("head")) == (
+def test_a_padded_linear_says_so(language_model: nn.Module, pad_all: Callable[..., Any]) -> None:
+    """Its repr has the sizes with and without padding."""
+    pad_all(language_model)
+    assert repr(language_model.get_submodule("head")) == (
         "PaddedLinear(in_features=32, out_features=101, bias=False, padded to 32 -> 104)"
     )

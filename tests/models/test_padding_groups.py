@@ -22,8 +22,8 @@ def keys_of(found: FoundGroups) -> dict[str, str]:
 
 
 def reasons_of(found: FoundGroups) -> dict[str, str]:
-    """Return why Linears are left, by their names."""
-    return {", ".join(each.names): each.reason for each in found.left}
+    """Return the reasons why Linears are not padded, by their names."""
+    return {", ".join(each.names): each.reason for each in found.unpadded}
 
 
 class Lambda(nn.Module):
@@ -57,18 +57,18 @@ def test_a_gate_of_sigmoids_is_a_chain(gated: Callable[..., nn.Module]) -> None:
     assert group.structure.via == "mul(sigmoid(p0),p1)"
 
 
-def test_a_model_of_several_kinds(speaker: nn.Module) -> None:
+def test_a_model_of_several_kinds(language_model: nn.Module) -> None:
     """Chains are found in modules that can be traced, single Linears anywhere."""
-    found = find_groups(speaker)
+    found = find_groups(language_model)
     assert {str(group): group.structure.form for group in found.groups} == {
         "patch": "k",
         "mlp.gate, mlp.up, mlp.down": "chain",
         "head": "n",
     }
-    assert found.left == ()
+    assert found.unpadded == ()
 
 
-def test_aligned_sizes_are_not_looked_at(gated: Callable[..., nn.Module]) -> None:
+def test_aligned_sizes_are_ignored(gated: Callable[..., nn.Module]) -> None:
     """Where rows start at 16 bytes there is nothing to pad."""
     assert find_groups(gated(32, 48).eval()) == FoundGroups((), ())
 
@@ -93,7 +93,7 @@ def test_alignment_is_one_of_bytes(
     ],
     ids=str,
 )
-def test_modules_in_between_are_gone_into(activation: nn.Module) -> None:
+def test_modules_in_between_are_traced_into(activation: nn.Module) -> None:
     """Activations of torch and sequences of them keep the chain."""
     model = nn.Sequential(nn.Linear(32, 45), activation, nn.Linear(45, 32)).eval()
     assert [group.names for group in find_groups(model).groups] == [("0", "2")]
@@ -105,11 +105,11 @@ def test_modules_in_between_are_gone_into(activation: nn.Module) -> None:
         (lambda m, x: m.second(torch.sigmoid(m.first(x))), "sigmoid(p0) of zeros is not zero"),
         (lambda m, x: m.second(m.first(x) + 1), "add(p0,1) of zeros is not zero"),
         (lambda m, x: m.second(m.first(x).softmax(-1)), "element by element"),
-        (lambda m, x: m.second(m.first(x) * m.scale), "mul also takes scale"),
-        (lambda m, x: m.second(m.first(x) * x), "mul also takes x"),
-        (lambda m, x: (m.second(y := m.first(x)), y), "it is returned"),
+        (lambda m, x: m.second(m.first(x) * m.scale), "mul also reads scale"),
+        (lambda m, x: m.second(m.first(x) * x), "mul also reads x"),
+        (lambda m, x: (m.second(y := m.first(x)), y), "the caller reads the features"),
         (lambda m, x: m.second(m.first(x).flatten(1)), "element by element"),
-        (lambda m, x: m.second(y := m.first(x)) * y.shape[-1], "looks at the size"),
+        (lambda m, x: m.second(y := m.first(x)) * y.shape[-1], "reads the size"),
         (lambda m, x: m.first(x) if x.sum() > 0 else m.second(x), "cannot be traced"),
         (lambda m, x: m.second(nn.functional.dropout(m.first(x))), "element by element"),
     ],
@@ -117,15 +117,15 @@ def test_modules_in_between_are_gone_into(activation: nn.Module) -> None:
 def test_where_zeros_are_not_sure_to_survive_there_is_no_chain(
     function: Callable[..., Any], reason: str
 ) -> None:
-    """The reason is told, and each Linear is a group of its own."""
+    """The reason is reported, and each Linear is a group of its own."""
     found = find_groups(Lambda(function).eval())
     assert [(str(each), each.structure.form) for each in found.groups] == [
         ("first", "n"),
         ("second", "k"),
     ]
-    (left,) = found.left
-    assert left.names[0] == "first"
-    assert reason in left.reason
+    (unpadded,) = found.unpadded
+    assert unpadded.names[0] == "first"
+    assert reason in unpadded.reason
 
 
 def test_a_layer_with_weights_in_between_is_no_chain() -> None:
@@ -133,24 +133,24 @@ def test_a_layer_with_weights_in_between_is_no_chain() -> None:
     found = find_groups(
         nn.Sequential(nn.Linear(32, 45), nn.LayerNorm(45), nn.Linear(45, 32)).eval()
     )
-    assert reasons_of(found) == {"0": "not padded as a chain: 1 takes it as it is"}
+    assert reasons_of(found) == {"0": "not padded as a chain: 1 reads the features"}
 
 
 def test_a_linear_called_twice_is_in_no_chain() -> None:
-    """One call of it may be given other features."""
+    """One of its calls may get other features."""
     model = Lambda(lambda m, x: m.second(m.first(x)) + m.second(m.scale)).eval()
     assert [group.structure.form for group in find_groups(model).groups] == ["n", "k"]
 
 
 def test_a_chain_of_two_layers_pads_the_first_features() -> None:
-    """A Linear is in one group: what takes features of a chain makes none for the next."""
+    """A Linear is in one group: a consumer of a chain is no producer of the next."""
     model = nn.Sequential(nn.Linear(32, 45), nn.ReLU(), nn.Linear(45, 45), nn.Linear(45, 32)).eval()
     found = find_groups(model)
     assert [group.names for group in found.groups] == [("0", "2"), ("3",)]
 
 
 def test_a_broken_chain_leaves_the_next_one_whole() -> None:
-    """A Linear that could not take padded features may still make some."""
+    """A Linear that could not consume padded features may still produce some."""
     model = nn.Sequential(
         nn.Linear(32, 45), nn.Sigmoid(), nn.Linear(45, 45), nn.ReLU(), nn.Linear(45, 32)
     ).eval()
@@ -159,8 +159,8 @@ def test_a_broken_chain_leaves_the_next_one_whole() -> None:
     assert list(reasons_of(found)) == ["0, 2"]
 
 
-def test_several_takers_are_one_chain() -> None:
-    """All that take the features are padded with those that make them."""
+def test_several_consumers_are_one_chain() -> None:
+    """All consumers of the features are padded with their producers."""
     model = Lambda(lambda m, x: m.second(y := torch.tanh(m.first(x))) + m.third(torch.relu(y)))
     model.third = nn.Linear(45, 8)
     (group,) = find_groups(model.eval()).groups
@@ -169,7 +169,7 @@ def test_several_takers_are_one_chain() -> None:
 
 
 def test_two_chains_in_one_module_are_numbered_apart(gated: Callable[..., nn.Module]) -> None:
-    """The key of a chain does not tell what stands beside it."""
+    """The key of a chain does not depend on other chains in the module."""
     inner = gated().eval()
     model = Lambda(lambda m, x: m.second(torch.relu(m.first(x))) + m.other.forward(x))
     model.other = inner
@@ -180,7 +180,7 @@ def test_two_chains_in_one_module_are_numbered_apart(gated: Callable[..., nn.Mod
 def test_a_linear_that_is_also_reached_from_outside_is_in_no_chain(
     gated: Callable[..., nn.Module],
 ) -> None:
-    """Who calls it there would be given padded features."""
+    """A caller outside would get padded features."""
     model = nn.ModuleDict({"mlp": gated()}).eval()
     model["probe"] = model["mlp"].gate
     forms = {str(group): group.structure.form for group in find_groups(model).groups}
@@ -258,13 +258,13 @@ def _flat() -> nn.Linear:
         ),
     ],
 )
-def test_what_is_no_plain_linear_is_left(make: Callable[[], nn.Module], reason: str) -> None:
-    """Each is told with its reason, and no other is found in its place."""
+def test_a_linear_that_is_not_plain_is_unpadded(make: Callable[[], nn.Module], reason: str) -> None:
+    """Each is reported with its reason, and no group is found."""
     found = find_groups(nn.ModuleDict({"fc": make()}).eval())
     assert (found.groups, reasons_of(found)) == ((), {"fc": reason})
 
 
-def test_two_linears_with_one_weight_are_left() -> None:
+def test_two_linears_with_one_weight_are_unpadded() -> None:
     """Neither can be padded without the other."""
     model = nn.ModuleDict({"one": nn.Linear(32, 45), "two": nn.Linear(32, 45)}).eval()
     model["two"].weight = model["one"].weight
@@ -288,7 +288,7 @@ def test_hooks_inside_of_a_layer_keep_it_from_being_a_chain(
 def test_a_forward_that_keeps_what_it_computes_is_no_chain(
     gated: Callable[..., nn.Module],
 ) -> None:
-    """Others may read it; the search itself leaves nothing in the module."""
+    """Other code may read the value; the search itself leaves nothing in the module."""
     model = gated().eval()
 
     def keep(x: torch.Tensor) -> torch.Tensor:
@@ -303,7 +303,7 @@ def test_a_forward_that_keeps_what_it_computes_is_no_chain(
 
 
 class _Seen(TorchDispatchMode):
-    """Remembers the tensors that operators are given."""
+    """Collects the tensors that operators get."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -316,16 +316,16 @@ class _Seen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_no_tensor_of_the_model_is_computed_with(speaker: nn.Module) -> None:
+def test_no_tensor_of_the_model_is_computed_with(language_model: nn.Module) -> None:
     """Operators run on a few zeros only, which are not the model's."""
     with _Seen() as seen:
-        find_groups(speaker)
-    own = {id(parameter) for parameter in speaker.parameters()}
+        find_groups(language_model)
+    own = {id(parameter) for parameter in language_model.parameters()}
     assert seen.given != []
     assert own.isdisjoint(id(each) for each in seen.given)
 
 
 def test_a_linear_alone_is_a_model() -> None:
-    """Its name is empty, and it is told as the model."""
+    """Its name is empty; messages call it the model."""
     found = find_groups(nn.Linear(32, 45).eval())
     assert keys_of(found) == {"(model)": "weight n m=7 in=32 features=45 f32 bias=1 fp32=ieee"}

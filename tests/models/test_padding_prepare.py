@@ -1,4 +1,4 @@
-"""`prepare`: which rows decide, what is told, and that another device's rows say nothing."""
+"""`prepare`: which rows decide, what is reported, and that another device's rows pad nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_ROWS: dict[str, Row] = {}
 
 
 def row(group: Group, m: int, features: int) -> dict[str, Row]:
-    """Return a row that says *features* for *m* rows of *group*."""
+    """Return a row with the winner *features* for *m* rows of *group*."""
     key = group.structure.key(Dim.of(m))
     return {key: Row(winner_of(group.structure, features), EVIDENCE)}
 
@@ -39,9 +39,9 @@ def reasons_of(prepared: Prepared) -> dict[str, str]:
 
 
 @pytest.fixture
-def groups(speaker: nn.Module) -> dict[str, Group]:
+def groups(language_model: nn.Module) -> dict[str, Group]:
     """The groups of the language model, by their first Linear."""
-    return {group.names[0]: group for group in find_groups(speaker).groups}
+    return {group.names[0]: group for group in find_groups(language_model).groups}
 
 
 @pytest.fixture
@@ -52,47 +52,53 @@ def table(groups: dict[str, Group]) -> Table:
     return Table(provenance, policy, row(groups["head"], 7, 104))
 
 
-def test_rows_decide(speaker: nn.Module, groups: dict[str, Group]) -> None:
-    """A group is padded to the size that its rows name, left when they name its own or are none."""
+def test_rows_decide(language_model: nn.Module, groups: dict[str, Group]) -> None:
+    """A group is padded to the size that its rows name, unless that is its own size."""
     rows = {**row(groups["head"], 7, 104), **row(groups["mlp.gate"], 7, 45)}
-    prepared = pad_by_rows(speaker, rows)
+    prepared = pad_by_rows(language_model, rows)
     assert prepared.padded == {groups["head"]: Padding(104)}
     assert reasons_of(prepared) == {
         "patch": "not in the table",
-        "mlp.gate, mlp.up, mlp.down": "it is faster as it is",
+        "mlp.gate, mlp.up, mlp.down": "it is faster unpadded",
     }
-    padded = [name for name, m in speaker.named_modules() if isinstance(m, PaddedLinear)]
+    padded = [name for name, m in language_model.named_modules() if isinstance(m, PaddedLinear)]
     assert padded == ["head"]
 
 
-def test_rows_of_all_sizes_decide(speaker: nn.Module, groups: dict[str, Group]) -> None:
+def test_rows_of_all_sizes_decide(language_model: nn.Module, groups: dict[str, Group]) -> None:
     """Weights are shared by all buckets: rows that agree pad, whatever their number of rows."""
     head = groups["head"]
-    prepared = pad_by_rows(speaker, {**row(head, 7, 104), **row(head, 560, 104)})
+    prepared = pad_by_rows(language_model, {**row(head, 7, 104), **row(head, 560, 104)})
     assert prepared.padded == {head: Padding(104)}
 
 
-def test_a_head_serves_some_rows_as_it_is(speaker: nn.Module, groups: dict[str, Group]) -> None:
-    """One that only makes features is padded, and used unpadded where its rows say so."""
+def test_a_head_serves_some_rows_as_it_is(
+    language_model: nn.Module, groups: dict[str, Group]
+) -> None:
+    """A group of one producer is padded, and used unpadded for the rows whose winner says so."""
     head = groups["head"]
     rows = {**row(head, 560, 104), **row(head, 16, 101), **row(head, 7, 101)}
-    prepared = pad_by_rows(speaker, rows)
+    prepared = pad_by_rows(language_model, rows)
     assert prepared.padded == {head: Padding(104, (Dim.of(7), Dim.of(16)))}
     assert str(prepared.padded[head]) == "104, as they are for 7, 16 rows"
 
 
-def test_a_head_that_is_faster_as_it_is_stays(speaker: nn.Module, groups: dict[str, Group]) -> None:
+def test_a_head_that_is_faster_unpadded_stays(
+    language_model: nn.Module, groups: dict[str, Group]
+) -> None:
     """For every number of rows: no memory is taken."""
     head = groups["head"]
-    prepared = pad_by_rows(speaker, {**row(head, 7, 101), **row(head, 16, 101)})
+    prepared = pad_by_rows(language_model, {**row(head, 7, 101), **row(head, 16, 101)})
     assert prepared.padded == {}
-    assert reasons_of(prepared)["head"] == "it is faster as it is"
+    assert reasons_of(prepared)["head"] == "it is faster unpadded"
 
 
-def test_a_chain_whose_rows_disagree_is_left(speaker: nn.Module, groups: dict[str, Group]) -> None:
+def test_a_chain_whose_rows_disagree_is_left(
+    language_model: nn.Module, groups: dict[str, Group]
+) -> None:
     """Its padded features go from one Linear to the next. The reason names each row."""
     mlp = groups["mlp.gate"]
-    prepared = pad_by_rows(speaker, {**row(mlp, 7, 45), **row(mlp, 560, 48)})
+    prepared = pad_by_rows(language_model, {**row(mlp, 7, 45), **row(mlp, 560, 48)})
     assert prepared.padded == {}
     assert (
         reasons_of(prepared)["mlp.gate, mlp.up, mlp.down"]
@@ -101,7 +107,7 @@ def test_a_chain_whose_rows_disagree_is_left(speaker: nn.Module, groups: dict[st
 
 
 def test_rows_that_name_two_sizes_leave_the_group() -> None:
-    """Two sizes to pad to are one too many, whatever the form."""
+    """A weight has one padded size, whatever the form of the group."""
     model = nn.Linear(32, 1001).eval()
     (group,) = find_groups(model).groups
     prepared = pad_by_rows(model, {**row(group, 7, 1024), **row(group, 560, 1004)})
@@ -109,22 +115,22 @@ def test_rows_that_name_two_sizes_leave_the_group() -> None:
     assert reasons_of(prepared)[""] == "its rows disagree (m=7: 1024, m=560: 1004)"
 
 
-def test_a_row_cannot_ask_for_any_size(speaker: nn.Module, groups: dict[str, Group]) -> None:
-    """What no build would have tried is left, and told."""
+def test_a_row_cannot_ask_for_any_size(language_model: nn.Module, groups: dict[str, Group]) -> None:
+    """A size that no build would have tried is not used, and reported."""
     key = groups["head"].structure.key(Dim.of(7))
     winner = Winner(Family.WEIGHT, "padded", (("features", 2**30),))
-    prepared = pad_by_rows(speaker, {key: Row(winner, EVIDENCE)})
+    prepared = pad_by_rows(language_model, {key: Row(winner, EVIDENCE)})
     assert prepared.padded == {}
     assert "does not say to which size" in reasons_of(prepared)["head"]
 
 
 def test_a_row_of_another_structure_says_nothing(
-    speaker: nn.Module, groups: dict[str, Group]
+    language_model: nn.Module, groups: dict[str, Group]
 ) -> None:
     """A head with a bias is another one."""
     key = replace(groups["head"].structure, biases=(True,)).key(Dim.of(7))
     winner = winner_of(groups["head"].structure, 104)
-    assert pad_by_rows(speaker, {key: Row(winner, EVIDENCE)}).padded == {}
+    assert pad_by_rows(language_model, {key: Row(winner, EVIDENCE)}).padded == {}
 
 
 def test_layers_of_one_structure_share_their_rows(gated: Callable[..., nn.Module]) -> None:
@@ -135,28 +141,28 @@ def test_layers_of_one_structure_share_their_rows(gated: Callable[..., nn.Module
     assert prepared.padded == {first: Padding(48), second: Padding(48)}
 
 
-def test_what_cannot_be_padded_is_told(gated: Callable[..., nn.Module]) -> None:
-    """Reasons of the search are in the report beside those of the table."""
+def test_linears_that_cannot_be_padded_are_reported(gated: Callable[..., nn.Module]) -> None:
+    """The report has the reasons of the search for groups as well as those of the table."""
     model = gated(activation=lambda x: x.softmax(-1)).eval()
-    said = [str(each) for each in pad_by_rows(model, NO_ROWS).left]
-    assert said[0].startswith("gate: not padded as a chain: softmax")
-    assert said[1:] == [
-        "up: not padded as a chain: mul also takes softmax",
+    lines = [str(linears) for linears in pad_by_rows(model, NO_ROWS).left]
+    assert lines[0].startswith("gate: not padded as a chain: softmax")
+    assert lines[1:] == [
+        "up: not padded as a chain: mul also reads softmax",
         *(f"{name}: not in the table" for name in ("gate", "up", "down")),
     ]
 
 
-def test_memory_is_counted(speaker: nn.Module, groups: dict[str, Group]) -> None:
+def test_memory_is_counted(language_model: nn.Module, groups: dict[str, Group]) -> None:
     """Three rows of 32 more in f32; the embedding that is tied to them does not count again."""
-    prepared = pad_by_rows(speaker, row(groups["head"], 7, 104))
+    prepared = pad_by_rows(language_model, row(groups["head"], 7, 104))
     assert prepared.bytes_after - prepared.bytes_before == 3 * 32 * 4
-    assert prepared.bytes_before == sum(p.numel() * 4 for p in speaker.parameters())
+    assert prepared.bytes_before == sum(p.numel() * 4 for p in language_model.parameters())
 
 
-def test_the_report_reads_well(speaker: nn.Module, groups: dict[str, Group]) -> None:
+def test_the_report_reads_well(language_model: nn.Module, groups: dict[str, Group]) -> None:
     """One line of counts, then one for each group."""
-    said = str(pad_by_rows(speaker, row(groups["head"], 7, 104))).splitlines()
-    assert said == [
+    lines = str(pad_by_rows(language_model, row(groups["head"], 7, 104))).splitlines()
+    assert lines == [
         "groups of weights padded: 1, 0.0 MiB more (1.11%)",
         "head: 101 features padded to 104",
         "patch: not in the table",
@@ -165,35 +171,39 @@ def test_the_report_reads_well(speaker: nn.Module, groups: dict[str, Group]) -> 
 
 
 def test_a_table_is_applied(
-    speaker: nn.Module, spoken: Any, groups: dict[str, Group], table: Table
+    language_model: nn.Module, model_inputs: Any, groups: dict[str, Group], table: Table
 ) -> None:
     """The rows of a table of this machine pad the model, which gives the same."""
     with torch.no_grad():
-        before = speaker(*spoken)
-        assert prepare(speaker, table).padded == {groups["head"]: Padding(104)}
-        torch.testing.assert_close(speaker(*spoken), before)
+        before = language_model(*model_inputs)
+        assert prepare(language_model, table).padded == {groups["head"]: Padding(104)}
+        torch.testing.assert_close(language_model(*model_inputs), before)
 
 
 def test_a_table_is_read(
-    speaker: nn.Module, groups: dict[str, Group], table: Table, tmp_path: Path
+    language_model: nn.Module, groups: dict[str, Group], table: Table, tmp_path: Path
 ) -> None:
     """A file says the same as the table that was written to it."""
-    write(tmp_path / "speaker.json", table)
-    assert prepare(speaker, tmp_path / "speaker.json").padded == {groups["head"]: Padding(104)}
+    write(tmp_path / "language_model.json", table)
+    assert prepare(language_model, tmp_path / "language_model.json").padded == {
+        groups["head"]: Padding(104)
+    }
 
 
-def test_a_table_of_another_device_pads_nothing(speaker: nn.Module, table: Table) -> None:
-    """What is faster there is not known to be here; the difference is told."""
+def test_a_table_of_another_device_pads_nothing(language_model: nn.Module, table: Table) -> None:
+    """Times of another device do not hold here; the reason names the difference."""
     device = replace(table.provenance.runtime.device, arch="another")
     runtime = replace(table.provenance.runtime, device=device)
     other = replace(table, provenance=replace(table.provenance, runtime=runtime))
-    prepared = prepare(speaker, other)
+    prepared = prepare(language_model, other)
     assert prepared.padded == {}
     assert "another" in reasons_of(prepared)["head"]
 
 
-def test_a_table_tells_what_it_pads(groups: dict[str, Group], table: Table) -> None:
-    """Without a model: by structure, those alone that its rows agree to pad."""
+def test_the_paddings_of_a_table_are_known_without_a_model(
+    groups: dict[str, Group], table: Table
+) -> None:
+    """By structure; only structures whose rows agree on a padded size."""
     head, mlp = groups["head"], groups["mlp.gate"]
     agreed = {**table.rows, **row(mlp, 7, 45)}
     assert paddings(replace(table, rows=agreed), ()) == {head.structure: Padding(104)}
@@ -201,39 +211,41 @@ def test_a_table_tells_what_it_pads(groups: dict[str, Group], table: Table) -> N
     assert paddings(replace(table, rows=as_it_is), ()) == {}
 
 
-def test_a_table_of_another_device_tells_of_nothing_to_pad(table: Table) -> None:
-    """A mismatch that makes its rows unusable does so here; one that is warned about does not."""
+def test_a_table_of_another_device_has_no_paddings(table: Table) -> None:
+    """A hard mismatch makes rows unusable here as elsewhere; a soft mismatch does not."""
     hard = Mismatch("device.arch", "sm_90", "sm_80", is_hard=True)
     assert paddings(table, (hard,)) == {}
     assert len(paddings(table, (replace(hard, is_hard=False),))) == 1
 
 
-def test_a_table_that_is_not_there_is_an_error(speaker: nn.Module, tmp_path: Path) -> None:
+def test_a_table_that_is_not_there_is_an_error(language_model: nn.Module, tmp_path: Path) -> None:
     """Nothing is left unpadded in silence."""
     with pytest.raises(TableNotFoundError):
-        prepare(speaker, tmp_path / "none.json")
+        prepare(language_model, tmp_path / "none.json")
 
 
-def test_a_model_without_tensors_is_left(table: Table) -> None:
+def test_a_model_without_tensors_is_unchanged(table: Table) -> None:
     """There is nothing to pad, and nothing to fail on."""
     assert prepare(nn.ReLU().eval(), table) == Prepared({}, (), 0, 0)
 
 
 @pytest.mark.parametrize("rows", [{"head": 104}, {}])
 def test_training_is_refused(
-    speaker: nn.Module, groups: dict[str, Group], rows: dict[str, int]
+    language_model: nn.Module, groups: dict[str, Group], rows: dict[str, int]
 ) -> None:
     """Whatever the rows say, a model in training mode is not prepared."""
-    said = [row(groups[name], 7, size) for name, size in rows.items()]
+    by_group = [row(groups[name], 7, size) for name, size in rows.items()]
     with pytest.raises(SettingsError, match="training mode"):
-        pad_by_rows(speaker.train(), {key: one for each in said for key, one in each.items()})
+        pad_by_rows(
+            language_model.train(), {key: value for some in by_group for key, value in some.items()}
+        )
 
 
-def test_preparing_twice_is_refused(speaker: nn.Module, groups: dict[str, Group]) -> None:
-    """The second time is told; after `restore` it is the first again."""
+def test_preparing_twice_is_refused(language_model: nn.Module, groups: dict[str, Group]) -> None:
+    """The second time is an error; after `restore` the model can be prepared again."""
     rows = row(groups["head"], 7, 104)
-    pad_by_rows(speaker, rows)
+    pad_by_rows(language_model, rows)
     with pytest.raises(SettingsError, match="padded already"):
-        pad_by_rows(speaker, rows)
-    restore(speaker)
-    assert pad_by_rows(speaker, rows).padded == {groups["head"]: Padding(104)}
+        pad_by_rows(language_model, rows)
+    restore(language_model)
+    assert pad_by_rows(language_model, rows).padded == {groups["head"]: Padding(104)}

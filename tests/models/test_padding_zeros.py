@@ -1,4 +1,4 @@
-"""What stands at the padding after an operation, and which operations padding cannot pass."""
+"""The values at the padding after an operation, and operations that padding cannot pass."""
 
 from __future__ import annotations
 
@@ -9,27 +9,32 @@ import pytest
 import torch
 from torch import fx, nn
 
-from warmup.models.padding.zeros import LostZerosError, PaddedValues, made_padding, passed_padding
+from warmup.models.padding.zeros import (
+    LostZerosError,
+    PaddedValues,
+    make_padding,
+    propagate_padding,
+)
 
 F = nn.functional
 
 
 def follow(function: Callable[..., Any], dtype: torch.dtype = torch.float32) -> Any:
-    """Return what *function* of up to two padded values has at the padding."""
+    """Return the padding of the result of *function*, which takes up to two padded values."""
     graph = fx.symbolic_trace(function).graph
     known: dict[fx.Node, Any] = {}
     for node in graph.nodes:
         if node.op == "placeholder":
-            known[node] = made_padding(f"p{len(known)}", dtype)
+            known[node] = make_padding(f"p{len(known)}", dtype)
         elif node.op == "output":
             return known[node.args[0]]
         else:
-            known[node] = passed_padding(node, known)
+            known[node] = propagate_padding(node, known)
     raise AssertionError("no output")
 
 
 @pytest.mark.parametrize(
-    ("function", "spelling"),
+    ("function", "expression"),
     [
         (lambda x: F.silu(input=x), "silu(p0)"),
         (lambda x, y: F.silu(x) * y, "mul(silu(p0),p1)"),
@@ -50,11 +55,11 @@ def follow(function: Callable[..., Any], dtype: torch.dtype = torch.float32) -> 
         (lambda x, y: x.float().to(y.dtype), "to(to(p0,f32),bf16)"),
     ],
 )
-def test_zeros_survive(function: Callable[..., Any], spelling: str) -> None:
-    """These keep zeros; what they do is spelled by the operators they call."""
+def test_zeros_survive(function: Callable[..., Any], expression: str) -> None:
+    """These keep zeros; the expression names the operators that they call."""
     found = follow(function, torch.bfloat16)
     assert isinstance(found, PaddedValues)
-    assert (found.is_zero, found.spelling) == (True, spelling)
+    assert (found.is_zero, found.expression) == (True, expression)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +77,7 @@ def test_zeros_survive(function: Callable[..., Any], spelling: str) -> None:
     ],
 )
 def test_zeros_do_not_survive(function: Callable[..., Any]) -> None:
-    """These compute element by element, and make something else of zeros, or no number."""
+    """These compute element by element, and turn zeros into other values or into NaN."""
     found = follow(function)
     assert isinstance(found, PaddedValues)
     assert not found.is_zero
@@ -112,7 +117,7 @@ def test_zeros_do_not_survive(function: Callable[..., Any]) -> None:
     ],
 )
 def test_padding_does_not_pass(function: Callable[..., Any]) -> None:
-    """These look at sizes, mix features, draw numbers, or use what is not padded."""
+    """These read sizes, mix features, draw random numbers, or use unpadded tensors."""
     with pytest.raises(LostZerosError):
         follow(function)
 
@@ -121,8 +126,8 @@ def test_a_value_that_is_not_known_is_named() -> None:
     """An operation with another operand, of whatever size, cannot be passed."""
     graph = fx.symbolic_trace(lambda x, y: x * y).graph
     x, _, product, _ = graph.nodes
-    with pytest.raises(LostZerosError, match="mul also takes y"):
-        passed_padding(product, {x: made_padding("p0", torch.float32)})
+    with pytest.raises(LostZerosError, match="mul also reads y"):
+        propagate_padding(product, {x: make_padding("p0", torch.float32)})
 
 
 def test_a_value_changed_in_place_is_followed() -> None:

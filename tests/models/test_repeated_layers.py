@@ -1,4 +1,4 @@
-"""Layers that repeat: which are left out, which stay, and that all of them are back."""
+"""`shortened`: which repeated layers are left out, which stay, and that all of them are back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = 8
 
 
 class Layer(nn.Module):
-    """A product with attributes as layers have them, of which one may be the layer's number."""
+    """A Linear with attributes as layers have them, of which one may be the layer's number."""
 
     def __init__(self, number: int = 0, kind: object = "plain", size: int = SIZE) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Layer(nn.Module):
         self.kinds = {"kind": [kind]}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the product and an activation."""
+        """Return the activated output of the Linear."""
         return self.linear(x).relu()
 
 
@@ -45,15 +45,15 @@ class Stack(nn.Module):
 
 
 def kept(model: nn.Module, layers: nn.Module, *, has_kernels: bool = False) -> list[int]:
-    """Return the places of what stays of *layers* while *model* is shortened."""
-    every = [*layers.children()]
+    """Return the indices of the *layers* that stay while *model* is shortened."""
+    before = [*layers.children()]
     with shortened(model, has_kernels=has_kernels) as left_out:
-        found = [every.index(layer) for layer in layers.children()]
-    assert left_out == len(every) - len(found)
-    return found
+        indices = [before.index(layer) for layer in layers.children()]
+    assert left_out == len(before) - len(indices)
+    return indices
 
 
-def test_the_first_two_and_the_last_of_alike_neighbours_stay() -> None:
+def test_the_first_two_and_the_last_of_equal_neighbours_stay() -> None:
     """A model of five layers computes what its layers 0, 1 and 4 do, found by their new numbers."""
     layers = [Layer() for _ in range(5)]
     model, x = Stack(*layers), torch.randn(2, SIZE)
@@ -65,7 +65,7 @@ def test_the_first_two_and_the_last_of_alike_neighbours_stay() -> None:
 
 
 def test_a_model_is_as_it_was_afterwards() -> None:
-    """Its modules and their names are, though what ran meanwhile raised."""
+    """Its modules and their names are, even after an error inside."""
     model = Stack(*(Layer() for _ in range(5)), nn.Sequential(*(Layer() for _ in range(5))))
     before = [*model.named_modules()]
     with pytest.raises(IndexError), shortened(model, has_kernels=False):
@@ -83,52 +83,52 @@ def test_a_model_is_as_it_was_afterwards() -> None:
     ],
 )
 def test_with_kernels_between_them_five_or_six_stay(count: int, stay: list[int]) -> None:
-    """Those that are left out are even in number."""
+    """The number of layers left out is even."""
     model = Stack(*(Layer() for _ in range(count)))
     assert kept(model, model.layers, has_kernels=True) == stay
 
 
 def test_three_neighbours_stay() -> None:
-    """Of a row of three there is none in between."""
+    """Of a run of three layers none is left out."""
     model = Stack(*(Layer() for _ in range(3)))
     assert kept(model, model.layers) == [0, 1, 2]
 
 
-def test_neighbours_of_two_kinds_are_two_rows() -> None:
-    """Each of them keeps three; a layer of its own kind in between stays."""
+def test_neighbours_of_two_kinds_are_two_runs() -> None:
+    """Each run keeps three layers; a layer of another kind in between stays."""
     layers = [*(Layer() for _ in range(4)), Layer(kind="other"), *(Layer() for _ in range(5))]
     model = Stack(*layers)
     assert kept(model, model.layers) == [0, 1, 3, 4, 5, 6, 9]
 
 
 def test_a_sequential_is_shortened_and_keeps_its_names() -> None:
-    """It may be the model itself, and is asked for its modules by name."""
+    """The Sequential may be the model itself, and finds its modules by name."""
     model = nn.Sequential(*(nn.Linear(SIZE, SIZE) for _ in range(5)))
     with shortened(model, has_kernels=False):
         assert [name for name, _ in model.named_children()] == ["0", "1", "4"]
 
 
 def test_lists_in_layers_are_shortened_too() -> None:
-    """The experts of a layer are, in each layer that stays."""
+    """For example the experts of a layer, in each layer that stays."""
     model = Stack(*(Stack(*(Layer() for _ in range(6))) for _ in range(4)))
     with shortened(model, has_kernels=False):
         assert [len(layer.layers) for layer in model.layers] == [3, 3, 3]  # type: ignore[union-attr, arg-type]
 
 
-def test_layers_that_know_their_number_are_alike() -> None:
-    """An attribute that is each layer's place in its list does not tell them apart."""
+def test_layers_that_store_their_index_are_equal() -> None:
+    """An attribute with each layer's index in its list makes no difference."""
     model = Stack(*(Layer(number) for number in range(5)))
     assert kept(model, model.layers) == [0, 1, 4]
 
 
-def test_other_numbers_tell_layers_apart() -> None:
-    """A number that grows from layer to layer, and is not the place, may decide something."""
+def test_other_numbers_make_layers_unequal() -> None:
+    """A number that grows from layer to layer, and is not the index, may decide something."""
     model = Stack(*(Layer(number + 1) for number in range(5)))
     assert kept(model, model.layers) == [0, 1, 2, 3, 4]
 
 
 def test_layers_that_refer_to_themselves_are_compared() -> None:
-    """A layer that keeps itself in a list is compared to the end."""
+    """Comparing a layer that refers to itself in a list ends."""
     layers = [Layer() for _ in range(5)]
     for layer in layers:
         layer.kinds["kind"].append([layer])
@@ -176,15 +176,15 @@ def _hide(layer: Layer) -> None:
     "change", [_change, _train, _cast, _turn, _name, _resize, _watch, _replace, _hide]
 )
 def test_a_layer_that_differs_stays(change: Callable[[Layer], None]) -> None:
-    """So do its neighbours, of which no more than three are left in a row."""
+    """So do its neighbours: runs of at most three layers are left on both sides."""
     layers = [Layer() for _ in range(7)]
     change(layers[3])
     model = Stack(*layers)
     assert kept(model, model.layers) == [*range(7)]
 
 
-def test_watched_layers_stay() -> None:
-    """Hooks that are equal see every layer all the same."""
+def test_hooked_layers_stay() -> None:
+    """Each hook must see its layer, even where all hooks are the same."""
     layers = [Layer() for _ in range(5)]
     for layer in layers:
         layer.register_forward_pre_hook(print)
@@ -192,15 +192,15 @@ def test_watched_layers_stay() -> None:
     assert kept(model, model.layers) == [*range(5)]
 
 
-def test_a_watched_list_stays() -> None:
-    """What watches a Sequential sees all of it."""
+def test_a_hooked_list_stays() -> None:
+    """A hook on a Sequential must see the output of all its layers."""
     model = nn.Sequential(*(Layer() for _ in range(5)))
     model.register_forward_hook(lambda *_: None)
     assert kept(model, model) == [*range(5)]
 
 
-def test_layers_that_stand_in_several_places_stay() -> None:
-    """One layer used again and again, or one that is named outside of the list too, is shared."""
+def test_shared_layers_stay() -> None:
+    """A layer that a list holds several times, or that has a name outside of the list."""
     same = Layer()
     again = Stack(*[same] * 5)
     named = Stack(*(Layer() for _ in range(5)))
@@ -213,22 +213,22 @@ def test_layers_that_stand_in_several_places_stay() -> None:
     assert (of_again, of_named) == (0, 1)
 
 
-def test_a_list_that_stands_in_two_places_stays() -> None:
-    """What both places make of it may differ."""
+def test_a_shared_list_stays() -> None:
+    """The two modules that hold the list may use its layers differently."""
     model = Stack(*(Layer() for _ in range(5)))
     model.same = model.layers
     assert kept(model, model.layers) == [*range(5)]
 
 
-def test_the_place_of_no_layer_stays() -> None:
-    """A list may have gaps, which are nobody's neighbours."""
+def test_gaps_in_a_list_stay() -> None:
+    """A list may hold None, which is equal to no neighbour."""
     model = Stack(*(None for _ in range(5)))
     with shortened(model, has_kernels=False) as left_out:
         assert len(model.layers) == 5
     assert left_out == 0
 
 
-def test_padded_layers_are_alike_as_well() -> None:
+def test_padded_layers_are_equal_as_well() -> None:
     """Layers whose weights are padded are left out, and restored with the others afterwards."""
     model = Stack(*(Layer(size=SIZE - 1) for _ in range(5))).eval()
     groups = find_groups(model).groups

@@ -1,4 +1,4 @@
-"""Checks of a table against a stated machine: what is ready, what is not, and what is named."""
+"""`check`: a table against a stated machine; the states, and the differences that are named."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_rows_are_counted_by_kind(compare: Check) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": 99}', "[]", None])
-def test_what_is_no_table_is_invalid(
+def test_a_file_that_is_no_table_is_invalid(
     tmp_path: Path, make_runtime: Callable[..., Runtime], text: str | None
 ) -> None:
     """A missing, damaged or newer file is invalid, with one problem that names it, and code 12."""
@@ -162,7 +162,7 @@ def test_templates_below_the_gate_are_a_mismatch(compare: Check) -> None:
     """With fewer than 68 SMs inductor offers no template, so rows that name one cannot be used."""
     report = compare({"sm_count": 58}, {"sm_count": 58})
     assert (report.state, hard_fields(report)) == (Readiness.MISMATCH, ["template gate"])
-    assert "58 SMs, it wants at least 68 SMs); 2 rows name one" in report.remarks[0]
+    assert "58 SMs, it needs at least 68 SMs); 2 rows name one" in report.remarks[0]
 
 
 def test_library_rows_below_the_gate_are_ready(
@@ -230,7 +230,7 @@ def test_another_digest_is_a_mismatch_with_both(
     )
 
 
-def test_what_is_no_digest_is_refused(tmp_path: Path) -> None:
+def test_a_text_that_is_no_digest_is_refused(tmp_path: Path) -> None:
     """A shortened digest is a wrong setting, not a table that differs."""
     with pytest.raises(SettingsError, match="not a SHA-256 digest; give 64 hex digits"):
         check(tmp_path / "table.json", expect_digest="abc")

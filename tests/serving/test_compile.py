@@ -16,7 +16,7 @@ Serve = Callable[[str], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def serve(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> Serve:
-    """``serve("range")``: what came of that case of the program."""
+    """``serve("range")``: the results of that case of the program."""
     found: dict[str, dict[str, Any]] = json.loads(
         run_once("compiled", str(PROGRAM), **variables)[1]
     )
@@ -24,7 +24,7 @@ def serve(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) 
 
 
 @pytest.mark.parametrize("policy", ["range", "pad", "exact"])
-def test_every_size_gives_what_the_model_gives(serve: Serve, policy: str) -> None:
+def test_every_size_has_the_output_of_the_model(serve: Serve, policy: str) -> None:
     """In every bucket, beyond the last, with keyword arguments and nested ones."""
     assert serve(policy)["error"] <= 1e-5
 
@@ -37,7 +37,7 @@ def test_a_bucket_has_one_artifact_for_its_interval(serve: Serve) -> None:
 
 
 def test_the_recompile_limit_is_each_buckets_own(serve: Serve) -> None:
-    """It is 1 here: four buckets are compiled all the same, nothing else may be, and it stays 1."""
+    """The limit is 1 here: four buckets are compiled, nothing else may be, and it stays 1."""
     found = serve("range")
     assert len(found["artifacts"]) == 4
     assert found["refused"] == ["FailOnRecompileLimitHit"] * 2
@@ -85,8 +85,8 @@ def test_rows_that_depend_on_each_other_are_not_padded(serve: Serve) -> None:
     assert "n cannot be padded" in found["said"][0]
 
 
-def test_a_graph_that_breaks_is_told_once(serve: Serve) -> None:
-    """With its place; the parts are compiled, and the results are right."""
+def test_a_graph_break_is_logged_once(serve: Serve) -> None:
+    """The log names its place; the parts are compiled, and the results are right."""
     found = serve("broken")
     assert found["error"] == 0.0
     assert len(found["said"]) == len(found["breaks"]) == 1
@@ -104,15 +104,15 @@ def test_a_size_that_decides_cannot_be_in_an_interval(serve: Serve) -> None:
     assert found["artifacts"]["n=2..16"] == 1
 
 
-def test_what_cannot_be_compiled_is_not_tried_again(serve: Serve) -> None:
+def test_a_range_that_cannot_be_compiled_is_not_tried_again(serve: Serve) -> None:
     """The first call of the interval traces the model, the next one raises at once."""
     first, _, again = serve("narrow")["traced"]
     assert first > 0
     assert again == 0
 
 
-def test_a_dim_that_turns_out_static_is_told(serve: Serve) -> None:
-    """With the place in the model that made it so."""
+def test_a_dim_that_turns_out_static_is_an_error(serve: Serve) -> None:
+    """The error names the place in the model that fixes its size."""
     (raised,) = serve("fixed")["raised"]
     assert "specialized it to be a constant (560)" in raised
     assert f'(File "{PROGRAM}", line ' in raised
@@ -136,7 +136,7 @@ def test_callers_from_several_threads_are_served(serve: Serve) -> None:
 
 
 def test_warm_compiles_every_bucket(serve: Serve) -> None:
-    """From one call of any size; nothing is compiled afterwards."""
+    """A call of any size is enough; nothing is compiled afterwards."""
     found = serve("warm")
     assert found["artifacts"] == {"n=1": 1, "n=2..4": 1, "n=5..16": 1}
     assert found["error"] <= 1e-6
@@ -148,10 +148,10 @@ def test_ranges_that_overlap_have_caches_of_their_own(serve: Serve) -> None:
 
 
 def test_the_same_ranges_are_served_from_the_caches(serve: Serve) -> None:
-    """A ladder that was compiled before finds both of its artifacts there."""
+    """Ranges that were compiled before find both of their artifacts there."""
     assert serve("ladders")["from_cache"] >= 2
 
 
 def test_the_tensors_of_callers_are_left_alone(serve: Serve) -> None:
-    """What is marked for the compiler is an alias."""
+    """The dims of an alias are marked for the compiler."""
     assert serve("warm")["marks"] == []

@@ -1,4 +1,4 @@
-"""`warmup.compile`: what is refused before anything is compiled, and what is the model's."""
+"""`warmup.compile`: settings and calls that are refused, and attributes of the model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Mask(nn.Module):
 
 
 def compiled(model: nn.Module | None = None, **settings: Any) -> Any:
-    """Return a compiled model; *settings* replace what would work."""
+    """Return a compiled model; *settings* replace settings that would work."""
     usual: dict[str, Any] = {"dims": {"x": {0: "n"}}, "buckets": "4,8"}
     return warmup.compile(model or Mask().eval(), **{**usual, **settings})
 
@@ -39,7 +39,7 @@ def compiled(model: nn.Module | None = None, **settings: Any) -> Any:
     [
         ({"policy": "nearest"}, "use one of range, pad, exact"),
         ({"outside": "guess"}, "use one of eager, error"),
-        ({"policy": "pad"}, "nothing says that n may be padded"),
+        ({"policy": "pad"}, "independent= does not name n"),
         ({"dims": {"y": {0: "n"}}}, "forward has no argument 'y'; name one of x, batch"),
         ({"buckets": "8,4"}, "4 follows 8"),
         ({"buckets": {"m": "4"}}, "do not name the same dims"),
@@ -59,7 +59,7 @@ def test_a_build_for_ranges_refuses_buckets_that_descend() -> None:
 
 
 def test_a_model_in_training_mode_is_refused() -> None:
-    """It is to be served."""
+    """`warmup.compile` is for serving."""
     with pytest.raises(warmup.SettingsError, match=r"call model\.eval"):
         compiled(Mask())
 
@@ -79,7 +79,7 @@ def test_a_dim_that_a_tensor_lacks_is_refused() -> None:
 
 
 def test_attributes_are_the_models() -> None:
-    """Its modules, its state dict, its methods and what is set."""
+    """Modules, state dict, methods, and attributes that are set."""
     model = Mask().eval()
     served = compiled(model)
     served.scale = 3
@@ -100,11 +100,11 @@ def test_nothing_is_compiled_before_the_first_call() -> None:
 
 
 def test_containers_of_callers_are_left_alone() -> None:
-    """On the way to a tensor that is replaced they are copied."""
-    place = TensorArgument(Mask(), DynamicDim("n", ("batch", "mask", 0), 0))
+    """Containers around a tensor that is replaced are copied."""
+    argument = TensorArgument(Mask(), DynamicDim("n", ("batch", "mask", 0), 0))
     given = {"mask": [torch.ones(4), "kept"], "more": 1}
     before = copy.deepcopy(given)
-    _, kwargs = place.replace((), {"batch": given}, lambda tensor: tensor * 2)
+    _, kwargs = argument.replace((), {"batch": given}, lambda tensor: tensor * 2)
     assert str(given) == str(before)
     assert torch.equal(kwargs["batch"]["mask"][0], torch.full((4,), 2.0))
     assert kwargs["batch"]["mask"][1:] == ["kept"]
@@ -113,17 +113,17 @@ def test_containers_of_callers_are_left_alone() -> None:
 
 def test_an_argument_may_be_positional_or_named() -> None:
     """The same tensor is found either way."""
-    place, x = TensorArgument(Mask(), DynamicDim("n", ("x",), 0)), torch.ones(4, 4)
-    assert place.find((x,), {}) is x
-    assert place.find((), {"x": x}) is x
+    argument, x = TensorArgument(Mask(), DynamicDim("n", ("x",), 0)), torch.ones(4, 4)
+    assert argument.find((x,), {}) is x
+    assert argument.find((), {"x": x}) is x
 
 
 def test_other_containers_are_refused() -> None:
-    """How to make another one of a type that is not known nobody knows."""
+    """A container of an unknown type cannot be copied."""
 
     class Own(dict[str, torch.Tensor]):
         """A container of its own."""
 
-    place = TensorArgument(Mask(), DynamicDim("n", ("batch", "mask"), 0))
-    with pytest.raises(warmup.SettingsError, match="what holds the tensor is a Own"):
-        place.replace((), {"batch": Own(mask=torch.ones(4))}, lambda tensor: tensor)
+    argument = TensorArgument(Mask(), DynamicDim("n", ("batch", "mask"), 0))
+    with pytest.raises(warmup.SettingsError, match="the tensor is in a Own"):
+        argument.replace((), {"batch": Own(mask=torch.ones(4))}, lambda tensor: tensor)

@@ -15,7 +15,7 @@ from warmup.serving.compiled.find_dims import find_dims
 
 
 class Masked(nn.Module):
-    """A model with something nested, and more by name."""
+    """A model with nested inputs, and further inputs by keyword."""
 
     def forward(self, x: torch.Tensor, *, batch: Any = None, **more: Any) -> torch.Tensor:
         """Return x."""
@@ -24,14 +24,14 @@ class Masked(nn.Module):
 
 
 def found(make: Any, **sizes: int) -> dict[str, dict[int, str]]:
-    """Return the dims of the inputs that *make* gives for *sizes*, by keyword."""
+    """Return the dims of the inputs that *make* returns for *sizes*, by keyword."""
     return find_dims(
         Masked(), lambda bucket: make(**dict(bucket.sizes)), Bucket(tuple(sizes.items()))
     )
 
 
-def test_dims_are_found_by_name_and_place() -> None:
-    """Positional and named, in dicts and lists, of one size or two, and equal ones."""
+def test_dims_are_found_by_path_and_number() -> None:
+    """In positional and keyword arguments, dicts and lists; of one size or two, also equal ones."""
 
     def make(rows: int, seqlen: int) -> Inputs:
         batch = {"mask": [1, torch.ones(seqlen)], "scale": torch.ones(8)}
@@ -49,7 +49,7 @@ def test_dims_are_found_by_name_and_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda n: Inputs((torch.ones(2 * n),), {}), "input x, dim 0 is 32 where n=16, and 2"),
         (lambda n: Inputs((torch.ones(4),), {"n": n}), "no input grows with n"),
@@ -59,7 +59,7 @@ def test_dims_are_found_by_name_and_place() -> None:
     ],
     ids=["factor", "none", "rank", "count", "signature"],
 )
-def test_what_cannot_be_a_range_is_refused(make: Any, said: str) -> None:
-    """With the input and both of its sizes, or what else is wrong."""
-    with pytest.raises(ModelError, match=said):
+def test_inputs_that_cannot_have_a_range_are_refused(make: Any, message: str) -> None:
+    """The error names the input and both of its sizes, or another reason."""
+    with pytest.raises(ModelError, match=message):
         found(make, n=16)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from warmup.core.runtime import Runtime
-from warmup.serving.unpack_bundle import Unpacked, unpack
+from warmup.serving.unpack_bundle import UnpackedBundle, unpack
 from warmup.table.bundle_file import needs_of, write_bundle
 
 TABLE = "ab" * 32
@@ -36,8 +36,10 @@ def bundle(tmp_path: Path, make_runtime: MakeRuntime) -> Path:
     return path
 
 
-def test_what_fits_is_in_the_caches(bundle: Path, caches: Path, make_runtime: MakeRuntime) -> None:
-    """Every file, counted by what it is."""
+def test_a_bundle_that_fits_is_in_the_caches(
+    bundle: Path, caches: Path, make_runtime: MakeRuntime
+) -> None:
+    """Every file of the bundle is, and kernels and graphs are counted."""
     done = unpack(bundle, TABLE, make_runtime(driver="999"), CPU)
     assert (done.refused, done.kernels, done.graphs, done.placed) == (None, 1, 1, 2)
     assert (caches / "ab" / "cab.main.so").read_bytes() == b"one"
@@ -60,14 +62,14 @@ def test_another_machine_is_refused(
     change: dict[str, str],
     said: str,
 ) -> None:
-    """With what differs; nothing of it is unpacked."""
+    """The reason names the difference; no file is unpacked."""
     done = unpack(bundle, TABLE, make_runtime(**change), CPU)
     assert done.refused == said
     assert not list(caches.glob("??/*"))
 
 
 def test_another_table_is_refused(bundle: Path, caches: Path, make_runtime: MakeRuntime) -> None:
-    """Its kernels may be those of other winners."""
+    """Its kernels may belong to other winners."""
     done = unpack(bundle, "cd" * 32, make_runtime(), CPU)
     assert done.refused == f"table: bundle {TABLE}, here {'cd' * 32}"
     assert not list(caches.glob("??/*"))
@@ -89,14 +91,14 @@ def _open_to_all(bundle: Path) -> None:
         (_open_to_all, "every user of this machine can write it"),
     ],
 )
-def test_what_cannot_be_trusted_is_refused(
+def test_a_bundle_that_cannot_be_trusted_is_refused(
     bundle: Path,
     caches: Path,
     make_runtime: MakeRuntime,
     harm: Callable[[Path], None],
     said: str,
 ) -> None:
-    """A damaged file, none, and one that anybody may have changed."""
+    """A damaged file, a missing file, and a file that every user can write."""
     harm(bundle)
     done = unpack(bundle, TABLE, make_runtime(), CPU)
     assert done.refused == said
@@ -106,7 +108,7 @@ def test_what_cannot_be_trusted_is_refused(
 def test_caches_that_cannot_be_written_refuse_it(
     bundle: Path, caches: Path, make_runtime: MakeRuntime
 ) -> None:
-    """A file is in the way of a folder."""
+    """The caches have a file where a folder is needed."""
     caches.mkdir()
     (caches / "ab").write_bytes(b"")
     done = unpack(bundle, TABLE, make_runtime(), CPU)
@@ -117,7 +119,7 @@ def test_caches_that_cannot_be_written_refuse_it(
 def test_a_refusal_is_a_warning_in_the_log(
     bundle: Path, caches: Path, make_runtime: MakeRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line: which file, why, and what happens instead."""
+    """One line with the file, the reason, and what happens instead."""
     del caches
     with caplog.at_level(logging.WARNING, logger="warmup"):
         unpack(bundle, TABLE, make_runtime(torch="2.14.0"), CPU)
@@ -137,15 +139,15 @@ def test_many_differences_are_cut(bundle: Path, caches: Path, make_runtime: Make
     assert done.refused.endswith(" and 1 more")
 
 
-def test_a_cpu_is_told_by_what_it_can_do(make_runtime: MakeRuntime) -> None:
-    """Two with one name may differ; a GPU's name says nothing that its architecture does not."""
+def test_a_cpu_is_identified_by_its_flags(make_runtime: MakeRuntime) -> None:
+    """Two CPUs with the same name may differ; a GPU is identified by its architecture."""
     on_cpu = needs_of(make_runtime(type="cpu"))
     assert "device.flags" in on_cpu
     assert "cuda" not in on_cpu
     assert "device.flags" not in needs_of(make_runtime())
 
 
-def test_what_was_unpacked_reads_as_a_line() -> None:
-    """Files of kernels and graphs, and how many were new."""
-    done = Unpacked(Path("t.bundle"), CPU, kernels=3, graphs=2, placed=4)
+def test_an_unpacked_bundle_prints_as_a_line() -> None:
+    """The numbers of kernel and graph files, and how many were new."""
+    done = UnpackedBundle(Path("t.bundle"), CPU, kernels=3, graphs=2, placed=4)
     assert str(done) == "t.bundle: 3 files of kernels, 2 of graphs, 4 new here"

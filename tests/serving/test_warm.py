@@ -1,4 +1,4 @@
-"""`CompiledModel.warm`: what is compiled while kernels are made, and what comes of it."""
+"""`CompiledModel.warm`: buckets are traced while workers compile kernels; results and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RunOnce = Callable[..., tuple[Path, str]]
 
 @pytest.fixture(scope="module")
 def case(run_once: RunOnce, variables: dict[str, str]) -> Case:
-    """``case("together")``: what came of that case of the program."""
+    """``case("together")``: the results of that case of the program."""
     found: dict[str, dict[str, Any]] = json.loads(
         run_once("warm", PROGRAM, **variables, **TWO_THREADS)[1]
     )
@@ -27,21 +27,21 @@ def case(run_once: RunOnce, variables: dict[str, str]) -> Case:
 
 @pytest.fixture(scope="module")
 def after(case: Case, run_once: RunOnce, variables: dict[str, str]) -> dict[str, Any]:
-    """What the next process says, over the caches that the first one left."""
+    """The results of the next process, with the caches that the first one left."""
     folder, _ = run_once("warm", PROGRAM)
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-    said = run_once("warm-after", PROGRAM, "caches", **variables, **TWO_THREADS, **caches)[1]
-    found: dict[str, Any] = json.loads(said)["caches"]
-    return found
+    output = run_once("warm-after", PROGRAM, "caches", **variables, **TWO_THREADS, **caches)[1]
+    results: dict[str, Any] = json.loads(output)["caches"]
+    return results
 
 
 def test_every_kernel_is_handed_over_before_the_first_is_waited_for(case: Case) -> None:
-    """Three buckets of one kernel each: three go to workers, then each graph's are waited for."""
+    """Three buckets of one kernel each: all kernels go to workers before the first wait."""
     assert case("together")["events"] == ["submit"] * 3 + ["wait"] * 3
 
 
 @pytest.mark.parametrize("name", ["together", "exact", "padded", "broken", "threads"])
-def test_a_warmed_bucket_gives_what_the_model_gives(case: Case, name: str) -> None:
+def test_a_warmed_bucket_has_the_outputs_of_the_model(case: Case, name: str) -> None:
     """At all its sizes, under fail_on_recompile."""
     assert case(name)["error"] <= 1e-6
 
@@ -54,12 +54,12 @@ def test_a_warmed_bucket_has_one_artifact(case: Case, name: str) -> None:
 
 
 def test_callers_in_other_threads_are_served_meanwhile(case: Case) -> None:
-    """Five calls of the same model and two of another, which compiles as always."""
+    """Five calls of the same model, and two of another model that compiles as always."""
     assert case("threads")["calls"] == 7
 
 
 def test_a_kernel_that_is_used_early_is_waited_for(case: Case) -> None:
-    """The first call is left before it runs; another thread's gets a result before the end."""
+    """The first call ends before the graph runs; a call of another thread waits for its result."""
     found = case("early")
     assert (found["calls then"], found["calls"]) == (0, 2)
     assert found["error"] <= 1e-6
@@ -70,8 +70,8 @@ def test_nothing_is_measured(case: Case) -> None:
     assert case("together")["benchmarks"] == 0
 
 
-def test_inductor_is_left_as_it_was(case: Case) -> None:
-    """What was wrapped is put back."""
+def test_inductor_is_restored(case: Case) -> None:
+    """Wrapped functions are put back."""
     assert case("together")["restored"]
 
 
@@ -85,21 +85,21 @@ def test_the_next_process_is_served_from_the_caches(after: dict[str, Any]) -> No
     assert (after["graphs"], after["autograd"], after["missed"]) == (3, 3, 0)
 
 
-def test_what_the_next_process_finds_is_right(after: dict[str, Any]) -> None:
-    """At all sizes, and it hands all kernels over before it waits as well."""
+def test_the_graphs_from_the_caches_are_right(after: dict[str, Any]) -> None:
+    """At all sizes; this process hands over all kernels before it waits as well."""
     assert after["error"] <= 1e-6
     assert after["events"] == ["submit"] * 3 + ["wait"] * 3
 
 
-def test_a_kernel_that_cannot_be_compiled_is_told_with_its_bucket(case: Case) -> None:
-    """The compiler's own error, and a note."""
+def test_the_error_of_a_kernel_names_its_bucket(case: Case) -> None:
+    """The compiler's own error is raised, with a note."""
     found = case("failing")
     assert found["raised"] == "OSError: no space left on device"
     assert found["notes"] == ["while the bucket n=4 was compiled"]
 
 
 def test_a_bucket_without_kernels_is_forgotten_and_the_others_stay(case: Case) -> None:
-    """It has no artifact; the one after it has."""
+    """It has no artifact; the bucket after it has."""
     assert case("failing")["after"]["artifacts"] == {"n=4": 0, "n=16": 1}
 
 
@@ -111,7 +111,7 @@ def test_a_forgotten_bucket_is_compiled_again(case: Case) -> None:
 
 
 def test_a_bucket_that_cannot_be_traced_leaves_those_before_it(case: Case) -> None:
-    """It is named; what was traced before it is compiled and right."""
+    """The note names it; buckets traced before it are compiled, with right outputs."""
     found = case("untraceable")
     assert found["notes"] == ["while the bucket n=16 was compiled"]
     assert found["artifacts"] == {"n=4": 1, "n=16": 0}

@@ -96,7 +96,7 @@ def test_rows_of_the_other_way_are_unused(weighed: Weighed) -> None:
 
 def test_a_server_that_gives_no_model_is_told_what_it_could_pad(weighed: Weighed) -> None:
     """One line at INFO; none where the model was given."""
-    told = "weights stay as they are; structures that install(table, model=model) would pad: "
+    told = "weights stay unpadded; structures that install(table, model=model) would pad: "
     assert weighed[1]["as_is"]["log"] == [f"{told}1 (99 features to 100)"]
     assert weighed[1]["prepared"]["log"] == []
 

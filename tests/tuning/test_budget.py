@@ -1,4 +1,4 @@
-"""Where a budget for wider searches goes, and how it is spelled."""
+"""Budgets for wider searches: how they are written, and for which problems they are spent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warmup.core.errors import SettingsError
 from warmup.core.method import Search
 from warmup.core.rows import Row
 from warmup.table import Table
-from warmup.tuning.budget import SearchBudget, choose, parse_budget, widen
+from warmup.tuning.budget import SearchBudget, choose_keys, parse_budget, spend_budget
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import SILENT, BucketResult
 
@@ -55,7 +55,7 @@ def test_a_search_budget_is_parsed(
     ],
 )
 def test_other_forms_are_refused(search: str, budget: str | float | None, words: str) -> None:
-    """It says what is wrong and what to write."""
+    """The message says what is wrong and what to write."""
     with pytest.raises(SettingsError) as caught:
         parse_budget(search, budget)
     assert words in str(caught.value)
@@ -71,7 +71,7 @@ def _result(bucket: str, *keys: str) -> BucketResult:
     )
 
 
-def test_what_takes_longest_and_is_furthest_from_the_peaks_comes_first(
+def test_problems_that_take_longest_and_are_furthest_from_the_peaks_come_first(
     make_key: MakeKey, make_row: MakeRow
 ) -> None:
     """By the time that a kernel at the peaks would save; a bare time counts where there is one."""
@@ -83,23 +83,29 @@ def test_what_takes_longest_and_is_furthest_from_the_peaks_comes_first(
         fused: _with(make_row(time_us=500.0), peak_share=0.0, bare_us=20.0),
     }
     results = [_result("1", short, near), _result("2", fused, long)]
-    assert choose(results, rows, Search.WIDE, 9) == (long, fused, short, near)
+    assert choose_keys(results, rows, Search.WIDE, 9) == (long, fused, short, near)
 
 
-def test_only_what_was_searched_less_far_is_chosen(make_key: MakeKey, make_row: MakeRow) -> None:
-    """A wide row waits for an exhaustive search; another kind of row for none."""
+def test_only_problems_that_were_searched_less_far_are_chosen(
+    make_key: MakeKey, make_row: MakeRow
+) -> None:
+    """A wide row is chosen for an exhaustive search; other kinds of rows never are."""
     wide, default = make_key(1), make_key(2)
     rows = {wide: _with(make_row(), search=Search.WIDE), default: make_row(), PAD: make_row()}
     results = [_result("1", wide, default, PAD)]
-    assert choose(results, rows, Search.WIDE, 9) == (default,)
-    assert choose(results, rows, Search.EXHAUSTIVE, 9) == (wide, default)
+    assert choose_keys(results, rows, Search.WIDE, 9) == (default,)
+    assert choose_keys(results, rows, Search.EXHAUSTIVE, 9) == (wide, default)
 
 
 def test_no_more_is_chosen_than_there_is_time_for(make_key: MakeKey, make_row: MakeRow) -> None:
     """As many as are likely to fit, rounded down; none when the budget is overdrawn."""
     rows = {make_key(m): make_row(time_us=10.0 + m) for m in range(1, 6)}
     results = [_result("1", *rows)]
-    assert [len(choose(results, rows, Search.WIDE, most)) for most in (2.9, 0.9, -3)] == [2, 0, 0]
+    assert [len(choose_keys(results, rows, Search.WIDE, most)) for most in (2.9, 0.9, -3)] == [
+        2,
+        0,
+        0,
+    ]
 
 
 @dataclass
@@ -125,7 +131,7 @@ class _Runner:
     def __call__(self, before: BucketResult, _number: int, _total: int) -> BucketResult:
         revisit = self.progress.revisit
         keys = tuple(sorted(revisit.chosen or ()))
-        assert all(map(self.progress.asks_again, keys))
+        assert all(map(self.progress.must_remeasure, keys))
         result = replace(before, keys=keys, tuned=len(keys), seconds=2.0)
         self.ran.append((result.name, revisit.chosen, revisit.search))
         return result
@@ -134,12 +140,12 @@ class _Runner:
 def test_the_bucket_with_the_best_problem_is_compiled_first(
     make_key: MakeKey, make_row: MakeRow, make_table: MakeTable
 ) -> None:
-    """Each with its own chosen keys; what it took is added to what it had taken."""
+    """Each with its own chosen keys; the seconds of both runs are added."""
     small, large = make_key(1), make_key(2)
     rows = {small: make_row(time_us=10.0), large: make_row(time_us=100.0)}
     runner = _Runner.over(make_table(rows))
     results = (_result("1", small), _result("2", large))
-    found = widen(
+    found = spend_budget(
         runner.progress, runner, results, SearchBudget(Search.WIDE, 3600.0), time.monotonic()
     )
     assert [(name, chosen) for name, chosen, _ in runner.ran] == [
@@ -153,13 +159,13 @@ def test_the_bucket_with_the_best_problem_is_compiled_first(
 def test_a_bucket_is_compiled_again_as_it_was(
     make_key: MakeKey, make_row: MakeRow, make_table: MakeTable
 ) -> None:
-    """With its weights as they are and padded it has two results, each with keys of its own."""
+    """Its runs with unpadded and padded weights are two results, each with keys of its own."""
     as_is, padded = make_key(1), make_key(1, n=1288)
     runner = _Runner.over(
         make_table({as_is: make_row(time_us=10.0), padded: make_row(time_us=20.0)})
     )
     results = (_result("1", as_is), replace(_result("1", padded), weights_padded=True))
-    found = widen(
+    found = spend_budget(
         runner.progress, runner, results, SearchBudget(Search.WIDE, 3600.0), time.monotonic()
     )
     assert [(name, chosen) for name, chosen, _ in runner.ran] == [
@@ -179,5 +185,5 @@ def test_a_budget_that_is_used_up_searches_nothing(
     runner = _Runner.over(make_table({make_key(1): make_row()}))
     results = (_result("1", make_key(1)),)
     started, budget = time.monotonic() - 10, SearchBudget(Search.WIDE, 5.0)
-    assert widen(runner.progress, runner, results, budget, started) == results
+    assert spend_budget(runner.progress, runner, results, budget, started) == results
     assert runner.ran == []

@@ -1,4 +1,4 @@
-"""Stand-ins of groups, and how many rows groups are given."""
+"""`LinearModule`: a module of one group; and how many rows of activations groups get."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import nn
 from warmup.keys.weight import Padding, padded_sizes
 from warmup.models.padding.apply import PaddedLinear, pad
 from warmup.models.padding.groups import Group, find_groups
-from warmup.tuning.weights.linear_module import make_standin
-from warmup.tuning.weights.row_counts import rows_of
+from warmup.tuning.weights.linear_module import make_linear_module
+from warmup.tuning.weights.row_counts import count_rows
 
 CPU = torch.device("cpu")
 
@@ -49,49 +49,51 @@ def group(request: pytest.FixtureRequest) -> Group:
     return found
 
 
-def test_a_standin_has_the_structure_of_its_group(group: Group) -> None:
-    """What is found in a stand-in is the one group that it was made of."""
-    standin = make_standin(group, 6, CPU)
-    assert find_groups(standin.module).groups == (standin.group,)
-    assert standin.group.structure == group.structure
+def test_the_module_has_the_structure_of_its_group(group: Group) -> None:
+    """The module has one group, with the structure of the group that it was made from."""
+    linears = make_linear_module(group, 6, CPU)
+    assert find_groups(linears.module).groups == (linears.group,)
+    assert linears.group.structure == group.structure
 
 
-def test_a_standin_can_be_padded(group: Group) -> None:
-    """Padded it gives the same for its inputs, of as many rows as were asked for."""
-    standin = make_standin(group, 6, CPU)
+def test_the_module_can_be_padded(group: Group) -> None:
+    """Padded, its output is the same, with the number of rows that was asked for."""
+    linears = make_linear_module(group, 6, CPU)
     structure = group.structure
     with torch.no_grad():
-        before = standin.module(*standin.inputs)
+        before = linears.module(*linears.inputs)
         padding = Padding(padded_sizes(structure.features, structure.dtype)[-1])
-        pad(standin.module, {standin.group: padding})
-        after = standin.module(*standin.inputs)
-    assert any(isinstance(module, PaddedLinear) for module in standin.module.modules())
+        pad(linears.module, {linears.group: padding})
+        after = linears.module(*linears.inputs)
+    assert any(isinstance(module, PaddedLinear) for module in linears.module.modules())
     assert [tuple(each.shape) for each in after] == [
         (6, size) for size in structure.outputs or (structure.features,)
     ]
     torch.testing.assert_close(after, before)
 
 
-def test_a_standin_computes_what_its_group_does() -> None:
-    """With the weights of the model it gives what the model gives."""
+def test_the_module_computes_what_its_group_does() -> None:
+    """With the weights of the model its output is that of the model."""
     model = Fork().eval()
     (group,) = find_groups(model).groups
-    standin = make_standin(group, 6, CPU)
-    for name, own in zip(group.names, standin.group.names, strict=True):
+    linears = make_linear_module(group, 6, CPU)
+    for name, own in zip(group.names, linears.group.names, strict=True):
         state = model.get_submodule(name).state_dict()
-        standin.module.get_submodule(own).load_state_dict(state)
+        linears.module.get_submodule(own).load_state_dict(state)
     with torch.no_grad():
-        torch.testing.assert_close(standin.module(*standin.inputs), model(*standin.inputs))
+        torch.testing.assert_close(linears.module(*linears.inputs), model(*linears.inputs))
 
 
-def test_rows_are_counted(speaker: nn.Module, spoken: Any) -> None:
-    """Each group is given as many rows as its activation has, all leading dims together."""
-    groups = find_groups(speaker).groups
-    assert rows_of(speaker, groups, lambda: speaker(*spoken)) == dict.fromkeys(groups, (7,))
+def test_rows_are_counted(language_model: nn.Module, model_inputs: Any) -> None:
+    """Each group gets as many rows as its activation has, all leading dims together."""
+    groups = find_groups(language_model).groups
+    assert count_rows(
+        language_model, groups, lambda: language_model(*model_inputs)
+    ) == dict.fromkeys(groups, (7,))
 
 
 def test_rows_of_several_calls_are_all_counted(gated: Callable[..., nn.Module]) -> None:
-    """A layer that is called with several sizes has them all, one that is not called none."""
+    """A layer that is called with several sizes has all of them; an uncalled layer has none."""
     model = nn.ModuleDict({"used": gated(), "unused": gated()}).eval()
     used, unused = find_groups(model).groups
 
@@ -99,15 +101,15 @@ def test_rows_of_several_calls_are_all_counted(gated: Callable[..., nn.Module]) 
         for size in ((2, 5, 32), (32,), (10, 32)):
             model["used"](torch.zeros(size))
 
-    assert rows_of(model, [used, unused], call) == {used: (1, 10), unused: ()}
+    assert count_rows(model, [used, unused], call) == {used: (1, 10), unused: ()}
 
 
-def test_counting_leaves_no_hooks(speaker: nn.Module) -> None:
-    """Not even when the call fails."""
+def test_counting_leaves_no_hooks(language_model: nn.Module) -> None:
+    """Not even after an error in the call."""
 
     def fail() -> None:
         raise RuntimeError("no inputs")
 
     with pytest.raises(RuntimeError, match="no inputs"):
-        rows_of(speaker, find_groups(speaker).groups, fail)
-    assert all(not module._forward_pre_hooks for module in speaker.modules())
+        count_rows(language_model, find_groups(language_model).groups, fail)
+    assert all(not module._forward_pre_hooks for module in language_model.modules())

@@ -1,4 +1,4 @@
-"""Looking at the smaller sizes of a range: what is run there, and what follows."""
+"""`choose_for_range`: which candidates run at smaller sizes of a range, and who wins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from warmup.keys.gemm_text import parse_problem
 from warmup.keys.question import Elsewhere, Question
 from warmup.measuring.range_regret import SizeOutcomes
 from warmup.measuring.trial_process import TrialNotRunError
-from warmup.tuning.size_range import look_elsewhere
+from warmup.tuning.size_range import choose_for_range
 
 LIBRARY = Winner(Family.EXTERN, "aten::mm")
 LARGE = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 128),), "0123")
@@ -39,7 +39,7 @@ def outcomes_of(times: Times) -> list[Outcome]:
 
 @pytest.fixture
 def look(make_key: Callable[..., str]) -> Callable[..., Looked]:
-    """``look(low, middle, alone=...)``: who wins, the places, and what was run at which size.
+    """``look(low, middle, alone=...)``: the winner, the outcomes by size, and the runs by size.
 
     Times are stated for the sizes 257 and 408; *alone* is that of a new winner at 560. None is a
     size whose trial cannot be run.
@@ -76,7 +76,7 @@ def look(make_key: Callable[..., str]) -> Callable[..., Looked]:
             Elsewhere(size, lambda winners, size=size: ask(size, winners)) for size in stated
         )
         question = replace(base, elsewhere=elsewhere)
-        winner, places = look_elsewhere(question, outcomes_of(OWN), LARGE, Method(), run)
+        winner, places = choose_for_range(question, outcomes_of(OWN), LARGE, Method(), run)
         return winner, places, asked
 
     return do
@@ -86,8 +86,8 @@ GOOD = {LIBRARY: 10.0, LARGE: 10.0, SMALL: 10.0}
 BAD = {LIBRARY: 15.0, LARGE: 20.0, SMALL: 10.0}
 
 
-def test_a_winner_that_does_well_costs_a_trial_a_size(look: Callable[..., Looked]) -> None:
-    """All candidates once at each smaller size, and nothing at its own again."""
+def test_a_good_winner_costs_a_trial_for_each_size(look: Callable[..., Looked]) -> None:
+    """Each smaller size has one trial of all candidates; the largest size has no second one."""
     winner, places, asked = look(GOOD, GOOD)
     assert winner == LARGE
     assert [place.size for place in places] == [257, 408, 560]
@@ -95,7 +95,7 @@ def test_a_winner_that_does_well_costs_a_trial_a_size(look: Callable[..., Looked
 
 
 def test_another_winner_is_confirmed_at_the_largest_size(look: Callable[..., Looked]) -> None:
-    """It is run there once more, alone, and its time is the one of that trial."""
+    """The new winner is run there once more, alone, and has the time of that trial."""
     winner, places, asked = look(BAD, GOOD, alone=20.5)
     assert winner == SMALL
     assert asked[2:] == [(560, [SMALL])]
@@ -103,8 +103,8 @@ def test_another_winner_is_confirmed_at_the_largest_size(look: Callable[..., Loo
     assert times == {**OWN, SMALL: 20.5}
 
 
-def test_one_that_is_not_confirmed_gives_way_to_the_next(look: Callable[..., Looked]) -> None:
-    """It is rejected like any winner; the others are judged without it."""
+def test_a_rejected_winner_gives_way_to_the_next(look: Callable[..., Looked]) -> None:
+    """The others are compared without a candidate that is not confirmed."""
     winner, places, asked = look(BAD, GOOD, alone=Rejection.WRONG)
     assert [winners for _, winners in asked[2:]] == [[SMALL], [LIBRARY]]
     assert winner == LARGE
@@ -113,20 +113,20 @@ def test_one_that_is_not_confirmed_gives_way_to_the_next(look: Callable[..., Loo
     assert [one.winner for one in places[0].outcomes] == [LARGE]
 
 
-def test_one_that_cannot_be_confirmed_is_not_taken(
+def test_a_candidate_whose_confirmation_cannot_run_does_not_win(
     look: Callable[..., Looked], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The winner stays, and the log says why."""
+    """The winner of the largest size stays, and the log has the reason."""
     with caplog.at_level(logging.WARNING, logger="warmup"):
         winner, _, _ = look(BAD, GOOD, alone=None)
     assert winner == LARGE
     assert "for want of memory" in caplog.text
 
 
-def test_a_size_that_cannot_be_run_is_told(
+def test_a_size_that_cannot_be_run_is_logged(
     look: Callable[..., Looked], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The row will say that nothing is known there, the log says why."""
+    """There are no outcomes for that size, and the log has the reason."""
     with caplog.at_level(logging.WARNING, logger="warmup"):
         winner, places, _ = look(None, GOOD)
     assert winner == LARGE

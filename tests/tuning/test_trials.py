@@ -1,4 +1,4 @@
-"""What a build asks the child program that measures."""
+"""`challengers`: the candidates that are measured again with their region."""
 
 from __future__ import annotations
 
@@ -18,41 +18,42 @@ def template(block: int) -> Winner:
     return Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", block),), "0123")
 
 
-def beside(*flops: int) -> Region:
-    """Return a region of a product of 100 operations, and of others with *flops*."""
+def region_with(*flops: int) -> Region:
+    """Return a region of a GEMM of 100 operations, and of other GEMMs with *flops*."""
     return Region(inputs=(), steps=(), outputs=(), flops=(100, *flops))
 
 
-def asked(region: Region, whole_us: float | None) -> list[object]:
-    """Return the tiles asked for: alone the library's kernel takes 10 us, tile 16 takes 16 us."""
+def tiles_of(region: Region, whole_us: float | None) -> list[object]:
+    """Return the challengers' tiles; bare, the library takes 10 us and each tile its size in us."""
     times_us: dict[Winner, float | None] = {template(n): float(n) for n in (64, 8, 12, 16)}
     times_us |= {LIBRARY: 10.0, template(128): None}
     evidence = Evidence(time_us=8, library_us=10, runner_up=None, runner_up_us=None, tried=6)
     timings = tuple(Timing(winner, time_us) for winner, time_us in times_us.items())
     bare = Tuned(MM, Row(template(8), evidence), timings)
-    return [dict(one.kwargs)["BLOCK_M"] for one in challengers(bare, LIBRARY, region, whole_us)]
+    winners = challengers(bare, LIBRARY, region, whole_us)
+    return [dict(winner.kwargs)["BLOCK_M"] for winner in winners]
 
 
-def test_who_takes_longer_alone_than_all_of_the_region_is_left_out() -> None:
-    """What a kernel takes into itself cannot make it faster than it is alone; fastest first."""
-    assert asked(beside(), 15.0) == [8, 12]
+def test_a_candidate_slower_bare_than_the_whole_region_is_left_out() -> None:
+    """Fusing operations cannot make a kernel faster than it is bare; fastest first."""
+    assert tiles_of(region_with(), 15.0) == [8, 12]
 
 
-def test_another_product_of_the_region_is_saved_by_none() -> None:
-    """It takes four fifths of what its operations suggest: 32 of 46 us, which leaves 14."""
-    assert asked(beside(400), 46.0) == [8, 12]
+def test_other_gemms_of_the_region_lower_the_limit() -> None:
+    """They count for four fifths of their estimated time: 32 of 46 us, which leaves 14."""
+    assert tiles_of(region_with(400), 46.0) == [8, 12]
 
 
-def test_a_guess_that_leaves_out_the_library_is_not_used() -> None:
-    """Within 20 us there is no room for 10 and 32; the other product takes less than that."""
-    assert asked(beside(400), 20.0) == [8, 12, 16]
+def test_an_estimate_that_leaves_out_the_library_is_not_used() -> None:
+    """20 us are less than 10 and 32 us: the other GEMM takes less than estimated."""
+    assert tiles_of(region_with(400), 20.0) == [8, 12, 16]
 
 
-def test_who_is_faster_alone_is_asked_whatever_the_region_took() -> None:
-    """A region faster than the product in it was timed when the device had less to do."""
-    assert asked(beside(), 5.0) == [8]
+def test_a_candidate_faster_bare_than_the_library_always_challenges() -> None:
+    """A region faster than the GEMM in it was timed when the device had less to do."""
+    assert tiles_of(region_with(), 5.0) == [8]
 
 
-def test_a_region_without_a_time_leaves_out_nobody() -> None:
-    """Every candidate that has a time alone is asked."""
-    assert asked(beside(), None) == [8, 12, 16, 64]
+def test_a_region_without_a_time_leaves_out_no_candidate() -> None:
+    """Every candidate with a bare time challenges."""
+    assert tiles_of(region_with(), None) == [8, 12, 16, 64]

@@ -26,7 +26,7 @@ from warmup.core.files import replace_text
 from warmup.core.runtime import Runtime
 from warmup.models.padding.prepare import Prepared
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
-from warmup.serving.unpack_bundle import Unpacked
+from warmup.serving.unpack_bundle import UnpackedBundle
 
 
 def check(
@@ -265,7 +265,7 @@ def _document(report: CheckReport) -> dict[str, Any]:
     }
 
 
-def _bundle_document(bundle: Unpacked | None) -> dict[str, Any] | None:
+def _bundle_document(bundle: UnpackedBundle | None) -> dict[str, Any] | None:
     if bundle is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""Inputs of a bucket that serves smaller sizes too: its dims are marked dynamic."""
+"""`mark_inputs`: the inputs of a bucket with a range of sizes, their dims marked dynamic."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from warmup.inductor.dynamic_dims import mark_range
 from warmup.models.loading import Inputs
 
 
-def mark_inputs(make: Callable[[Bucket], Inputs], bucket: Bucket) -> Inputs:
-    """Return the inputs of *bucket* with each dim marked that has a range.
+def mark_inputs(make_inputs: Callable[[Bucket], Inputs], bucket: Bucket) -> Inputs:
+    """Return the inputs of *bucket*; each dim whose size has a range is marked with that range.
 
-    Which dims those are follows from the inputs that *make* gives for the lower end.
+    A dim has the range of a size when it changes where *make_inputs* gets the lower end.
 
     Raises:
-        ModelError: a dim grows with a size of the bucket, and is not that size.
+        ModelError: a dim grows with a size of the bucket without being equal to it.
     """
-    made = make(bucket)
-    leaves = _leaves(made)
+    inputs = make_inputs(bucket)
+    leaves = _leaves(inputs)
     for name, low in bucket.lows:
         size = bucket.size_of(name)
-        smaller = _leaves(make(bucket.at({name: low})))
+        smaller = _leaves(make_inputs(bucket.at({name: low})))
         for number, (large, small) in enumerate(zip(leaves, smaller, strict=True)):
             if not isinstance(large, torch.Tensor):
                 continue
@@ -39,11 +39,11 @@ def mark_inputs(make: Callable[[Bucket], Inputs], bucket: Bucket) -> Inputs:
                         "only dims of that size itself can have a range: build exact buckets",
                     )
                 mark_range(large, dim, low, size)
-    return made
+    return inputs
 
 
 def sizes_within(bucket: Bucket) -> tuple[Bucket, ...]:
-    """Return the lower end and the middle of what *bucket* serves; nothing for one size alone."""
+    """Return the lower end and the middle of the range of *bucket*; empty without a range."""
     if not bucket.lows:
         return ()
     lows = dict(bucket.lows)

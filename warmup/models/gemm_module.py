@@ -1,8 +1,8 @@
-"""Stand-ins: small models whose compile asks inductor for exactly one GEMM key.
+"""`make_gemm_module`: a small model, made from one GEMM problem, that asks inductor for its key.
 
 A key names everything that may change its winner, so a model with these operands and this epilogue
-asks the same question as the one that the key came from. Keys are not trusted: operations are
-looked up in `OPERATIONS` and nowhere else, and what does not fit into memory is refused.
+asks the same question as the model that the key came from. Keys are not trusted: operations are
+looked up in `OPERATIONS` alone, and operands that do not fit into memory are an error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from warmup.models.loading import LoadedModel
 from warmup.models.precision import precision_of
 from warmup.models.rebuilt import RebuiltProblem
 
-# What epilogues may do: operations that torch has under inductor's name, then the others.
+# The operations of epilogues: those that torch has under inductor's name, then the others.
 OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
     **{
         name: getattr(torch, name)
@@ -66,10 +66,10 @@ _EpilogueStep = Callable[[Any, Sequence[torch.Tensor]], Any]
 
 
 def rebuild_gemm(key: str, device: torch.device) -> RebuiltProblem:
-    """Return the module that `make_gemm_module` makes for *key*, with its precision.
+    """Return the module that `make_gemm_module` makes for *key*, with its float precision.
 
     Raises:
-        ProblemError: *key* is not a GEMM key, or no module can be made for it.
+        ProblemError: *key* is not a GEMM key, or no module can be made for its problem.
     """
     problem = parse_problem(key)
     model, bucket = make_gemm_module(problem, device)
@@ -78,38 +78,38 @@ def rebuild_gemm(key: str, device: torch.device) -> RebuiltProblem:
 
 
 def make_gemm_module(problem: GemmProblem, device: torch.device) -> tuple[LoadedModel, Bucket]:
-    """Return a model on *device* that is meant to ask for *problem*, and the bucket of its sizes.
+    """Return a model on *device* that should ask for *problem*, and the bucket of its sizes.
 
-    Its inputs are made on *device* when they are asked for. A dynamic dim is marked with its range,
-    and has the largest size of it.
+    ``example_inputs`` makes its inputs on *device*. A dynamic dim is marked with its range, and has
+    the largest size of the range.
 
     Raises:
-        ProblemError: no module can be made for it.
+        ProblemError: no module can be made for *problem*.
     """
     if problem.op not in COVERED or problem.op in _NOT_REBUILT:
-        raise ProblemError(f"there is no stand-in for the op {problem.op}")
+        raise ProblemError(f"the op {problem.op} cannot be rebuilt from a key")
     if problem.op in CPU_LINEAR and device.type != "cpu":
-        raise ProblemError(f"the op {problem.op} is one of the CPU")
+        raise ProblemError(f"the op {problem.op} exists on the CPU only")
     steps = parse_epilogue(problem.epilogue)
     tensors = {**gemm_tensors(problem), **epilogue_tensors(problem, steps)}
     check_memory(tensors.values(), device)
     constant = None
     if device.type == "cpu" and problem.op in (*CPU_LINEAR, "mm", "addmm"):
         constant = tensors.pop("b").make(device)  # only constant weights give inductor a choice
-    module = _StandIn(problem, tuple(tensors), steps, constant)
+    module = _GemmModule(problem, tuple(tensors), steps, constant)
 
     def make_inputs(**_sizes: int) -> tuple[torch.Tensor, ...]:
         return tuple(tensor.make(device) for tensor in tensors.values())
 
     dims = {"batch": problem.batch, "m": problem.m, "n": problem.n, "k": problem.k}
     sizes = tuple((name, size_of(dim)) for name, dim in dims.items() if dim is not None)
-    return LoadedModel(module.eval(), make_inputs, "standin"), Bucket(sizes)
+    return LoadedModel(module.eval(), make_inputs, "rebuilt"), Bucket(sizes)
 
 
-class _StandIn(nn.Module):
-    """The GEMM of *problem* and its epilogue, over tensors that arrive in the order of *names*.
+class _GemmModule(nn.Module):
+    """The GEMM of *problem* and its epilogue; its arguments are tensors in the order of *names*.
 
-    *constant*, if any, is the second operand.
+    *constant* is the second operand where that is no argument.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class _StandIn(nn.Module):
         super().__init__()
         numbers = itertools.count()
         self.names = names
-        self.product = _product(problem)
+        self.gemm = _gemm(problem)
         self.steps = [_compose(step, numbers) for step in steps]
         self.weight = None if constant is None else nn.Parameter(constant, requires_grad=False)
 
@@ -130,33 +130,36 @@ class _StandIn(nn.Module):
         named = dict(zip(self.names, tensors, strict=True))
         if self.weight is not None:
             named["b"] = self.weight
-        value = self.product(named)
+        value = self.gemm(named)
         operands = [tensor for name, tensor in named.items() if name.isdigit()]
         for step in self.steps:
             value = step(value, operands)
         return value
 
 
-def _product(problem: GemmProblem) -> Callable[[Mapping[str, torch.Tensor]], torch.Tensor]:
-    kind: dict[str, Any] = {}
+def _gemm(problem: GemmProblem) -> Callable[[Mapping[str, torch.Tensor]], torch.Tensor]:
+    dtypes: dict[str, Any] = {}
     if problem.out != problem.dtype:
-        kind["out_dtype"] = dtype_of(problem.out)
+        dtypes["out_dtype"] = dtype_of(problem.out)
     scalars = {"alpha": problem.alpha, "beta": problem.beta}
     op = problem.op
     if op in CPU_LINEAR:
-        if kind:
-            raise ProblemError(f"{op} has the output dtype {problem.out}")
+        if dtypes:
+            raise ProblemError(f"{op} has another output dtype than its operands, {problem.out}")
         return lambda t: nn.functional.linear(t["a"], t["b"], t.get("bias"))
     if op == "mm_plus_mm":
         return lambda t: torch.mm(t["a"], t["b"]) + torch.mm(t["a2"], t["b2"])
     plain: Callable[..., torch.Tensor] = getattr(torch, op)
     if problem.bias is None:
-        return lambda t: plain(t["a"], t["b"], **kind)
-    return lambda t: plain(t["bias"], t["a"], t["b"], **scalars, **kind)
+        return lambda t: plain(t["a"], t["b"], **dtypes)
+    return lambda t: plain(t["bias"], t["a"], t["b"], **scalars, **dtypes)
 
 
 def _compose(expression: Expression, numbers: Iterator[int]) -> _EpilogueStep:
-    """Return what *expression* does to the value so far, its operands taken in turn."""
+    """Return *expression* as a function of the value so far and of all operands.
+
+    *numbers* counts the operands in the order in which they are read.
+    """
     if expression == INPUT:
         return lambda x, _: x
     if isinstance(expression, Operand):

@@ -1,4 +1,4 @@
-"""The tensors of a GEMM key: operands with the sizes, strides and dtypes that it names."""
+"""`OperandTensor`: a tensor of a GEMM problem, with the sizes, strides and dtype of its key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _ONE: Final = Dim.of(1)
 
 @dataclass(frozen=True, slots=True)
 class OperandTensor:
-    """One tensor to make. Sizes may be dynamic; strides, in elements, are static."""
+    """A tensor that `make` makes: sizes may be dynamic, strides are static; both in elements.
+
+    Random values of floating dtypes are multiplied by ``scale``.
+    """
 
     sizes: tuple[Dim, ...]
     strides: tuple[int, ...]
@@ -34,21 +37,21 @@ class OperandTensor:
 
     @property
     def elements(self) -> int:
-        """Elements of memory from its first to its last."""
+        """Elements of memory from the first to the last of the tensor, gaps included."""
         spans = zip(self.sizes, self.strides, strict=True)
         return 1 + sum((size_of(dim) - 1) * stride for dim, stride in spans)
 
     def make(self, device: torch.device) -> torch.Tensor:
-        """Return a new tensor of random values.
+        """Return a new tensor of random values; a dynamic dim has its largest size and a mark.
 
         Raises:
-            ProblemError: torch cannot make it.
+            ProblemError: torch cannot make the tensor.
         """
         try:
             return self._make(device)
         except (OverflowError, RuntimeError, TypeError) as error:
-            said = str(error).partition("\n")[0]
-            raise ProblemError(f"an operand cannot be made: {said}") from error
+            reason = str(error).partition("\n")[0]
+            raise ProblemError(f"an operand cannot be made: {reason}") from error
 
     def _make(self, device: torch.device) -> torch.Tensor:
         if self.dtype.is_floating_point:
@@ -56,18 +59,18 @@ class OperandTensor:
         else:
             flat = torch.randint(0, _SMALL_INTEGERS, (self.elements,), device=device)
         sizes = [size_of(dim) for dim in self.sizes]
-        made = flat.to(self.dtype).as_strided(sizes, self.strides)
+        tensor = flat.to(self.dtype).as_strided(sizes, self.strides)
         for position, dim in enumerate(self.sizes):
             if not dim.is_static:
-                mark_range(made, position, dim.low, dim.high)
-        return made
+                mark_range(tensor, position, dim.low, dim.high)
+        return tensor
 
 
 def gemm_tensors(problem: GemmProblem) -> dict[str, OperandTensor]:
     """Return the operands of the GEMM by name; ``b`` of a CPU linear is its weight.
 
     Raises:
-        ProblemError: they cannot be made.
+        ProblemError: the key names a dtype, layout, stride or bias that no tensor can be made of.
     """
     if problem.dtype_b is not None:
         raise ProblemError(f"the operands have two dtypes, {problem.dtype} and {problem.dtype_b}")
@@ -81,29 +84,29 @@ def gemm_tensors(problem: GemmProblem) -> dict[str, OperandTensor]:
             (*batch, rows, cols), _strides(batch, rows, cols, layout), dtype, scale
         )
 
-    made = {"a": matrix(m, k, problem.a)}
+    tensors = {"a": matrix(m, k, problem.a)}
     if problem.op in CPU_LINEAR:
-        made["b"] = matrix(n, k, Layout("row"), scale)
+        tensors["b"] = matrix(n, k, Layout("row"), scale)
     else:
-        made["b"] = matrix(k, n, problem.b, scale)
+        tensors["b"] = matrix(k, n, problem.b, scale)
     if problem.a2 is not None and problem.b2 is not None:
-        made |= {"a2": matrix(m, k, problem.a2), "b2": matrix(k, n, problem.b2, scale)}
+        tensors |= {"a2": matrix(m, k, problem.a2), "b2": matrix(k, n, problem.b2, scale)}
     if problem.bias is not None:
-        made["bias"] = _dense(_bias_sizes(problem, problem.bias), dtype)
-    return made
+        tensors["bias"] = _dense(_bias_sizes(problem, problem.bias), dtype)
+    return tensors
 
 
 def epilogue_tensors(problem: GemmProblem, steps: Sequence[Call]) -> dict[str, OperandTensor]:
-    """Return the operands of the epilogue *steps*, named by their number.
+    """Return the operands of the epilogue *steps*, named by their number from 0.
 
     Raises:
-        ProblemError: they cannot be made.
+        ProblemError: the key names a dtype or sizes that no tensor can be made of.
     """
     out = [dim for dim in (problem.batch, problem.m, problem.n) if dim is not None]
-    found = (operand for step in steps for operand in operands_of(step))
+    operands = (operand for step in steps for operand in operands_of(step))
     return {
-        str(number): _dense(_fitted(operand, out), dtype_of(operand.dtype))
-        for number, operand in enumerate(found)
+        str(number): _dense(_operand_sizes(operand, out), dtype_of(operand.dtype))
+        for number, operand in enumerate(operands)
     }
 
 
@@ -111,21 +114,21 @@ def _bias_sizes(problem: GemmProblem, form: str) -> list[Dim]:
     letters = _BIAS_DIMS.get(form, form)
     named = {"b": problem.batch, "m": problem.m, "n": problem.n}
     if any(named.get(letter) is None for letter in letters):
-        raise ProblemError(f"no stand-in has bias={form}")
+        raise ProblemError(f"bias={form} cannot be rebuilt from a key")
     spread = _LETTERS[_LETTERS.index(letters[0]) :] if letters else ""
     return [(letter in letters and named[letter]) or _ONE for letter in spread]
 
 
-def _fitted(operand: Operand, out: Sequence[Dim]) -> list[Dim]:
-    """Return the sizes of *operand* beside a GEMM with the sizes *out*."""
+def _operand_sizes(operand: Operand, out: Sequence[Dim]) -> list[Dim]:
+    """Return the sizes of an epilogue's *operand*, after a GEMM with the output sizes *out*."""
     dynamic = {dim for dim in out if not dim.is_static}
     if None in operand.sizes and len(dynamic) != 1:
-        raise ProblemError("an operand of the epilogue has a size that the key does not tell")
+        raise ProblemError("an operand of the epilogue has a size that the key does not name")
     sizes = [next(iter(dynamic)) if size is None else Dim.of(size) for size in operand.sizes]
     pairs = zip(reversed(sizes), reversed(out), strict=False)
-    if len(sizes) <= len(out) and all(mine in (theirs, _ONE) for mine, theirs in pairs):
+    if len(sizes) <= len(out) and all(size in (out_size, _ONE) for size, out_size in pairs):
         return sizes
-    # The operand of a batched GEMM is spelled as the kernel sees it, with two dims.
+    # The key has the operand of a batched GEMM as the kernel sees it, with two dims.
     if math.prod(map(size_of, sizes)) == math.prod(map(size_of, out)):
         return list(out)
     raise ProblemError("an operand of the epilogue has other dims than the GEMM")
@@ -143,14 +146,14 @@ def _strides(batch: Sequence[Dim], rows: Dim, cols: Dim, layout: Layout) -> tupl
     elif layout.order == "col":
         matrix = (1, row_count if layout.leading is None else _fixed(layout.leading))
     else:
-        raise ProblemError(f"no stand-in has the layout {layout}")
+        raise ProblemError(f"the layout {layout} cannot be rebuilt from a key")
     if not batch:
         return matrix
     return (row_count * col_count if layout.batch is None else _fixed(layout.batch), *matrix)
 
 
 def size_of(dim: Dim) -> int:
-    """Return a constant dim, or the largest size of a range.
+    """Return the size of a static dim, the largest size of a range.
 
     Raises:
         ProblemError: the range has no upper end.
@@ -169,27 +172,29 @@ def _fixed(dim: Dim) -> int:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return the dtype that keys call *name*.
+    """Return the torch dtype that keys call *name*.
 
     Raises:
-        ProblemError: there is none of that name that random values can be made of.
+        ProblemError: *name* is no dtype, or a dtype without random values.
     """
     dtype = DTYPES.get(name)
     if dtype is None:
-        raise ProblemError(f"no stand-in is made of {name}")
+        raise ProblemError(f"no random tensor has the dtype {name}")
     return dtype
 
 
 def check_memory(tensors: Iterable[OperandTensor], device: torch.device) -> None:
-    """Return when *tensors* fit into the memory of *device*.
+    """Check that *tensors* together fit into the memory of *device*, of a GPU into what is free.
 
     Raises:
-        ProblemError: they do not.
+        ProblemError: they do not fit.
     """
     needed = sum(tensor.elements * max(tensor.dtype.itemsize, 4) for tensor in tensors)
     if device.type == "cpu":
-        room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     else:
-        room = torch.cuda.mem_get_info(device)[0]
-    if needed > room:
-        raise ProblemError(f"the operands take {needed / 2**30:.0f} GiB, more than there are")
+        available = torch.cuda.mem_get_info(device)[0]
+    if needed > available:
+        raise ProblemError(
+            f"the operands take {needed / 2**30:.0f} GiB, {device} has {available / 2**30:.0f} GiB"
+        )

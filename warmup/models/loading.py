@@ -1,4 +1,4 @@
-"""Loading the user's model and making its inputs."""
+"""`load_model` and `make_inputs`: the user's model, and the inputs of one bucket for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOKEN_RANGE = 128
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in eval mode, the ``example_inputs`` beside it if any, and a name for its table."""
+    """A model in eval mode, the ``example_inputs`` of its file if any, and a name for its table."""
 
     module: nn.Module
     example_inputs: Callable[..., Any] | None
@@ -43,10 +43,10 @@ class Inputs:
 
 
 def parse_dtype(text: str, source: str) -> torch.dtype:
-    """Return the dtype named ``bf16`` or ``bfloat16``.
+    """Return the dtype called *text*: ``bf16`` or ``bfloat16``.
 
     Raises:
-        SettingsError: there is no such dtype; *source* names the flag.
+        SettingsError: no dtype has that name; *source* is the option named in the message.
     """
     dtype = DTYPES.get(text) or _LONG_NAMES.get(text)
     if dtype is None:
@@ -61,17 +61,17 @@ def load_model(target: str) -> LoadedModel:
     returns a module. The file is imported, so its ``__main__`` block does not run.
 
     Raises:
-        ModelError: there is no such file, module or name, or it cannot be made into a model.
+        ModelError: there is no such file, module or name, or NAME gives no model.
     """
     path_text, name = _split_target(target)
     namespace = _import(path_text, target)
-    found = getattr(namespace, name, None) if name else _only_model(namespace, target)
-    if found is None:
+    definition = getattr(namespace, name, None) if name else _only_model(namespace, target)
+    if definition is None:
         raise ModelError(
             f"--model {target}: {path_text} has no {name!r}",
             f"it defines {', '.join(_model_names(namespace)) or 'no nn.Module class'}",
         )
-    module = _instantiate(found, target)
+    module = _instantiate(definition, target)
     inputs = getattr(namespace, _INPUTS_FUNCTION, None)
     stem = Path(path_text).stem if path_text.endswith(".py") else path_text.rsplit(".", 1)[-1]
     label = stem if name.lower() in ("", stem.lower()) else f"{stem}.{name}"
@@ -87,30 +87,30 @@ def make_inputs(
 ) -> Inputs:
     """Return the inputs of *bucket* on *device*; floating tensors are cast to *dtype* if given.
 
-    From *specs* when there are any (random normal, or small integers), else from the model's
-    ``example_inputs``, which is called with the dims it names.
+    With *specs* the values are random: normal, or small integers. Without, the model's
+    ``example_inputs`` is called with the sizes of the dims that it names.
 
     Raises:
-        ModelError: there is neither, or the function failed.
-        SettingsError: a spec names an argument that forward does not have, or an unbound dim.
+        ModelError: there are neither specs nor ``example_inputs``, or that function failed.
+        SettingsError: a spec names an argument that forward does not have, or a dim without a size.
     """
     if specs:
-        made = Inputs((), _from_specs(model, specs, bucket, dtype))
+        inputs = Inputs((), _from_specs(model, specs, bucket, dtype))
     elif model.example_inputs is not None:
-        made = _from_function(model.example_inputs, bucket)
+        inputs = _from_function(model.example_inputs, bucket)
     else:
         raise ModelError(
             "there are no inputs for the model",
             f'define {_INPUTS_FUNCTION}(seqlen) beside it or give --input "x=[seqlen,1280]:bf16"',
         )
 
-    def place(leaf: Any) -> Any:
+    def move(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         cast = dtype if dtype is not None and leaf.is_floating_point() else leaf.dtype
         return leaf.to(device=device, dtype=cast)
 
-    args, kwargs = torch.utils._pytree.tree_map(place, (made.args, made.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
+    args, kwargs = torch.utils._pytree.tree_map(move, (inputs.args, inputs.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
     return Inputs(args, kwargs)
 
 
@@ -140,7 +140,7 @@ def _import(path_text: str, target: str) -> ModuleType:
 
 
 def _run_file(path: Path) -> ModuleType:
-    # Imports beside the file work as they do when the script itself is run.
+    # A script imports the modules of its own folder.
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -165,20 +165,22 @@ def _model_names(namespace: ModuleType) -> list[str]:
 def _only_model(namespace: ModuleType, target: str) -> Any:
     names = _model_names(namespace)
     if len(names) != 1:
-        what = f"defines {', '.join(names)}" if names else "defines no nn.Module class"
-        raise ModelError(f"--model {target}: the file {what}", f"name the model: {target}:NAME")
+        classes = ", ".join(names) or "no nn.Module class"
+        raise ModelError(
+            f"--model {target}: the file defines {classes}", f"name the model: {target}:NAME"
+        )
     return getattr(namespace, names[0])
 
 
-def _instantiate(found: Any, target: str) -> nn.Module:
-    if isinstance(found, nn.Module):
-        return found
-    if not callable(found):
+def _instantiate(definition: Any, target: str) -> nn.Module:
+    if isinstance(definition, nn.Module):
+        return definition
+    if not callable(definition):
         raise ModelError(f"--model {target}: not a class, an instance or a function")
-    kind = "class" if isinstance(found, type) else "function"
+    kind = "class" if isinstance(definition, type) else "function"
     needed = [
         parameter.name
-        for parameter in inspect.signature(found).parameters.values()
+        for parameter in inspect.signature(definition).parameters.values()
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
@@ -188,7 +190,7 @@ def _instantiate(found: Any, target: str) -> nn.Module:
             "give them defaults, or name a function without arguments that returns the model",
         )
     try:
-        module = found()
+        module = definition()
     except Exception as error:
         raise ModelError(f"--model {target}: {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
@@ -202,7 +204,7 @@ def _from_specs(
     parameters = inspect.signature(model.module.forward).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
-    made: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for spec in specs:
         if spec.name not in parameters and not open_ended:
             raise SettingsError(
@@ -211,12 +213,12 @@ def _from_specs(
         wanted = parse_dtype(spec.dtype, f"--input {spec.name}") if spec.dtype else dtype or own
         shape = spec.shape(bucket)
         if wanted.is_floating_point:
-            made[spec.name] = torch.randn(shape).to(wanted)
+            inputs[spec.name] = torch.randn(shape).to(wanted)
         elif wanted is torch.bool:
-            made[spec.name] = torch.ones(shape, dtype=wanted)
+            inputs[spec.name] = torch.ones(shape, dtype=wanted)
         else:
-            made[spec.name] = torch.randint(0, _TOKEN_RANGE, shape, dtype=wanted)
-    return made
+            inputs[spec.name] = torch.randint(0, _TOKEN_RANGE, shape, dtype=wanted)
+    return inputs
 
 
 def _from_function(function: Callable[..., Any], bucket: Bucket) -> Inputs:
@@ -230,14 +232,14 @@ def _from_function(function: Callable[..., Any], bucket: Bucket) -> Inputs:
     ]
     if unbound:
         raise SettingsError(
-            f"{_INPUTS_FUNCTION}: nothing binds {', '.join(unbound)}",
-            f'bind it with --dims "{unbound[0]}=1,8" (--seqlens binds seqlen)',
+            f"{_INPUTS_FUNCTION}: no size is bound to {', '.join(unbound)}",
+            f'bind one with --dims "{unbound[0]}=1,8" (--seqlens binds seqlen)',
         )
     try:
-        made = function(**sizes)
+        inputs = function(**sizes)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise ModelError(f"{_INPUTS_FUNCTION}({bucket}) failed ({reason})") from error
-    if isinstance(made, Mapping):
-        return Inputs((), dict(made))
-    return Inputs(made if isinstance(made, tuple) else (made,), {})
+    if isinstance(inputs, Mapping):
+        return Inputs((), dict(inputs))
+    return Inputs(inputs if isinstance(inputs, tuple) else (inputs,), {})

@@ -1,4 +1,4 @@
-"""Float32 precision and reductions as a GEMM key names them."""
+"""`precision_of`: torch set to the float32 precision and the reductions that a GEMM key names."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _REDUCTION_SWITCHES: Final = {
 
 @contextlib.contextmanager
 def precision_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
-    """Compute inside with the float32 precision and the kind of reductions of *problem*.
+    """Compute with the float32 precision and the reductions of *problem* while open.
+
+    Torch's settings are those from before afterwards.
 
     Raises:
-        ProblemError: this torch has no such precision.
+        ProblemError: this torch does not know the float32 precision.
     """
     fp32, reduction = problem.fp32, _REDUCTION_SWITCHES.get(problem.dtype)
     backend: Any = torch.backends.mkldnn if device.type == "cpu" else torch.backends.cuda

@@ -1,4 +1,4 @@
-"""`RebuiltProblem`: a small module that asks inductor for one given key, made without the model."""
+"""`RebuiltProblem`: a small module, made from a key alone, that asks inductor for that key."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from warmup.models.loading import LoadedModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltProblem:
-    """A module on its device, and the bucket whose inputs make it ask for the key.
+    """A rebuilt module on its device, and the bucket whose inputs make it ask for the key.
 
-    ``precision`` opens a context in which floats are computed as the key says; ``dtype`` is the
-    dtype whose tolerance holds for the output.
+    ``precision`` opens a context with the float precision that the key names; the tolerance of
+    ``dtype`` holds for the output.
     """
 
     model: LoadedModel
@@ -30,11 +30,11 @@ class RebuiltProblem:
 
 
 def rebuild(key: str, device: torch.device) -> RebuiltProblem:
-    """Return a module on *device* that is meant to ask for *key*.
+    """Return a module on *device* that should ask for *key*: only compiling it shows whether.
 
     Raises:
-        ProblemError: *key* is not a key, its kind needs the user's model, or the problem cannot be
-            rebuilt.
+        ProblemError: *key* is not a key, its kind needs the user's model, or no module can be made
+            for the problem.
     """
     kind = kind_of(key)
     if kind.rebuild is None:

@@ -1,12 +1,13 @@
-"""Layers that repeat, all but a few of a row of them left out for a while.
+"""`shortened`: a model with most of its repeated layers left out for a while, to compile it faster.
 
-What alike neighbours ask of products is what the first, one between two of its kind and the last
-ask: a model of those three asks for the rows of all, and compiles in the time of three.
+In a run of equal layers the first, a middle and the last one ask inductor for the same GEMMs as the
+whole run: a model with these three needs the same GEMM rows and compiles in the time of three.
 
-Kernels that are generated between products want more. Inductor adds what several layers leave on
-the residual stream in one of them, and begins anew after as many additions as a kernel may read: in
-Llama's layers what it reads is the same again after two (torch 2.11 to 2.15, five against thirteen
-layers, six against twelve). So five stay there, or six, and those left out are even in number.
+Kernels that inductor generates between GEMMs need more layers. Inductor fuses the additions of
+several layers to the residual stream into one kernel, and starts a new kernel after as many inputs
+as one may read: in Llama's layers the pattern repeats every two layers (torch 2.11 to 2.15;
+compared: five layers with thirteen, six with twelve). So five or six layers stay there, and the
+number of layers left out is even.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from torch import nn
 
 from warmup.models.padding.tracing import is_hooked
 
-_OF_PRODUCTS: Final = 3  # the first, one between two of its kind, and the last
-_OF_KERNELS: Final = 5  # and one more where an odd number would be left out
+_KEPT_FOR_GEMMS: Final = 3  # the first, a middle and the last layer
+_KEPT_FOR_KERNELS: Final = 5  # one more where an odd number would be left out
 _COMPARED_TYPES: Final = (
     *(bool, int, float, complex, str, bytes, type(None), Enum, set, frozenset),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
@@ -32,114 +33,119 @@ _COMPARED_TYPES: Final = (
 
 @contextlib.contextmanager
 def shortened(model: nn.Module, *, has_kernels: bool) -> Iterator[int]:
-    """Leave out what repeats in the lists of *model*; its lists are as they were afterwards.
+    """Leave out repeated layers of *model* while the context is open; its value: how many.
 
-    Of more than three neighbours in a `ModuleList` or `Sequential` that are alike, the first two
-    and the last stay; where it *has_kernels* between its products that are asked about, five or
-    six, the last among them. Alike are modules of the same classes, names, plain attributes and
-    sizes, strides and dtypes of tensors; an attribute may also be the module's place in its list.
-    Modules that are watched by a hook or stand in several places stay. The value is how many are
-    left out.
+    Of more than three equal neighbours in a `ModuleList` or `Sequential` the first two and the last
+    stay. With *has_kernels*, generated kernels between GEMMs are tuned too: five or six stay, the
+    last among them. Equal layers have the same classes, names and plain attributes, and tensors of
+    the same sizes, strides and dtypes; an attribute may also be the layer's index in its list.
+    Layers and lists with a hook, or that are reached in several ways, stay. Afterwards all lists
+    are as before.
     """
-    shared = _shared(model)
+    shared = _shared_modules(model)
     before = {
-        one: vars(one)["_modules"]
-        for one in model.modules()
-        if isinstance(one, nn.ModuleList | nn.Sequential)
-        if one not in shared and not is_hooked(one)
+        container: vars(container)["_modules"]
+        for container in model.modules()
+        if isinstance(container, nn.ModuleList | nn.Sequential)
+        if container not in shared and not is_hooked(container)
     }
     kept = {
-        one: _kept([*modules.values()], shared, has_kernels=has_kernels)
-        for one, modules in before.items()
+        container: _kept_indices([*layers.values()], shared, has_kernels=has_kernels)
+        for container, layers in before.items()
     }
     try:
-        for one, places in kept.items():
-            vars(one)["_modules"] = _part(one, places)
-        yield sum(len(before[one]) - len(places) for one, places in kept.items())
+        for container, indices in kept.items():
+            vars(container)["_modules"] = _select(container, indices)
+        yield sum(len(before[container]) - len(indices) for container, indices in kept.items())
     finally:
-        for one, modules in before.items():
-            vars(one)["_modules"] = modules
+        for container, layers in before.items():
+            vars(container)["_modules"] = layers
 
 
-def _shared(model: nn.Module) -> set[nn.Module]:
-    """Return the modules of *model* that stand in several places."""
-    places = Counter(
-        inner
-        for one in model.modules()
-        for inner in vars(one)["_modules"].values()
-        if inner is not None
+def _shared_modules(model: nn.Module) -> set[nn.Module]:
+    """Return the modules of *model* that several modules, or several names of one, hold."""
+    counts = Counter(
+        child
+        for module in model.modules()
+        for child in vars(module)["_modules"].values()
+        if child is not None
     )
-    return {one for one, count in places.items() if count > 1}
+    return {module for module, count in counts.items() if count > 1}
 
 
-def _kept(
+def _kept_indices(
     layers: Sequence[nn.Module | None], shared: set[nn.Module], *, has_kernels: bool
 ) -> list[int]:
-    """Return the places of those of *layers* that stay."""
+    """Return the indices of the layers that stay."""
     runs: list[list[int]] = []
-    for place, layer in enumerate(layers):
-        first = runs[-1][0] if runs else place
-        if first < place and _is_like(layers[first], layer, (first, place), shared):
-            runs[-1].append(place)
+    for index, layer in enumerate(layers):
+        first = runs[-1][0] if runs else index
+        if first < index and _are_equal_layers(layers[first], layer, (first, index), shared):
+            runs[-1].append(index)
         else:
-            runs.append([place])
-    stay = []
+            runs.append([index])
+    kept = []
     for run in runs:
-        most = _OF_KERNELS + (len(run) - _OF_KERNELS) % 2 if has_kernels else _OF_PRODUCTS
-        stay += run if len(run) <= most else [*run[: most - 1], run[-1]]
-    return stay
+        is_odd = (len(run) - _KEPT_FOR_KERNELS) % 2
+        limit = _KEPT_FOR_KERNELS + is_odd if has_kernels else _KEPT_FOR_GEMMS
+        kept += run if len(run) <= limit else [*run[: limit - 1], run[-1]]
+    return kept
 
 
-def _is_like(
-    one: nn.Module | None,
+def _are_equal_layers(
+    layer: nn.Module | None,
     other: nn.Module | None,
-    places: tuple[int, int],
+    indices: tuple[int, int],
     shared: set[nn.Module],
 ) -> bool:
-    if one is None or other is None:
+    if layer is None or other is None:
         return False
-    if any(each in shared or is_hooked(each) for each in (*one.modules(), *other.modules())):
+    modules = (*layer.modules(), *other.modules())
+    if any(module in shared or is_hooked(module) for module in modules):
         return False
-    return _is_same(one, other, places, set())
+    return _are_equal(layer, other, indices, set())
 
 
-def _is_same(
-    one: Any, other: Any, places: tuple[int, int], begun: set[tuple[nn.Module, nn.Module]]
+def _are_equal(
+    value: Any, other: Any, indices: tuple[int, int], visited: set[tuple[nn.Module, nn.Module]]
 ) -> bool:
-    """Whether *one* is as *other*, or both are *places*; modules may refer to what is *begun*."""
-    if one is other:
+    """Whether *value* equals *other*, or both are the *indices* of their layers.
+
+    Modules may refer to each other in circles: a pair that is *visited* already counts as equal.
+    """
+    if value is other:
         return True
-    if type(one) is not type(other):
+    if type(value) is not type(other):
         return False
-    if isinstance(one, nn.Module):
-        if (one, other) in begun:
+    if isinstance(value, nn.Module):
+        if (value, other) in visited:
             return True
-        begun.add((one, other))
-        return _is_same(vars(one), vars(other), places, begun)
-    if isinstance(one, torch.Tensor):
-        return _form(one) == _form(other)
-    if isinstance(one, dict):
-        return [*one] == [*other] and all(
-            _is_same(value, other[name], places, begun) for name, value in one.items()
+        visited.add((value, other))
+        return _are_equal(vars(value), vars(other), indices, visited)
+    if isinstance(value, torch.Tensor):
+        return _layout_of(value) == _layout_of(other)
+    if isinstance(value, dict):
+        return [*value] == [*other] and all(
+            _are_equal(inner, other[name], indices, visited) for name, inner in value.items()
         )
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(
-            _is_same(*pair, places, begun) for pair in zip(one, other, strict=True)
+    if isinstance(value, list | tuple):
+        return len(value) == len(other) and all(
+            _are_equal(*pair, indices, visited) for pair in zip(value, other, strict=True)
         )
-    is_numbered = type(one) is int and (one, other) == places
-    return is_numbered or (isinstance(one, _COMPARED_TYPES) and bool(one == other))
+    is_index = type(value) is int and (value, other) == indices
+    return is_index or (isinstance(value, _COMPARED_TYPES) and bool(value == other))
 
 
-def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     strides = tensor.stride() if tensor.layout is torch.strided else None
     return tensor.shape, strides, tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad
 
 
-def _part(one: nn.Module, places: Sequence[int]) -> dict[str, nn.Module]:
-    """Return the modules of *one* at *places*, named as *one* finds them."""
-    modules = [*vars(one)["_modules"].items()]
-    counts = isinstance(one, nn.ModuleList)  # it looks its modules up by number
+def _select(container: nn.Module, indices: Sequence[int]) -> dict[str, nn.Module]:
+    """Return the layers of *container* at *indices*, by the names that *container* looks up."""
+    layers = [*vars(container)["_modules"].items()]
+    is_numbered = isinstance(container, nn.ModuleList)  # a ModuleList looks layers up by number
     return {
-        str(number) if counts else modules[place][0]: modules[place][1]
-        for number, place in enumerate(places)
+        str(number) if is_numbered else layers[index][0]: layers[index][1]
+        for number, index in enumerate(indices)
     }

@@ -1,4 +1,4 @@
-"""A table in use: `install`, `check`, `prime`, `run`, what a table did so far, and bundles.
+"""Serving from a table: `install`, `check`, `prime`, `run`, their reports, and bundles.
 
 Imports `tuning` and all below it. A server calls `install`; `bench` starts servers to compare them.
 """

@@ -1,4 +1,4 @@
-"""`check`: is this table ready on this machine."""
+"""`check`: whether a table is intact, the expected one, and usable on this machine."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from warmup.table.codec import digest_of
 from warmup.table.store import find
 
 if TYPE_CHECKING:
-    from warmup.serving.unpack_bundle import Unpacked
+    from warmup.serving.unpack_bundle import UnpackedBundle
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-# What most often keeps torch._dynamo from being imported: no temporary folder, or no user name.
-_WRITABLE: Final = (
+# Most often torch._dynamo fails to import for want of a temporary folder or of a user name.
+_REMEDY: Final = (
     "see `warmup doctor`, or name writable folders in TMPDIR and TORCHINDUCTOR_CACHE_DIR"
 )
 
 
 class Readiness(StrEnum):
-    """What a check found. The exit codes of `warmup check` are these, and stay."""
+    """The state of a table on a machine. `warmup check` exits with its code, which is stable."""
 
     READY = "ready"
     MISMATCH = "mismatch"
@@ -49,11 +49,11 @@ class Readiness(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrimedBucket:
-    """One bucket that was compiled and called.
+    """A bucket that was compiled and called.
 
-    ``misses`` are keys, ``uncovered`` are the sites of refused measurements, ``cached`` counts the
-    decisions of graphs that came from inductor's caches and ``cached_misses`` those of them that
-    no row had answered. ``problem`` says why the bucket is not ready, None when it is.
+    ``misses`` are keys without a usable row, ``uncovered`` the sites of refused measurements.
+    ``cached`` counts the decisions of graphs from inductor's caches, ``cached_misses`` those of
+    them without a row. ``problem`` is why the bucket is not ready, None when it is ready.
     """
 
     bucket: Bucket
@@ -68,10 +68,10 @@ class PrimedBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What is known of a table here. ``problems`` keep it from being ready; ``remarks`` do not.
+    """A checked table. ``problems`` keep it from being ready; ``remarks`` do not.
 
     ``table`` and ``digest`` are None when the file is invalid, ``here`` when this machine could
-    not be described, ``bundle`` when none was unpacked.
+    not be described, ``bundle`` when no bundle was unpacked.
     """
 
     state: Readiness
@@ -83,7 +83,7 @@ class CheckReport:
     here: Runtime | None = None
     mismatches: tuple[Mismatch, ...] = ()
     buckets: tuple[PrimedBucket, ...] = ()
-    bundle: Unpacked | None = None
+    bundle: UnpackedBundle | None = None
 
     @property
     def rows(self) -> Mapping[str, int]:
@@ -91,7 +91,7 @@ class CheckReport:
         return Counter(kind_of(key).name for key in self.table.rows) if self.table else {}
 
     def with_problems(self, state: Readiness, *problems: str) -> CheckReport:
-        """Return this report with *problems* added; a report with any is in *state*."""
+        """Return this report with *problems* added, in *state*; without problems, unchanged."""
         if not problems:
             return self
         return replace(self, state=state, problems=(*self.problems, *problems))
@@ -105,10 +105,10 @@ def check(
     here: Runtime | None = None,
     bundle: str | os.PathLike[str] | None = None,
 ) -> CheckReport:
-    """Return whether the file *table* is whole, the expected one, and usable on this machine.
+    """Return whether the file *table* is intact, the expected one, and usable on this machine.
 
-    A *bundle* must fit both; nothing is unpacked. *here* states another machine than this one;
-    then torch is not imported.
+    A *bundle* must fit the table and the machine; nothing is unpacked. With *here*, the table is
+    checked for that machine instead of this one, and torch is not imported.
 
     Raises:
         SettingsError: *expect_digest* is not a SHA-256 digest.
@@ -120,20 +120,20 @@ def check(
             "give 64 hex digits, as `warmup check` prints them",
         )
     try:
-        found = find(path, {})
+        file = find(path, {})
     except TableError as error:
         return CheckReport(state=Readiness.INVALID, path=path, problems=(str(error),))
     report = CheckReport(
         state=Readiness.READY,
         path=path,
-        remarks=found.remarks,
-        table=found.table,
-        digest=digest_of(found.table),
+        remarks=file.remarks,
+        table=file.table,
+        digest=digest_of(file.table),
         here=here,
     )
     report = _compare_digest(report, expect_digest)
-    report = _describe_here(report, found.table, device) if here is None else report
-    report = _compare_machines(report, found.table)
+    report = _describe_here(report, file.table, device) if here is None else report
+    report = _compare_machines(report, file.table)
     return report if bundle is None else _compare_bundle(report, Path(bundle))
 
 
@@ -163,17 +163,17 @@ def _compare_machines(report: CheckReport, table: Table) -> CheckReport:
     if gate is not None:
         templates = sum(row.winner.family is Family.TEMPLATE for row in table.rows.values())
         remarks.append(
-            f"inductor offers no GEMM templates on this device ({gate.found}, it wants "
+            f"inductor offers no GEMM templates on this device ({gate.found}, it needs "
             f"{gate.expected}); {templates} rows name one"
         )
         mismatches += [gate] if templates else []
-    state = Readiness.MISMATCH if any(each.is_hard for each in mismatches) else report.state
+    state = Readiness.MISMATCH if any(mismatch.is_hard for mismatch in mismatches) else report.state
     return replace(report, state=state, mismatches=tuple(mismatches), remarks=tuple(remarks))
 
 
 def _describe_here(report: CheckReport, table: Table, device: str) -> CheckReport:
-    """Add this machine, and what a server would stumble over, to *report*."""
-    with _cuda_warnings() as told:
+    """Add this machine to *report*, and the problems that a server would have on it."""
+    with _cuda_warnings() as warned:
         try:
             from warmup.inductor import connect
             from warmup.inductor.machine import check_compiler, describe_runtime, resolve_device
@@ -184,7 +184,7 @@ def _describe_here(report: CheckReport, table: Table, device: str) -> CheckRepor
         except (AdapterError, SettingsError) as error:
             return report.with_problems(Readiness.MISMATCH, str(error))
         except (ImportError, OSError, KeyError, RuntimeError) as error:
-            reason = f"torch cannot be used here: {first_line(error)}; {_WRITABLE}"
+            reason = f"torch cannot be used here: {first_line(error)}; {_REMEDY}"
             return report.with_problems(Readiness.MISMATCH, reason)
     try:
         from warmup.inductor.switches import check_options
@@ -195,15 +195,17 @@ def _describe_here(report: CheckReport, table: Table, device: str) -> CheckRepor
     try:
         check_compiler(wanted)
     except SettingsError as error:
-        told.append(str(error))
-    return replace(report, remarks=(*report.remarks, *told))
+        warned.append(str(error))
+    return replace(report, remarks=(*report.remarks, *warned))
 
 
 @contextmanager
 def _cuda_warnings() -> Iterator[list[str]]:
-    """Collect what torch warns of about CUDA, such as a driver too old, instead of printing it."""
-    told: list[str] = []
+    """Collect torch's warnings about CUDA, such as an old driver, instead of printing them."""
+    messages: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        yield told
-    told += [first_line(each.message) for each in caught if "CUDA" in str(each.message)]
+        yield messages
+    messages += [
+        first_line(warning.message) for warning in caught if "CUDA" in str(warning.message)
+    ]

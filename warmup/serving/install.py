@@ -1,4 +1,4 @@
-"""`install`: serve from a table."""
+"""`install`: makes inductor take its decisions from a table, until the `Handle` is closed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from warmup.inductor.adapter import Attachment
-    from warmup.serving.unpack_bundle import Unpacked
+    from warmup.serving.unpack_bundle import UnpackedBundle
     from warmup.tuning.tuner import Tuner
 
 
@@ -45,7 +45,7 @@ _installed: list[Handle] = []
 
 
 def installed() -> Handle | None:
-    """Return the handle of the table that is installed in this process, None without one."""
+    """Return the handle of the table that is installed in this process; None without a table."""
     return _installed[-1] if _installed else None
 
 
@@ -53,8 +53,8 @@ def installed() -> Handle | None:
 class Handle(AbstractContextManager["Handle"]):
     """An installed table. Close it, or use it as a context manager, to restore inductor.
 
-    ``prepared`` says what was padded in the model that was given, None without one; ``bundle``
-    what became of the bundle, likewise.
+    ``prepared`` says which weights of the model were padded, None without a model; ``bundle``
+    whether the bundle was unpacked, None without a bundle.
     """
 
     table: Table
@@ -63,7 +63,7 @@ class Handle(AbstractContextManager["Handle"]):
     _tally: Tally
     _attachment: Attachment
     prepared: Prepared | None = None
-    bundle: Unpacked | None = None
+    bundle: UnpackedBundle | None = None
     _file: JsonLinesSink | None = None
     _is_closed: bool = field(default=False)
     _owner: int = field(default_factory=os.getpid)
@@ -97,14 +97,14 @@ class Handle(AbstractContextManager["Handle"]):
         self._is_closed = True
         _installed.remove(self)
         if os.getpid() == self._owner:  # a forked child has a copy of its parent's counts
-            self._sum_up()
+            self._emit_summary()
         self._attachment.detach()
         self._lookup.close()
         if self._file is not None:
             self._file.close()
         atexit.unregister(self.close)
 
-    def _sum_up(self) -> None:
+    def _emit_summary(self) -> None:
         report = self.report()
         self._lookup.emitter.emit(
             EventName.SUMMARY,
@@ -119,8 +119,8 @@ class Handle(AbstractContextManager["Handle"]):
             silent=report.is_silent,
             compiled=None if self.bundle is None else len(self.bundle.compiled_besides()),
         )
-        troubled = report.misses or report.cached_misses or report.uncovered or report.is_silent
-        logger.log(logging.WARNING if troubled else logging.INFO, "%s", report)
+        is_bad = report.misses or report.cached_misses or report.uncovered or report.is_silent
+        logger.log(logging.WARNING if is_bad else logging.INFO, "%s", report)
 
     def __exit__(
         self,
@@ -131,7 +131,10 @@ class Handle(AbstractContextManager["Handle"]):
         self.close()
 
     def outside(self, reason: str, said: str, calls: int) -> None:
-        """Emit that no artifact served a call, *calls* of them so far; nothing once closed."""
+        """Emit that no artifact served a call, the *calls*-th such call; nothing once closed.
+
+        *said* is the text for people, *reason* the name of an `UncompiledReason` in lower case.
+        """
         if not self._is_closed:
             self._lookup.emitter.emit(EventName.OUTSIDE, reason=reason, said=said, calls=calls)
 
@@ -146,24 +149,26 @@ def install(
     model: nn.Module | None = None,
     bundle: str | os.PathLike[str] | None = None,
 ) -> Handle:
-    """Answer what inductor would measure from *table*, in every thread, until the handle is closed.
+    """Make inductor take its decisions from *table*, in every thread, until the handle is closed.
 
     *table* is a path, a loaded table, or None: then ``WARMUP_TABLE``, or all tables for this device
-    in ``./tables``, the user data folder and the package, first folder that has any. *on_miss* is
-    ``fallback`` (the library kernel, counted), ``strict`` (a `MissError`, inside the error torch
-    raises) or ``tune`` (benchmark; for development). *uncovered* says what happens when something
-    that no row covers is about to be measured: ``count`` it and let it run, or ``forbid`` it with
-    an `UncoveredError` before anything is timed. *audit_log*, or ``WARMUP_AUDIT_LOG``, appends
-    every event to a file as JSON lines. The weights of *model*, which is in eval mode and not
-    compiled yet, are padded as the table says; see `warmup.prepare`. Without *model* the rows for
-    weights as they are answer, and the log says at INFO what could be padded. The kernels in
-    *bundle*, a path, or ``WARMUP_BUNDLE``, are put into inductor's caches, so that they are not
-    compiled here; one that does not fit the table or this machine is refused, told, and serving
-    goes on without it. A bundle is code: give one only that you would run.
+    in the first of ``./tables``, the user data folder and the package that has any. *on_miss* is
+    ``fallback`` (use the library kernel and count the miss), ``strict`` (raise a `MissError`, which
+    torch wraps in its own error) or ``tune`` (measure; for development). *uncovered* decides about
+    a measurement that no row covers: ``count`` it and let it run, or ``forbid`` it with an
+    `UncoveredError` before it runs. Every event is appended to *audit_log*, or
+    ``WARMUP_AUDIT_LOG``, as a JSON line.
 
-    Every compile meanwhile runs under the table's inductor options. Those that decide what is
-    measured replace the caller's own, a mode's included; any other setting of the caller's that
-    contradicts them stands, and is told as a warning and an event.
+    The weights of *model*, which is in eval mode and not compiled yet, are padded as the table
+    says; see `warmup.prepare`. Without *model*, the rows for unpadded weights are used, and the log
+    names at INFO which weights the table would pad. The kernels in *bundle*, a path, or
+    ``WARMUP_BUNDLE``, are put into inductor's caches, so that they are not compiled here. A bundle
+    that does not fit the table or this machine is ignored with a warning. A bundle is code: use
+    only bundles that you would run.
+
+    Every compile meanwhile runs under the table's inductor options. Options that decide what is
+    measured replace the caller's own, also those of a mode. Other options of the caller's that
+    contradict the table's are kept, with a warning and an event.
 
     Raises:
         SettingsError: a table is installed already, or an argument cannot be used; *model* is in
@@ -180,13 +185,13 @@ def install(
     start_workers(device)
     inductor = connect()
     here = inductor.runtime(device)
-    found = _find(table, here)
+    found = _find_table(table, here)
     for remark in found.remarks:
         logger.warning("%s", remark)
     mismatches = compare_runtimes(found.table.provenance.runtime, here)
     for mismatch in mismatches:
-        level = "every row is a miss" if mismatch.is_hard else "timings may be off"
-        warnings.warn(f"{found.origin}: {mismatch}: {level}", StaleTableWarning, stacklevel=2)
+        effect = "every row is a miss" if mismatch.is_hard else "timings may be off"
+        warnings.warn(f"{found.origin}: {mismatch}: {effect}", StaleTableWarning, stacklevel=2)
 
     digest = digest_of(found.table)
     tally = Tally()
@@ -197,14 +202,14 @@ def install(
     if rank is not None:
         common["rank"] = rank
     emitter = Emitter(sinks, common)
-    tuner = _tuner(found.table.policy, device) if on_miss == OnMiss.TUNE else None
+    tuner = _make_tuner(found.table.policy, device) if on_miss == OnMiss.TUNE else None
     lookup = Lookup(
         found.table.rows, OnMiss(on_miss), emitter, mismatches, Uncovered(uncovered), tuner
     )
     try:
         prepared = _prepare(model, found.table, mismatches)
         unpacked = _unpack(bundle, digest, here, device)
-        # One tag for strict and fallback: a graph carries its misses, and strict refuses them.
+        # Strict and fallback share a tag: a cached graph carries its misses, which strict refuses.
         tag = f"warmup-{digest[:32]}{'-tune' if lookup.tunes else ''}"
         attachment = inductor.attach(lookup, found.table.policy.options, tag)
     except BaseException:
@@ -237,20 +242,21 @@ def _prepare(
         prepared = pad_by_rows(model, table.rows, refusal_of(mismatches))
         logger.info("%s", prepared)
         return prepared
-    if found := paddings(table, mismatches):
-        said = dict.fromkeys(f"{one.features} features to {how}" for one, how in found.items())
+    if agreed := paddings(table, mismatches):
+        texts = dict.fromkeys(
+            f"{structure.features} features to {padding}" for structure, padding in agreed.items()
+        )
         logger.info(
-            "weights stay as they are; structures that install(table, model=model) would pad: "
-            "%d (%s)",
-            len(found),
-            ", ".join(said),
+            "weights stay unpadded; structures that install(table, model=model) would pad: %d (%s)",
+            len(agreed),
+            ", ".join(texts),
         )
     return None
 
 
 def _unpack(
     named: str | os.PathLike[str] | None, digest: str, here: Runtime, device: str
-) -> Unpacked | None:
+) -> UnpackedBundle | None:
     path = named if named is not None else os.environ.get("WARMUP_BUNDLE")
     if not path:
         return None
@@ -260,14 +266,14 @@ def _unpack(
     return unpack(path, digest, here, resolve_device(device))
 
 
-def _tuner(policy: Policy, device: str) -> Tuner:
+def _make_tuner(policy: Policy, device: str) -> Tuner:
     from warmup.inductor.machine import resolve_device
     from warmup.tuning.tuner import make_tuner
 
     return make_tuner(policy, resolve_device(device))
 
 
-def _find(table: str | os.PathLike[str] | Table | None, here: Runtime) -> FoundTable:
+def _find_table(table: str | os.PathLike[str] | Table | None, here: Runtime) -> FoundTable:
     try:
         if isinstance(table, Table):
             return FoundTable(table, ())
@@ -275,7 +281,7 @@ def _find(table: str | os.PathLike[str] | Table | None, here: Runtime) -> FoundT
             return find(table, os.environ)
         return discover(here)
     except TableError as error:
-        if (rank := os.environ.get("RANK")) is not None:  # the ranks' output is one log
+        if (rank := os.environ.get("RANK")) is not None:  # all ranks may print into one log
             error.add_note(f"this happened on rank {rank}")
         raise
 

@@ -1,4 +1,4 @@
-"""`prime`: compile every bucket of a model from a table that `check` found ready."""
+"""`prime`: compiles and calls every bucket of a model from a table that is ready."""
 
 from __future__ import annotations
 
@@ -59,15 +59,17 @@ def prime(
     bundle: str | os.PathLike[str] | None = None,
     observer: Observer | None = None,
 ) -> CheckReport:
-    """Compile and call every bucket of *model* once from a table that *checked* found ready.
+    """Compile and call every bucket of *model* once from the table that *checked* found ready.
 
-    As a server does it: the table installed with *on_miss*, and with the model, so that its weights
-    are padded where the table says so, unless *pad_weights* is false;
-    `torch.compile(model, dynamic=False)` in the server's *mode*, or, with the *policy* ``range``,
-    `warmup.compile` with the same buckets; no gradients. So inductor's caches are warm for servers
-    that install this table likewise. A measurement that no row covers is refused. A bucket that
-    fails does not stop the others. A *bundle* is unpacked first; one that is refused is a problem.
-    Arguments are spelled as on the command line.
+    The model is compiled as a server compiles it, without gradients: the table is installed with
+    *on_miss*, the weights are padded as the table says, unless *pad_weights* is false, and the
+    model is compiled by `torch.compile(model, dynamic=False)` in the server's *mode*, or with the
+    *policy* ``range`` by `warmup.compile` with the same buckets. Afterwards inductor's caches are
+    warm for servers that install this table in the same way.
+
+    A measurement that no row covers is refused. A bucket that fails does not stop the others. A
+    *bundle* is unpacked first; a bundle that does not fit is a problem. Arguments have the form of
+    the command line's options. A *checked* table that is not ready is returned unchanged.
 
     Raises:
         SettingsError, ModelError: an argument or the model cannot be used.
@@ -96,7 +98,7 @@ def prime(
             checked.table.policy.seed,
             mode,
         )
-        work.place()
+        work.move_model()
         with install(
             checked.table,
             on_miss=on_miss,
@@ -114,11 +116,13 @@ def prime(
             is_silent, unpacked = handle.report().is_silent, handle.bundle
     problems = work.problems
     if is_silent and not problems:
-        problems.append("no bucket asked for a decision: this table is not about this model")
+        problems.append("no bucket asked for a decision: the table is for another model")
     if unpacked is not None and unpacked.refused is not None:
         problems.append(f"bundle {unpacked}")
     contradictions = dict.fromkeys(
-        str(each.message) for each in caught if isinstance(each.message, ContradictionWarning)
+        str(warning.message)
+        for warning in caught
+        if isinstance(warning.message, ContradictionWarning)
     )
     remarks = (*checked.remarks, *contradictions, *work.breaks)
     primed = replace(checked, buckets=tuple(work.done), remarks=remarks, bundle=unpacked)
@@ -127,7 +131,7 @@ def prime(
 
 @dataclass
 class _Priming:
-    """One model being primed."""
+    """A model, its inputs, and the buckets of it that were primed so far."""
 
     model: LoadedModel
     specs: tuple[InputSpec, ...]
@@ -136,21 +140,21 @@ class _Priming:
     seed: int
     mode: str
     done: list[PrimedBucket] = field(default_factory=list)
-    ranges: CompiledModel | None = None  # what serves buckets that are intervals
+    ranges: CompiledModel | None = None  # serves buckets with the policy range
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with the buckets that were run."""
-        return [f"bucket {each.bucket}: {each.problem}" for each in self.done if each.problem]
+        """The problems of the buckets so far."""
+        return [f"bucket {done.bucket}: {done.problem}" for done in self.done if done.problem]
 
     @property
     def breaks(self) -> list[str]:
-        """Where the graph of intervals broke."""
+        """Where the graph of the model served by ranges breaks."""
         breaks = self.ranges.report().breaks if self.ranges is not None else ()
-        return [f"the graph breaks: {one}" for one in breaks]
+        return [f"the graph breaks: {reason}" for reason in breaks]
 
-    def place(self) -> None:
-        """Put the model on its device."""
+    def move_model(self) -> None:
+        """Move the model to its device, as its dtype."""
         try:
             self.model.module.to(device=self.device, dtype=self.dtype)
         except RuntimeError as error:
@@ -159,7 +163,7 @@ class _Priming:
             ) from error
 
     def compile_ranges(self, ladders: Mapping[str, tuple[int, ...]], largest: Bucket) -> None:
-        """Let `warmup.compile` serve the buckets, which are the intervals of *ladders*."""
+        """Serve the buckets, which are the intervals of *ladders*, by `warmup.compile`."""
         from warmup.serving.compiled.compile import compile as compile_model
         from warmup.serving.compiled.find_dims import find_dims
 
@@ -179,7 +183,7 @@ class _Priming:
                 observer.bucket_finished(self.done[-1])
 
     def run(self, bucket: Bucket, handle: Handle) -> PrimedBucket:
-        """Compile and call one bucket, and return what the table's report gained by it."""
+        """Compile and call one bucket; return what that added to the table's report."""
         before, started = handle.report(), time.monotonic()
         try:
             self._call(bucket)
@@ -189,13 +193,13 @@ class _Priming:
         except Exception as error:  # noqa: BLE001  the user's model may raise anything
             problem = str(warmup_error_in(error) or first_line(error))
         after = handle.report()
-        misses = _gained(before.misses, after.misses)
-        uncovered = _gained(before.uncovered, after.uncovered)
+        misses = _increased(before.misses, after.misses)
+        uncovered = _increased(before.uncovered, after.uncovered)
         if problem is None and misses:
             problem = f"no row answers {', '.join(f'`{key}`' for key in misses)}"
         cached_misses = after.cached_misses - before.cached_misses
         if problem is None and cached_misses:
-            problem = f"no row had answered {cached_misses} decisions of graphs from the cache"
+            problem = f"{cached_misses} decisions of graphs from the cache have no row"
         if problem is None and uncovered:
             problem = f"a measurement was refused at {', '.join(uncovered)}"
         return PrimedBucket(
@@ -215,11 +219,11 @@ class _Priming:
         from warmup.inductor.adapter import compile_model
 
         if self.ranges is None:
-            torch.compiler.reset()  # dynamo would run the model uncompiled from the ninth size on
-        made = self._inputs(bucket)
+            torch.compiler.reset()  # past its recompile limit dynamo runs the model uncompiled
+        inputs = self._inputs(bucket)
         with torch.no_grad():
             served = self.ranges or compile_model(self.model.module, self.mode)
-            served(*made.args, **made.kwargs)
+            served(*inputs.args, **inputs.kwargs)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -232,5 +236,6 @@ class _Priming:
         return make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
 
 
-def _gained(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:
+def _increased(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the names whose count grew."""
     return tuple(name for name, count in after.items() if count > before.get(name, 0))

@@ -1,4 +1,4 @@
-"""What an installed table did so far."""
+"""`Report`: what an installed table has done so far."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from warmup.core.events import in_brackets
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one installed table did so far.
+    """The counts of one installed table so far.
 
-    ``hits`` and ``misses`` count decisions by key, ``uncovered`` counts benchmarks by site;
-    ``from_cache`` counts compiled graphs that inductor took whole from its caches under this
-    table's digest, consulting nobody, ``cached_decisions`` the decisions those were compiled with
-    and ``cached_misses`` those of them that no row had answered; ``unused`` are rows that inductor
-    never asked for; those about weights it never asks for.
+    ``hits`` and ``misses`` count decisions by key, ``miss_reasons`` the misses by reason,
+    ``uncovered`` measurements that no row covers, by site; ``tuned`` counts problems measured by a
+    server with ``on_miss="tune"``. ``from_cache`` counts graphs that inductor loaded from its
+    caches under this table's digest: they skip the lookups, so their cache entries carry the counts
+    ``cached_decisions`` and ``cached_misses``, decisions without a row. ``unused`` are rows that
+    inductor never asked for; rows for weights are no lookups, and not among them.
     """
 
     digest: str
@@ -32,7 +33,7 @@ class Report:
 
     @property
     def is_silent(self) -> bool:
-        """True when no decision was asked for, or had been for a graph taken from a cache."""
+        """Whether there was no lookup and no decision of a cached graph: the table was not used."""
         return not (self.hits or self.misses or self.tuned or self.cached_decisions)
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""`run`: start a command with a table installed in its Python processes.
+"""`run`: runs a command with a table installed in each of its Python processes that compiles.
 
-The table is installed by `warmup/startup/sitecustomize.py`, which Python imports when it starts.
+The table is installed by `warmup/serving/startup/sitecustomize.py`, which Python imports at start.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ FORWARDED: Final = frozenset(
     }
 )
 _AWAITED: Final = FORWARDED | {signal.SIGCHLD}
-_KILLED: Final = 128  # plus the number of the signal, as shells say it
-_LOOK_AGAIN_S: Final = 1.0  # should another thread have taken the SIGCHLD
+_KILLED: Final = 128  # plus the signal's number: the exit code that shells use
+_POLL_S: Final = 1.0  # another thread may have taken the SIGCHLD
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """How a command ended, and what its processes did with the table.
+    """The exit code of a command, and the audit of its processes.
 
-    ``failed`` counts the processes that could not install it.
+    ``failed`` counts processes that could not install the table.
     """
 
     exit_code: int
@@ -79,10 +79,10 @@ def run(
     """Run *command* to its end, with *table* installed in every Python process that compiles.
 
     *on_miss* is ``fallback`` or ``strict``, *uncovered* and *bundle* are as in `install`. Events
-    are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts
-    those of this run. Signals that this process gets meanwhile go to the command, unless a terminal
-    has sent them to both. The exit code is the command's own, or 128 and the number of the signal
-    that killed it. Call it from the main thread.
+    are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts the
+    events of this run. Signals that arrive meanwhile go to the command, unless a terminal has sent
+    them to both processes. The exit code is the command's own, or 128 plus the number of the signal
+    that killed the command. To be called from the main thread.
 
     Raises:
         SettingsError: an argument cannot be used, or the command cannot be started.
@@ -116,7 +116,7 @@ def run(
 
 
 def _environment(outer: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
-    path = outer.get("PYTHONPATH")  # an empty part of it would be the working folder
+    path = outer.get("PYTHONPATH")  # an empty entry would stand for the working folder
     return {
         **outer,
         **settings,
@@ -126,7 +126,7 @@ def _environment(outer: Mapping[str, str], settings: Mapping[str, str]) -> dict[
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[set[int]]:
-    """Keep what is forwarded pending, so that nothing ends this process before it has tidied up."""
+    """Block forwarded signals, so that none ends this process before it has cleaned up."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     try:
         yield set(before)
@@ -148,7 +148,7 @@ def _temporary_folder() -> Iterator[Path]:
 
 def _opened_at_end(log: Path) -> BinaryIO:
     try:
-        return log.open("a+b")  # also finds this run's events when the log is renamed meanwhile
+        return log.open("a+b")  # stays the log of this run's events when the file is renamed
     except OSError as error:
         raise SettingsError(
             f"the audit log {log} cannot be written: {error.strerror}",
@@ -157,8 +157,8 @@ def _opened_at_end(log: Path) -> BinaryIO:
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str], mask: set[int]) -> int:
-    # posix_spawn rather than Popen: it gives the child its own signal mask without code of ours
-    # between fork and exec, and passes on the descriptors that this process was given.
+    # Not Popen: posix_spawn sets the child's signal mask without Python code between fork and
+    # exec, and the child inherits the descriptors that this process inherited.
     ignored_by_python = [signal.SIGPIPE, signal.SIGXFSZ]
     try:
         return os.posix_spawnp(
@@ -172,14 +172,14 @@ def _start(command: Sequence[str], environment: Mapping[str, str], mask: set[int
 
 
 def _wait(pid: int) -> int:
-    """Hand signals on until the process has ended; return its exit code."""
+    """Forward signals until the process has ended; return its exit code."""
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else _KILLED - code
-        arrived = signal.sigtimedwait(_AWAITED, _LOOK_AGAIN_S)
-        # A positive code is the kernel's own: a terminal, which has told the whole group.
+        arrived = signal.sigtimedwait(_AWAITED, _POLL_S)
+        # A positive code is the kernel's: a terminal, which has sent the signal to the whole group.
         if arrived and arrived.si_signo in FORWARDED and arrived.si_code <= 0:
             os.kill(pid, arrived.si_signo)
 

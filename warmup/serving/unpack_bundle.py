@@ -1,4 +1,4 @@
-"""`unpack`: put a bundle's kernels where inductor finds them, or say why not."""
+"""`unpack`: puts the files of a bundle that fits into inductor's caches."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ _SHOWN_NEEDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacked:
-    """What became of a bundle: ``refused`` says why it is not used, None when it is.
+class UnpackedBundle:
+    """A bundle after `unpack`: ``refused`` is why it is not used, None when it is used.
 
-    ``kernels`` and ``graphs`` are the files that it holds, ``placed`` those of them that were not
-    in the caches yet.
+    ``kernels`` and ``graphs`` count its files, ``placed`` those that were not in the caches yet.
     """
 
     path: Path
@@ -39,9 +38,9 @@ class Unpacked:
     _began: float = field(default_factory=time.time)
 
     def compiled_besides(self) -> tuple[str, ...]:
-        """Return what was compiled into the device's caches since, and is not in the bundle.
+        """Return the files compiled into the device's caches since then that the bundle lacks.
 
-        Other processes that share the cache folder count too.
+        They include files of other processes that share the cache folder.
         """
         from warmup.inductor.cache_files import compiled_since
 
@@ -56,12 +55,13 @@ class Unpacked:
 
 def unpack(
     path: str | os.PathLike[str], table: str, runtime: Runtime, device: torch.device
-) -> Unpacked:
-    """Put what the bundle at *path* holds into inductor's caches for *device*, if it fits.
+) -> UnpackedBundle:
+    """Put the files of the bundle at *path* into inductor's caches for *device*, if it fits.
 
-    It fits when it was made from the table of the digest *table*, for what `needs_of` says of
-    *runtime*, and is whole; nothing of another is unpacked. Without it everything works as well,
-    only later: so it is refused with a reason, in the log as a warning, and no error.
+    A bundle fits when it is intact, and was made from the table of the digest *table* for what
+    `needs_of` lists of *runtime*. Serving works without the bundle, only its start takes longer: a
+    bundle that does not fit is refused with a warning in the log instead of an error, and none of
+    its files is unpacked.
     """
     from warmup.inductor.cache_files import is_graph, place
 
@@ -75,16 +75,16 @@ def unpack(
         return _refused(path, device, f"it cannot be unpacked ({error})")
     graphs = sum(map(is_graph, members))
     names = tuple(members)
-    done = Unpacked(path, device, len(names) - graphs, graphs, placed, _names=names)
+    done = UnpackedBundle(path, device, len(names) - graphs, graphs, placed, _names=names)
     logger.info("bundle %s", done)
     return done
 
 
 def read_fitting(path: Path, table: str, runtime: Runtime) -> dict[str, bytes]:
-    """Return the members of the bundle at *path* by name, which fits; nothing is unpacked.
+    """Return the files in the bundle at *path* by name; nothing is unpacked.
 
     Raises:
-        BundleError: it does not fit, is damaged, or anybody may have changed it.
+        BundleError: the bundle does not fit, is damaged, or every user can write it.
     """
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_mode & stat.S_IWOTH:
@@ -93,18 +93,18 @@ def read_fitting(path: Path, table: str, runtime: Runtime) -> dict[str, bytes]:
     def compare(manifest: Manifest) -> None:
         differences = manifest.differences(table, needs_of(runtime))
         if differences:
-            more = (
+            others = (
                 f" and {len(differences) - _SHOWN_NEEDS} more"
                 if len(differences) > _SHOWN_NEEDS
                 else ""
             )
-            raise BundleError(str(path), "; ".join(differences[:_SHOWN_NEEDS]) + more)
+            raise BundleError(str(path), "; ".join(differences[:_SHOWN_NEEDS]) + others)
 
-    # One opening for both: a file that is replaced meanwhile is the old one or the new one.
+    # The file is opened once: replaced meanwhile, it is compared and read as the same bundle.
     return dict(read_members(path, compare))
 
 
-def _refused(path: Path, device: torch.device, reason: str) -> Unpacked:
-    refused = Unpacked(path, device, refused=reason)
+def _refused(path: Path, device: torch.device, reason: str) -> UnpackedBundle:
+    refused = UnpackedBundle(path, device, refused=reason)
     logger.warning("bundle %s; kernels are compiled instead", refused)
     return refused

@@ -1,4 +1,4 @@
-"""`SearchBudget`: how far a build searches and for how long, and spending the rest of it."""
+"""`SearchBudget`: how far a build searches for candidates, and for how long."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from warmup.tuning.report import BucketResult
 
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 _BUDGET: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?([smh]?)")
-# Candidates beyond the default's, for a guess: an exhaustive search tries 400 to 2300.
+# Estimated candidates beyond those of the default: an exhaustive search tries 400 to 2300.
 _ADDED: Final[Mapping[Search, int]] = {Search.WIDE: 40, Search.EXHAUSTIVE: 800}
-_CANDIDATE_S: Final = 0.5  # to compile and measure a candidate, where nothing was tuned now
+_CANDIDATE_S: Final = 0.5  # estimated seconds to compile and measure one, without measured ones
 
 RunAgain = Callable[[BucketResult, int, int], BucketResult]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchBudget:
-    """How far to search; with ``seconds`` only as long as there is time for it."""
+    """How far to search; with ``seconds``, only until so much time has passed."""
 
     search: Search
     seconds: float | None = None
 
     @property
-    def first(self) -> Search:
-        """How far every problem is searched."""
+    def first_pass(self) -> Search:
+        """How far each problem is searched before the budget is spent."""
         return self.search if self.seconds is None else Search.DEFAULT
 
 
 def parse_budget(search: str, budget: str | float | None) -> SearchBudget:
-    """Return what ``--search`` and ``--budget`` name: ``wide`` and ``20m``, or seconds.
+    """Return the budget of ``--search``, such as ``wide``, and ``--budget``: ``20m``, or seconds.
 
     Raises:
-        SettingsError: either has another form, or there is a budget for no search.
+        SettingsError: either has another form, or a budget is given for the default search.
     """
     if search not in set(Search):
         raise SettingsError(f"--search {search!r} is unknown", f"use one of {', '.join(Search)}")
@@ -63,60 +63,61 @@ def _seconds(budget: str | float) -> float:
     return seconds
 
 
-def widen(
+def spend_budget(
     progress: Progress,
     run_again: RunAgain,
     results: Sequence[BucketResult],
     budget: SearchBudget,
     started: float,
 ) -> tuple[BucketResult, ...]:
-    """Search further, as long as there is budget; return *results* with what that changed.
+    """Search further until the budget is used up; return *results* with the runs added.
 
-    The problems that may gain most come first, those that take longest and are furthest from the
-    device's peaks, as many as are likely to fit into what is left since *started*, by the clock of
-    `time.monotonic`. When the budget is used up none is begun. *run_again* runs the bucket of a
-    result once more, as number so and so of so many.
+    Problems that may gain most come first: those that take longest and are furthest from the
+    device's peaks, as many as are likely to fit into the time left. The budget counts from
+    *started*, by `time.monotonic`; a bucket that was begun is finished. ``run_again(result, number,
+    total)`` runs the bucket of a result once more.
     """
     assert budget.seconds is not None
-    until = started + budget.seconds
-    tuned = [each for each in progress.tuned if kind_of(each.key).is_searchable]
-    tried = sum(each.row.evidence.tried for each in tuned)
-    each_s = (time.monotonic() - started) / tried if tried else _CANDIDATE_S
-    most = (until - time.monotonic()) / (each_s * _ADDED[budget.search])
-    keys = choose(results, progress.rows, budget.search, most)
-    found = list(results)
-    order = sorted(range(len(found)), key=lambda place: _first(keys, found[place]))
-    for number, place in enumerate(order):
-        before = found[place]
+    deadline = started + budget.seconds
+    tuned = [problem for problem in progress.tuned if kind_of(problem.key).is_searchable]
+    tried = sum(problem.row.evidence.tried for problem in tuned)
+    candidate_s = (time.monotonic() - started) / tried if tried else _CANDIDATE_S
+    limit = (deadline - time.monotonic()) / (candidate_s * _ADDED[budget.search])
+    keys = choose_keys(results, progress.rows, budget.search, limit)
+    updated = list(results)
+    order = sorted(range(len(updated)), key=lambda index: _first_position(keys, updated[index]))
+    for number, index in enumerate(order):
+        before = updated[index]
         chosen = frozenset(keys) & frozenset(before.keys)
-        if chosen and time.monotonic() < until:
-            progress.revisit = Revisit(search=budget.search, chosen=chosen, until=until)
+        if chosen and time.monotonic() < deadline:
+            progress.revisit = Revisit(search=budget.search, chosen=chosen, deadline=deadline)
             progress.reopen(chosen)
             after = run_again(before, number, len(order))
-            found[place] = replace(
+            updated[index] = replace(
                 after, tuned=before.tuned + after.tuned, seconds=before.seconds + after.seconds
             )
-    return tuple(found)
+    return tuple(updated)
 
 
-def choose(
-    results: Sequence[BucketResult], rows: Mapping[str, Row], search: Search, most: float
+def choose_keys(
+    results: Sequence[BucketResult], rows: Mapping[str, Row], search: Search, limit: float
 ) -> tuple[str, ...]:
-    """Return the keys that were searched less far and may gain most, *most* at most, best first."""
+    """Return at most *limit* keys that were searched less far than *search*, largest gain first."""
     keys = dict.fromkeys(
         key for result in results for key in result.keys if kind_of(key).is_searchable
     )
-    open_ = [key for key in keys if rows[key].evidence.search.is_narrower_than(search)]
-    ranked = sorted(open_, key=lambda key: (-_gain_us(rows[key].evidence), key))
-    return tuple(ranked[: max(0, int(most))])
+    narrower = [key for key in keys if rows[key].evidence.search.is_narrower_than(search)]
+    ranked = sorted(narrower, key=lambda key: (-_gain_us(rows[key].evidence), key))
+    return tuple(ranked[: max(0, int(limit))])
 
 
 def _gain_us(evidence: Evidence) -> float:
-    """Return what a better kernel could save at most: the time above that at the peaks."""
+    """Return the most that a better kernel could save: the time above that at the peaks, in us."""
     bare_us = evidence.bare_us or evidence.time_us
     return bare_us * (1 - min(evidence.peak_share or 0.0, 1.0))
 
 
-def _first(keys: Sequence[str], result: BucketResult) -> int:
-    asked = set(result.keys)
-    return next((i for i, key in enumerate(keys) if key in asked), len(keys))
+def _first_position(keys: Sequence[str], result: BucketResult) -> int:
+    """Return the position in *keys* of the first key of *result*."""
+    own = set(result.keys)
+    return next((i for i, key in enumerate(keys) if key in own), len(keys))

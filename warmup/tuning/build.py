@@ -1,4 +1,4 @@
-"""`build`: tune every bucket ahead of time and write the table."""
+"""`build`: tunes every bucket of a model ahead of time, and writes the table."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
-from warmup.tuning.budget import parse_budget, widen
-from warmup.tuning.pack_bundle import pack, spell_inputs
+from warmup.tuning.budget import parse_budget, spend_budget
+from warmup.tuning.pack_bundle import input_options, pack
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import SILENT, BucketResult, BuildReport, Observer
 from warmup.tuning.session import Session
@@ -48,23 +48,26 @@ def build(
     force: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
-    """Tune every GEMM of *model* for every bucket, and write the winners to a table.
+    """Tune the kernels of *model* for every bucket, and write the winners to a table.
 
-    Arguments are spelled as on the command line; *dims* may be several such texts, whose buckets
-    follow each other. A table that exists is completed: only problems it lacks are tuned, and those
-    that were searched less far than *search*, unless *force* tunes all of them again. With a
-    *budget*, seconds or text such as ``20m``, every problem is searched by ``default`` first, then
-    those by *search* that promise most, until so much time has passed since the start. Weights with
-    unaligned sizes are measured as they are and padded (*pad_weights*; by default on a GPU). Where
-    padding pays, every bucket is run once more with padded weights, so that the table answers the
-    model both ways. Buckets are of their sizes alone; with the *policy* ``range`` each serves the
-    sizes down to the bucket before it too, in one graph, which is compared with eager at its lower
-    end and in the middle as well. Each finished problem is on disk before the next one starts. In
-    each run of a bucket the model, compiled from the table alone, is compared with eager. Where
-    layers repeat and the first bucket shows that a few of them ask for the rows of all, the others
-    are run with those few, unless *all_layers*. With *bundle* the kernels that serving compiles
-    are written beside the table, see `packing`; with *bundle_graphs*, the mode of the server's
-    torch.compile, its graphs too.
+    Arguments have the form of the command line's options; *dims* may be several texts, whose
+    buckets are built one after the other. An existing table is completed: only problems without a
+    row are tuned, and those that were searched less far than *search*; *force* tunes all again.
+    With a *budget*, in seconds or as text such as ``20m``, each problem is searched by ``default``
+    first, then those that may gain most by *search*, until so much time has passed since the start.
+
+    Each finished problem is on disk before the next one starts. In each run of a bucket the model,
+    compiled from the table alone, is compared with eager. Where layers repeat, and the first bucket
+    shows that the model without the repeated layers asks for the same rows, other buckets are run
+    without them, unless *all_layers*. A bucket serves its own sizes alone; with the *policy*
+    ``range`` one graph also serves the sizes down to the previous bucket, and is also compared with
+    eager at the lower end and in the middle.
+
+    With *pad_weights* (None: on a GPU) weights with unaligned sizes are measured unpadded and
+    padded. Where padding pays, each bucket is run again with padded weights, so that the table has
+    the rows of the model with and without padding. With *bundle* the kernels that serving compiles
+    are written beside the table, see `warmup.tuning.pack_bundle`; with *bundle_graphs*, the mode of
+    the server's torch.compile, its graphs too.
 
     Raises:
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
@@ -72,7 +75,7 @@ def build(
             or cannot be written.
         OutputMismatchError: a bucket's output disagrees with eager; its new rows were removed.
         NothingRecordedError: no bucket asked for a GEMM choice.
-        BundleError: the bundle could not be made; the table is complete.
+        BundleError: the bundle could not be made; the table on disk is complete.
     """
     started = time.monotonic()
     search_budget = parse_budget(search, budget)
@@ -89,7 +92,7 @@ def build(
     specs = parse_inputs(inputs)
     from warmup.models.loading import load_model, parse_dtype
     from warmup.tuning.tuner import make_tuner
-    from warmup.tuning.weights.measure import weigh
+    from warmup.tuning.weights.measure import measure_weights
 
     asked = PolicyOptions(
         mode=mode,
@@ -113,18 +116,18 @@ def build(
             observer=watcher,
             can_search=setup.can_search,
             given_up=tuner.not_tuned,
-            revisit=Revisit(every=force, search=search_budget.first),
+            revisit=Revisit(all_rows=force, search=search_budget.first_pass),
         )
         compiler = BucketCompiler(setup=setup, model=loaded, progress=progress, tuner=tuner)
         session = Session(
             compiler=compiler, observer=watcher, specs=specs, dtype=cast, all_layers=all_layers
         )
         watcher.buckets_counted(buckets)
-        watcher.device_looked_at(tuner.look())
+        watcher.device_looked_at(tuner.check_device())
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
         count = len(buckets)
         results = [session.run_bucket(bucket, i, count) for i, bucket in enumerate(buckets)]
-        prepared = weigh(session, buckets) if wants_padding else None
+        prepared = measure_weights(session, buckets) if wants_padding else None
         padded = {} if prepared is None else prepared.padded
         if padded:
             results += [
@@ -134,11 +137,11 @@ def build(
         if search_budget.seconds is not None:
 
             def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
-                own = padded if before.weights_padded else None
-                return session.run_bucket(before.bucket, number, total, own)
+                groups = padded if before.weights_padded else None
+                return session.run_bucket(before.bucket, number, total, groups)
 
-            results = list(widen(progress, run_again, results, search_budget, started))
-        watcher.device_looked_at(tuner.look(again=True))
+            results = list(spend_budget(progress, run_again, results, search_budget, started))
+        watcher.device_looked_at(tuner.check_device(after_build=True))
     if not any(result.keys for result in results):
         raise NothingRecordedError(
             "the model asked inductor for no GEMM choice in any bucket",
@@ -147,7 +150,7 @@ def build(
     packed = None
     if bundle or bundle_graphs is not None:
         watcher.packing_started()
-        words = spell_inputs(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
+        words = input_options(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
         words.append(f"--device={setup.device}")
         packed = pack(path, model, setup.runtime, words, bundle_graphs)
     final = read(path)

@@ -1,7 +1,7 @@
-"""`build_problems`: tune exactly what serving missed, without the model.
+"""`build_problems`: tunes the problems that serving missed, without the model.
 
-Each problem is rebuilt as a stand-in, tuned, served from the table and compared with eager. What
-cannot be rebuilt is reported with its reason, and the others go on.
+Each problem is rebuilt as a small module, tuned, served from the table and compared with eager. A
+problem that cannot be rebuilt is reported with its reason, and the others are tuned.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def build_problems(
 ) -> BuildReport:
     """Tune the problems of the misses document *problems* and add their rows to the table *out*.
 
-    A problem that the table answers already is left alone, unless *force* is set, its row could not
-    be used at serving, or was searched less far than *search*. Each finished problem is on disk
-    before the next one starts.
+    A problem with a row is not tuned again, unless *force* is set, its row could not be used at
+    serving, or was searched less far than *search*. Each finished problem is on disk before the
+    next one starts.
 
     Raises:
         SettingsError: an argument or the document cannot be used; nothing was written.
@@ -82,13 +82,13 @@ def build_problems(
     table, replaces = open_table(path, setup, force=force)
     known = tuple(
         key
-        for key, redo in missed.items()
-        if (row := table.rows.get(key)) is not None and not (force or redo)
+        for key, is_stale in missed.items()
+        if (row := table.rows.get(key)) is not None and not (force or is_stale)
         if not row.evidence.search.is_narrower_than(search_budget.search)
     )
     wanted = [key for key in missed if key not in known]
     results: list[BucketResult] = []
-    refused: dict[str, str] = {}
+    not_rebuilt: dict[str, str] = {}
     watcher = observer or SILENT
     with make_tuner(setup.policy, setup.device) as tuner:
         progress = Progress(
@@ -99,11 +99,11 @@ def build_problems(
             can_search=setup.can_search,
             given_up=tuner.not_tuned,
             revisit=Revisit(
-                keys=frozenset(key for key, redo in missed.items() if force or redo),
+                keys=frozenset(key for key, is_stale in missed.items() if force or is_stale),
                 search=search_budget.search,
             ),
         )
-        watcher.device_looked_at(tuner.look())
+        watcher.device_looked_at(tuner.check_device())
         for index, key in enumerate(wanted):
             try:
                 rebuilt = rebuild(key, setup.device)
@@ -111,15 +111,15 @@ def build_problems(
                     _run(key, rebuilt, setup, progress, tuner, number=(index, len(wanted)))
                 )
             except (BuildError, ModelError, ProblemError) as error:
-                refused[key] = str(error)
-        watcher.device_looked_at(tuner.look(again=True))
+                not_rebuilt[key] = str(error)
+        watcher.device_looked_at(tuner.check_device(after_build=True))
     if not path.exists():
-        said = "; ".join(
-            f"{key}: {reason}" for key, reason in list(refused.items())[:_SHOWN_PROBLEMS]
+        reasons = "; ".join(
+            f"{key}: {reason}" for key, reason in list(not_rebuilt.items())[:_SHOWN_PROBLEMS]
         )
         raise NothingRecordedError(
             f"none of {len(missed)} problems could be rebuilt, and there is no table at {path}",
-            said,
+            reasons,
         )
     final = read(path)
     return BuildReport(
@@ -130,7 +130,7 @@ def build_problems(
         tuple(progress.tuned),
         time.monotonic() - started,
         known,
-        refused,
+        not_rebuilt,
         dict(tuner.not_tuned),
         dict(tuner.not_fused),
         tuner.known_peaks,
@@ -138,11 +138,11 @@ def build_problems(
 
 
 def _by_key(problems: Iterable[MissedProblem]) -> dict[str, bool]:
-    """Return each key once, and whether its row is to be tuned again."""
-    found: dict[str, bool] = {}
+    """Return each key once, with whether its row could not be used at serving."""
+    is_stale: dict[str, bool] = {}
     for problem in problems:
-        found[problem.key] = found.get(problem.key, False) or problem.is_stale
-    return found
+        is_stale[problem.key] = is_stale.get(problem.key, False) or problem.is_stale
+    return is_stale
 
 
 def _run(
@@ -157,7 +157,7 @@ def _run(
     """Tune the rebuilt module of *key*, serve it from the table and compare it with eager.
 
     Raises:
-        BuildError: it failed, or did not ask for *key*.
+        BuildError: compiling failed, or the module did not ask for *key*.
     """
     others: list[str] = []
     compiler = BucketCompiler(
@@ -168,23 +168,24 @@ def _run(
         make_lookup=partial(_OneKeyLookup, wanted=key, others=others),
     )
     accepted = progress.table.policy.tolerance
-    tolerance = dict.fromkeys(accepted, accepted[rebuilt.dtype])  # whatever the epilogue ends in
+    tolerance = dict.fromkeys(accepted, accepted[rebuilt.dtype])  # an epilogue may end in a cast
     session = Session(compiler=compiler, observer=progress.observer, tolerance=tolerance)
     with rebuilt.precision():
         result = session.run_bucket(rebuilt.bucket, *number)
     if result.keys or key in tuner.not_tuned:
         return result
     if others:
-        raise BuildError(f"its stand-in asks for another key: {others[0]}")
-    raise BuildError("its stand-in leaves inductor nothing to choose")
+        raise BuildError(f"the rebuilt module asks for another key: {others[0]}")
+    raise BuildError("the rebuilt module leaves inductor nothing to choose")
 
 
 @dataclass
 class _OneKeyLookup(Lookup):
     """A lookup that answers and reports the key *wanted* alone.
 
-    Another key of the same kind is noted, and nothing is measured from there on. Questions of
-    other kinds about the rebuilt module are not what serving missed: they leave no trace.
+    After a question for another key of the same kind, which goes to *others*, nothing is measured:
+    the module was rebuilt wrongly. Serving did not miss the module's questions of other kinds: they
+    get a neutral winner and are not reported.
     """
 
     wanted: str = ""
@@ -219,4 +220,4 @@ class _OneKeyLookup(Lookup):
     ) -> Winner | None:
         if key == self.wanted:
             return super().contest(key, library, calls)
-        return library  # as above
+        return library  # of another kernel of the rebuilt module, which serving never asks for

@@ -1,6 +1,7 @@
-"""Candidates as they will run: a region compiled with each of them.
+"""`RegionCompiler`: compiles the region around a GEMM with each candidate, to time them fused.
 
-For the child program that runs trials, since nothing can be compiled in the midst of compiling.
+It works in the child process that runs trials: inductor cannot compile a graph while it compiles
+another one.
 """
 
 from __future__ import annotations
@@ -27,25 +28,27 @@ from warmup.measuring.reference import full_precision, wide_dtype
 from warmup.measuring.screening import At
 from warmup.table.lookup import Lookup, OnMiss
 
-_SEVERAL = 2  # one alone is compiled when it is called
-_NOTHING = Evidence(time_us=math.inf, library_us=None, runner_up=None, runner_up_us=None, tried=0)
+_MIN_PARALLEL = 2  # a single candidate is compiled when it is called
+_NO_EVIDENCE = Evidence(
+    time_us=math.inf, library_us=None, runner_up=None, runner_up_us=None, tried=0
+)
 
 Compiled = Callable[..., tuple[torch.Tensor, ...]]
 
 
 class RegionSets(OperandSets):
-    """Operand sets of a region. Its outputs are made by the calls: `poison` fills their memory."""
+    """Operand sets of a region. A call allocates its outputs: `poison` fills memory like theirs."""
 
     outputs: tuple[torch.Tensor, ...] = ()
 
     def poison(self) -> None:
-        """Leave poison in the memory that the allocator will hand out for the outputs."""
-        for one in self.outputs:
-            torch.full_like(one, poison_of(one.dtype))
+        """Poison the memory that the allocator will reuse for the outputs."""
+        for output in self.outputs:
+            torch.full_like(output, poison_of(output.dtype))
 
 
-class Fusing:
-    """Compiles regions, and keeps what it compiled for the key that it was last asked about."""
+class RegionCompiler:
+    """Compiles the region of *trial* with each candidate, and keeps the compiled regions."""
 
     def __init__(self, trial: Trial, device: torch.device) -> None:
         assert trial.region is not None
@@ -53,24 +56,24 @@ class Fusing:
         self._region, self._options, self._device = trial.region, trial.options, device
         self._known = dict(trial.known)
         self._open = contextlib.ExitStack()
-        # In the build's own caches, which are removed whatever becomes of this process.
+        # The build removes its cache folder, even when this process dies.
         self._open.enter_context(empty_caches(os.environ.get("TORCHINDUCTOR_CACHE_DIR")))
         self._compiled: dict[Winner, Compiled] = {}
 
     def close(self) -> None:
-        """Forget what was compiled."""
+        """Drop all compiled regions."""
         self._open.close()
 
-    def hand_over(
+    def compile_ahead(
         self, winners: Iterable[Winner], make_sets: Callable[[], Operands], at: At
     ) -> None:
-        """Give the kernels of the region with each of *winners* to inductor's workers.
+        """Pass the kernels of the region with each of *winners* to inductor's workers.
 
-        They compile all of them at once, and `make_call` finds them compiled. What fails here fails
-        there again, and is told then. *at* is told which one is next.
+        Workers compile them in parallel, and `make_call` waits for them. An error here happens
+        there again, and is reported there. *at* is called before each winner.
         """
         new = [winner for winner in winners if winner not in self._compiled]
-        if len(new) < _SEVERAL:
+        if len(new) < _MIN_PARALLEL:
             return
         inputs = make_sets().views(0)
         for winner in new:
@@ -82,8 +85,8 @@ class Fusing:
         """Return the call of the region with *candidate* on the operand sets *sets*.
 
         Raises:
-            BuildError: the candidate did not come into the compiled region.
-            Exception: whatever compiling raises.
+            BuildError: the compiled region has another kernel than the candidate.
+            Exception: any error of the compiler.
         """
         winner = candidate.winner
         if winner not in self._compiled:
@@ -94,14 +97,14 @@ class Fusing:
     def make_reference(self, sets: Operands) -> list[torch.Tensor]:
         """Return the outputs for the first operand set, computed in higher precision."""
         inputs = sets.views(0)
-        narrow = [one.dtype for one in inputs if one.is_floating_point()]
-        wide = wide_dtype(narrow[0])
+        dtypes = [tensor.dtype for tensor in inputs if tensor.is_floating_point()]
+        wide = wide_dtype(dtypes[0])
         eager = module_of(self._region, self._device, wide)
         with full_precision():
-            found = eager(*(one.to(wide) if one.is_floating_point() else one for one in inputs))
+            outputs = eager(*(t.to(wide) if t.is_floating_point() else t for t in inputs))
         if isinstance(sets, RegionSets):
             sets.outputs = tuple(module_of(self._region, self._device)(*inputs))
-        return list(found)
+        return list(outputs)
 
     def _compile(self, winner: Winner, inputs: list[Any]) -> Compiled:
         hits: list[str] = []
@@ -111,7 +114,7 @@ class Fusing:
                 hits.append(str(event.fields["key"]))
 
         chosen = {**self._known, self.key: winner}
-        rows = {key: Row(one, _NOTHING) for key, one in chosen.items()}
+        rows = {key: Row(chosen_winner, _NO_EVIDENCE) for key, chosen_winner in chosen.items()}
         lookup = Lookup(rows, OnMiss.FALLBACK, Emitter([note]))
         tag = f"warmup-region-{hashlib.sha256(str(winner).encode()).hexdigest()[:16]}"
         attachment = connect().attach(lookup, self._options, tag, quiet=True)
@@ -121,5 +124,5 @@ class Fusing:
         finally:
             attachment.detach()
         if self.key not in hits:
-            raise BuildError(f"{winner} did not come into the region", "it is timed bare")
+            raise BuildError(f"{winner} is not in the compiled region", "it is timed bare")
         return compiled

@@ -1,7 +1,7 @@
-"""`pack`: write the bundle of a table, by serving from it once in empty caches.
+"""`pack`: writes the bundle of a table, by serving from the table once with empty caches.
 
-A server that answers from a table compiles winners and nothing else, so what its caches hold after
-the first call of each bucket is the bundle.
+A server with a table compiles winners alone, so the files in its caches after the first call of
+each bucket are the bundle.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _SHOWN_LENGTH: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """A bundle that was written: files of kernels and of graphs in it, bytes, and the seconds."""
+class PackedBundle:
+    """A written bundle: numbers of kernel and graph files, bytes, and the seconds of packing."""
 
     path: Path
     kernels: int
@@ -45,11 +45,11 @@ class Packed:
 
 
 def bundle_path(table: Path) -> Path:
-    """Return where the bundle of the table at *table* is: beside it, ``NAME.bundle``."""
+    """Return the path of the bundle of the table at *table*: ``NAME.bundle`` beside it."""
     return table.with_suffix(BUNDLE_SUFFIX)
 
 
-def spell_inputs(
+def input_options(
     *,
     seqlens: str | Sequence[int] | None,
     dims: str | Sequence[str] | None,
@@ -57,12 +57,12 @@ def spell_inputs(
     dtype: str | None,
     policy: str,
 ) -> list[str]:
-    """Return what a build was given for its inputs as words of the command line."""
-    words = [f"--policy={policy}", *(f"--input={one}" for one in inputs)]
+    """Return the inputs of a build as options of the command line."""
+    words = [f"--policy={policy}", *(f"--input={spec}" for spec in inputs)]
     if seqlens is not None:
         joined = seqlens if isinstance(seqlens, str) else ",".join(map(str, seqlens))
         words.append(f"--seqlens={joined}")
-    words += [f"--dims={one}" for one in ([dims] if isinstance(dims, str) else dims or ())]
+    words += [f"--dims={text}" for text in ([dims] if isinstance(dims, str) else dims or ())]
     if dtype is not None:
         words.append(f"--dtype={dtype}")
     return words
@@ -70,14 +70,13 @@ def spell_inputs(
 
 def pack(
     table: Path, model: str, runtime: Runtime, words: Sequence[str], graphs_for: str | None = None
-) -> Packed:
-    """Write the bundle of *table* beside it, and return what it holds.
+) -> PackedBundle:
+    """Write the bundle of *table* beside it, and return its contents in numbers.
 
-    ``warmup check --prime`` compiles and calls *model* in a process and in caches of its own;
-    *words* are its options that say for which inputs and where (`spell_inputs`). Where the table
-    has rows for padded weights, once with the weights padded and once as they are. With
-    *graphs_for*, a mode of torch.compile, the graphs that a server in that mode compiles are packed
-    as well.
+    ``warmup check --prime`` compiles and calls *model* in a process and in caches of its own, with
+    *words* as options for the inputs (`input_options`) and the device. A model whose weights the
+    table pads is primed twice, with padded and with unpadded weights. With *graphs_for*, a mode of
+    torch.compile, the graphs that a server in that mode compiles are packed as well.
 
     Raises:
         BundleError: the table does not serve the model, or the bundle cannot be written.
@@ -86,24 +85,25 @@ def pack(
 
     started = time.monotonic()
     path, content = bundle_path(table), read(table)
-    asked = [str(table), "--prime", "--model", model, *words]
+    arguments = [str(table), "--prime", "--model", model, *words]
     if graphs_for is not None:
-        asked += ["--mode", graphs_for]
+        arguments += ["--mode", graphs_for]
     has_weights = not all(kind_of(key).is_asked for key in content.rows)
-    ways = [[], ["--no-pad-weights"]] if has_weights else [[]]
+    variants = [[], ["--no-pad-weights"]] if has_weights else [[]]
     with tempfile.TemporaryDirectory(prefix="warmup-bundle-") as folder:
         caches = Caches(Path(folder))
-        for way in ways:
-            _prime(path, [*asked, *way], caches)
+        for options in variants:
+            _prime(path, [*arguments, *options], caches)
         kernels = take_kernels(caches.inductor, caches.triton)
         graphs = take_graphs(caches.inductor) if graphs_for is not None else {}
     write_bundle(path, digest_of(content), needs_of(runtime), {**kernels, **graphs})
-    return Packed(path, len(kernels), len(graphs), path.stat().st_size, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return PackedBundle(path, len(kernels), len(graphs), path.stat().st_size, seconds)
 
 
-def _prime(path: Path, words: Sequence[str], caches: Caches) -> None:
-    done = subprocess.run(  # noqa: S603  this very program
-        [sys.executable, "-m", "warmup", "check", *words],
+def _prime(path: Path, arguments: Sequence[str], caches: Caches) -> None:
+    done = subprocess.run(  # noqa: S603  warmup itself
+        [sys.executable, "-m", "warmup", "check", *arguments],
         env=caches.environment(),
         capture_output=True,
         text=True,
@@ -111,6 +111,6 @@ def _prime(path: Path, words: Sequence[str], caches: Caches) -> None:
         check=False,
     )
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        last = printable(said[-1])[:_SHOWN_LENGTH] if said else f"exit status {done.returncode}"
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        last = printable(lines[-1])[:_SHOWN_LENGTH] if lines else f"exit status {done.returncode}"
         raise BundleError(str(path), f"it was not made, priming failed: {last}")

@@ -18,27 +18,27 @@ from warmup.tuning.report import Observer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revisit:
-    """Which problems with a row are measured again: *every*, those of *keys*, or a wider search.
+    """Which problems are measured again although they have a row.
 
-    A row that was searched less far than ``search`` is measured again, where ``chosen`` has its key
-    (None: any key) and until the clock of `time.monotonic` reads ``until``.
+    All with ``all_rows``; those of ``keys``; and rows that were searched less far than ``search``,
+    if ``chosen`` has their key (None: any key), until `time.monotonic` reaches ``deadline``.
     """
 
-    every: bool = False
+    all_rows: bool = False
     keys: frozenset[str] = frozenset()
     search: Search = Search.DEFAULT
     chosen: frozenset[str] | None = None
-    until: float = math.inf
+    deadline: float = math.inf
 
 
 @dataclass(kw_only=True)
 class Progress:
     """The table at ``path`` while a build adds rows to it; each finished problem is on disk.
 
-    ``replaces``: the first row written takes the place of the whole table that stands at ``path``.
-    ``can_search``: this device has candidates beyond inductor's list. ``given_up`` says, by key,
-    why a problem could not be measured; the row that such a key has is left alone. ``tuned`` are
-    the problems measured by this build, in order.
+    ``replaces``: the first row written replaces the whole table at ``path``. ``can_search``: this
+    device has candidates beyond inductor's list. ``given_up`` has, by key, why a problem could not
+    be measured; an existing row of such a key stays. ``tuned`` are the problems measured by this
+    build, in order.
     """
 
     path: Path
@@ -57,25 +57,25 @@ class Progress:
         """The rows on disk, by key."""
         return self.table.rows
 
-    def asks_again(self, key: str) -> bool:
-        """Whether *key* has a row that is to be measured again, and was not yet in this build."""
+    def must_remeasure(self, key: str) -> bool:
+        """Whether ``revisit`` has *key* measured again, and this build has not done so yet."""
         row = self.rows.get(key)
         if row is None or key in self._done or key in self.given_up:
             return False
         revisit = self.revisit
-        if revisit.every or key in revisit.keys:
+        if revisit.all_rows or key in revisit.keys:
             return True
         is_chosen = revisit.chosen is None or key in revisit.chosen
-        is_open = row.evidence.search.is_narrower_than(revisit.search)
+        is_narrower = row.evidence.search.is_narrower_than(revisit.search)
         can_search = self.can_search and kind_of(key).is_searchable
-        return is_chosen and is_open and can_search and time.monotonic() < revisit.until
+        return is_chosen and is_narrower and can_search and time.monotonic() < revisit.deadline
 
-    def lacks(self, key: str) -> bool:
-        """Whether *key* is to be measured: it has no row, or one that is to be measured again."""
-        return key not in self.rows or self.asks_again(key)
+    def must_measure(self, key: str) -> bool:
+        """Whether *key* has no row, or a row that is to be measured again."""
+        return key not in self.rows or self.must_remeasure(key)
 
     def save(self, tuned: Tuned) -> None:
-        """Put a finished problem on disk.
+        """Write the row of a finished problem to the table on disk.
 
         Raises:
             TableError: the table cannot be written.
@@ -85,7 +85,7 @@ class Progress:
         if (before := table.rows.get(tuned.key)) is not None:
             self._replaced[tuned.key] = before
         self._done.add(tuned.key)
-        if self.replaces:  # by --force: another device's table goes when its successor has a row
+        if self.replaces:  # another device's table, with --force: kept until there is a new row
             self.table, self.replaces = replace(table, rows=rows), False
             write(self.path, self.table)
         else:
@@ -95,12 +95,12 @@ class Progress:
         self.tuned.append(tuned)
         self.observer.problem_finished(tuned)
 
-    def fresh(self, since: int) -> set[str]:
+    def keys_since(self, since: int) -> set[str]:
         """Return the keys measured from number *since* of the build on."""
         return {tuned.key for tuned in self.tuned[since:]}
 
-    def take_back(self, keys: Collection[str], since: int) -> None:
-        """Remove the rows of *keys*, measured from number *since* on; replaced rows stand again.
+    def discard(self, keys: Collection[str], since: int) -> None:
+        """Remove the rows of *keys*, measured from number *since* on; restore replaced rows.
 
         Raises:
             TableError: the table cannot be written.
@@ -110,9 +110,9 @@ class Progress:
         if keys:
             self.table = remove_rows(self.path, set(keys))
         if before:
-            origin = self.table
-            self.table = add_rows(self.path, origin.provenance, origin.policy, before)
+            table = self.table
+            self.table = add_rows(self.path, table.provenance, table.policy, before)
 
     def reopen(self, keys: Collection[str]) -> None:
-        """Let *keys* be measured once more, though this build has measured them."""
+        """Allow *keys* to be measured once more by this build."""
         self._done.difference_update(keys)

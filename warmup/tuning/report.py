@@ -15,41 +15,41 @@ from warmup.table import Table
 
 if TYPE_CHECKING:
     from warmup.models.padding.prepare import Prepared
-    from warmup.tuning.pack_bundle import Packed
+    from warmup.tuning.pack_bundle import PackedBundle
 
 
 class Observer(Protocol):
     """Who is told how a build gets on."""
 
     def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
-        """These are the buckets to be built; nothing is tuned yet."""
+        """The build will tune *buckets*; nothing is tuned yet."""
 
     def bucket_started(
         self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
     ) -> None:
-        """Run number *index* (from 0) of *total* begins: *bucket*, as it is or padded."""
+        """Run *index* (from 0) of *total* begins: *bucket*, its weights padded or not."""
 
     def device_looked_at(self, complaints: Sequence[str]) -> None:
-        """The device's condition was read, before or after: what makes it doubtful, if anything."""
+        """The device's condition was read, before the first or after the last run."""
 
     def problem_finished(self, tuned: Tuned) -> None:
-        """One problem was tuned and is on disk."""
+        """A problem was tuned, and its row is on disk."""
 
     def bucket_finished(self, result: BucketResult) -> None:
-        """A bucket was tuned and its output agrees with eager."""
+        """A bucket was tuned, and its output agrees with eager."""
 
     def packing_started(self) -> None:
-        """The table is complete; its bundle is being made."""
+        """The table is complete; its bundle is made now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketResult:
-    """One finished bucket: its keys in graph order, how many were tuned now, error and seconds.
+    """A finished run of a bucket: its keys in graph order, how many of them were tuned in it, time.
 
-    It was run with the weights as they are, or ``weights_padded`` where that pays. ``error`` is the
-    relative L2 distance of the compiled output, served from the table, to eager; ``uncovered``
-    counts, by site, what was measured although every row was there. ``left_out`` layers were not
-    compiled, since they repeat and the whole model had asked for no more in another bucket.
+    ``error`` is the relative L2 distance of the compiled output, served from the table, to eager.
+    ``uncovered`` counts measurements that no row covers, by site. ``weights_padded``: the groups
+    that the table pads were padded. ``left_out`` repeated layers were not compiled: another bucket
+    has shown that the whole model asks for the same rows.
     """
 
     bucket: Bucket
@@ -63,23 +63,25 @@ class BucketResult:
 
     @property
     def name(self) -> str:
-        """The bucket, and how it was run, for people."""
+        """The bucket and whether weights were padded, for people."""
         return name_of(self.bucket, weights_padded=self.weights_padded)
 
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """A finished build. ``buckets`` has each bucket once, and once more where weights were padded.
+    """A finished build.
 
-    ``timings`` holds every candidate of the problems tuned now.
+    ``buckets`` has a result for each bucket, and a second one where weights were padded as well.
+    ``timings`` has every candidate of the problems that this build tuned.
 
-    A build from a list of problems has ``known``, the keys that the table had already, and
-    ``not_rebuilt``, those that it could not tune and why. ``not_tuned`` are keys of which no
-    candidate could be measured, and why: they have no row, or the one that they had; ``not_fused``
-    are keys whose row was measured without what follows the product, and why. ``prepared`` says
-    which weights were padded for the second time, None when that was not asked for. ``peaks`` are
-    those that rates were held against, None on a CPU. ``bundle`` is what was packed, None when it
-    was not asked for.
+    After a build from a misses document, ``known`` are keys that the table had already, and
+    ``not_rebuilt`` keys that could not be tuned, with the reason. ``not_tuned`` are keys without a
+    measurable candidate, with the reason: they keep an older row or have none. ``not_fused`` are
+    keys whose row was measured bare, without the fused operations, with the reason.
+
+    ``prepared`` says which weights the second runs padded, None when weights were not measured.
+    ``peaks`` are the measured peaks of the device, None on a CPU; ``bundle`` is the bundle that was
+    written, None without one.
     """
 
     path: Path
@@ -94,11 +96,11 @@ class BuildReport:
     not_fused: Mapping[str, str] = field(default_factory=dict)
     peaks: Peaks | None = None
     prepared: Prepared | None = None
-    bundle: Packed | None = None
+    bundle: PackedBundle | None = None
 
     @property
     def uncovered(self) -> Mapping[str, int]:
-        """What is measured at serving although every row is there, by site, over all buckets."""
+        """Measurements that no row covers and that serving repeats, by site, over all buckets."""
         counts: Counter[str] = Counter()
         for result in self.buckets:
             counts.update(result.uncovered)
@@ -106,7 +108,7 @@ class BuildReport:
 
 
 def name_of(bucket: Bucket, *, weights_padded: bool) -> str:
-    """Return *bucket* for people, and whether it is run with padded weights."""
+    """Return the name of *bucket* for people, with whether its weights are padded."""
     return f"{bucket}, weights padded" if weights_padded else str(bucket)
 
 

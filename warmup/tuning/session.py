@@ -1,4 +1,4 @@
-"""`Session`: one build, bucket by bucket, each compared with eager."""
+"""`Session`: tunes a model bucket by bucket, and compares each bucket with eager."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Session:
-    """A build of the model of ``compiler``, which is on the device, as ``dtype``, from now on.
+    """A build of the model of ``compiler``; making a session moves it to the device, as ``dtype``.
 
-    ``tolerance`` is the largest error against eager that is accepted, by dtype of the output; None
-    takes that of the table's policy. With ``all_layers`` every bucket is run with all layers, also
-    where fewer of equal layers ask for the same rows.
+    ``tolerance`` is the largest accepted error against eager, by dtype of the output; None means
+    that of the table's policy. With ``all_layers`` every bucket is run with all layers, even where
+    the model without its repeated layers asks for the same rows.
     """
 
     compiler: BucketCompiler
@@ -37,7 +37,8 @@ class Session:
     dtype: torch.dtype | None = None
     tolerance: Mapping[str, float] | None = None
     all_layers: bool = False
-    _fewer_do: dict[bool, bool] = field(default_factory=dict)  # fewer layers ask alike, if padded
+    # Whether the shortened model asks for the same rows, by whether weights are padded.
+    _can_shorten: dict[bool, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.compiler.model.module.to(device=self.compiler.setup.device, dtype=self.dtype)
@@ -51,11 +52,11 @@ class Session:
     ) -> BucketResult:
         """Tune one bucket, then serve it from the table and compare it with eager.
 
-        A bucket that serves smaller sizes too is compared at its lower end and in the middle as
-        well. The groups in *padded* are padded while the model is compiled; eager is the model
-        without padding, and so is the model afterwards. Once a bucket has shown that fewer of the
-        equal layers ask for the same rows, the others are compiled and compared with those few,
-        unless ``all_layers``.
+        A bucket with a range is also compared at its lower end and in the middle. The groups in
+        *padded* are padded while the model is compiled; eager outputs are those of the unpadded
+        model, and the model is unpadded afterwards. Once a bucket has shown that the shortened
+        model (repeated layers left out) asks for the same rows, other buckets are compiled and
+        compared with the shortened model, unless ``all_layers``.
 
         Raises:
             ModelError: the model failed in eager mode, or its sizes cannot share one artifact.
@@ -76,17 +77,17 @@ class Session:
         before = len(progress.tuned)
         inputs = mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
         sizes = (bucket, *sizes_within(bucket))
-        every = [inputs, *map(self.inputs, sizes[1:])]
+        calls = [inputs, *map(self.inputs, sizes[1:])]
         with torch.no_grad():
-            served, expected, left_out = self._run(every, sizes, name, padded or {})
+            served, expected, left_out = self._run(calls, sizes, name, padded or {})
             error, limit = worst_error(expected, served.outputs, self.accepted)
         if not error <= limit:
-            fresh = progress.fresh(before)
-            progress.take_back(fresh, before)
+            new_keys = progress.keys_since(before)
+            progress.discard(new_keys, before)
             raise OutputMismatchError(
                 f"bucket {name}: the compiled output is {error:.2e} away from eager "
                 f"(relative L2), more than {limit:.0e}",
-                f"{len(fresh)} rows tuned for it were removed; report this with the model",
+                f"{len(new_keys)} rows tuned for it were removed; report this with the model",
             )
         result = BucketResult(
             bucket=bucket,
@@ -103,12 +104,12 @@ class Session:
 
     @property
     def accepted(self) -> Mapping[str, float]:
-        """The largest error against eager that is accepted, by dtype of the output."""
+        """The largest accepted error against eager, by dtype of the output."""
         policy = self.compiler.progress.table.policy
         return policy.tolerance if self.tolerance is None else self.tolerance
 
     def inputs(self, bucket: Bucket) -> Inputs:
-        """Return the inputs of *bucket*, the same each time."""
+        """Return the inputs of *bucket*: the same values each time."""
         import torch
 
         from warmup.models.loading import make_inputs
@@ -127,26 +128,26 @@ class Session:
 
     def _run(
         self,
-        every: Sequence[Inputs],
+        calls: Sequence[Inputs],
         sizes: Sequence[Bucket],
         name: str,
         padded: Mapping[Group, Padding],
     ) -> tuple[ServedBucket, list[Any], int]:
-        """Tune and serve one bucket; return the outputs of eager too, and how many layers less."""
+        """Tune and serve a bucket; return it, eager's outputs and how many layers were left out."""
         compiler, weights_padded = self.compiler, bool(padded)
         since = len(compiler.progress.tuned)
-        if self._fewer_do.get(weights_padded, False) and not self.all_layers:
+        if self._can_shorten.get(weights_padded, False) and not self.all_layers:
             try:
                 with compiler.shortened() as left_out:
-                    expected = list(map(self._eager, every, sizes))
+                    expected = list(map(self._eager, calls, sizes))
                 with self._padding(padded), compiler.shortened():
-                    return compiler.tune_as_is(every, name), expected, left_out
+                    return compiler.tune_as_is(calls, name), expected, left_out
             except (BuildError, ModelError) as error:
                 logger.info("bucket %s: not run with fewer layers: %s", name, error)
-        expected = list(map(self._eager, every, sizes))
+        expected = list(map(self._eager, calls, sizes))
         with self._padding(padded):
-            served = compiler.tune(every, name, since)
-        self._fewer_do[weights_padded] = served.stands_for_all
+            served = compiler.tune(calls, name, since)
+        self._can_shorten[weights_padded] = served.is_same_shortened
         return served, expected, 0
 
     @contextlib.contextmanager

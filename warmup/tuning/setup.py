@@ -1,4 +1,4 @@
-"""`BuildSetup`: the torch, device and policy of a build; where its table stands."""
+"""`BuildSetup`: the torch, device and policy of a build; also opens the table of a build."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BuildSetup:
-    """A checked torch and device, and how candidates are measured on it."""
+    """A supported torch, a usable device, and the policy by which candidates are measured on it."""
 
     inductor: Inductor
     device: torch.device
@@ -37,29 +37,32 @@ class BuildSetup:
 
 
 def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
-    """Return the setup of a build on *device*; inductor's compile workers have been started.
+    """Return the setup of a build on *device*, and start inductor's compile workers.
 
     Raises:
-        SettingsError: the device, its compiler or what is *asked* for cannot be used.
+        SettingsError: the device, its compiler or an option in *asked* cannot be used.
         AdapterError: this torch is not supported.
     """
     from warmup.inductor import connect, start_workers
     from warmup.inductor.machine import check_compiler, resolve_device
 
-    start_workers(device)  # they get ready while the rest is imported
+    start_workers(device)  # workers start up while this process imports the rest
     inductor = connect()
-    found = resolve_device(device)
-    check_compiler(found)
-    policy = choose_policy(asked, found.type, inductor.quiet_switches())
-    return BuildSetup(inductor, found, inductor.runtime(str(found)), policy)
+    resolved = resolve_device(device)
+    check_compiler(resolved)
+    policy = choose_policy(asked, resolved.type, inductor.quiet_switches())
+    return BuildSetup(inductor, resolved, inductor.runtime(str(resolved)), policy)
 
 
 def open_table(path: Path, setup: BuildSetup, *, force: bool) -> tuple[Table, bool]:
-    """Return the table at *path*, or an empty one, and whether it replaces the table at *path*.
+    """Return the table to add rows to, and whether its first row replaces the table at *path*.
+
+    It is the table at *path*, an empty table where there is no file, or with *force* an empty table
+    in place of one from another device, runtime or policy.
 
     Raises:
-        TableError: *path* cannot be written, or its table is damaged, or of another origin and
-            *force* is not set.
+        TableError: *path* cannot be written, or its table is damaged, or without *force* of another
+            device, runtime or policy.
     """
     check_writable(path)
     empty = Table(_provenance(setup.runtime), setup.policy)

@@ -1,4 +1,4 @@
-"""A product whose size is a range, measured at smaller sizes of it: who wins for all."""
+"""`choose_for_range`: the winner for a GEMM with a range of sizes, measured at several of them."""
 
 from __future__ import annotations
 
@@ -16,53 +16,55 @@ from warmup.measuring.trial_process import TrialNotRunError
 RunQuestion = Callable[[Question], Sequence[Outcome]]
 
 
-def look_elsewhere(
+def choose_for_range(
     question: Question,
     outcomes: Sequence[Outcome],
     winner: Winner,
     method: Method,
     run: RunQuestion,
 ) -> tuple[Winner, tuple[SizeOutcomes, ...]]:
-    """Return the winner for the range of *question*, and what came of the rivals at its sizes.
+    """Return the winner for the range of *question*, and the outcomes at each measured size.
 
-    *winner* and *outcomes* are those at its own size, the last of the places. *run* measures a
-    question. Another winner has been timed to the end there, alone, and confirmed.
+    *winner* and *outcomes* are those at the question's own size, which is the last of the sizes;
+    the best candidates are run at the smaller ones. *run* measures a question. A winner other than
+    *winner* was run once more at the question's own size, alone, and its result was right.
     """
     assert question.size is not None
     assert question.library is not None
     rivals = rivals_of(outcomes, winner, question.library)
-    places = [_look(question, one, rivals, run) for one in question.elsewhere]
+    smaller = [_run_at(question, size, rivals, run) for size in question.elsewhere]
     while True:
-        every = (*places, SizeOutcomes(question.size, outcomes))
-        chosen = choose_along(winner, every, question.library, method)
+        sizes = (*smaller, SizeOutcomes(question.size, outcomes))
+        chosen = choose_along(winner, sizes, question.library, method)
         if chosen == winner:
-            return winner, every
+            return winner, sizes
         try:
-            outcome = _alone(question, chosen, run)
+            confirmed = _run_alone(question, chosen, run)
         except TrialNotRunError as error:
             logger.warning("%s is kept, not %s: %s: %s", winner, chosen, question.key, error)
-            return winner, every
-        outcomes = [outcome if one.winner == chosen else one for one in outcomes]
-        if outcome.time_us is not None:
+            return winner, sizes
+        outcomes = [confirmed if outcome.winner == chosen else outcome for outcome in outcomes]
+        if confirmed.time_us is not None:
             logger.debug("%s, not %s, along the range: %s", chosen, winner, question.key)
-            return chosen, (*places, SizeOutcomes(question.size, outcomes))
-        places = [_without(chosen, place) for place in places]  # wrong, however fast
+            return chosen, (*smaller, SizeOutcomes(question.size, outcomes))
+        smaller = [_without(chosen, size) for size in smaller]  # rejected, however fast
 
 
-def _alone(question: Question, winner: Winner, run: RunQuestion) -> Outcome:
-    """Return what comes of *winner* when nothing else is measured, so that it is confirmed."""
+def _run_alone(question: Question, winner: Winner, run: RunQuestion) -> Outcome:
+    """Return the outcome of *winner* as the only candidate, which is timed and checked fully."""
     candidates = tuple(one for one in question.candidates if one.winner == winner)
     (outcome,) = run(replace(question, candidates=candidates))
     return outcome
 
 
-def _without(winner: Winner, place: SizeOutcomes) -> SizeOutcomes:
-    return replace(place, outcomes=[one for one in place.outcomes if one.winner != winner])
+def _without(winner: Winner, size: SizeOutcomes) -> SizeOutcomes:
+    return replace(size, outcomes=[one for one in size.outcomes if one.winner != winner])
 
 
-def _look(
+def _run_at(
     question: Question, elsewhere: Elsewhere, rivals: Sequence[Winner], run: RunQuestion
 ) -> SizeOutcomes:
+    """Return the outcomes of *rivals* at another size; with a warning none when they cannot run."""
     asked = replace(elsewhere.ask(rivals), library=question.library)
     try:
         return SizeOutcomes(elsewhere.size, run(asked))

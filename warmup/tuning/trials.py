@@ -1,4 +1,4 @@
-"""From a question of inductor's to the trials that answer it."""
+"""The trials that answer a question of inductor's: the GEMM bare, then with its region."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from warmup.keys.question import Question
 from warmup.measuring.operands import dtype_named
 from warmup.measuring.selection import Work
 
-_COUNTED: Final = {
+_ATEN_NAMES: Final = {
     "mm": "mm",
     "addmm": "addmm",
     "bmm": "bmm",
     "baddbmm": "baddbmm",
     "scaled_mm": "_scaled_mm",
 }
-_NO_TENSOR: Final = TensorSpec((), (), 0, "float32")  # of a trial that has none
-_SIBLING_SHARE: Final = 0.8  # of the time that its operations suggest, which is a guess
+_NO_TENSOR: Final = TensorSpec((), (), 0, "float32")  # the output of a trial without one
+_OTHER_GEMMS_SHARE: Final = 0.8  # of their estimated time, to be on the safe side
 
 
 def bare_trial(
     question: Question, method: Method, tolerance: Mapping[str, float], seed: int
 ) -> Trial:
-    """Return the trial of the product alone, for every candidate."""
+    """Return the trial of the bare GEMM, with every candidate."""
     problem = question.problem
     assert question.library is not None
     return Trial(
@@ -58,7 +58,7 @@ def region_trial(
     tolerance: Mapping[str, float],
     seed: int,
 ) -> Trial:
-    """Return the trial of *region*, for the library's kernel."""
+    """Return the trial of *region* with the library's kernel as the only candidate."""
     assert question.library is not None
     return Trial(
         key=question.problem.at_upper_end().key,
@@ -66,7 +66,8 @@ def region_trial(
         device=question.device,
         operands=region.inputs,
         views=tuple(
-            ViewSpec(i, one.sizes, one.strides, one.offset) for i, one in enumerate(region.inputs)
+            ViewSpec(i, spec.sizes, spec.strides, spec.offset)
+            for i, spec in enumerate(region.inputs)
         ),
         out=_NO_TENSOR,
         candidates=(Candidate(question.library),),
@@ -85,37 +86,38 @@ def region_trial(
 def challengers(
     bare: Tuned, library: Winner, region: Region, whole_us: float | None
 ) -> list[Winner]:
-    """Return the candidates that may be faster than *library* in *region*, fastest alone first.
+    """Return the candidates that may be faster than *library* in *region*, fastest bare first.
 
-    *whole_us* is the time of the region with *library*. What it holds beside the product is all
-    that a candidate can save; another product in it is saved by none. What the others take is a
-    guess: where *library* itself would be left out by it, they take less, and it is not used. Who
-    is faster alone than *library* is never left out, whatever the device did between the trials.
+    *whole_us* is the time of the region with *library*. A candidate can save at most the region's
+    time outside its GEMMs, so a candidate whose bare time is above the limit is left out: the time
+    of the region less that of its other GEMMs. Their time is estimated from their operations, and
+    the estimate is not used where it would leave out *library* itself. A candidate with a smaller
+    bare time than *library* is always returned: the device may have been slower in one trial.
     """
-    alone = {timing.winner: timing.time_us for timing in bare.timings}
-    library_us = alone.get(library)
+    times_us = {timing.winner: timing.time_us for timing in bare.timings}
+    library_us = times_us.get(library)
     limit_us = math.inf
     if whole_us is not None and library_us is not None:
         others_us = library_us * sum(region.flops[1:]) / region.flops[0]
-        limit_us = whole_us - _SIBLING_SHARE * others_us
+        limit_us = whole_us - _OTHER_GEMMS_SHARE * others_us
         if limit_us <= library_us:
             limit_us = max(whole_us, library_us)
     timed = [
         (time_us, str(winner), winner)
-        for winner, time_us in alone.items()
+        for winner, time_us in times_us.items()
         if time_us is not None and winner != library and time_us < limit_us
     ]
     return [winner for _, _, winner in sorted(timed)]
 
 
 def _tolerance(out: str, tolerance: Mapping[str, float]) -> float | None:
-    """Return the tolerance of results of dtype *out*; None where the policy names none."""
-    is_whole = out.startswith(("i", "u"))  # integers are right or wrong
-    return 0.0 if is_whole else tolerance.get(out)
+    """Return the tolerance of results of dtype *out*; None where the policy has none for it."""
+    is_integer = out.startswith(("i", "u"))
+    return 0.0 if is_integer else tolerance.get(out)
 
 
 def work_of(question: Question) -> Work | None:
-    """Return what the problem asks for at least; None where the operands are not told."""
+    """Return the least work of the problem; None when its operands are unknown."""
     if question.out is None or not question.views:
         return None
     moved = sum(
@@ -133,7 +135,7 @@ def _flops(question: Question) -> int | None:
     """Return the operations that torch's flop counter counts; None for an op it does not know."""
     from torch.utils.flop_counter import flop_registry
 
-    name = _COUNTED.get(question.problem.op)
+    name = _ATEN_NAMES.get(question.problem.op)
     formula = None if name is None else flop_registry.get(getattr(torch.ops.aten, name))
     if formula is None or question.out is None:
         return None

@@ -1,8 +1,8 @@
-"""Measuring what inductor asks while a table is built, and choosing.
+"""`Tuner`: measures inductor's questions while a table is built, and chooses the winners.
 
-GEMM selections on a GPU are measured in a child process, first each candidate alone, then the best
-of them with what is compiled with it; what has live operands only (launch configs, padding, packed
-CPU weights) is measured here.
+GEMM selections on a GPU are measured in a child process: first each candidate bare, then the best
+of them fused, with the region that inductor compiles with the GEMM. Questions whose operands exist
+in this process only (launch configs, padding, packed CPU weights) are measured here.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from warmup.measuring.selection import Work, doubtful_us, judge, judge_fused
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
 from warmup.measuring.trials import run_trial
 from warmup.table import Policy
-from warmup.tuning.size_range import look_elsewhere
+from warmup.tuning.size_range import choose_for_range
 from warmup.tuning.trials import bare_trial, challengers, region_trial, work_of
 
 
 @dataclass
 class Tuner:
-    """Measures questions about *device* by *method*. A context manager: it ends its child process.
+    """Measures questions on *device* by *method*. As a context manager it ends its child process.
 
     ``tolerance`` is the largest relative L2 error against the reference, by dtype of the output.
-    ``options`` are those of inductor that serving shares. ``not_tuned`` says, by key, why a
-    question was given up, and ``library_rows`` holds what is served where it has no row;
-    ``not_fused`` says why a row was measured without what follows the product.
+    ``options`` are the inductor options that serving shares. ``not_tuned`` has, by key, why no
+    candidate could be measured, and ``library_rows`` a row with the library default for such a key;
+    ``not_fused`` has, by key, why a row was measured bare.
     """
 
     device: torch.device
@@ -65,7 +65,7 @@ class Tuner:
 
     def __enter__(self) -> Self:
         if self.device.type == "cuda":
-            self.process.start()  # it imports torch while the model is loaded
+            self.process.start()  # it imports torch while this process loads the model
         return self
 
     def __exit__(
@@ -77,14 +77,14 @@ class Tuner:
         self.close()
 
     def close(self) -> None:
-        """End the child process, if there is one; closing twice is fine."""
+        """End the child process, if it runs; closing twice is fine."""
         self.process.close()
 
     def measure(self, question: Question) -> Tuned | None:
         """Return the row for a GEMM selection; None when no candidate could be measured.
 
-        Where something may be fused into the GEMM the best candidates are measured with it too,
-        and where a size is a range, at smaller sizes of it.
+        The best candidates are measured again fused, where inductor may fuse operations into the
+        GEMM, and at smaller sizes, where a size of the problem is a range.
         """
         if question.searched is not None:
             logger.debug("searched %s: %s", question.searched, question.key)
@@ -95,7 +95,7 @@ class Tuner:
             if over_bound(tuned.row.evidence) is None:
                 tuned = self._measure_fused(question, tuned, region)
             else:
-                self.not_fused[question.key] = "all lose more along the range than they may"
+                self.not_fused[question.key] = "every candidate is too slow at a size of the range"
         return replace(tuned, searched=question.searched)
 
     def _measure_bare(self, question: Question) -> Tuned | None:
@@ -109,11 +109,11 @@ class Tuner:
         if result.clock_mhz is not None:
             self._clocks.append(result.clock_mhz)
         uncompiled = (
-            Outcome(winner=winner, rejection=Rejection.COMPILE, said=said)
-            for winner, said in question.uncompiled.items()
+            Outcome(winner=winner, rejection=Rejection.COMPILE, said=reason)
+            for winner, reason in question.uncompiled.items()
         )
-        judge_it = partial(
-            self._judge,
+        row_for = partial(
+            self._row_for,
             question.key,
             library=library,
             work=work_of(question),
@@ -121,18 +121,18 @@ class Tuner:
             search=question.searched.search if question.searched else Search.DEFAULT,
         )
         outcomes = (*result.outcomes, *uncompiled)
-        tuned = judge_it(outcomes)
+        tuned = row_for(outcomes)
         if tuned is None or not question.elsewhere:
             return tuned
-        winner, places = look_elsewhere(
-            question, outcomes, tuned.row.winner, self.method, lambda one: self._run(one).outcomes
+        winner, sizes = choose_for_range(
+            question, outcomes, tuned.row.winner, self.method, lambda q: self._run(q).outcomes
         )
         if winner != tuned.row.winner:
-            tuned = judge_it(places[-1].outcomes, winner=winner) or tuned
-        return with_places(tuned, places, library, self.method)
+            tuned = row_for(sizes[-1].outcomes, winner=winner) or tuned
+        return with_places(tuned, sizes, library, self.method)
 
     def _measure_fused(self, question: Question, bare: Tuned, region: Region) -> Tuned:
-        """Return the row that follows from candidates as they will run; *bare* when none did."""
+        """Return the row for candidates timed with *region*; *bare* when none could be timed."""
         library = question.library
         assert library is not None
         trial = region_trial(question, region, self.method, self.tolerance, self.seed)
@@ -146,48 +146,48 @@ class Tuner:
                 if keeps_to_bound(one, bare)
             ]
             if others := others[: self.method.fused_top_k]:
-                every = (*trial.candidates, *map(Candidate, others))
-                outcomes = self.process.run(replace(trial, candidates=every)).outcomes
+                candidates = (*trial.candidates, *map(Candidate, others))
+                outcomes = self.process.run(replace(trial, candidates=candidates)).outcomes
         except TrialNotRunError as error:
             self.not_fused[question.key] = str(error)
             return bare
         seconds = time.monotonic() - started
-        logger.debug("%d as they run in %.2f s: %s", len(outcomes), seconds, question.key)
+        logger.debug("%d fused candidates in %.2f s: %s", len(outcomes), seconds, question.key)
         work = work_of(question)
-        peaks = self._peaks_here() if work is not None else None
+        peaks = self._bounding_peaks() if work is not None else None
         fused = judge_fused(bare, outcomes, library, self.method, work=work, peaks=peaks)
         if fused is None or outcomes[0].time_us is None:
             self.not_fused[question.key] = outcomes[0].said or "no candidate ran"
             return bare
         if not keeps_to_bound(fused.row.winner, bare):
-            self.not_fused[question.key] = f"{fused.row.winner} loses more along the range"
+            self.not_fused[question.key] = f"{fused.row.winner} is too slow at a size of the range"
             return bare
         return with_along_of(bare, fused)
 
     def contest(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Tuned | None:
-        """Return the row for *calls*, timed in this process; None when none of them ran."""
+        """Return the row for *calls*, timed in this process; None when no call ran."""
         outcomes = hold_contest(calls, library, self.device, self.method)
-        return self._judge(key, outcomes, library)
+        return self._row_for(key, outcomes, library)
 
-    def look(self, *, again: bool = False) -> tuple[str, ...]:
-        """Return what makes measurements on the device doubtful so far; nothing when it is fine.
+    def check_device(self, *, after_build: bool = False) -> tuple[str, ...]:
+        """Return the complaints about the device that make measurements doubtful.
 
-        When it is looked at *again*, how busy it is says nothing: that was this build.
+        *after_build* the load of the device is ignored: it is that of the build.
         """
         own = {os.getpid(), *filter(None, [self.process.pid])}
         condition = look_at(self.device, frozenset(own))
         if condition.unknown is not None:
             return (f"not checked: {condition.unknown}",)
-        if again:
+        if after_build:
             condition = replace(condition, used_percent=None)
         dropped = clock_dropped(self._clocks)
         return (*condition.complaints, *((dropped,) if dropped else ()))
 
     @property
     def known_peaks(self) -> Peaks | None:
-        """The measured peaks, if a question asked for them."""
+        """The measured peaks; None on a CPU, and while no question needed them."""
         return self._peaks
 
     def peaks(self) -> Peaks | None:
@@ -199,17 +199,18 @@ class Tuner:
         return self._peaks
 
     def _run(self, question: Question) -> TrialResult:
-        """Run the trial of the product alone, unless the same product was measured before.
+        """Run the trial of the bare GEMM, unless the same GEMM was measured before.
 
-        In the child what follows a product is not part of it; a CPU's library call may hold it.
+        In the child process the epilogue makes no difference; in this process a CPU's library call
+        may contain it.
 
         Raises:
-            TrialNotRunError: it could not be run at all.
+            TrialNotRunError: the trial could not be run at all.
         """
         live, count = question.live, len(question.candidates)
         problem = question.problem if live else question.problem.without_epilogue
-        same = problem, question.size, tuple(one.winner for one in question.candidates)
-        if same not in self._results:
+        trial_key = problem, question.size, tuple(one.winner for one in question.candidates)
+        if trial_key not in self._results:
             started = time.monotonic()
             floor = self._floor_us(work_of(question))
             trial = replace(
@@ -217,13 +218,14 @@ class Tuner:
                 floor_us=floor,
                 doubtful_us=None if floor is None else doubtful_us(floor),
             )
-            self._results[same] = _run_here(trial, live) if live else self.process.run(trial)
+            result = _run_here(trial, live) if live else self.process.run(trial)
+            self._results[trial_key] = result
             seconds = time.monotonic() - started
-            where = "" if question.size is None else f" at {question.size}"
-            logger.debug("%d candidates in %.2f s%s: %s", count, seconds, where, problem.key)
-        return self._results[same]
+            at_size = "" if question.size is None else f" at {question.size}"
+            logger.debug("%d candidates in %.2f s%s: %s", count, seconds, at_size, problem.key)
+        return self._results[trial_key]
 
-    def _judge(
+    def _row_for(
         self,
         key: str,
         outcomes: Sequence[Outcome],
@@ -240,34 +242,34 @@ class Tuner:
             library,
             self.method,
             work=work,
-            peaks=self._peaks_here() if work is not None else None,
+            peaks=self._bounding_peaks() if work is not None else None,
             clock_mhz=clock_mhz,
             search=search,
             winner=winner,
         )
         if tuned is None:
-            said = next((one.said for one in outcomes if one.said), "no candidate was left")
-            self._give_up(key, library, said)
-        elif self.not_tuned.pop(key, None) is not None:  # asked again, by another layer or bucket
+            reason = next((one.said for one in outcomes if one.said), "no candidate was left")
+            self._give_up(key, library, reason)
+        elif self.not_tuned.pop(key, None) is not None:  # a later layer or bucket asked again
             del self.library_rows[key]
         return tuned
 
-    def _give_up(self, key: str, library: Winner, said: str) -> None:
-        self.not_tuned[key] = said
-        nothing = Evidence(
+    def _give_up(self, key: str, library: Winner, reason: str) -> None:
+        self.not_tuned[key] = reason
+        no_evidence = Evidence(
             time_us=math.inf, library_us=None, runner_up=None, runner_up_us=None, tried=0
         )
-        self.library_rows[key] = Row(library, nothing)
+        self.library_rows[key] = Row(library, no_evidence)
 
-    def _peaks_here(self) -> Peaks | None:
-        """Return the peaks that bound a time: operands in a warm cache come from no memory."""
+    def _bounding_peaks(self) -> Peaks | None:
+        """Return the peaks that bound a time: with a warm L2, memory bandwidth is no bound."""
         peaks = self.peaks()
         if peaks is None or self.method.l2 is L2.COLD:
             return peaks
         return replace(peaks, gbps=math.inf)
 
     def _floor_us(self, work: Work | None) -> float | None:
-        peaks = self._peaks_here() if work is not None else None
+        peaks = self._bounding_peaks() if work is not None else None
         if peaks is None or work is None:
             return None
         return share_of_peak(peaks, work.dtype, work.flops, work.moved, 1.0) or None

@@ -1,7 +1,7 @@
 """The child program that runs trials: ``python -m warmup.tuning.worker FD``.
 
-One JSON object a line: trials arrive on standard input, what comes of them goes to the file
-descriptor FD, so that nothing that is printed meanwhile gets into it. The other end is
+Messages are JSON objects, one per line. Trials arrive on standard input; outcomes go to the file
+descriptor FD, since compilers and kernels may print to standard output. The other end is
 `warmup.measuring.trial_process`.
 """
 
@@ -28,45 +28,45 @@ from warmup.measuring.screening import reason_for
 from warmup.measuring.trial_process import WORKERS, outcome_to_json
 from warmup.measuring.trials import run_trial
 from warmup.models.precision import precision_of
-from warmup.tuning.fused import Fusing, RegionSets
+from warmup.tuning.fused import RegionCompiler, RegionSets
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Run every trial that arrives, until the other end closes or the device is lost."""
+    """Run each trial that arrives, until *requests* ends or the device is lost."""
 
     def send(message: Mapping[str, Any]) -> None:
         answers.write(json.dumps(message).encode() + b"\n")
         answers.flush()
 
     send({"ready": True})
-    fusing: Fusing | None = None
+    compiler: RegionCompiler | None = None
     try:
         for line in requests:
             request = json.loads(line)
             trial = trial_from_json(request["trial"])
-            fusing = _fusing(trial, fusing)
-            if not _run(trial, request["skip"], send, fusing):
+            compiler = _compiler_for(trial, compiler)
+            if not _run(trial, request["skip"], send, compiler):
                 return
     finally:
-        if fusing is not None:
-            fusing.close()
+        if compiler is not None:
+            compiler.close()
 
 
-def _fusing(trial: Trial, before: Fusing | None) -> Fusing | None:
-    """Return what compiles the region of *trial*, *before* when that is for the same key."""
-    if before is not None:
-        if trial.region is not None and before.key == trial.key:
-            return before
-        before.close()
+def _compiler_for(trial: Trial, last: RegionCompiler | None) -> RegionCompiler | None:
+    """Return a compiler for the region of *trial*: *last*, if that is for the same key."""
+    if last is not None:
+        if trial.region is not None and last.key == trial.key:
+            return last
+        last.close()
     os.environ.update(trial.environment)
-    return None if trial.region is None else Fusing(trial, torch.device(trial.device))
+    return None if trial.region is None else RegionCompiler(trial, torch.device(trial.device))
 
 
-def _run(trial: Trial, skip: list[int], send: Any, fusing: Fusing | None) -> bool:
-    """Run one trial; return whether the device can still be used."""
+def _run(trial: Trial, skip: list[int], send: Any, compiler: RegionCompiler | None) -> bool:
+    """Run *trial* without the candidates numbered in *skip*; return whether the device works."""
     device = torch.device(trial.device)
     numbers = {candidate.winner: i for i, candidate in enumerate(trial.candidates)}
-    # Why each is skipped the other end knows.
+    # The other end has the reasons: these candidates took down an earlier child.
     skipped = [
         Outcome(winner=trial.candidates[i].winner, rejection=Rejection.CRASHED) for i in skip
     ]
@@ -75,42 +75,41 @@ def _run(trial: Trial, skip: list[int], send: Any, fusing: Fusing | None) -> boo
         send({"at": numbers[winner], "stage": stage})
 
     def make_sets(seed: int, most: int) -> OperandSets:
-        return (OperandSets if fusing is None else RegionSets)(trial, device, seed, most)
+        return (OperandSets if compiler is None else RegionSets)(trial, device, seed, most)
 
     def is_lost(_error: BaseException) -> bool:
         return not _device_works(device)
 
     try:
         with precision_of(parse_problem(trial.key), device), _on_stream(device):
-            if fusing is not None:
+            if compiler is not None:
                 wanted = [winner for winner, number in numbers.items() if number not in skip]
-                fusing.hand_over(wanted, lambda: make_sets(trial.seed, 1), at)
+                compiler.compile_ahead(wanted, lambda: make_sets(trial.seed, 1), at)
             outcomes = run_trial(
                 trial,
                 make_sets,
-                make_call if fusing is None else fusing.make_call,
-                make_reference=None if fusing is None else fusing.make_reference,
+                make_call if compiler is None else compiler.make_call,
+                make_reference=None if compiler is None else compiler.make_reference,
                 at=at,
                 rejected=skipped,
                 is_lost=is_lost,
             )
-    except Exception as error:  # noqa: BLE001  told to the other end
-        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+    except Exception as error:  # noqa: BLE001  reported to the other end
+        message = f"{type(error).__name__}: {error}".partition("\n")[0]
         if _device_works(device):
-            send({"failed": said})
+            send({"failed": message})
             return True
-        send({"lost": said, "reason": reason_for(error)})
+        send({"lost": message, "reason": reason_for(error)})
         return False
     finally:
         if device.type == "cuda" and _device_works(device):
             torch.cuda.empty_cache()
-    found = [outcome_to_json(outcome) for outcome in outcomes]
-    send({"outcomes": found, "clock_mhz": sm_clock_mhz(device)})
+    send({"outcomes": [*map(outcome_to_json, outcomes)], "clock_mhz": sm_clock_mhz(device)})
     return True
 
 
 def _on_stream(device: torch.device) -> Any:
-    """Return a context in which work goes to a stream of its own: a graph is captured on it."""
+    """Return a context with a stream of its own, on which CUDA graphs can be captured."""
     if device.type == "cpu":
         return torch.inference_mode()
     torch.cuda.set_device(device)
@@ -130,7 +129,7 @@ def _device_works(device: torch.device) -> bool:
 
 
 def main() -> None:
-    """Serve the process that started this one, over the file descriptor it names last."""
+    """Serve the parent process; the last argument is the file descriptor for outcomes."""
     end_with_parent()
     assemble_as_workers_do()
     if WORKERS in sys.argv:

@@ -1,12 +1,13 @@
-"""Linears padded with zeros in place, and put back.
+"""`pad` and `restore`: Linears padded with zeros in place, and back.
 
-A padded Linear is of a subclass that an existing Linear is made to be of, not a module put into its
-place: whatever refers to the Linear keeps doing so, names and `isinstance` hold, and undoing it
-needs no parent. Its ``weight`` and ``bias`` stay the same parameters with their own sizes, now
-views of the padded tensors, which are buffers that no state dict holds. So whoever reads sizes,
-loads, ties or changes a parameter in place sees what was there before, and the memory is held once.
-What replaces the memory of a parameter is followed by the class: moves and casts, deepcopy, pickle,
-assignments. Only an assignment to ``parameter.data`` from outside is not.
+Padding changes the class of an existing Linear to `PaddedLinear` instead of replacing the module:
+references to the Linear, its names and `isinstance` stay valid, and undoing needs no parent. Its
+``weight`` and ``bias`` stay the same parameters with their own sizes, now views of the padded
+tensors, which are buffers outside of the state dict. So code that reads sizes, or loads, ties or
+changes a parameter in place works as before, and the weight is in memory once.
+
+The class follows everything that gives a parameter new memory: moves and casts, deepcopy, pickle,
+assignments. Only an assignment to ``parameter.data`` from outside is not followed.
 """
 
 from __future__ import annotations
@@ -25,93 +26,96 @@ from warmup.models.padding.linears import PARAMETERS, address_of
 
 
 class PaddedLinear(nn.Linear):
-    """A Linear that computes with more features than its parameters have, the rest being zero.
+    """A Linear that computes with more features than its parameters have; the added ones are zero.
 
-    It takes padded features as they come when ``takes_padded``, else it pads them if its weight
-    needs that; it gives them away padded when ``gives_padded``, else it cuts them to size. For the
-    numbers of rows ``as_is``, lowest and highest, it computes with its parameters as they are.
+    With ``takes_padded`` its input is padded already, else `forward` pads the input where the
+    weight needs it. With ``returns_padded`` its output stays padded, else `forward` cuts it to
+    size. ``as_is`` has ranges of rows, lowest and highest (None: no limit), for which the unpadded
+    parameters are used.
     """
 
     padded_weight: torch.Tensor
     padded_bias: torch.Tensor | None
     takes_padded: bool
-    gives_padded: bool
+    returns_padded: bool
     as_is: tuple[tuple[int, int | None], ...]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  as nn.Linear names it
-        """Return the product with the padded weight, padded or of its own size as it should be."""
-        for low, high in self.as_is:  # the sizes of a compiled graph decide, once
+        """Return the output of the padded Linear: padded with ``returns_padded``, else cut."""
+        for low, high in self.as_is:  # decided once for a compiled graph, by its sizes
             rows = input.numel() // self.in_features
             if rows >= low and (high is None or rows <= high):
                 return super().forward(input)
-        made, taken = self.padded_weight.shape
-        if taken != self.in_features and not self.takes_padded:
-            input = nn.functional.pad(input, (0, taken - self.in_features))  # noqa: A001
+        padded_out, padded_in = self.padded_weight.shape
+        if padded_in != self.in_features and not self.takes_padded:
+            input = nn.functional.pad(input, (0, padded_in - self.in_features))  # noqa: A001
         output = nn.functional.linear(input, self.padded_weight, self.padded_bias)
-        if made == self.out_features or self.gives_padded:
+        if padded_out == self.out_features or self.returns_padded:
             return output
         return output[..., : self.out_features]
 
     def extra_repr(self) -> str:
         """Return the sizes of the parameters, and of the padded weight."""
-        made, taken = self.padded_weight.shape
-        return f"{super().extra_repr()}, padded to {taken} -> {made}"
+        padded_out, padded_in = self.padded_weight.shape
+        return f"{super().extra_repr()}, padded to {padded_in} -> {padded_out}"
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in PARAMETERS and isinstance(value, torch.Tensor):
             old = getattr(self, name)
             if old is None or old.shape != value.shape:
                 raise SettingsError(
-                    f"a padded Linear is given another {name}, of size {tuple(value.shape)}",
-                    "restore the model with warmup.models.padding.apply.restore before that",
+                    f"the {name} of a padded Linear cannot get the size {tuple(value.shape)}",
+                    "restore the model with warmup.models.padding.apply.restore first",
                 )
         super().__setattr__(name, value)
         if name in PARAMETERS:
-            self._copy_in()
+            self._copy_parameters()
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # untyped upstream
-        self._view()  # a copy of the module has copied each tensor on its own
+        self._make_views()  # copying a module copies each of its tensors apart
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:  # noqa: FBT001, FBT002  torch's signature
-        with torch.inference_mode(mode=False), torch.no_grad():  # buffers that can be loaded later
+        # A state dict cannot be loaded into tensors that were made in inference mode.
+        with torch.inference_mode(mode=False), torch.no_grad():
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # untyped upstream
-        self._view()
+        self._make_views()
         return self
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        self._copy_in()  # torch may have swapped tensors instead of copying into them
+        self._copy_parameters()  # torch may have swapped tensors instead of copying into them
 
-    def _copy_in(self) -> None:
-        """Make the padded tensors hold what the parameters hold, and be their memory."""
+    def _copy_parameters(self) -> None:
+        """Copy parameters with memory of their own into padded tensors, and make them views."""
         for name in PARAMETERS:
             parameter, padded = getattr(self, name), getattr(self, f"padded_{name}")
             if parameter is None or padded is None:
                 setattr(self, f"padded_{name}", None)
             elif address_of(parameter) != address_of(padded):
                 setattr(self, f"padded_{name}", _enlarged(parameter, padded.shape))
-        self._view()
+        self._make_views()
 
-    def _view(self) -> None:
-        """Make the parameters views of the padded tensors, which are zero elsewhere."""
+    def _make_views(self) -> None:
+        """Make the parameters views of the padded tensors, and zero the padding."""
         for name in PARAMETERS:
             parameter, padded = getattr(self, name), getattr(self, f"padded_{name}")
             if parameter is not None and padded is not None:
-                _cut(padded, parameter.shape)
-                parameter.data = _part(padded, parameter.shape)
+                _zero_padding(padded, parameter.shape)
+                parameter.data = _corner(padded, parameter.shape)
 
 
 def pad(model: nn.Module, choices: Mapping[Group, Padding]) -> None:
-    """Pad the weights of *model* in place, each group of *choices* as it says.
+    """Pad the weights of *model* in place, each group of *choices* to its `Padding`.
 
-    The groups are those that `find_groups` returned for this model. What was there before is freed,
-    one Linear at a time. When it fails, nothing is padded.
+    The groups are those that `find_groups` returned for this model. The unpadded weights are freed
+    one Linear at a time. After an error nothing is padded.
 
     Raises:
-        SettingsError: the model is in training mode or padded already, or a choice does not fit it.
+        SettingsError: the model is in training mode or padded already, or a choice does not fit the
+            model.
     """
     if model.training:
         raise SettingsError(
@@ -133,7 +137,7 @@ def pad(model: nn.Module, choices: Mapping[Group, Padding]) -> None:
 
 
 def restore(model: nn.Module) -> None:
-    """Undo every padding in *model*: plain Linears with the same parameters, contiguous again."""
+    """Undo all padding in *model*: its Linears are plain, with the same contiguous parameters."""
     for module in model.modules():
         if not isinstance(module, PaddedLinear):
             continue
@@ -142,38 +146,40 @@ def restore(model: nn.Module) -> None:
             if parameter is not None:
                 parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
             delattr(module, f"padded_{name}")
-        del module.takes_padded, module.gives_padded, module.as_is
-        module.__class__ = nn.Linear  # type: ignore[assignment]  # it was one before
+        del module.takes_padded, module.returns_padded, module.as_is
+        module.__class__ = nn.Linear  # type: ignore[assignment]  # its class before padding
 
 
 def _check(model: nn.Module, group: Group, padding: Padding) -> None:
     features = padding.features
     if padding.as_is and not group.structure.differs_by_rows:
         raise SettingsError(
-            f"{group}: padded, it cannot serve some numbers of rows as it is",
-            "pad it for all of them or for none",
+            f"{group}: a group of this form is padded for all numbers of rows or for none",
+            "give no rows that are served unpadded",
         )
     if features < group.structure.features:
         raise SettingsError(
-            f"{group}: {features} features are fewer than the {group.structure.features} there are",
-            "pad to more, or to as many to leave them as they are",
+            f"{group}: {features} features are fewer than the model's {group.structure.features}",
+            "pad to more, or name the model's own number to pad nothing",
         )
     for name in group.names:
         linear = model.get_submodule(name)
-        size = "out_features" if name in group.makers else "in_features"
+        size = "out_features" if name in group.producers else "in_features"
         if type(linear) is not nn.Linear or getattr(linear, size) != group.structure.features:
-            raise SettingsError(f"{group}: {name} is not the Linear it was", "find groups again")
+            raise SettingsError(
+                f"{group}: {name} has changed since the groups were found", "find groups again"
+            )
 
 
 def _pad_group(model: nn.Module, group: Group, padding: Padding) -> None:
     features = padding.features
-    is_chain = bool(group.makers and group.takers)
+    is_chain = bool(group.producers and group.consumers)
     for name in group.names:
         linear = model.get_submodule(name)
         assert isinstance(linear, nn.Linear)
-        if name in group.makers:
+        if name in group.producers:
             size = features, linear.in_features
-            _pad_linear(linear, size, gives_padded=is_chain, as_is=padding.as_is)
+            _pad_linear(linear, size, returns_padded=is_chain, as_is=padding.as_is)
         else:
             _pad_linear(linear, (linear.out_features, features), takes_padded=is_chain)
 
@@ -183,34 +189,34 @@ def _pad_linear(
     size: tuple[int, int],
     *,
     takes_padded: bool = False,
-    gives_padded: bool = False,
+    returns_padded: bool = False,
     as_is: Sequence[Dim] = (),
 ) -> None:
     weight = _enlarged(linear.weight, size)
     bias = None if linear.bias is None else _enlarged(linear.bias, size[:1])
     linear.__class__ = PaddedLinear
     assert isinstance(linear, PaddedLinear)
-    linear.takes_padded, linear.gives_padded = takes_padded, gives_padded
+    linear.takes_padded, linear.returns_padded = takes_padded, returns_padded
     linear.as_is = tuple((rows.low, rows.high) for rows in as_is)
     linear.register_buffer("padded_weight", weight, persistent=False)
     linear.register_buffer("padded_bias", bias, persistent=False)
-    linear._view()  # noqa: SLF001  the class is of this module
+    linear._make_views()  # noqa: SLF001  a class of this module
 
 
 def _enlarged(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
     """Return *tensor* in the corner of a new one of *size*, which is zero elsewhere."""
     with torch.inference_mode(mode=False), torch.no_grad():
         larger = torch.zeros(size, dtype=tensor.dtype, device=tensor.device)
-        _part(larger, tensor.shape).copy_(tensor)
+        _corner(larger, tensor.shape).copy_(tensor)
     return larger
 
 
-def _part(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+def _corner(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
     return tensor[tuple(slice(length) for length in size)]
 
 
-def _cut(tensor: torch.Tensor, size: Sequence[int]) -> None:
-    """Make *tensor* zero outside of its corner of *size*."""
+def _zero_padding(tensor: torch.Tensor, size: Sequence[int]) -> None:
+    """Set *tensor* to zero outside of its corner of *size*."""
     with torch.no_grad():
         for dim, length in enumerate(size):
             tensor.narrow(dim, length, tensor.shape[dim] - length).zero_()

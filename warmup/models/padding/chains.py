@@ -1,8 +1,8 @@
-"""Chains: Linears that hand features to each other through operations that keep zeros.
+"""`find_chains`: Linears that pass features to each other through operations that keep zeros.
 
-In the traced graph of one module, padding is followed from the Linears that could make it to those
-that could take it. A chain holds when all that reads padded features ends in such Linears, and they
-find zeros at the padding.
+In the traced graph of one module, padding is followed from the Linears that could produce it to
+those that could consume it. Linears form a chain when padded features reach no other result of the
+module, and are still zero at each consumer.
 """
 
 from __future__ import annotations
@@ -15,28 +15,34 @@ from typing import Any
 
 from torch import fx, nn
 
-from warmup.models.padding.tracing import Traced
-from warmup.models.padding.zeros import LostZerosError, PaddedValues, made_padding, passed_padding
+from warmup.models.padding.tracing import TracedModule
+from warmup.models.padding.zeros import (
+    LostZerosError,
+    PaddedValues,
+    make_padding,
+    propagate_padding,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Linears that make features and those that take them, in the order of their calls.
+    """Linears that produce features and Linears that consume them, in the order of their calls.
 
-    ``via`` spells what the latter take, as keys do; ``between`` computes it: its placeholders are
-    what the former made, its output is a tuple. ``sources`` numbers what each of the former is
-    given, so that two that share an activation have the same number.
+    ``via`` is the expression of the consumers' input, as keys have it. ``between`` computes it: its
+    placeholders are the outputs of the producers, its output a tuple with one value for each
+    consumer. ``sources`` numbers the activation that each producer reads: producers of the same
+    activation have the same number.
     """
 
-    makers: tuple[nn.Linear, ...]
-    takers: tuple[nn.Linear, ...]
+    producers: tuple[nn.Linear, ...]
+    consumers: tuple[nn.Linear, ...]
     via: str
     between: fx.Graph
     sources: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenChain:
     """Linears whose features cannot be padded together, and why."""
 
     linears: tuple[nn.Linear, ...]
@@ -44,143 +50,151 @@ class Broken:
 
 
 def find_chains(
-    traced: Traced, makers: Collection[nn.Linear], takers: Collection[nn.Linear]
-) -> tuple[list[Chain], list[Broken]]:
-    """Return the chains from *makers* to *takers* in *traced*, and where none holds.
+    traced: TracedModule, producers: Collection[nn.Linear], consumers: Collection[nn.Linear]
+) -> tuple[list[Chain], list[BrokenChain]]:
+    """Return the chains from *producers* to *consumers* in *traced*, and the broken ones.
 
-    Each Linear is in one chain at most: what takes features of a chain makes none for another.
-    Linears that are called more than once are in none.
+    Each Linear is in one chain at most: a consumer of a chain is no producer of another. Linears
+    that are called more than once are in no chain.
     """
     calls = Counter(traced.linears.values())
     once = {linear for linear, count in calls.items() if count == 1}
-    making, taking = once.intersection(makers), once.intersection(takers)
-    broken: list[Broken] = []
-    while True:  # without what was broken, Linears that took its features may make some
-        flow = _Flow(traced, making, taking)
-        lost = flow.lost()
-        if not lost:
+    producing, consuming = once.intersection(producers), once.intersection(consumers)
+    broken: list[BrokenChain] = []
+    while True:  # a consumer in a broken chain may be a producer of another chain
+        flow = _PaddingFlow(traced, producing, consuming)
+        reasons = flow.broken_roots()
+        if not reasons:
             return [flow.chain_of(root) for root in flow.roots()], broken
-        for root, reason in lost.items():
-            broken.append(Broken((*flow.makers_of(root), *flow.takers_of(root)), reason))
-            making.difference_update(flow.makers_of(root))
+        for root, reason in reasons.items():
+            broken.append(BrokenChain((*flow.producers_of(root), *flow.consumers_of(root)), reason))
+            producing.difference_update(flow.producers_of(root))
 
 
-class _Flow:
-    """The padding that *makers* would make, followed through a graph until *takers* take it.
+class _PaddingFlow:
+    """Padding of the outputs of *producers*, followed through a graph until *consumers* read it.
 
-    Makers whose features meet in one operation belong together; one of them is their root.
+    Producers whose features meet in one operation belong together; one of them is their root.
     """
 
     def __init__(
-        self, traced: Traced, makers: Collection[nn.Linear], takers: Collection[nn.Linear]
+        self,
+        traced: TracedModule,
+        producers: Collection[nn.Linear],
+        consumers: Collection[nn.Linear],
     ) -> None:
         self._traced = traced
-        self._takers = takers
+        self._consumers = consumers
         self._known: dict[fx.Node, Any] = {}
-        self._origins: dict[fx.Node, nn.Linear] = {}  # of each padded value, one of its makers
-        self._taken: dict[fx.Node, fx.Node] = {}  # what each call takes
+        self._origins: dict[fx.Node, nn.Linear] = {}  # of each padded value, one of its producers
+        self._inputs: dict[fx.Node, fx.Node] = {}  # of each consumer's call, the padded input
         self._roots: dict[nn.Linear, nn.Linear] = {}
         self._calls: dict[nn.Linear, fx.Node] = {}
         self._reasons: list[tuple[nn.Linear, str]] = []
         for node in traced.graph.nodes:
             linear = traced.linears.get(node)
-            fed = [other for other in node.all_input_nodes if other in self._origins]
-            if fed:
-                self._follow(node, fed)
-            elif linear is not None and linear in makers:
-                padding = made_padding(f"p{len(self._calls)}", linear.weight.dtype)
+            padded = [value for value in node.all_input_nodes if value in self._origins]
+            if padded:
+                self._follow(node, padded)
+            elif linear is not None and linear in producers:
+                padding = make_padding(f"p{len(self._calls)}", linear.weight.dtype)
                 self._known[node], self._origins[node] = padding, linear
                 self._roots[linear], self._calls[linear] = linear, node
 
     def roots(self) -> list[nn.Linear]:
-        """Return one maker of each chain, in the order of their calls."""
+        """Return one producer of each chain, in the order of their calls."""
         return [linear for linear, root in self._roots.items() if linear is root]
 
-    def makers_of(self, root: nn.Linear) -> list[nn.Linear]:
-        """Return the makers that belong to *root*, in the order of their calls."""
+    def producers_of(self, root: nn.Linear) -> list[nn.Linear]:
+        """Return the producers that belong to *root*, in the order of their calls."""
         return [linear for linear in self._calls if self._root(linear) is root]
 
-    def takers_of(self, root: nn.Linear) -> list[nn.Linear]:
-        """Return the Linears that take the features of *root*, in the order of their calls."""
-        return [self._traced.linears[node] for node, _ in self._taking(root)]
+    def consumers_of(self, root: nn.Linear) -> list[nn.Linear]:
+        """Return the consumers of the features of *root*, in the order of their calls."""
+        return [self._traced.linears[node] for node, _ in self._consumer_calls(root)]
 
-    def lost(self) -> dict[nn.Linear, str]:
-        """Return the reason for each root whose features cannot be padded."""
+    def broken_roots(self) -> dict[nn.Linear, str]:
+        """Return each root whose features cannot be padded, with the reason."""
         reasons: dict[nn.Linear, str] = {}
-        for maker, reason in self._reasons:
-            reasons.setdefault(self._root(maker), reason)
+        for producer, reason in self._reasons:
+            reasons.setdefault(self._root(producer), reason)
         for root in self.roots():
-            for _, source in self._taking(root):
-                if not self._known[source].is_zero:
-                    reasons.setdefault(root, f"{self._spelled(root, source)} of zeros is not zero")
-            if not self._taking(root):
-                reasons.setdefault(root, "no Linear takes the features")
+            for _, value in self._consumer_calls(root):
+                if not self._known[value].is_zero:
+                    expression = self._expression(root, value)
+                    reasons.setdefault(root, f"{expression} of zeros is not zero")
+            if not self._consumer_calls(root):
+                reasons.setdefault(root, "no Linear reads the features")
         return reasons
 
     def chain_of(self, root: nn.Linear) -> Chain:
-        """Return the chain of *root*, which is not lost."""
-        makers = self.makers_of(root)
-        given = [self._calls[maker].all_input_nodes[0] for maker in makers]
-        numbers = {node: number for number, node in enumerate(dict.fromkeys(given))}
-        spelled = [self._spelled(root, source) for _, source in self._taking(root)]
+        """Return the chain of *root*, which is not broken."""
+        producers = self.producers_of(root)
+        activations = [self._calls[producer].all_input_nodes[0] for producer in producers]
+        numbers = {node: number for number, node in enumerate(dict.fromkeys(activations))}
+        expressions = [self._expression(root, value) for _, value in self._consumer_calls(root)]
         return Chain(
-            makers=tuple(makers),
-            takers=tuple(self.takers_of(root)),
-            via=spelled[0] if len({*spelled}) == 1 else ";".join(spelled),
+            producers=tuple(producers),
+            consumers=tuple(self.consumers_of(root)),
+            via=expressions[0] if len({*expressions}) == 1 else ";".join(expressions),
             between=self._between(root),
-            sources=tuple(numbers[node] for node in given),
+            sources=tuple(numbers[node] for node in activations),
         )
 
-    def _follow(self, node: fx.Node, fed: list[fx.Node]) -> None:
+    def _follow(self, node: fx.Node, padded: list[fx.Node]) -> None:
+        """Follow the *padded* inputs of *node* into its result, or note why that is impossible."""
         linear = self._traced.linears.get(node)
-        if linear is not None and linear in self._takers:
-            self._taken[node] = fed[0]
+        if linear is not None and linear in self._consumers:
+            self._inputs[node] = padded[0]
             return
-        makers = [self._origins[other] for other in fed]
+        producers = [self._origins[value] for value in padded]
         if node.op not in ("call_function", "call_method"):
-            what = "it is returned" if node.op == "output" else f"{node.target} takes it as it is"
-            self._reasons += [(maker, what) for maker in makers]
+            is_output = node.op == "output"
+            reader = "the caller" if is_output else node.target
+            reason = f"{reader} reads the features"
+            self._reasons += [(producer, reason) for producer in producers]
             return
         try:
-            made = passed_padding(node, self._known)
+            result = propagate_padding(node, self._known)
         except LostZerosError as error:
-            self._reasons += [(maker, str(error)) for maker in makers]
+            self._reasons += [(producer, str(error)) for producer in producers]
             return
-        self._known[node] = made
-        if isinstance(made, PaddedValues):
-            self._origins[node] = makers[0]
-            for maker in makers:
-                self._roots[self._root(maker)] = self._root(makers[0])
+        self._known[node] = result
+        if isinstance(result, PaddedValues):
+            self._origins[node] = producers[0]
+            for producer in producers:
+                self._roots[self._root(producer)] = self._root(producers[0])
 
-    def _root(self, maker: nn.Linear) -> nn.Linear:
-        while (root := self._roots[maker]) is not maker:
-            maker = root
-        return maker
+    def _root(self, producer: nn.Linear) -> nn.Linear:
+        while (root := self._roots[producer]) is not producer:
+            producer = root
+        return producer
 
-    def _taking(self, root: nn.Linear) -> list[tuple[fx.Node, fx.Node]]:
+    def _consumer_calls(self, root: nn.Linear) -> list[tuple[fx.Node, fx.Node]]:
+        """Return the calls of the consumers of *root*, each with its padded input."""
         return [
-            (node, source)
-            for node, source in self._taken.items()
-            if self._root(self._origins[source]) is root
+            (node, value)
+            for node, value in self._inputs.items()
+            if self._root(self._origins[value]) is root
         ]
 
-    def _spelled(self, root: nn.Linear, source: fx.Node) -> str:
-        """Return how *source* is computed, the makers of *root* numbered from 0."""
-        every = list(self._calls)
-        own = {f"p{every.index(maker)}": f"p{i}" for i, maker in enumerate(self.makers_of(root))}
-        spelling: str = self._known[source].spelling
-        return re.sub(r"\bp[0-9]+\b", lambda found: own[found[0]], spelling)
+    def _expression(self, root: nn.Linear, value: fx.Node) -> str:
+        """Return the expression of *value*, in which the producers of *root* count from ``p0``."""
+        numbers = {producer: number for number, producer in enumerate(self._calls)}
+        names = {f"p{numbers[own]}": f"p{i}" for i, own in enumerate(self.producers_of(root))}
+        expression: str = self._known[value].expression
+        return re.sub(r"\bp[0-9]+\b", lambda match: names[match[0]], expression)
 
     def _between(self, root: nn.Linear) -> fx.Graph:
-        """Return the graph from what the makers of *root* made to what is taken."""
+        """Return the graph from the outputs of the producers of *root* to the consumers' inputs."""
         graph = fx.Graph()
         copies = {
-            self._calls[maker]: graph.placeholder(f"made_{number}")
-            for number, maker in enumerate(self.makers_of(root))
+            self._calls[producer]: graph.placeholder(f"features_{number}")
+            for number, producer in enumerate(self.producers_of(root))
         }
         for node in self._traced.graph.nodes:
             is_between = node in self._known and node not in copies
-            if is_between and all(other in copies for other in node.all_input_nodes):
+            if is_between and all(value in copies for value in node.all_input_nodes):
                 copies[node] = graph.node_copy(node, copies.__getitem__)
-        graph.output(tuple(copies[source] for _, source in self._taking(root)))
+        graph.output(tuple(copies[value] for _, value in self._consumer_calls(root)))
         return graph

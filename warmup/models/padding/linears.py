@@ -1,4 +1,4 @@
-"""The Linears of a model that could be padded, and why the others cannot."""
+"""`find_candidates`: the Linears of a model with unaligned sizes, and why some cannot be padded."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PARAMETERS: Final = ("weight", "bias")
 
 @dataclass(frozen=True, slots=True)
 class PaddableLinear:
-    """A Linear with a size that is not aligned; ``refusal`` says why it cannot be padded.
+    """A Linear with an unaligned size; ``refusal`` is why it cannot be padded, None if it can.
 
-    ``names`` are all it is reached by, the first one being the one it goes by; ``tied`` names the
-    other modules that have its weight or bias. ``dtype`` is spelled as keys do.
+    ``names`` are all its names in the model, of which messages use the first; ``tied`` names the
+    other modules that have its weight or bias. ``dtype`` is the short name that keys use.
     """
 
     linear: nn.Linear
@@ -32,54 +32,53 @@ class PaddableLinear:
     refusal: str | None
 
     @property
-    def makes_unaligned(self) -> bool:
-        """Whether the features it makes are not aligned."""
+    def has_unaligned_output(self) -> bool:
+        """Whether the number of output features is unaligned."""
         return not is_aligned(self.linear.out_features, self.dtype)
 
     @property
-    def takes_unaligned(self) -> bool:
-        """Whether the features it takes are not aligned."""
+    def has_unaligned_input(self) -> bool:
+        """Whether the number of input features is unaligned."""
         return not is_aligned(self.linear.in_features, self.dtype)
 
 
 def find_candidates(model: nn.Module) -> list[PaddableLinear]:
     """Return the Linears of *model* that have an unaligned size, in the order of its modules."""
-    names, holders, memory = names_of(model), _holders(model), _memory(model)
-    found: list[PaddableLinear] = []
+    names, holders, sharers = names_of(model), _modules_by_parameter(model), _count_sharers(model)
+    candidates: list[PaddableLinear] = []
     for module in model.modules():
         first = next(module.parameters(), None) if isinstance(module, nn.Linear) else None
         if first is None or (dtype := dtype_name(first.dtype)) not in WEIGHT_DTYPES:
             continue
         assert isinstance(module, nn.Linear)
-        own = [each for each in module.parameters(recurse=False) if is_plain(each)]
-        tied = dict.fromkeys(each for tensor in own for each in holders[id(tensor)])
+        own = [tensor for tensor in module.parameters(recurse=False) if is_plain(tensor)]
+        tied = dict.fromkeys(holder for tensor in own for holder in holders[id(tensor)])
         refusal = _refusal(module)
-        if any(memory[address_of(each)] > 1 for each in own):
+        if any(sharers[address_of(tensor)] > 1 for tensor in own):
             refusal = refusal or "shares memory with another tensor"
-        others = [each for each in tied if each is not module]
-        if any(isinstance(each, nn.Linear) for each in others):
+        others = [holder for holder in tied if holder is not module]
+        if any(isinstance(holder, nn.Linear) for holder in others):
             refusal = refusal or f"has its weight in common with {names[others[0]][0]}"
-        candidate = PaddableLinear(
-            module, dtype, tuple(names[module]), tuple(names[each][0] for each in others), refusal
-        )
-        if candidate.makes_unaligned or candidate.takes_unaligned:
-            found.append(candidate)
-    return found
+        other_names = tuple(names[holder][0] for holder in others)
+        candidate = PaddableLinear(module, dtype, tuple(names[module]), other_names, refusal)
+        if candidate.has_unaligned_output or candidate.has_unaligned_input:
+            candidates.append(candidate)
+    return candidates
 
 
 def tensors_of(model: nn.Module) -> Iterator[torch.Tensor]:
-    """Yield each parameter and buffer of *model* once, sharded and quantized ones left out."""
+    """Yield each parameter and buffer of *model* once, but no sharded or quantized tensors."""
     yield from filter(is_plain, model.parameters())
     yield from filter(is_plain, model.buffers())
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether *tensor* is of torch's own types: others, such as DTensor, have no one memory."""
+    """Whether *tensor* is of torch's plain types: a DTensor, for example, has no single memory."""
     return type(tensor) in (torch.Tensor, nn.Parameter)
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """Return where the memory begins that *tensor* is in."""
+    """Return the address of the storage of *tensor*."""
     return tensor.untyped_storage().data_ptr()
 
 
@@ -98,8 +97,8 @@ def _refusal(linear: nn.Linear) -> str | None:
         return "has hooks or a forward of its own"
     weight, bias = (vars(linear)["_parameters"].get(name) for name in PARAMETERS)
     if type(weight) is not nn.Parameter or type(bias) not in (nn.Parameter, type(None)):
-        kinds = {type(each).__name__ for each in (weight, bias)} - {"NoneType", "Parameter"}
-        return f"its weight or bias is no plain parameter ({', '.join(sorted(kinds)) or 'absent'})"
+        types = {type(tensor).__name__ for tensor in (weight, bias)} - {"NoneType", "Parameter"}
+        return f"its weight or bias is no plain parameter ({', '.join(sorted(types)) or 'absent'})"
     if weight.is_inference():
         return "was made in inference mode"
     if weight.is_meta:
@@ -111,8 +110,8 @@ def _refusal(linear: nn.Linear) -> str | None:
     return None
 
 
-def _holders(model: nn.Module) -> dict[int, list[nn.Module]]:
-    """Return the modules that have each parameter, by its id."""
+def _modules_by_parameter(model: nn.Module) -> dict[int, list[nn.Module]]:
+    """Return the modules that have a parameter, by the parameter's id."""
     holders = defaultdict[int, list[nn.Module]](list)
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
@@ -120,6 +119,6 @@ def _holders(model: nn.Module) -> dict[int, list[nn.Module]]:
     return holders
 
 
-def _memory(model: nn.Module) -> Counter[int]:
-    """Return how many tensors are in each memory, by its address."""
+def _count_sharers(model: nn.Module) -> Counter[int]:
+    """Return how many tensors share each storage, by its address."""
     return Counter(address_of(tensor) for tensor in tensors_of(model))

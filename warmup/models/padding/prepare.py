@@ -1,4 +1,4 @@
-"""`prepare`: weights padded as the rows of a table say."""
+"""`prepare`: pads the weights of a model as the rows of a table say."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from warmup.table.store import read
 if TYPE_CHECKING:
     from torch import nn
 
-    from warmup.models.padding.groups import Group, Left
+    from warmup.models.padding.groups import Group, UnpaddedLinears
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What was padded to how many features, what was left as it is and why, and the memory.
+    """What `prepare` did to a model: ``padded`` groups, and ``left`` Linears with the reason.
 
-    Bytes are those of the model's parameters and buffers, memory that several share once; sharded
-    and quantized tensors are not counted.
+    ``bytes_before`` and ``bytes_after`` are the memory of the model's parameters and buffers;
+    shared memory counts once, sharded and quantized tensors do not count.
     """
 
     padded: Mapping[Group, Padding]
-    left: tuple[Left, ...]
+    left: tuple[UnpaddedLinears, ...]
     bytes_before: int
     bytes_after: int
 
     @property
     def summary(self) -> str:
-        """How many groups were padded, and what that takes."""
+        """The number of padded groups and the memory that padding takes, as one line."""
         grown = (self.bytes_after - self.bytes_before) / MIB
         share = grown * MIB / self.bytes_before if self.bytes_before else 0.0
         return f"groups of weights padded: {len(self.padded)}, {grown:.1f} MiB more ({share:.2%})"
@@ -49,17 +49,17 @@ class Prepared:
             f"{group}: {group.structure.features} features padded to {padding}"
             for group, padding in self.padded.items()
         ]
-        lines += [str(each) for each in self.left]
+        lines += [str(linears) for linears in self.left]
         return "\n".join(lines)
 
 
 def prepare(model: nn.Module, table: str | os.PathLike[str] | Table) -> Prepared:
     """Pad the weights of *model* in place where the rows of *table* say that it pays.
 
-    Call it once the model is in eval mode and on its device, and before it is compiled or wrapped.
-    Weights are shared by all numbers of rows, so a group is padded when all rows of its structure
-    name the same size; one that only makes features serves those as it is whose rows say so. Rows
-    of a table for another device or runtime say nothing here.
+    The model is in eval mode, on its device, and not compiled or wrapped yet. A weight serves all
+    numbers of rows, so a group is padded when all table rows of its structure name the same size.
+    A group of producers alone may have table rows for its own size as well: for those numbers of
+    rows it is used unpadded. A table for another device or runtime pads nothing.
 
     Raises:
         SettingsError: the model is in training mode, or padded already.
@@ -73,86 +73,90 @@ def prepare(model: nn.Module, table: str | os.PathLike[str] | Table) -> Prepared
     device = next((tensor.device for tensor in tensors_of(model)), None)
     if device is None:
         return pad_by_rows(model, {})
-    found = compare_runtimes(table.provenance.runtime, connect().runtime(str(device)))
-    return pad_by_rows(model, table.rows, refusal_of(found))
+    mismatches = compare_runtimes(table.provenance.runtime, connect().runtime(str(device)))
+    return pad_by_rows(model, table.rows, refusal_of(mismatches))
 
 
 def refusal_of(mismatches: Iterable[Mismatch]) -> str | None:
-    """Return why the rows of a table with these *mismatches* say nothing here, None if they do."""
+    """Return why a table with these *mismatches* pads nothing here, None if it may pad."""
     return "; ".join(str(mismatch) for mismatch in mismatches if mismatch.is_hard) or None
 
 
 def paddings(table: Table, mismatches: Iterable[Mismatch]) -> dict[Structure, Padding]:
-    """Return how *table* pads which structures here; not those that it leaves as they are."""
+    """Return the structures that *table* pads on this machine, each with its padding."""
     if refusal_of(mismatches) is not None:
         return {}
-    agreed = {structure: _agreed(structure, said) for structure, said in _said(table.rows).items()}
     return {
-        structure: answer for structure, answer in agreed.items() if isinstance(answer, Padding)
+        structure: padding
+        for structure, sizes in _sizes_by_structure(table.rows).items()
+        if isinstance(padding := _padding_of(structure, sizes), Padding)
     }
 
 
 def pad_by_rows(model: nn.Module, rows: Mapping[str, Row], refusal: str | None = None) -> Prepared:
-    """Do as `prepare`, from *rows*; with a *refusal*, leave every group for that reason.
+    """Pad *model* as `prepare` does, from *rows*; with a *refusal* pad nothing, for that reason.
 
     Raises:
         SettingsError: the model is in training mode, or padded already.
     """
     from warmup.models.padding.apply import pad
-    from warmup.models.padding.groups import Left, find_groups
+    from warmup.models.padding.groups import UnpaddedLinears, find_groups
 
     found = find_groups(model)
-    said = _said(rows)
+    sizes = _sizes_by_structure(rows)
     choices: dict[Group, Padding] = {}
-    left = list(found.left)
+    unpadded = list(found.unpadded)
     for group in found.groups:
-        answer = refusal or _agreed(group.structure, said.get(group.structure, {}))
-        if isinstance(answer, Padding):
-            choices[group] = answer
+        padding = refusal or _padding_of(group.structure, sizes.get(group.structure, {}))
+        if isinstance(padding, Padding):
+            choices[group] = padding
         else:
-            left.append(Left(group.names, answer))
-    before = _held(model)
+            unpadded.append(UnpaddedLinears(group.names, padding))
+    before = _bytes_of(model)
     pad(model, choices)
-    return Prepared(choices, tuple(left), before, _held(model))
+    return Prepared(choices, tuple(unpadded), before, _bytes_of(model))
 
 
-def _said(rows: Mapping[str, Row]) -> dict[Structure, dict[Dim, int | str]]:
-    """Return what *rows* say about each structure: a size, or what is wrong, by their rows."""
-    said: dict[Structure, dict[Dim, int | str]] = {}
+def _sizes_by_structure(rows: Mapping[str, Row]) -> dict[Structure, dict[Dim, int | str]]:
+    """Return the sizes that *rows* name for each structure, by number of rows.
+
+    A row without a usable size has the text of the error in its place.
+    """
+    sizes: dict[Structure, dict[Dim, int | str]] = {}
     for key, row in rows.items():
         if kind_of(key) is not WEIGHT:
             continue
         structure, m = parse_weight(key)
         try:
-            answer: int | str = features_of(structure, row.winner)
+            size: int | str = features_of(structure, row.winner)
         except ProblemError as error:
-            answer = str(error)
-        said.setdefault(structure, {})[m] = answer
-    return said
+            size = str(error)
+        sizes.setdefault(structure, {})[m] = size
+    return sizes
 
 
-def _agreed(structure: Structure, said: Mapping[Dim, int | str]) -> Padding | str:
-    """Return how to pad *structure* as its rows *said*, or why to leave it."""
-    if not said:
+def _padding_of(structure: Structure, sizes: Mapping[Dim, int | str]) -> Padding | str:
+    """Return the padding on which *sizes*, by number of rows, agree, or why there is none."""
+    if not sizes:
         return "not in the table"
     own = structure.features
-    named = {*said.values()}
+    distinct = {*sizes.values()}
     as_is: list[Dim] = []
-    if structure.differs_by_rows and len(named) > 1:
-        as_is = sorted((m for m, size in said.items() if size == own), key=lambda m: m.low)
-        named.discard(own)
-    if len(named) > 1:
-        each = ", ".join(f"m={m}: {size}" for m, size in said.items())
-        return f"its rows disagree ({each})"
-    answer = named.pop()
-    if isinstance(answer, str):
-        return answer
-    return "it is faster as it is" if answer == own else Padding(answer, tuple(as_is))
+    if structure.differs_by_rows and len(distinct) > 1:
+        as_is = sorted((m for m, size in sizes.items() if size == own), key=lambda m: m.low)
+        distinct.discard(own)
+    if len(distinct) > 1:
+        by_rows = ", ".join(f"m={m}: {size}" for m, size in sizes.items())
+        return f"its rows disagree ({by_rows})"
+    features = distinct.pop()
+    if isinstance(features, str):
+        return features
+    return "it is faster unpadded" if features == own else Padding(features, tuple(as_is))
 
 
-def _held(model: nn.Module) -> int:
-    """Return the bytes of the memory that the tensors of *model* are in."""
+def _bytes_of(model: nn.Module) -> int:
+    """Return the bytes of memory of the tensors of *model*, shared memory once."""
     from warmup.models.padding.linears import tensors_of
 
     storages = [tensor.untyped_storage() for tensor in tensors_of(model)]
-    return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

@@ -1,4 +1,4 @@
-"""The graph of a module's forward, with its Linears as leaves."""
+"""`trace`: the graph of a module's forward, in which each call of a Linear is one node."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ class UntraceableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
-    """What *module* computes, and the Linear behind each node that calls one."""
+class TracedModule:
+    """The graph of the forward of *module*, and the Linear of each node that calls a Linear."""
 
     module: nn.Module
     graph: fx.Graph
     linears: dict[fx.Node, nn.Linear]
 
 
-def trace(module: nn.Module) -> Traced:
-    """Return the traced forward of *module*; no tensor is computed with.
+def trace(module: nn.Module) -> TracedModule:
+    """Return the traced forward of *module*; no operation on a tensor runs.
 
     Raises:
-        UntraceableError: its forward branches on values, keeps some, fails on proxies, or is not
-            what a call of it runs; or hooks watch what modules inside of it compute.
+        UntraceableError: the forward branches on values, sets attributes, fails on proxies, or was
+            replaced on the instance; or a module inside has hooks, which would see padded values.
     """
     if "forward" in vars(module):
         raise UntraceableError(f"{type(module).__name__} has a forward of its own")
@@ -37,27 +37,27 @@ def trace(module: nn.Module) -> Traced:
     try:
         graph = _Tracer().trace(module)
     except Exception as error:  # the user's forward may raise anything on a proxy
-        said = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
         raise UntraceableError(
-            f"{type(module).__name__}.forward cannot be traced: {said}"
+            f"{type(module).__name__}.forward cannot be traced: {reason}"
         ) from error
     finally:
-        kept = _put_back(before)
-    if kept:
-        raise UntraceableError(f"{type(module).__name__}.forward sets {', '.join(kept)}")
-    called = {
+        changed = _restore_attributes(before)
+    if changed:
+        raise UntraceableError(f"{type(module).__name__}.forward sets {', '.join(changed)}")
+    linears = {
         node: inner
         for node in graph.nodes
         if node.op == "call_module"
         and isinstance(inner := module.get_submodule(str(node.target)), nn.Linear)
     }
-    return Traced(module, graph, called)
+    return TracedModule(module, graph, linears)
 
 
-def _put_back(before: dict[nn.Module, dict[str, Any]]) -> list[str]:
-    """Give modules the attributes that they had *before*; return the names of those that changed.
+def _restore_attributes(before: dict[nn.Module, dict[str, Any]]) -> list[str]:
+    """Give modules the attributes that they had *before*; return the names of changed attributes.
 
-    A forward that keeps what it computes would leave proxies behind.
+    A forward that stores values in its module has stored proxies there.
     """
     changed: list[str] = []
     for module, attributes in before.items():
@@ -71,7 +71,7 @@ def _put_back(before: dict[nn.Module, dict[str, Any]]) -> list[str]:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether a call of *module* is watched or replaced: by a hook, or a forward of its own."""
+    """Whether *module* has hooks, or a forward that was replaced on the instance."""
     return "forward" in vars(module) or any(
         vars(module).get(name)
         for name in (
@@ -84,7 +84,7 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 class _Tracer(fx.Tracer):
-    """Goes into everything but Linears, and modules of torch that have weights."""
+    """Traces into every module but Linears and those modules of torch that have weights."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if isinstance(m, nn.Linear):

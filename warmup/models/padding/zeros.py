@@ -1,8 +1,8 @@
-"""What stands at the padding after an operation: each is run on zeros, and watched.
+"""`propagate_padding`: the values at padded features after an operation, found by running it.
 
 An operation may stand between padded weights when every operator that it calls computes element by
-element (torch tags these ``pointwise``) from padded values and constants alone. Then what it makes
-of a few zeros is what it makes of all padding.
+element (torch tags these ``pointwise``) from padded values and constants alone. Its result for a
+few zeros is then its result for all padding.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from warmup.keys.gemm import format_number
 
 MAX_VIA_LENGTH: Final = 512
 _aten = torch.ops.aten
-# Untagged upstream, in some of the supported torch versions, although element by element.
-_ZERO_KEEPING_OPS: Final = frozenset(
+# Element by element, but without the tag in some of the supported torch versions.
+_UNTAGGED_POINTWISE_OPS: Final = frozenset(
     {
         _aten._to_copy.default,  # noqa: SLF001  its name
         _aten.detach.default,
@@ -32,44 +32,44 @@ _ZERO_KEEPING_OPS: Final = frozenset(
         _aten.leaky_relu_.default,
     }
 )
-_UNSPELLED: Final = frozenset({_aten.clone.default, _aten.detach.default})
-# Many dims, none of size 1, so that no view of the real value is a no-op on this one.
+_IDENTITIES: Final = frozenset({_aten.clone.default, _aten.detach.default})
+# Many dims, none of size 1: what changes the shape of real values changes this shape too.
 _SAMPLE: Final = (2, 3, 2, 3, 2, 5)
 
 
 class LostZerosError(Exception):
-    """Zeros at padded features do not stay zeros through an operation. Argument: why."""
+    """An operation may turn zeros at padded features into other values. Argument: why."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedValues:
-    """A sample of what stands at the padded features of a value, and how it was computed."""
+    """A sample of the padding of one value of the graph, and the expression that computes it."""
 
     sample: torch.Tensor
-    spelling: str
+    expression: str
 
     @property
     def is_zero(self) -> bool:
-        """Whether all of it is zero."""
+        """Whether the whole sample is zero."""
         return not self.sample.any().item()
 
 
-def made_padding(name: str, dtype: torch.dtype) -> PaddedValues:
-    """Return the padding of what a Linear with zero rows makes; *name* spells it."""
+def make_padding(name: str, dtype: torch.dtype) -> PaddedValues:
+    """Return the padding of the output of a padded Linear: zeros, with *name* as expression."""
     return PaddedValues(torch.zeros(_SAMPLE, dtype=dtype), name)
 
 
-def passed_padding(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
-    """Return what *node* makes of *known* values: `PaddedValues`, or a dtype or device of one.
+def propagate_padding(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
+    """Return the result of *node* for *known* values: `PaddedValues`, or a dtype or device.
 
     Raises:
-        LostZerosError: it looks at sizes, does not compute element by element, uses a value that is
-            not known, or cannot be run on the CPU.
+        LostZerosError: the operation reads sizes, does not compute element by element, uses a value
+            that is not known, or cannot be run on the CPU.
     """
     unknown = [str(other) for other in node.all_input_nodes if other not in known]
     if unknown:
-        raise LostZerosError(f"{_name(node)} also takes {', '.join(unknown)}")
-    watch = _PaddingTracer([value for value in known.values() if isinstance(value, PaddedValues)])
+        raise LostZerosError(f"{_name(node)} also reads {', '.join(unknown)}")
+    tracer = _PaddingTracer([value for value in known.values() if isinstance(value, PaddedValues)])
 
     def value_of(other: fx.Node) -> Any:
         value = known[other]
@@ -77,18 +77,18 @@ def passed_padding(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
 
     args, kwargs = fx.map_arg((node.args, node.kwargs), value_of)
     try:
-        with torch.no_grad(), watch:
-            made = _call(node, args, kwargs)
+        with torch.no_grad(), tracer:
+            result = _call(node, args, kwargs)
     except LostZerosError as error:
         raise LostZerosError(f"{_name(node)}: {error}") from None
-    except Exception as error:  # an operation may raise anything on what it does not expect
-        said = str(error).partition("\n")[0]
-        raise LostZerosError(f"{_name(node)} cannot be tried: {said}") from error
-    if isinstance(made, (torch.dtype, torch.device)):
-        return made
-    if not isinstance(made, torch.Tensor) or made.shape != _SAMPLE:
-        raise LostZerosError(f"{_name(node)} looks at the size or takes the features apart")
-    return PaddedValues(made, watch.spelling_of(made))
+    except Exception as error:  # an operation may raise anything on unexpected shapes
+        reason = str(error).partition("\n")[0]
+        raise LostZerosError(f"{_name(node)} cannot be tried: {reason}") from error
+    if isinstance(result, (torch.dtype, torch.device)):
+        return result
+    if not isinstance(result, torch.Tensor) or result.shape != _SAMPLE:
+        raise LostZerosError(f"{_name(node)} reads the size or changes the shape")
+    return PaddedValues(result, tracer.expression_of(result))
 
 
 def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -104,40 +104,42 @@ def _name(node: fx.Node) -> str:
 
 
 class _PaddingTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped upstream
-    """Refuses operators that are not pointwise, and spells what the others compute."""
+    """Raises for operators that are not pointwise; keeps the expressions of the others."""
 
     def __init__(self, known: Sequence[PaddedValues]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
-        # The tensors are kept, since the id of one that is gone may be another's.
-        self._spelled = {id(each.sample): (each.sample, each.spelling) for each in known}
+        # Samples are kept alive, since a new tensor may get the id of a freed one.
+        self._expressions = {
+            id(values.sample): (values.sample, values.expression) for values in known
+        }
 
     def __torch_dispatch__(  # torch names it
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        if torch.Tag.pointwise not in func.tags and func not in _ZERO_KEEPING_OPS:
+        if torch.Tag.pointwise not in func.tags and func not in _UNTAGGED_POINTWISE_OPS:
             raise LostZerosError(f"{func} does not compute element by element")
         kwargs = kwargs or {}
-        made = func(*args, **kwargs)
+        result = func(*args, **kwargs)
         words = [self._word(value) for value in (*args, *kwargs.values())]
         name = func.overloadpacket.__name__.strip("_").replace("to_copy", "to")
-        spelling = words[0] if func in _UNSPELLED else f"{name}({','.join(words)})"
-        if len(spelling) > MAX_VIA_LENGTH:
-            raise LostZerosError("what is computed is too long to be spelled in a key")
-        self._spelled[id(made)] = (made, spelling)
-        return made
+        expression = words[0] if func in _IDENTITIES else f"{name}({','.join(words)})"
+        if len(expression) > MAX_VIA_LENGTH:
+            raise LostZerosError("the operations in between are too long for a key")
+        self._expressions[id(result)] = (result, expression)
+        return result
 
-    def spelling_of(self, value: torch.Tensor) -> str:
-        """Return how *value* was computed."""
-        _, spelling = self._spelled[id(value)]
-        return spelling
+    def expression_of(self, value: torch.Tensor) -> str:
+        """Return the expression that computes *value*."""
+        _, expression = self._expressions[id(value)]
+        return expression
 
     def _word(self, value: Any) -> str:
         if isinstance(value, torch.Tensor):
-            if id(value) in self._spelled:
-                return self.spelling_of(value)
+            if id(value) in self._expressions:
+                return self.expression_of(value)
             if value.dim():
                 raise LostZerosError("uses a tensor that is not padded")
-            value = value.item()  # a number, as torch hands it to an operator
+            value = value.item()  # torch passes a number to an operator as a tensor without dims
         if isinstance(value, torch.dtype):
             return dtype_name(value)
         return format_number(value) if isinstance(value, (int, float)) else str(value).lower()

@@ -1,4 +1,4 @@
 """The verb `compile`: one artifact for each bucket of a model's dynamic sizes.
 
-Imports what `serving` imports. `compile.compile` makes a `model.CompiledModel`, which serves calls.
+Imports what `serving` imports. `compile.compile` makes a `model.CompiledModel`.
 """

@@ -1,4 +1,4 @@
-"""The buckets of a model: what serves calls in each, compiled at the first one."""
+"""`BucketArtifact`: serves the calls of one bucket by an artifact compiled at the first call."""
 
 from __future__ import annotations
 
@@ -37,44 +37,47 @@ ServingCall = Callable[..., Any]
 
 
 class DimChange(Protocol):
-    """Makes a tensor of one that has *axis*."""
+    """Makes another tensor from a tensor with the dynamic dim *dim*."""
 
-    def __call__(self, tensor: torch.Tensor, axis: DynamicDim) -> torch.Tensor:
-        """Return it."""
+    def __call__(self, tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
+        """Return the other tensor."""
 
 
 @dataclass
-class Subject:
-    """The model that is served, where its dynamic dims are, and what is known of it."""
+class ServedModel:
+    """A model, the arguments with its dynamic dims, and the settings that all its buckets share.
+
+    ``breaks`` has the graph breaks so far, ``uncompiled`` counts calls that no artifact served.
+    """
 
     model: nn.Module
-    places: tuple[TensorArgument, ...]
+    arguments: tuple[TensorArgument, ...]
     policy: ShapePolicy
     mode: str | None
     tolerance: Mapping[str, float]
     is_strict: bool = False
     breaks: list[str] = field(default_factory=list)
-    outside: Counter[Outside] = field(default_factory=Counter)
+    uncompiled: Counter[UncompiledReason] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def without(self, why: Outside, said: str) -> ServingCall:
-        """Return the model as it is, uncompiled.
+    def without_artifact(self, reason: UncompiledReason, message: str) -> ServingCall:
+        """Return the uncompiled model, and count the call for *reason*.
 
-        *why* is counted; *said* is told now and then, as an event of the installed table too.
+        *message* is logged, and an event of the installed table, when the count is a power of two.
 
         Raises:
             SizeError: the model is served strictly.
         """
         if self.is_strict:
-            raise SizeError(said, "send sizes that a bucket serves, or add a bucket")
+            raise SizeError(message, "send sizes that a bucket serves, or add a bucket")
         with self._lock:
-            self.outside[why] += 1
-            count = self.outside[why]
-        if count & (count - 1) == 0:  # the first call, the second, the fourth and so on
-            logger.warning("%s: served uncompiled (%d calls so far)", said, count)
+            self.uncompiled[reason] += 1
+            count = self.uncompiled[reason]
+        if count & (count - 1) == 0:
+            logger.warning("%s: served uncompiled (%d calls so far)", message, count)
             handle = installed()
             if handle is not None:
-                handle.outside(why.name.lower(), said, count)
+                handle.outside(reason.name.lower(), message, count)
         return self.model
 
     def replace(
@@ -83,54 +86,54 @@ class Subject:
         kwargs: Mapping[str, Any],
         change: DimChange,
     ) -> Arguments:
-        """Return the arguments with each tensor that has an axis changed for it."""
-        for place in self.places:
-            args, kwargs = place.replace(args, kwargs, partial(change, axis=place.axis))
+        """Return the arguments with each tensor changed that has a dynamic dim."""
+        for argument in self.arguments:
+            args, kwargs = argument.replace(args, kwargs, partial(change, dim=argument.dim))
         return args, kwargs
 
     def compile(self, entry: ServingCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return *entry* compiled, and what it gave for these arguments.
+        """Return *entry* compiled, and its result for these arguments.
 
-        Where the graph breaks its parts are compiled, and the place is told once.
+        Where the graph breaks, its parts are compiled, and the break is logged once.
         """
         if not self.breaks:
             compiled = compile_apart(entry, self.mode, whole=True)
             try:
                 return compiled, compiled(*args, **kwargs)
             except Exception as error:
-                broken = break_in(error)
-                if broken is None:
+                graph_break = break_in(error)
+                if graph_break is None:
                     raise
-                self.breaks.append(broken)
-                logger.warning("the graph breaks, its parts are compiled: %s", broken)
+                self.breaks.append(graph_break)
+                logger.warning("the graph breaks, its parts are compiled: %s", graph_break)
         compiled = compile_apart(entry, self.mode, whole=False)
         return compiled, compiled(*args, **kwargs)
 
 
 class BucketArtifact:
-    """The sizes that one artifact serves, by dim, and the artifact.
+    """The artifact of one bucket, and the sizes that it serves, by name of the dim.
 
-    ``call`` serves a call; it compiles first where nothing is compiled yet.
+    ``call`` serves a call; the first call compiles.
     """
 
-    def __init__(self, subject: Subject, intervals: Mapping[str, Interval]) -> None:
-        self.subject, self.intervals = subject, intervals
+    def __init__(self, served: ServedModel, intervals: Mapping[str, Interval]) -> None:
+        self.served, self.intervals = served, intervals
         self.sizes = {name: interval.high for name, interval in intervals.items()}
         self.call: ServingCall = self._first
         self._lock = threading.Lock()
         name = "_".join(f"{name}_{size}" for name, size in self.sizes.items())
-        self._entry = apart(subject.model, f"warmup_{name}")
+        self._entry = apart(served.model, f"warmup_{name}")
 
     def __str__(self) -> str:
         return ",".join(f"{name}={interval}" for name, interval in self.intervals.items())
 
     @property
     def artifacts(self) -> int:
-        """How many artifacts were compiled for it."""
+        """How many artifacts were compiled for this bucket."""
         return artifacts_of(self._entry)
 
     def forget(self) -> None:
-        """Drop what was compiled for it: the next call compiles again."""
+        """Drop the artifacts of this bucket: the next call compiles again."""
         with self._lock:
             forget(self._entry)
             self.call = self._first
@@ -144,57 +147,56 @@ class BucketArtifact:
         return self.call(*args, **kwargs)
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
-        """Return what serves calls from now on, and the result of this one."""
-        compiled, result = self.subject.compile(self._entry, args, kwargs)
+        """Return the function that serves calls from now on, and the result of this call."""
+        compiled, result = self.served.compile(self._entry, args, kwargs)
         return compiled, result
 
 
 class RangeArtifact(BucketArtifact):
-    """One dynamic artifact for the whole interval, chosen for its upper end."""
+    """A dynamic artifact for a whole interval, its kernels chosen for the upper end."""
 
-    _narrower: ModelError | None = None
+    _error: ModelError | None = None  # the interval is too wide for one artifact
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
-        made: set[int] = set()
+        aliases: set[int] = set()
 
-        def mark(tensor: torch.Tensor, axis: DynamicDim) -> torch.Tensor:
-            interval = self.intervals[axis.name]
+        def mark(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
+            interval = self.intervals[dim.name]
             if interval.low == interval.high:
                 return tensor
-            if id(tensor) not in made:
+            if id(tensor) not in aliases:
                 tensor = tensor.detach()  # marks are attributes: the caller's tensor gets none
-                made.add(id(tensor))
-            mark_range(tensor, axis.dim, interval.low, interval.high, hint=interval.high)
+                aliases.add(id(tensor))
+            mark_range(tensor, dim.dim, interval.low, interval.high, hint=interval.high)
             return tensor
 
         try:
             with caches_of(f"warmup-{self._ranges()}"):
-                return super()._compile(*self.subject.replace(args, kwargs, mark))
+                return super()._compile(*self.served.replace(args, kwargs, mark))
         except Exception as error:
-            narrower = range_error(error, str(self))
-            if narrower is None:
+            too_wide = range_error(error, str(self))
+            if too_wide is None:
                 raise
-            self._narrower = narrower
+            self._error = too_wide
             self.call = self._refuse
-            raise narrower from error
+            raise too_wide from error
 
     def _ranges(self) -> str:
-        """Return the interval of each axis, the same whatever the dims are called."""
-        axes = (place.axis for place in self.subject.places)
-        spelled = (
-            f"{'.'.join(map(str, axis.path))}[{axis.dim}]={self.intervals[axis.name]}"
-            for axis in axes
+        """Return the interval of each dynamic dim as text, which does not depend on dims' names."""
+        dims = (argument.dim for argument in self.served.arguments)
+        texts = (
+            f"{'.'.join(map(str, dim.path))}[{dim.dim}]={self.intervals[dim.name]}" for dim in dims
         )
-        return ",".join(sorted(spelled))
+        return ",".join(sorted(texts))
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> Any:
-        """Raise what compiling raised: it takes seconds, and would raise it again."""
-        assert self._narrower is not None
-        raise self._narrower
+        """Raise the error of the first compile: another compile takes seconds and fails as well."""
+        assert self._error is not None
+        raise self._error
 
 
-class Outside(StrEnum):
-    """Why no artifact served a call."""
+class UncompiledReason(StrEnum):
+    """Why a call was served by the uncompiled model."""
 
     BEYOND = "beyond the last bucket"
     BETWEEN = "between two buckets"

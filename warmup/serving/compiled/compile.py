@@ -1,4 +1,4 @@
-"""`compile`: one artifact for each bucket of a model's dynamic sizes."""
+"""`compile`: a model served from one artifact for each bucket of its dynamic sizes."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
 ) -> CompiledModel:
     """Return *model*, in eval mode, to be served from one artifact for each of its *buckets*.
 
-    *dims* names the dynamic dims of its inputs, ``{"hidden_states": {1: "seqlen"}}``; keys and
-    positions inside of an argument are appended by dots. *buckets* are the sizes of each such dim,
-    ascending, spelled as for ``--seqlens``; of several dims every combination is one. *policy* says
-    how sizes in between are served:
+    *dims* names the dynamic dims of its inputs: ``{"hidden_states": {1: "seqlen"}}``; keys and
+    positions inside of an argument follow its name after dots. *buckets* are the sizes of each such
+    dim, ascending, in the form of ``--seqlens``; with several dims, every combination is a bucket.
+    *policy* says how sizes between two buckets are served:
 
-    - ``range``: an artifact serves all sizes above the bucket before it. It is compiled for its
-      upper end. Size 1 has an artifact of its own.
-    - ``pad``: inputs are padded with zeros to the bucket, and outputs are cut. For dims that are
-      named in *independent*: no element of an output depends on others along them. That is held
-      against the uncompiled model at the first padded call of each bucket; where it is not so, the
-      bucket is served uncompiled.
-    - ``exact``: not at all.
+    - ``range``: by the artifact of the larger bucket, which is compiled for its largest size and
+      serves all sizes above the previous bucket. Size 1 has an artifact of its own.
+    - ``pad``: inputs are padded with zeros to the larger bucket, and outputs are cut. That is right
+      for dims along which no element of an output depends on others, and needs their names in
+      *independent*. The first padded call of each bucket is compared with the uncompiled model; a
+      bucket whose outputs differ is served uncompiled.
+    - ``exact``: by no artifact.
 
-    Calls outside of all buckets are served uncompiled and counted, or refused where *outside* is
-    ``error``. With a *table* it is installed with *on_miss* and *bundle*, and weights are padded as
-    it says; see `warmup.install`. Nothing is compiled before the first call, or
-    `CompiledModel.warm`. Calls may come from several threads.
+    Calls that no artifact serves are served uncompiled and counted, or with *outside* ``error``
+    refused. A *table* is installed with *on_miss* and *bundle*, and weights are padded as it says;
+    see `warmup.install`. Nothing is compiled before the first call or `CompiledModel.warm`. Calls
+    may come from several threads.
 
     Raises:
         SettingsError: an argument cannot be used, or the model is in training mode.
         TableError, AdapterError: as `warmup.install`.
     """
     from warmup.serving.compiled.arguments import TensorArgument
-    from warmup.serving.compiled.bucket import Subject
+    from warmup.serving.compiled.bucket import ServedModel
     from warmup.serving.compiled.model import CompiledModel
     from warmup.serving.compiled.routing import make_buckets
     from warmup.serving.install import install
@@ -73,21 +73,21 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     if outside not in _OUTSIDE:
         raise SettingsError(f"outside={outside!r}", f"use one of {', '.join(_OUTSIDE)}")
     if model.training:
-        raise SettingsError("the model is in training mode", "call model.eval(): this is to serve")
-    axes = parse_dynamic_dims(dims)
-    ladders = parse_bucket_sizes(axes, buckets)
-    dependent = [name for name in ladders if name not in independent]
+        raise SettingsError("the model is in training mode", "call model.eval() before serving it")
+    dynamic_dims = parse_dynamic_dims(dims)
+    sizes = parse_bucket_sizes(dynamic_dims, buckets)
+    dependent = [name for name in sizes if name not in independent]
     if policy == ShapePolicy.PAD and dependent:
         raise SettingsError(
-            f"policy='pad', and nothing says that {', '.join(dependent)} may be padded",
-            "name dims along which outputs do not depend on each other in independent=",
+            f"policy='pad': independent= does not name {', '.join(dependent)}",
+            "name dims along which no element of an output depends on others",
         )
-    places = tuple(TensorArgument(model, axis) for axis in axes)
-    subject = Subject(
-        model, places, ShapePolicy(policy), mode, TOLERANCE, is_strict=outside == "error"
+    arguments = tuple(TensorArgument(model, dim) for dim in dynamic_dims)
+    served = ServedModel(
+        model, arguments, ShapePolicy(policy), mode, TOLERANCE, is_strict=outside == "error"
     )
-    made, call_for = make_buckets(subject, ladders)
+    artifacts, call_for = make_buckets(served, sizes)
     handle = None
     if table is not None:
         handle = install(table, on_miss=on_miss, model=model, bundle=bundle)
-    return CompiledModel(subject, made, call_for, handle)
+    return CompiledModel(served, artifacts, call_for, handle)

@@ -1,4 +1,4 @@
-"""Which dims of a model's inputs grow with the sizes of a bucket."""
+"""`find_dims`: which dims of a model's inputs grow with the sizes of a bucket."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from warmup.models.loading import Inputs
 
 
 def find_dims(
-    model: nn.Module, make: Callable[[Bucket], Inputs], bucket: Bucket
+    model: nn.Module, make_inputs: Callable[[Bucket], Inputs], bucket: Bucket
 ) -> dict[str, dict[int, str]]:
-    """Return the ``dims`` of `warmup.compile` for the inputs that *make* gives in *bucket*.
+    """Return the ``dims`` argument of `warmup.compile` for the inputs of *bucket*.
 
-    Each dim there is as long as the size that it is named after.
+    Each of these dims is equal to the size of the bucket that it is named after.
 
     Raises:
-        ModelError: a dim grows with a size and is not that size, no dim grows with it, or there
-            are other tensors for another size.
+        ModelError: a dim grows with a size without being equal to it, no dim grows with a size, or
+            the number of tensors or of their dims does.
     """
-    found: dict[str, dict[int, str]] = {}
-    here = _shapes(model, make(bucket))
+    dims: dict[str, dict[int, str]] = {}
+    shapes = _shapes(model, make_inputs(bucket))
     for name, size in bucket.sizes:
         other = 1 if size > 1 else 2
-        there = _shapes(model, make(bucket.at({name: other})))
-        if {path: len(shape) for path, shape in here.items()} != {
-            path: len(shape) for path, shape in there.items()
+        other_shapes = _shapes(model, make_inputs(bucket.at({name: other})))
+        if {path: len(shape) for path, shape in shapes.items()} != {
+            path: len(shape) for path, shape in other_shapes.items()
         }:
             raise ModelError(f"the inputs for {name}={size} and {name}={other} are not alike")
         grown = [
             (path, dim, pair)
-            for path, shape in here.items()
-            for dim, pair in enumerate(zip(shape, there[path], strict=True))
+            for path, shape in shapes.items()
+            for dim, pair in enumerate(zip(shape, other_shapes[path], strict=True))
             if pair[0] != pair[1]
         ]
         for path, dim, pair in grown:
@@ -47,14 +47,14 @@ def find_dims(
                     f"where {name}={other}",
                     "only dims of that size itself can have a range: use exact buckets",
                 )
-            found.setdefault(path, {})[dim] = name
+            dims.setdefault(path, {})[dim] = name
         if not grown:
             raise ModelError(f"no input grows with {name}", "name the dims that the inputs have")
-    return found
+    return dims
 
 
 def _shapes(model: nn.Module, inputs: Inputs) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor of a call, by its path as ``dims`` spells it."""
+    """Return the shape of each tensor of a call, by its path in ``dims``."""
     try:
         named = inspect.signature(model.forward).bind_partial(*inputs.args).arguments
     except TypeError as error:
@@ -69,5 +69,5 @@ def _walk(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[str, tuple[int, .
         for key, inner in value.items():
             yield from _walk(inner, (*path, key))
     elif isinstance(value, (list, tuple)):
-        for place, inner in enumerate(value):
-            yield from _walk(inner, (*path, place))
+        for index, inner in enumerate(value):
+            yield from _walk(inner, (*path, index))

@@ -1,4 +1,4 @@
-"""A model that is served from one artifact for each bucket of its dynamic sizes."""
+"""`CompiledModel`: a model that is served from one artifact for each bucket of its sizes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from warmup.buckets.dims import DynamicDim, ShapePolicy
 if TYPE_CHECKING:
     import torch
 
-    from warmup.serving.compiled.bucket import BucketArtifact, Subject
+    from warmup.serving.compiled.bucket import BucketArtifact, ServedModel
     from warmup.serving.compiled.routing import CallFor
     from warmup.serving.install import Handle
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledReport:
-    """What a compiled model did so far.
+    """The counts of a compiled model so far.
 
-    ``artifacts`` says of each bucket how many artifacts it has: none before its first call, one
-    after it, more where something else than a dynamic size changed. ``outside`` counts calls that
-    no artifact served, by why. ``breaks`` says where graphs broke.
+    ``artifacts`` has the number of artifacts of each bucket: 0 before its first call, 1 afterwards,
+    more when something else than a dynamic size has changed. ``outside`` counts calls that no
+    artifact served, by reason. ``breaks`` has the place and the reason of each graph break.
     """
 
     policy: ShapePolicy
@@ -33,44 +33,44 @@ class CompiledReport:
 
     @property
     def recompiles(self) -> int:
-        """How many artifacts there are beyond one for each bucket."""
+        """The number of artifacts beyond the first of each bucket."""
         return sum(max(count - 1, 0) for count in self.artifacts.values())
 
     def __str__(self) -> str:
-        made = sum(1 for count in self.artifacts.values() if count)
-        outside = "".join(f", {count} calls {why}" for why, count in self.outside.items())
+        compiled = sum(1 for count in self.artifacts.values() if count)
+        outside = "".join(f", {count} calls {reason}" for reason, count in self.outside.items())
         return (
-            f"policy {self.policy}: {made} of {len(self.artifacts)} buckets compiled, "
+            f"policy {self.policy}: {compiled} of {len(self.artifacts)} buckets compiled, "
             f"{self.recompiles} recompiles{outside}"
-            + "".join(f"\ngraph break: {one}" for one in self.breaks)
+            + "".join(f"\ngraph break: {place}" for place in self.breaks)
         )
 
 
 class CompiledModel:
-    """A model that is called as before; made by `warmup.compile`.
+    """A model that is called like the original one; made by `warmup.compile`.
 
-    Attributes and methods that it does not have itself are the model's, also when they are set.
-    ``handle`` is the installed table, None when this one installed none.
+    All attributes and methods but those below are the model's; setting one sets it on the model.
+    ``handle`` is the table that `warmup.compile` installed, None without a table.
     """
 
     handle: Handle | None
-    _subject: Subject
+    _served: ServedModel
     _buckets: tuple[BucketArtifact, ...]
     _call_for: CallFor
 
     def __init__(
         self,
-        subject: Subject,
+        served: ServedModel,
         buckets: tuple[BucketArtifact, ...],
         call_for: CallFor,
         handle: Handle | None,
     ) -> None:
         own = self.__dict__
-        own["handle"], own["_subject"] = handle, subject
+        own["handle"], own["_served"] = handle, served
         own["_buckets"], own["_call_for"] = buckets, call_for
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the artifact of the bucket that the sizes are in, which is compiled when it is new.
+        """Call the artifact of the bucket that serves these sizes; its first call compiles.
 
         Raises:
             SizeError: no bucket serves these sizes, and the model is served strictly.
@@ -82,12 +82,13 @@ class CompiledModel:
     def warm(self, *args: Any, **kwargs: Any) -> None:
         """Compile every bucket now, with the inputs of this call cut or repeated to its sizes.
 
-        While inductor's workers make the kernels of one bucket the next is traced; then each is
-        called once. Calls from other threads are served meanwhile, and wait for what they need.
+        While inductor's workers compile the kernels of a bucket, the next bucket is traced; then
+        each is called once. Calls from other threads are served meanwhile; a call waits for its own
+        bucket.
 
         Raises:
-            Exception: as a call does, or what a compiler raised; a note names the bucket. The
-                buckets before it are compiled, and it will be when it is called.
+            Exception: an error of a call or of a compiler; a note names the bucket. The buckets
+                before are compiled, and this bucket is compiled at its next call.
         """
         from warmup.serving.compiled.warm import warm_together
 
@@ -101,32 +102,32 @@ class CompiledModel:
         """Call *bucket* at its own sizes."""
         from torch import arange
 
-        def resize(tensor: torch.Tensor, axis: DynamicDim) -> torch.Tensor:
-            size = bucket.sizes[axis.name]
-            places = arange(size, device=tensor.device) % tensor.shape[axis.dim]
-            return tensor.index_select(axis.dim, places)
+        def resize(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
+            size = bucket.sizes[dim.name]
+            indices = arange(size, device=tensor.device) % tensor.shape[dim.dim]
+            return tensor.index_select(dim.dim, indices)
 
-        given, named = self._subject.replace(args, kwargs, resize)
-        return bucket.call(*given, **named)
+        resized_args, resized_kwargs = self._served.replace(args, kwargs, resize)
+        return bucket.call(*resized_args, **resized_kwargs)
 
     def report(self) -> CompiledReport:
-        """Return what happened so far; ``handle.report()`` is about the table."""
+        """Return the counts so far; those of the table are in ``handle.report()``."""
         return CompiledReport(
-            self._subject.policy,
+            self._served.policy,
             {str(bucket): bucket.artifacts for bucket in self._buckets},
-            {why.value: count for why, count in self._subject.outside.items()},
-            tuple(self._subject.breaks),
+            {reason.value: count for reason, count in self._served.uncompiled.items()},
+            tuple(self._served.breaks),
         )
 
     def close(self) -> None:
-        """Take out the table that was installed with it, if any; what is compiled stays."""
+        """Uninstall the table that `warmup.compile` installed, if any; artifacts stay compiled."""
         if self.handle is not None:
             self.handle.close()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what Python looks for while this is copied or unpickled
+        if name.startswith("__"):  # Python looks for these before __init__ ran, in copies
             raise AttributeError(name)
-        return getattr(self._subject.model, name)
+        return getattr(self._served.model, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._subject.model, name, value)
+        setattr(self._served.model, name, value)

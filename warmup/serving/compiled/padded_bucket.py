@@ -1,4 +1,4 @@
-"""Buckets to which inputs are padded and from which outputs are cut."""
+"""`PaddedArtifact`: serves a bucket by padding inputs to its sizes and cutting the outputs."""
 
 from __future__ import annotations
 
@@ -13,31 +13,36 @@ from warmup.buckets.dims import DynamicDim, Interval
 from warmup.core.errors import ModelError
 from warmup.models.outputs import worst_error
 from warmup.serving.compiled.arguments import Arguments
-from warmup.serving.compiled.bucket import BucketArtifact, Outside, ServingCall, Subject
+from warmup.serving.compiled.bucket import (
+    BucketArtifact,
+    ServedModel,
+    ServingCall,
+    UncompiledReason,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """One dim of one output, by number in the order of pytree, that is as long as an axis."""
+    """Dim ``dim`` of the output ``leaf``, by pytree order: it has the size of the dim ``name``."""
 
     leaf: int
     dim: int
-    axis: str
+    name: str
 
 
 class PaddedArtifact(BucketArtifact):
-    """One static artifact: inputs are padded with zeros to it, and outputs cut.
+    """A static artifact, for which inputs are padded with zeros and outputs cut.
 
-    The first call that is padded is computed uncompiled as well: which dims of the outputs are to
-    be cut follows from it, and that the padding changes nothing but them.
+    The first padded call is computed by the uncompiled model as well. The two outputs show which
+    dims have to be cut, and whether padding changes anything else.
     """
 
     _compiled: ServingCall
-    _dependent: str | None = None  # why padding is not served after all
+    _dependent: str | None = None  # why this bucket is served uncompiled
 
-    def __init__(self, subject: Subject, intervals: Mapping[str, Interval]) -> None:
-        super().__init__(subject, intervals)
-        self._cuts: dict[str, tuple[_Cut, ...]] = {}  # by axis, as far as seen
+    def __init__(self, served: ServedModel, intervals: Mapping[str, Interval]) -> None:
+        super().__init__(served, intervals)
+        self._cuts: dict[str, tuple[_Cut, ...]] = {}  # by dim, for dims padded so far
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         sizes = self._sizes(args, kwargs)
@@ -47,7 +52,8 @@ class PaddedArtifact(BucketArtifact):
 
     def _serve(self, *args: Any, **kwargs: Any) -> Any:
         if self._dependent is not None:
-            return self.subject.without(Outside.DEPENDENT, self._dependent)(*args, **kwargs)
+            uncompiled = self.served.without_artifact(UncompiledReason.DEPENDENT, self._dependent)
+            return uncompiled(*args, **kwargs)
         sizes = self._sizes(args, kwargs)
         if sizes == self.sizes:
             return self._compiled(*args, **kwargs)
@@ -56,24 +62,25 @@ class PaddedArtifact(BucketArtifact):
 
     def _sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
         sizes: dict[str, int] = {}
-        for place in self.subject.places:
-            size = place.find(args, kwargs).shape[place.axis.dim]
-            if sizes.setdefault(place.axis.name, size) != size:
+        for argument in self.served.arguments:
+            name = argument.dim.name
+            size = argument.find(args, kwargs).shape[argument.dim.dim]
+            if sizes.setdefault(name, size) != size:
                 raise ModelError(
-                    f"a call has two sizes for {place.axis.name}: {sizes[place.axis.name]}, {size}",
+                    f"a call has two sizes for {name}: {sizes[name]}, {size}",
                     "give dims of different sizes different names",
                 )
         return sizes
 
     def _padded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-        def pad(tensor: torch.Tensor, axis: DynamicDim) -> torch.Tensor:
-            missing = self.sizes[axis.name] - tensor.shape[axis.dim]
+        def pad(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
+            missing = self.sizes[dim.name] - tensor.shape[dim.dim]
             if not missing:
                 return tensor
-            after = [0, 0] * (tensor.dim() - 1 - axis.dim) + [0, missing]
+            after = [0, 0] * (tensor.dim() - 1 - dim.dim) + [0, missing]
             return nn.functional.pad(tensor, after)
 
-        return self.subject.replace(args, kwargs, pad)
+        return self.served.replace(args, kwargs, pad)
 
     def _cut(
         self,
@@ -88,28 +95,27 @@ class PaddedArtifact(BucketArtifact):
         known = self._cuts
         if all(name in known for name in padded):
             return _cut(result, [cut for name in padded for cut in known[name]], sizes)
-        expected = self.subject.model(*args, **kwargs)
+        expected = self.served.model(*args, **kwargs)
         cuts = _cuts_of(expected, result, sizes, self.sizes)
-        distance, limit = worst_error(expected, _cut(result, cuts, sizes), self.subject.tolerance)
+        distance, limit = worst_error(expected, _cut(result, cuts, sizes), self.served.tolerance)
         if not distance <= limit:
-            said = (
+            self._dependent = (
                 f"padded to {self} the output is {distance:.2e} away from the unpadded one "
                 f"(relative L2, limit {limit:.0e}): {', '.join(padded)} cannot be padded"
             )
-            self._dependent = said
             return self._serve(*args, **kwargs)
-        found = {name: tuple(cut for cut in cuts if cut.axis == name) for name in padded}
-        self._cuts = {**known, **found}
+        new = {name: tuple(cut for cut in cuts if cut.name == name) for name in padded}
+        self._cuts = {**known, **new}
         return _cut(result, cuts, sizes)
 
 
 def _cuts_of(
     expected: Any, padded: Any, sizes: Mapping[str, int], full: Mapping[str, int]
 ) -> tuple[_Cut, ...]:
-    """Return which dims of the outputs grew with which axis.
+    """Return the dims of the outputs that padding made longer, each with its dynamic dim.
 
     Raises:
-        ModelError: the outputs differ otherwise, or two axes could be meant.
+        ModelError: no dynamic dim, or more than one, explains the length of an output's dim.
     """
     cuts: list[_Cut] = []
     pairs = zip(_leaves(expected), _leaves(padded), strict=True)
@@ -133,7 +139,7 @@ def _cuts_of(
 def _cut(result: Any, cuts: Sequence[_Cut], sizes: Mapping[str, int]) -> Any:
     leaves, spec = torch.utils._pytree.tree_flatten(result)  # noqa: SLF001  no public name
     for cut in cuts:
-        leaves[cut.leaf] = leaves[cut.leaf].narrow(cut.dim, 0, sizes[cut.axis])
+        leaves[cut.leaf] = leaves[cut.leaf].narrow(cut.dim, 0, sizes[cut.name])
     return torch.utils._pytree.tree_unflatten(leaves, spec)  # noqa: SLF001  as above
 
 

@@ -1,4 +1,4 @@
-"""From the sizes of a call to the bucket that serves it."""
+"""`make_buckets`: the artifacts of all buckets, and the choice of one by the sizes of a call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import Any, Final
 
 from warmup.buckets.dims import Interval, ShapePolicy, intervals_of
 from warmup.serving.compiled.arguments import TensorArgument
-from warmup.serving.compiled.bucket import BucketArtifact, Outside, RangeArtifact, Subject
+from warmup.serving.compiled.bucket import (
+    BucketArtifact,
+    RangeArtifact,
+    ServedModel,
+    UncompiledReason,
+)
 from warmup.serving.compiled.padded_bucket import PaddedArtifact
 
 CallFor = Callable[[tuple[Any, ...], Mapping[str, Any]], Callable[..., Any]]
@@ -21,42 +26,45 @@ _ARTIFACTS: Final = {
 
 
 def make_buckets(
-    subject: Subject, ladders: Mapping[str, tuple[int, ...]]
+    served: ServedModel, sizes: Mapping[str, tuple[int, ...]]
 ) -> tuple[tuple[BucketArtifact, ...], CallFor]:
-    """Return the buckets of *ladders*, last dim fastest, and what finds the one for a call.
+    """Return the buckets of *sizes*, last dim fastest, and a function that serves a call.
 
-    The sizes of the first axis of each name count.
+    *sizes* are those of the buckets by name of the dim. Where several dims of a call have the same
+    name, the first decides which bucket serves the call.
     """
-    steps = {name: _steps(subject.policy, ladder) for name, ladder in ladders.items()}
+    intervals = {name: _intervals(served.policy, ends) for name, ends in sizes.items()}
     buckets = tuple(
-        _ARTIFACTS[subject.policy](subject, dict(zip(steps, some, strict=True)))
-        for some in itertools.product(*steps.values())
+        _ARTIFACTS[served.policy](served, dict(zip(intervals, combination, strict=True)))
+        for combination in itertools.product(*intervals.values())
     )
     first: dict[str, TensorArgument] = {}
-    for place in subject.places:
-        first.setdefault(place.axis.name, place)
-    is_exact = subject.policy is ShapePolicy.EXACT
+    for argument in served.arguments:
+        first.setdefault(argument.dim.name, argument)
+    is_exact = served.policy is ShapePolicy.EXACT
     reads = [
-        (name, first[name].find, first[name].axis.dim, [one.high for one in steps[name]])
-        for name in ladders
+        (name, first[name].find, first[name].dim.dim, [each.high for each in intervals[name]])
+        for name in sizes
     ]
 
     def call_for(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
         number = 0
         for name, find, dim, highs in reads:
             size = find(args, kwargs).shape[dim]
-            place = bisect_left(highs, size)
-            if place == len(highs) or not size:
-                return subject.without(Outside.BEYOND, f"{name}={size}: outside of 1..{highs[-1]}")
-            if is_exact and highs[place] != size:
-                return subject.without(Outside.BETWEEN, f"{name}={size}: no bucket")
-            number = number * len(highs) + place
+            index = bisect_left(highs, size)
+            if index == len(highs) or not size:
+                message = f"{name}={size}: outside of 1..{highs[-1]}"
+                return served.without_artifact(UncompiledReason.BEYOND, message)
+            if is_exact and highs[index] != size:
+                message = f"{name}={size}: no bucket"
+                return served.without_artifact(UncompiledReason.BETWEEN, message)
+            number = number * len(highs) + index
         return buckets[number].call
 
     return buckets, call_for
 
 
-def _steps(policy: ShapePolicy, ladder: tuple[int, ...]) -> tuple[Interval, ...]:
+def _intervals(policy: ShapePolicy, ends: tuple[int, ...]) -> tuple[Interval, ...]:
     if policy is ShapePolicy.RANGE:
-        return intervals_of(ladder)
-    return tuple(Interval(size, size) for size in ladder)
+        return intervals_of(ends)
+    return tuple(Interval(size, size) for size in ends)

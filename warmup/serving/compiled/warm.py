@@ -1,4 +1,4 @@
-"""Compiling all buckets at once, as far as inductor allows it."""
+"""`warm_together`: compiles all buckets, their kernels in parallel."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from warmup.serving.compiled.bucket import BucketArtifact
 
 
 def warm_together(calls: Mapping[BucketArtifact, Callable[[], object]]) -> None:
-    """Compile each bucket for its call, and call it.
+    """Compile each bucket with its call of *calls*, and call it.
 
-    dynamo compiles one graph at a time, so threads would gain nothing. What overlaps is waiting:
-    first every bucket is traced, and its kernels are left to inductor's workers; then each bucket
-    is called as soon as its own kernels are there. What the first pass leaves out, such as the
-    parts after a graph break, is compiled by that call.
+    Dynamo traces one graph at a time, so threads would gain nothing. First every bucket is traced,
+    and its kernels go to inductor's workers; then each bucket is called as soon as its own kernels
+    are compiled. Parts that the first pass leaves out, such as those after a graph break, are
+    compiled by that call.
 
-    A bucket that cannot be traced ends the first pass. One whose kernels cannot be compiled is
-    forgotten; the others are called.
+    A bucket that cannot be traced ends the first pass. A bucket whose kernels cannot be compiled
+    loses its artifact; the others are called.
 
     Raises:
-        Exception: the first that was raised, with a note that names the bucket.
+        Exception: the first error, with a note that names the bucket.
     """
     pending: dict[BucketArtifact, Pending] = {}
     failed: list[Exception] = []
-    with handing_over_graphs() as handover:
+    with handing_over_graphs() as deferred:
         for bucket, call in calls.items():
             try:
-                pending[bucket] = handover.compile(call)
+                pending[bucket] = deferred.compile(call)
             except Exception as error:  # noqa: BLE001  raised below, when the others are done
-                failed.append(_named(error, bucket))
+                failed.append(_with_note(error, bucket))
                 break
-    for bucket, each in pending.items():
+    for bucket, kernels in pending.items():
         try:
-            each.finish()
+            kernels.finish()
         except Exception as error:  # noqa: BLE001  as above
             bucket.forget()
-            failed.append(_named(error, bucket))
+            failed.append(_with_note(error, bucket))
         else:
             calls[bucket]()
     if failed:
         raise failed[0]
 
 
-def _named(error: Exception, bucket: BucketArtifact) -> Exception:
+def _with_note(error: Exception, bucket: BucketArtifact) -> Exception:
     error.add_note(f"while the bucket {bucket} was compiled")
     return error

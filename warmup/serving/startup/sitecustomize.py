@@ -1,11 +1,11 @@
-"""Installs a table in this process before its first compile, if it ever compiles.
+"""`TableStartup`: installs a table in this process before its first compile, if it compiles.
 
 `warmup run` puts this folder on PYTHONPATH, and Python imports ``sitecustomize`` at its start: this
-is the one module of warmup whose import has an effect. Nothing happens until torch is imported, and
-nothing is installed until torch is asked to compile, so other programs pay for a few definitions.
-Hence the few imports: even ``typing`` would cost more than all that is done here.
+is the only module of warmup whose import has an effect. A finder waits until torch is imported, and
+the table is installed when torch first compiles, so programs without torch pay for a few
+definitions only. Imports are few for the same reason: ``typing`` would take longer than all else.
 """
-# ruff: noqa: INP001  found by its name on PYTHONPATH, never as a part of the package
+# ruff: noqa: INP001  imported by its name on PYTHONPATH, never as a part of the package
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# How inductor starts the processes that only compile kernels (compile_worker/subproc_pool.py).
+# The program of inductor's compile workers (compile_worker/subproc_pool.py): they need no table.
 _COMPILE_WORKER = "torch/_inductor/compile_worker/__main__.py"
 
-# What begins a compile. The inner ones are for those who do without torch.compile; install
-# replaces some of them itself.
+# Functions that begin a compile, by module. The inner ones are for callers that do not use
+# torch.compile; install replaces some of them itself.
 _TORCH_NAME = "torch"
-_ENTRANCES = {
+_ENTRY_POINTS = {
     _TORCH_NAME: ("compile",),
     "torch._dynamo.convert_frame": ("_compile",),
     "torch._inductor.compile_fx": ("compile_fx", "compile_fx_inner"),
@@ -34,21 +34,21 @@ _ENTRANCES = {
 
 
 class TableStartup:
-    """A finder that waits for torch, and installs the table at the first call of an entrance."""
+    """An import finder that installs the table at the first call of an entry point of torch."""
 
     def __init__(self, on_miss: str, uncovered: str) -> None:
         self._on_miss = on_miss
         self._uncovered = uncovered
         self._is_waiting = True
-        self._has_told = False
-        self._lock = _thread.RLock()  # again by the thread that installs, if that should compile
+        self._has_reported = False
+        self._lock = _thread.RLock()  # the installing thread takes it again if it compiles
         self._guarded: list[tuple[ModuleType, str, Any, Any]] = []
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what the later finders find, to be guarded once it is loaded."""
-        if name not in _ENTRANCES or not self._is_waiting:
+        """Return the spec of the later finders, with the entry points guarded after loading."""
+        if name not in _ENTRY_POINTS or not self._is_waiting:
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(name, path, target)
@@ -61,7 +61,7 @@ class TableStartup:
 
     def _guard(self, module: ModuleType) -> None:
         if self._is_waiting:
-            for name in _ENTRANCES[module.__name__]:
+            for name in _ENTRY_POINTS[module.__name__]:
                 if hasattr(module, name):
                     self._guard_function(module, name, getattr(module, name))
 
@@ -71,26 +71,26 @@ class TableStartup:
         @functools.wraps(original)
         def install_first(*args: Any, **kwargs: Any) -> Any:
             self._install_once()
-            found = getattr(module, name)
-            return (original if found is install_first else found)(*args, **kwargs)
+            current = getattr(module, name)
+            return (original if current is install_first else current)(*args, **kwargs)
 
         setattr(module, name, install_first)
         self._guarded.append((module, name, original, install_first))
 
     def _install_once(self) -> None:
-        """Install the table, or return when that is done or under way in this thread.
+        """Install the table, unless that is done or going on in this thread; other threads wait.
 
-        Other threads wait. In strict serving a failure is raised, and again at the next compile.
+        With ``strict`` a failure is raised, and again at the next compile.
         """
         with self._lock:
             if not self._is_waiting:
                 return
             self._is_waiting = False
-            self._unguard({*_ENTRANCES} - {_TORCH_NAME})
+            self._unguard({*_ENTRY_POINTS} - {_TORCH_NAME})
             try:
                 self._install()
             except Exception as error:
-                self._tell(error)
+                self._report_failure(error)
                 if self._on_miss == "strict":
                     for module, name, _, guard in self._guarded:
                         setattr(module, name, guard)
@@ -108,17 +108,17 @@ class TableStartup:
 
         install(on_miss=self._on_miss, uncovered=self._uncovered)
 
-    def _tell(self, error: Exception) -> None:
-        """Say once, on stderr and in the audit log, that this process has no table."""
-        if self._has_told:
+    def _report_failure(self, error: Exception) -> None:
+        """Report once, on stderr and in the audit log, that this process has no table."""
+        if self._has_reported:
             return
-        self._has_told = True
+        self._has_reported = True
         import contextlib
         import json
         import time
 
-        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        sys.stderr.write(f"warmup run: no table in process {os.getpid()}: {said}\n")
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        sys.stderr.write(f"warmup run: no table in process {os.getpid()}: {reason}\n")
         record = {
             "event": "install.failed",
             "schema": 1,
@@ -126,10 +126,10 @@ class TableStartup:
             "pid": os.getpid(),
             "seq": 0,
             "time": round(time.time(), 6),
-            "error": said,
+            "error": reason,
         }
         line = json.dumps(record, separators=(",", ":")) + "\n"
-        with contextlib.suppress(OSError):  # said on stderr already
+        with contextlib.suppress(OSError):  # stderr has the failure already
             log = os.open(os.environ["WARMUP_AUDIT_LOG"], os.O_WRONLY | os.O_APPEND)
             try:
                 os.write(log, line.encode())
@@ -138,7 +138,7 @@ class TableStartup:
 
 
 class _Loader:
-    """Loads a module as its own loader does, then hands it on; leaves no trace in the module."""
+    """Loads a module with its own loader, then calls *then* with it; the module is unchanged."""
 
     def __init__(self, spec: ModuleSpec, loader: Any, then: Callable[[ModuleType], None]) -> None:
         self._spec = spec
@@ -155,7 +155,7 @@ class _Loader:
 
 
 def _run_next() -> None:
-    """Import the ``sitecustomize`` that this one stands in front of, if there is one."""
+    """Import the next ``sitecustomize`` on the path, if there is one."""
     folder = __file__.rpartition(os.sep)[0]
     position = sys.path.index(folder)
     this = sys.modules.pop(__name__)
@@ -166,7 +166,7 @@ def _run_next() -> None:
         if error.name != __name__:
             raise
     finally:
-        sys.path.insert(position, folder)  # programs hand sys.path on to those they start
+        sys.path.insert(position, folder)  # some programs pass their sys.path on to children
         sys.modules.setdefault(__name__, this)
 
 

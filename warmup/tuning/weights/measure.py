@@ -1,7 +1,8 @@
-"""Whether padding weights pays: measured while a table is built.
+"""`measure_weights`: times each group of a model with and without padding, during a build.
 
-Weights are shared by all numbers of rows, so a group has one answer: it is padded when that is
-faster for some number of rows that the buckets lead to, and slower for none.
+A weight serves all numbers of rows, so a group is padded or not as a whole: it is padded when that
+is faster for some number of rows in the buckets, and slower for none. A group of producers alone is
+the exception: its rows are decided one by one (`Structure.differs_by_rows`).
 """
 
 from __future__ import annotations
@@ -32,89 +33,94 @@ from warmup.keys.weight import (
 )
 from warmup.models.outputs import worst_error
 from warmup.models.padding.apply import pad, restore
-from warmup.models.padding.groups import Group, Left, find_groups
+from warmup.models.padding.groups import Group, UnpaddedLinears, find_groups
 from warmup.models.padding.prepare import Prepared, pad_by_rows
 from warmup.table.lookup import Lookup, OnMiss
-from warmup.tuning.weights.linear_module import make_standin
-from warmup.tuning.weights.row_counts import rows_of
+from warmup.tuning.weights.linear_module import make_linear_module
+from warmup.tuning.weights.row_counts import count_rows
 
 if TYPE_CHECKING:
     from warmup.tuning.progress import Progress
     from warmup.tuning.session import Session
 
 
-def weigh(session: Session, buckets: Sequence[Bucket]) -> Prepared:
-    """Measure what the table lacks about the weights of the model, and say what it pads then.
+def measure_weights(session: Session, buckets: Sequence[Bucket]) -> Prepared:
+    """Measure the groups whose rows the table lacks; return what the table pads with these rows.
 
-    The model is as it was afterwards; the caller hands what is padded to `Session.run_bucket`. A
-    group whose stand-in cannot be compiled, or disagrees with eager, is left with that reason.
+    The model is unpadded afterwards; the caller passes the padded groups to `Session.run_bucket`.
+    A group whose module cannot be compiled, or disagrees with eager, stays unpadded for that
+    reason.
     """
     model, progress = session.compiler.model.module, session.compiler.progress
-    found = find_groups(model)
-    asked: dict[Structure, tuple[Group, set[Dim]]] = {}
-    for bucket in buckets if found.groups else ():
-        seen = rows_of(model, found.groups, partial(session.eager, bucket))
-        lowest = bucket.at(dict(bucket.lows))
-        least = (
-            rows_of(model, found.groups, partial(session.eager, lowest)) if bucket.lows else seen
+    groups = find_groups(model).groups
+    by_structure: dict[Structure, tuple[Group, set[Dim]]] = {}
+    for bucket in buckets if groups else ():
+        highest = count_rows(model, groups, partial(session.eager, bucket))
+        low_end = bucket.at(dict(bucket.lows))
+        lowest = (
+            count_rows(model, groups, partial(session.eager, low_end)) if bucket.lows else highest
         )
-        for group, counts in seen.items():
-            asked.setdefault(group.structure, (group, set()))[1].update(
-                map(Dim, least[group], counts)
-            )
+        for group, counts in highest.items():
+            dims = by_structure.setdefault(group.structure, (group, set()))[1]
+            dims.update(map(Dim, lowest[group], counts))
     failed: dict[Structure, str] = {}
-    for structure, (group, rows) in asked.items():
-        wanted = sorted((m for m in rows if progress.lacks(structure.key(m))), key=_most)
+    for structure, (group, dims) in by_structure.items():
+        missing = sorted(
+            (m for m in dims if progress.must_measure(structure.key(m))), key=_upper_end
+        )
         try:
-            if wanted:
-                _weigh_group(session, group, wanted)
+            if missing:
+                _measure_group(session, group, missing)
         except (BuildError, OutputMismatchError) as error:
             failed[structure] = str(error)
     prepared = pad_by_rows(model, progress.rows)
     restore(model)
-    reasons = {group.names: failed.get(group.structure) for group in found.groups}
-    left = (Left(one.names, reasons.get(one.names) or one.reason) for one in prepared.left)
+    reasons = {group.names: failed.get(group.structure) for group in groups}
+    left = (
+        UnpaddedLinears(linears.names, reasons.get(linears.names) or linears.reason)
+        for linears in prepared.left
+    )
     return replace(prepared, left=tuple(left))
 
 
-def _most(rows: Dim) -> int:
-    """Return the number of rows that a choice for *rows* is made for: their upper end."""
+def _upper_end(rows: Dim) -> int:
+    """Return the number of rows at which a choice for *rows* is timed."""
     assert rows.high is not None
     return rows.high
 
 
-def _weigh_group(session: Session, group: Group, wanted: Iterable[Dim]) -> None:
-    """Measure *group* for the numbers of rows *wanted*, and save a row for each."""
+def _measure_group(session: Session, group: Group, dims: Sequence[Dim]) -> None:
+    """Measure *group* for each number of rows in *dims*, and save a row for each."""
     structure, progress = group.structure, session.compiler.progress
     own, band = structure.features, session.compiler.tuner.method.near_tie
-    standing = _standing(structure, progress.rows, wanted)
-    size = standing if standing not in (None, own) else _quickest(session, group, wanted)
+    decided = _decided_size(structure, progress.rows, dims)
+    size = decided if decided not in (None, own) else _fastest_padded_size(session, group, dims)
     assert size is not None
-    measured = [_contest(session, group, m, (own, size), OnMiss.TUNE) for m in wanted]
+    measured = [_compare_sizes(session, group, m, (own, size), OnMiss.TUNE) for m in dims]
     padded, as_is = winner_of(structure, size), winner_of(structure, own)
-    together = [[tuned] for tuned in measured] if structure.differs_by_rows else [measured]
-    for some in together:
-        pays = standing != own and _pays(some, padded, as_is, band)
+    decisions = [[tuned] for tuned in measured] if structure.differs_by_rows else [measured]
+    for results in decisions:
+        pays = decided != own and _pays(results, padded, as_is, band)
         chosen, other = (padded, as_is) if pays else (as_is, padded)
-        for tuned in some:
-            progress.save(_decided(tuned, chosen, other))
-        if standing == size and not pays and not structure.differs_by_rows:
-            _reverse(progress, structure, padded, as_is)  # faster before, slower for what came now
+        for tuned in results:
+            progress.save(_with_winner(tuned, chosen, other))
+        if decided == size and not pays and not structure.differs_by_rows:
+            _unpad_rows(progress, structure, padded, as_is)
 
 
-def _reverse(progress: Progress, structure: Structure, padded: Winner, as_is: Winner) -> None:
-    """Save the rows of *structure* that say *padded* with *as_is* as their winner."""
+def _unpad_rows(progress: Progress, structure: Structure, padded: Winner, as_is: Winner) -> None:
+    """Save the rows of *structure* that *padded* won with *as_is* as their winner."""
     for key, row in progress.rows.items():
         if _is_about(structure, key) and row.winner == padded:
-            progress.save(Tuned(key, _reversed(row, as_is, padded), ()))
+            progress.save(Tuned(key, _unpadded(row, as_is, padded), ()))
 
 
-def _standing(structure: Structure, rows: Mapping[str, Row], wanted: Iterable[Dim]) -> int | None:
-    """Return the size that rows which are not measured now agree on, None without any.
+def _decided_size(structure: Structure, rows: Mapping[str, Row], dims: Iterable[Dim]) -> int | None:
+    """Return the size on which the rows outside of *dims* agree; None without such rows.
 
-    Where numbers of rows may differ, those that serve the weights as they are say nothing.
+    Where each number of rows is decided for itself, rows with the weights' own size do not count.
     """
-    measured = {structure.key(m) for m in wanted}
+    measured = {structure.key(m) for m in dims}
     sizes = {
         features_of(structure, row.winner)
         for key, row in rows.items()
@@ -129,32 +135,33 @@ def _is_about(structure: Structure, key: str) -> bool:
     return kind_of(key) is WEIGHT and parse_weight(key)[0] == structure
 
 
-def _quickest(session: Session, group: Group, wanted: Iterable[Dim]) -> int:
-    """Return the padded size that is fastest with the library's kernels, over all rows together."""
+def _fastest_padded_size(session: Session, group: Group, dims: Iterable[Dim]) -> int:
+    """Return the padded size that is fastest with the library's kernels, over all *dims*."""
     structure = group.structure
     sizes = padded_sizes(structure.features, structure.dtype)
     if len(sizes) == 1:
         return sizes[0]
     totals = dict.fromkeys(sizes, 0.0)
-    for m in wanted:
-        tuned = _contest(session, group, m, (structure.features, *sizes), OnMiss.FALLBACK)
+    for m in dims:
+        tuned = _compare_sizes(session, group, m, (structure.features, *sizes), OnMiss.FALLBACK)
         times = _times(tuned)
         for size in sizes:
             totals[size] += times[winner_of(structure, size)] / min(times.values())
     return min(sizes, key=lambda size: (totals[size], size))
 
 
-def _contest(
+def _compare_sizes(
     session: Session, group: Group, m: Dim, sizes: Sequence[int], on_miss: OnMiss
 ) -> Tuned:
-    """Return how stand-ins of *group* padded to each of *sizes* compare for *m* rows.
+    """Return the times of *group* padded to each of *sizes*, for *m* rows, as a row.
 
-    Each is compiled as it would be served, for all of *m* where that is a range, and timed at its
-    upper end: tuned now or from the table, or with the library's kernels alone, as *on_miss* says.
+    A module of the group is compiled for each size as for serving, for all of *m* where that is a
+    range, and timed at the upper end. With `OnMiss.TUNE` its kernels come from the table or are
+    tuned now, else they are the library's.
 
     Raises:
-        BuildError: one failed.
-        OutputMismatchError: one disagrees with eager.
+        BuildError: a module failed, or could not be timed.
+        OutputMismatchError: a module disagrees with eager.
     """
     structure, compiler = group.structure, session.compiler
     tunes = on_miss is OnMiss.TUNE
@@ -164,48 +171,49 @@ def _contest(
     calls: dict[Winner, Callable[[int], object]] = {}
     with compiler.attached(lookup, on_miss), empty_caches(), torch.no_grad():
         for size in sizes:
-            calls[winner_of(structure, size)] = _call(session, group, m, size)
+            calls[winner_of(structure, size)] = _make_call(session, group, m, size)
         key, own = structure.key(m), winner_of(structure, structure.features)
         tuned = compiler.tuner.contest(key, own, calls)
     times = {} if tuned is None else _times(tuned)
     if tuned is None or len(times) < len(sizes):
-        raise BuildError(f"its stand-in for {m} rows could not be timed")
+        raise BuildError(f"its module for {m} rows could not be timed")
     return tuned
 
 
-def _call(session: Session, group: Group, m: Dim, size: int) -> Callable[[int], object]:
+def _make_call(session: Session, group: Group, m: Dim, size: int) -> Callable[[int], object]:
+    """Return a call of a compiled module of *group*, padded to *size*, with *m* rows."""
     torch.manual_seed(session.compiler.progress.table.policy.seed)
-    standin = make_standin(group, _most(m), session.compiler.setup.device)
+    linears = make_linear_module(group, _upper_end(m), session.compiler.setup.device)
     try:
-        expected = standin.module(*standin.inputs)
+        expected = linears.module(*linears.inputs)
         if size != group.structure.features:
-            pad(standin.module, {standin.group: Padding(size)})
-        if not m.is_static and m.low > 1:  # one row would be an artifact of its own
-            for given in standin.inputs:
-                mark_range(given, 0, m.low, _most(m))
-        compiled = compile_model(standin.module)
-        found = compiled(*standin.inputs)
+            pad(linears.module, {linears.group: Padding(size)})
+        if not m.is_static and m.low > 1:  # torch compiles another artifact for a size of 1
+            for tensor in linears.inputs:
+                mark_range(tensor, 0, m.low, _upper_end(m))
+        compiled = compile_model(linears.module)
+        output = compiled(*linears.inputs)
     except Exception as error:
         own = warmup_error_in(error)
-        said = str(own) if own is not None else f"{type(error).__name__}: {error}"
-        raise BuildError(f"its stand-in failed ({said.splitlines()[0][:200]})") from error
-    distance, limit = worst_error(expected, found, session.accepted)
+        reason = str(own) if own is not None else f"{type(error).__name__}: {error}"
+        raise BuildError(f"its module failed ({reason.splitlines()[0][:200]})") from error
+    distance, limit = worst_error(expected, output, session.accepted)
     if not distance <= limit:
         raise OutputMismatchError(
-            f"padded to {size} it is {distance:.2e} away from eager (relative L2)",
-            "it stays as it is",
+            f"padded to {size} its output is {distance:.2e} away from eager (relative L2)",
+            "the weights stay unpadded",
         )
-    return lambda _number: compiled(*standin.inputs)
+    return lambda _number: compiled(*linears.inputs)
 
 
 def _times(tuned: Tuned) -> dict[Winner, float]:
-    return {one.winner: one.time_us for one in tuned.timings if one.time_us is not None}
+    return {timing.winner: timing.time_us for timing in tuned.timings if timing.time_us is not None}
 
 
 def _pays(measured: Iterable[Tuned], padded: Winner, as_is: Winner, band: float) -> bool:
-    """Whether padding is faster somewhere, and slower nowhere, by more than the near-tie band.
+    """Whether padding is faster for some rows and slower for none, by more than the *band*.
 
-    Where the times shook too much it is neither.
+    *band* is the share of a time within which two times tie. Unstable times count as a tie.
     """
     ratios = [
         1.0 if Flag.UNSTABLE in tuned.row.evidence.flags else times[padded] / times[as_is]
@@ -215,8 +223,8 @@ def _pays(measured: Iterable[Tuned], padded: Winner, as_is: Winner, band: float)
     return min(ratios) < 1 - band and max(ratios) <= 1 + band
 
 
-def _decided(tuned: Tuned, chosen: Winner, other: Winner) -> Tuned:
-    """Return *tuned* with the winner *chosen* for all rows, whatever won for this number."""
+def _with_winner(tuned: Tuned, chosen: Winner, other: Winner) -> Tuned:
+    """Return *tuned* with the winner *chosen*, also where *other* is faster for its rows."""
     times = _times(tuned)
     before = tuned.row.evidence
     flags: tuple[Any, ...] = before.flags
@@ -232,15 +240,15 @@ def _decided(tuned: Tuned, chosen: Winner, other: Winner) -> Tuned:
     return replace(tuned, row=Row(chosen, evidence))
 
 
-def _reversed(row: Row, as_is: Winner, padded: Winner) -> Row:
-    """Return *row*, which was for *padded*, with *as_is* as its winner."""
+def _unpadded(row: Row, as_is: Winner, padded: Winner) -> Row:
+    """Return *row*, whose winner is *padded*, with the winner *as_is*."""
     evidence = row.evidence
     assert evidence.library_us is not None
-    turned = replace(
+    evidence = replace(
         evidence,
         time_us=evidence.library_us,
         runner_up=str(padded),
         runner_up_us=evidence.time_us,
         flags=tuple(dict.fromkeys((*evidence.flags, Flag.NEAR_TIE))),
     )
-    return Row(as_is, turned)
+    return Row(as_is, evidence)

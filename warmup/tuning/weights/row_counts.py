@@ -1,4 +1,4 @@
-"""How many rows the groups of a model are given in one call of it."""
+"""`count_rows`: how many rows of activations each group of a model gets in one call."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from torch import nn
 from warmup.models.padding.groups import Group
 
 
-def rows_of(
+def count_rows(
     model: nn.Module, groups: Iterable[Group], call: Callable[[], object]
 ) -> dict[Group, tuple[int, ...]]:
-    """Return the numbers of rows that each group was given while *call* ran *model*, ascending.
+    """Return the numbers of rows of each group's activations while *call* runs *model*, ascending.
 
-    Rows are those of the activation as a matrix. *call* is called once, without gradients. It
-    should run the model uncompiled, since a compiled graph need not ask its modules. A group that
-    was not called has none.
+    Rows are those of the activation as a matrix, all leading dims together. *call* runs once,
+    without gradients, and should call the model uncompiled: a compiled graph skips the hooks of
+    its modules. A group that was not called has no numbers.
     """
-    seen: dict[Group, set[int]] = {group: set() for group in groups}
+    counts: dict[Group, set[int]] = {group: set() for group in groups}
 
-    def watch(group: Group) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+    def make_hook(group: Group) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
         def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            given = args[0] if args else kwargs["input"]
-            seen[group].add(given.numel() // given.shape[-1])
+            activation = args[0] if args else kwargs["input"]
+            counts[group].add(activation.numel() // activation.shape[-1])
 
         return note
 
     with contextlib.ExitStack() as hooks, torch.no_grad():
-        for group in seen:
+        for group in counts:
             linear = model.get_submodule(group.names[0])
-            hook = linear.register_forward_pre_hook(watch(group), with_kwargs=True)
+            hook = linear.register_forward_pre_hook(make_hook(group), with_kwargs=True)
             hooks.callback(hook.remove)
         call()
-    return {group: tuple(sorted(rows)) for group, rows in seen.items()}
+    return {group: tuple(sorted(rows)) for group, rows in counts.items()}
