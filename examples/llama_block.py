@@ -52,7 +52,7 @@ class Layer(nn.Module):
 
 
 class LlamaBlocks(nn.Module):
-    """Some layers in a row, two by default; on the GPU from the start where there is one."""
+    """Some layers in a row, two by default, created on the GPU if there is one."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Two models to build tables for.
 
-`VisionLinear` is the layer that started this project: a bf16 Linear(3420 -> 1280) without bias.
-`MLP` is a two-layer MLP whose GEMMs carry epilogues (GELU; a residual add).
+`VisionLinear` is one bf16 Linear(3420 -> 1280) without bias, whose input size is not aligned.
+`MLP` is a two-layer MLP whose GEMMs have epilogues (GELU; a residual add).
 
     warmup build --model examples/mlp.py:MLP --seqlens 16,64,256
     warmup build --model examples/mlp.py:VisionLinear --seqlens 560,1024,2048 \\

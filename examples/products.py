@@ -1,6 +1,6 @@
-"""One product and what follows it, of any size: the layers of a model, epilogue by epilogue.
+"""One matmul of any size with an epilogue: none, bias and GELU, SiLU and a factor, a residual.
 
-The sizes are dims, so that one file stands for all layers. Those of Llama-3-8B:
+The sizes are dims, so one file covers all layers of a model. For the layers of Llama-3-8B:
 
 warmup build --model examples/products.py:SiluMul --out products.json \\
     --dims "n=6144;k=4096;m=16,256" --dims "n=4096;k=4096;m=16,256" \\
@@ -13,7 +13,7 @@ from torch.nn import functional
 
 
 class Plain(nn.Module):
-    """The product alone. As in `nn.Linear` the weight has a row for each output feature."""
+    """The matmul alone. As in `nn.Linear` the weight has a row for each output feature."""
 
     def forward(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, other: torch.Tensor
@@ -23,7 +23,7 @@ class Plain(nn.Module):
 
 
 class BiasGelu(nn.Module):
-    """A bias, then GELU."""
+    """The matmul with a bias, then GELU."""
 
     def forward(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, other: torch.Tensor
@@ -33,7 +33,7 @@ class BiasGelu(nn.Module):
 
 
 class SiluMul(nn.Module):
-    """SiLU, then the product with another tensor of the same sizes."""
+    """The matmul, then SiLU, then times another tensor of the same sizes."""
 
     def forward(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, other: torch.Tensor
@@ -43,7 +43,7 @@ class SiluMul(nn.Module):
 
 
 class Residual(nn.Module):
-    """The sum with another tensor of the same sizes."""
+    """The matmul, plus another tensor of the same sizes."""
 
     def forward(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, other: torch.Tensor

@@ -1,7 +1,8 @@
 """A small server: requests of mixed sizes arrive, are padded to a bucket, and are answered.
 
-It installs the table before it compiles anything, compiles every bucket before it takes requests,
-and exits with its audit: 0 when every decision was a hit and nothing was measured, 1 otherwise.
+It installs the table before it compiles anything, and compiles every bucket before it takes
+requests. At the end it prints the table's report. The exit code is 0 when there were decisions and
+none of them was a miss, 1 otherwise.
 
     warmup build --model examples/mlp.py:MLP --seqlens 16,64 --out mlp.json
     python examples/serve.py --table mlp.json --buckets 16,64 --requests 50
@@ -30,8 +31,8 @@ class Server:
             queue.Queue()
         )
         self.device = next(model.parameters()).device
-        # One static artifact per bucket: without dynamic=False the second size would make a
-        # dynamic one, which no static row answers.
+        # One static artifact per bucket: without dynamic=False the second size would compile a
+        # dynamic artifact, which rows for static sizes do not answer.
         self.model = torch.compile(model, mode="max-autotune-no-cudagraphs", dynamic=False)
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""Layers of real models with sizes that no kernel likes, bf16.
+"""Layers of real models whose sizes are not aligned to 16 bytes, which makes kernels slow; bf16.
 
 warmup build --model examples/unaligned.py:Gpt2Head --input "x=[seqlen,768]:bf16" \\
     --seqlens 16,1024 --out heads.json

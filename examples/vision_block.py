@@ -1,7 +1,7 @@
 """A transformer block of a vision tower: hidden 1280, SwiGLU inner 3420, which is not aligned.
 
-3420 is no multiple of 8, so inductor also measures whether to pad, in every mode. `SwiGLU` is the
-feed-forward part alone, with bias; `PaddedSwiGLU` computes the same from padded weights;
+3420 is not a multiple of 8, so inductor also measures whether to pad, in every mode. `SwiGLU` is
+the feed-forward part alone, with bias; `PaddedSwiGLU` computes the same from padded weights;
 `VisionBlock` adds RMSNorm and attention.
 
     warmup build --model examples/vision_block.py:SwiGLU --seqlens 16,256,560,1024,2048

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,8 @@ import pytest
 from warmup.core.method import Method
 from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Winner
 from warmup.core.runtime import Device, Runtime
+from warmup.keys.kind import Kind
+from warmup.keys.registry import KINDS
 from warmup.table import Policy, Provenance, Table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,6 +50,24 @@ _POLICY = Policy(
     timing=Method(),
     seed=0,
     tolerance={"bf16": 0.01, "f32": 0.0001},
+)
+
+
+# A row kind of the tests' own, with a value for each property that is printed or compared.
+_TOY = Kind(
+    name="toy",
+    pattern=re.compile(r"toy (?:cat|split) m=[0-9.]+ n=[0-9]+ via=[a-z]+ [a-z0-9]+ tag=[0-9]+"),
+    words=("kind", "op", "dtype"),
+    fixed=2,
+    families=frozenset({Family.TEMPLATE}),
+    nearest_by=("n",),
+    ranges=("m",),
+    hooks="toy.hooks:Toys",
+    sites=frozenset({"toy_pass"}),
+    question="via",
+    hidden=frozenset({"tag"}),
+    summary="toys",
+    library_default="the toy on top",
 )
 
 
@@ -218,6 +239,16 @@ def inherited(request: pytest.FixtureRequest) -> Iterator[None]:
             for name, value in request.getfixturevalue("variables").items():
                 patch.setenv(name, value)
         yield
+
+
+@pytest.fixture
+def toy_kind(monkeypatch: pytest.MonkeyPatch) -> Kind:
+    """A row kind that no module of warmup knows, in the registry while the test runs.
+
+    One of its keys: ``toy cat m=1..8 n=4 via=sum f32 tag=7``.
+    """
+    monkeypatch.setitem(KINDS, _TOY.name, _TOY)
+    return _TOY
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,21 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
 }
 # The start-up file of `warmup run` waits for modules of torch that it never imports.
 NAMES_INTERNALS = ("warmup.inductor", "warmup.serving.startup")
+# Modules of one row kind, by the start of their names. They may import its words; every other
+# module handles rows of all kinds through those of OF_EVERY_KIND.
+OF_ONE_KIND = (
+    *("warmup.inductor.gemm.", "warmup.inductor.launch.", "warmup.inductor.pad_mm.", "warmup.keys"),
+    *("warmup.models.gemm_", "warmup.models.padding.", "warmup.models.precision"),
+    "warmup.tuning.session",  # runs a bucket once more with padded weights, the kind `weight`
+    "warmup.tuning.weights.",
+    *("warmup.tuning.trials", "warmup.tuning.tuner", "warmup.tuning.worker"),  # GEMM trials
+)
+OF_EVERY_KIND = frozenset(
+    {
+        *("warmup.keys.kind", "warmup.keys.nearest", "warmup.keys.order", "warmup.keys.registry"),
+        "warmup.keys.question",  # `Answers`, which every kind's hooks ask
+    }
+)
 INTERNALS = re.compile(r"torch\._(inductor|dynamo)\b[\w.:]*")
 
 
@@ -101,6 +116,13 @@ def internals_named(source: str) -> list[str]:
     return found
 
 
+def words_of_one_kind(module: str, imported: frozenset[str]) -> list[str]:
+    """Return which modules of a single row kind's words *module* imports and should not."""
+    if module.startswith(OF_ONE_KIND):
+        return []
+    return sorted(name for name in imported - OF_EVERY_KIND if name.startswith("warmup.keys."))
+
+
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
     """The source of every module of the package, by its dotted name."""
@@ -150,6 +172,22 @@ def test_only_inductor_names_internals_of_torch(texts: dict[str, str]) -> None:
         if not name.startswith(NAMES_INTERNALS) and (names := internals_named(text))
     }
     assert found == {}
+
+
+def test_only_its_own_modules_know_a_row_kind(texts: dict[str, str]) -> None:
+    """A module that handles rows of every kind imports the words of none of them."""
+    found = {name: words_of_one_kind(name, imported) for name, imported in graph_of(texts).items()}
+    assert {name: words for name, words in found.items() if words} == {}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["from warmup.keys.pad import AS_IS", "def f():\n    from warmup.keys import gemm"],
+)
+def test_a_planted_row_kind_is_caught(texts: dict[str, str], statement: str) -> None:
+    """An import of one kind's words into the lookup is seen by the checker of this file."""
+    imported = frozenset(imports_of(statement, "warmup.table.lookup", frozenset(texts)))
+    assert words_of_one_kind("warmup.table.lookup", imported) != []
 
 
 @pytest.mark.parametrize(

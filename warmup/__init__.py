@@ -1,9 +1,13 @@
-"""warmup: max-autotune ahead of time for torch.compile. Importing it does nothing, and no torch.
+"""warmup: max-autotune ahead of time for torch.compile.
 
-`build` tunes every bucket and writes a table, `install` serves from one, `audit` reads what
-happened. `suggest` picks buckets for observed sizes. `prepare` pads weights as a table says. Before
-a start, `diagnose` looks at the machine, `check` at a table on it, and `prime` compiles every
-bucket. Each name is loaded from its own module when it is first used.
+`build` tunes every bucket of a model and writes a table, `install` makes inductor take its choices
+from a table, and `audit` counts hits and misses in the logs of servers. `suggest` picks buckets for
+observed sizes, `prepare` pads weights as a table says, `compile` serves ranges of sizes, and
+`explain` shows which ranges torch.compile makes. Before a server starts, `diagnose` checks the
+machine, `check` the table, and `prime` compiles every bucket. `load` reads a table.
+
+Importing warmup has no effects and does not import torch: each name is loaded from its own module
+when it is first used.
 """
 
 from __future__ import annotations

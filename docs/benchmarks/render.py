@@ -16,6 +16,7 @@ import mixes
 import proof
 import searches
 import shorter_starts
+import start_chart
 import winners
 from proof import grid, load
 
@@ -197,6 +198,7 @@ def main() -> None:
     for name in GROWTH:
         grown.draw_charts(name)
     mixes.draw_charts(SHAPES)
+    start_chart.draw_chart()
     target.write_text(page(), encoding="utf-8")
 
 

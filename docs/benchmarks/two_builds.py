@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from warmup.keys.nearest import natural_order
+from warmup.keys.order import natural_order
 from warmup.keys.registry import kind_of
 from warmup.table import Table
 from warmup.table.codec import digest_of

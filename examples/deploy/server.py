@@ -1,6 +1,6 @@
-"""A small HTTP server that knows nothing of warmup: one compiled model, fixed buckets.
+"""A small HTTP server that does not import warmup: one compiled model, fixed buckets.
 
-It compiles every bucket and then opens its port. `warmup run` gives it a table without a change:
+It compiles every bucket and then opens its port. `warmup run` installs a table in it unchanged:
 
     warmup build --model examples/mlp.py:MLP --seqlens 16,64 --out mlp.json
     PYTHONPATH=examples warmup run --table mlp.json -- python examples/deploy/server.py

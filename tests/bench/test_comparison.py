@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
-from warmup.bench.charts.chart import Chart
+from warmup.bench.compare.charts import charts_of
 from warmup.bench.compare.comparison import (
     BucketTime,
     Comparison,
@@ -24,7 +25,6 @@ from warmup.bench.compare.comparison import (
 )
 from warmup.bench.compare.verdict import overall, rates, speedups, verdict
 from warmup.buckets.bucket import Bucket
-from warmup.cli.compare_charts import charts_of
 from warmup.cli.compare_render import document, heading, print_comparison, sentences
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
@@ -33,6 +33,8 @@ from warmup.core.runtime import Runtime
 from warmup.core.samples import Samples
 
 Report = Callable[..., Comparison]
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "results"
 
 FLAT = (100.0,) * 8
 DRIFTING = tuple(100.0 * factor for factor in (1.0, 1.1, 1.3, 1.6, 1.2, 1.4, 1.5, 1.7))
@@ -54,7 +56,15 @@ def result(name: str, *by_bucket: Sequence[float], **changes: object) -> Result:
     )
     fields: dict[str, object] = {
         "variant": Variant(name, how, "m.py:M"),
-        "start": Start(outputs=(output, output), sites={"launch": 8}, miss_reasons={}),
+        "start": Start(
+            import_seconds=3.0,
+            load_seconds=1.5,
+            install_seconds=1.0,
+            measure_seconds=4.0,
+            outputs=(output, output),
+            sites={"launch": 8},
+            miss_reasons={},
+        ),
         "cells": cells(*by_bucket),
         "failure": None,
         "log": None,
@@ -247,19 +257,57 @@ def test_the_text_says_where_it_ran_and_what_is_to_be_known(report: Report) -> N
     assert list(sentences(found))[1:] == ["  default: the baseline", "note: a remark"]
 
 
+PEAKS = Peaks(tflops={"bf16": 800.0}, gbps=4000.0, clock_mhz=None, measured="2026-01-01")
+
+
 def test_charts_have_a_place_for_each_bucket_and_the_peak(report: Report) -> None:
     """Rates are drawn against the measured peak; a variant that was not timed is left out."""
-    peaks = Peaks(tflops={"bf16": 800.0}, gbps=4000.0, clock_mhz=None, measured="2026-01-01")
     lost = result("table", failure="no", start=None, cells=())
-    charts: dict[str, Chart] = charts_of(report(result("default", FLAT, FLAT), lost, peaks=peaks))
-    assert set(charts) == {
-        *("compare-latency", "compare-bandwidth", "compare-tflops", "compare-start")
+    charts = charts_of(document(report(result("default", FLAT, FLAT), lost, peaks=PEAKS)))
+    assert set(charts) == {"latency", "bandwidth", "tflops", "start"}
+    assert charts["latency"].groups == ("seqlen=16", "seqlen=560")
+    assert [series.name for series in charts["latency"].series] == ["default"]
+    assert charts["bandwidth"].reference == ("measured peak", 4000.0)
+    assert charts["tflops"].reference == ("measured bf16 peak", 800.0)
+    assert [series.values[1] for series in charts["start"].series] == [None] * 4
+
+
+def test_charts_are_titled_with_the_name_of_the_model(report: Report) -> None:
+    """The model stands there without the file that it is in."""
+    charts = charts_of(document(report(result("default", FLAT), peaks=PEAKS)))
+    assert {chart.title.rpartition(" of ")[2] for chart in charts.values()} == {"M"}
+
+
+def test_without_a_peak_bandwidth_is_not_drawn_beside_arithmetic(report: Report) -> None:
+    """On a CPU both would be the same bars on another scale; the one that is known is drawn."""
+    known = document(report(result("default", FLAT)))
+    assert set(charts_of(known)) == {"latency", "tflops", "start"}
+    for cell in known["buckets"][0]["variants"]:
+        cell["tflops"] = None
+    assert set(charts_of(known)) == {"latency", "bandwidth", "start"}
+
+
+def test_a_start_is_drawn_in_phases_that_sum_to_it(report: Report) -> None:
+    """Importing takes what comes before the model and after it; compiling is what remains."""
+    start = charts_of(document(report(result("default", FLAT))))["start"]
+    assert start.kind == "stacked"
+    assert {series.name: series.values for series in start.series} == {
+        "importing": (4.0,),
+        "loading the model": (1.5,),
+        "first calls: compiling": (3.0,),
+        "first calls: measuring": (4.0,),
     }
-    assert charts["compare-latency"].groups == ("seqlen=16", "seqlen=560")
-    assert [one.name for one in charts["compare-latency"].series] == ["default"]
-    assert charts["compare-bandwidth"].reference == ("measured peak", 4000.0)
-    assert charts["compare-tflops"].reference == ("measured bf16 peak", 800.0)
-    assert charts["compare-start"].series[0].values == (12.5, None)
+
+
+@pytest.mark.parametrize("name", ["compare-llama-h200", "compare-swiglu-h200"])
+def test_a_document_without_phases_is_drawn_in_what_it_knows(name: str) -> None:
+    """Committed results hold the whole start and the first calls; the rest came before these."""
+    record = json.loads((RESULTS / f"{name}.json").read_text())
+    before, calls = charts_of(record)["start"].series
+    totals = [variant["start"]["process_seconds"] for variant in record["variants"]]
+    sums = [(a or 0) + (b or 0) for a, b in zip(before.values, calls.values, strict=True)]
+    assert sums == pytest.approx(totals)
+    assert calls.name == "first calls: compiling, measuring"
 
 
 def test_reference_and_baseline_always_run() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from warmup.bench.layers import backends, run, timing
-from warmup.bench.layers.files import chart_of, document
+from warmup.bench.layers.files import charts_of, document
 from warmup.bench.layers.layers import LAYERS, Layer, Rows, parse_rows
 from warmup.bench.layers.operands import LayerOperands
 from warmup.bench.layers.report import LayerCell, LayersReport, Pass
@@ -175,7 +175,7 @@ def test_the_document_has_every_cell() -> None:
 
 def test_the_chart_has_a_gap_where_a_backend_failed() -> None:
     """One group for each shape and pass, the peak as reference, None for the failed cell."""
-    chart = chart_of(FOUND, "rmsnorm")
+    chart = charts_of(document(FOUND))["rmsnorm"]
     assert chart.groups == ("4096x16384 forward", "8x8 forward")
     assert [series.name for series in chart.series] == ["eager", "compiled", "liger 0.8.5"]
     assert chart.series[2].values[0] is None

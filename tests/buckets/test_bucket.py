@@ -1,4 +1,4 @@
-"""Sizes, dims and inputs as the command line spells them."""
+"""Sizes, dims and inputs as the command line writes them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from warmup.buckets.bucket import (
     MAX_BUCKETS,
     Bucket,
     InputSpec,
+    describe_count,
     parse_buckets,
     parse_inputs,
     parse_sizes,
-    spell_count,
 )
 from warmup.core.errors import SettingsError
 
@@ -23,7 +23,7 @@ HUGE = "9" * 5000
 
 
 def test_sizes_keep_the_order_given() -> None:
-    """Sizes come back as integers, in the order of the text, blanks aside."""
+    """Sizes are returned as integers in the order of the text; blanks do not matter."""
     assert parse_sizes(" 2048, 560 ,1024", "--seqlens") == (2048, 560, 1024)
 
 
@@ -61,7 +61,7 @@ def test_what_is_no_positive_integer_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0" * 11 + "1" + "9" * 20, "0" * 11 + "1" + HUGE])
 def test_leading_zeros_do_not_smuggle_in_a_huge_size(text: str) -> None:
-    """A size past the limit is refused however many zeros stand before it."""
+    """A size above the limit is refused, with any number of zeros before it."""
     with pytest.raises(SettingsError):
         parse_sizes(text, "--seqlens")
 
@@ -95,7 +95,7 @@ def test_a_repeated_size_is_named() -> None:
     ],
 )
 def test_a_range_doubles_or_steps_to_its_end(text: str, sizes: tuple[int, ...]) -> None:
-    """Each size is twice the one before or a step on, the last is the end; lists keep order."""
+    """Sizes double or grow by the step, the last is the end of the range; lists keep order."""
     assert parse_sizes(text, "--seqlens") == sizes
 
 
@@ -139,7 +139,7 @@ def test_a_range_covers_its_ends(one: int, other: int, step: int | None) -> None
     ],
 )
 def test_a_misspelled_range_is_named(text: str, said: str) -> None:
-    """What is wrong with a range, and where, is said in one error that names the flag."""
+    """The error names the flag, the range and what is wrong with it."""
     with pytest.raises(SettingsError) as raised:
         parse_sizes(text, "--seqlens")
     assert str(raised.value).startswith(f"--seqlens: {said};")
@@ -160,7 +160,7 @@ def test_as_many_sizes_as_the_limit_are_taken() -> None:
 
 
 def test_dims_take_ranges() -> None:
-    """`--dims` spells sizes as `--seqlens` does, for each dim."""
+    """`--dims` takes sizes in the same form as `--seqlens`, for each dim."""
     ranges = parse_buckets(None, "batch=1..4;seqlen=128..384:128")
     assert ranges == parse_buckets(None, "batch=1,2,4;seqlen=128,256,384")
 
@@ -177,8 +177,8 @@ def test_dims_take_ranges() -> None:
 def test_buckets_are_counted_for_people(
     seqlens: str | None, dims: str | list[str] | None, said: str
 ) -> None:
-    """The count says of how many sizes of which dims a product is, and what the limit is."""
-    assert spell_count(parse_buckets(seqlens, dims)) == said
+    """The text has the number of buckets, the numbers of sizes by dim, and the limit."""
+    assert describe_count(parse_buckets(seqlens, dims)) == said
 
 
 def test_seqlens_bind_seqlen() -> None:
@@ -226,7 +226,7 @@ def test_dims_that_bind_nothing_or_twice_are_refused(
 
 
 def test_too_many_buckets_are_refused() -> None:
-    """A product of dims past the limit is refused before it is made."""
+    """More combinations than the limit are refused before they are made."""
     sizes = ",".join(map(str, range(1, 1001)))
     with pytest.raises(SettingsError, match=f"more than {MAX_BUCKETS}"):
         parse_buckets(sizes, ";".join(f"d{index}={sizes}" for index in range(20)))
@@ -322,11 +322,11 @@ def test_an_unbound_dim_is_named() -> None:
 
 
 def test_several_dims_follow_each_other() -> None:
-    """Each is a product of its own; a bucket of two of them is built once."""
+    """Each option gives its own combinations; a bucket in two of them is built once."""
     buckets = parse_buckets(None, ["n=1;k=2,3", "n=1;k=3,4"])
     assert [dict(bucket.sizes)["k"] for bucket in buckets] == [2, 3, 4]
 
 
 def test_sizes_can_be_numbers() -> None:
-    """As `warmup.build` takes them."""
+    """`warmup.build` takes sizes as a sequence of integers too."""
     assert parse_buckets([16, 64], None) == parse_buckets("16,64", None)

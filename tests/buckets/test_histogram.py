@@ -78,7 +78,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     ids=lambda text: text[:24],
 )
 def test_a_bad_line_is_named(line: str, said: str) -> None:
-    """What is no size with its count is an error that names the line and what is wrong there."""
+    """A line that is no size with its count is an error that names the line and the problem."""
     with pytest.raises(SettingsError) as raised:
         read(f"560,2\n\n{line}\n1024,1\n")
     where, _, what = str(raised.value).partition(": ")
@@ -92,14 +92,14 @@ def test_a_header_comes_first_only() -> None:
 
 
 def test_bytes_that_are_no_text_are_named() -> None:
-    """A binary file is an error at its first such line."""
+    """A binary file is an error at its first line that is not UTF-8."""
     with pytest.raises(SettingsError, match="line 2: not UTF-8 text"):
         read_histogram(io.BytesIO(b"560\n\xff\xfe\n"))
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "size,count\n", "560,0\n"])
 def test_no_size_is_an_error(text: str) -> None:
-    """A file in which nothing was counted gives no histogram."""
+    """A file without a count above 0 is an error."""
     with pytest.raises(SettingsError, match="--histogram standard input: it has no size"):
         read(text)
 
@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
 
 
 def test_lines_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of more lines than the limit is refused, at the limit it is read."""
+    """A file with as many lines as the limit is read, a file with more is refused."""
     monkeypatch.setattr(histogram, "MAX_LINES", 3)
     assert read("5\n5\n5\n") == {5: 3}
     with pytest.raises(SettingsError, match="more than 3 lines"):
@@ -171,7 +171,7 @@ def test_any_bytes_are_a_histogram_or_a_settings_error(data: bytes) -> None:
 
 @given(st.text("{}[]\"':,0123456789sizecount -\n", max_size=60))
 def test_any_near_miss_is_a_histogram_or_a_settings_error(text: str) -> None:
-    """No text made of what lines are made of raises anything but a SettingsError."""
+    """No text of characters that lines may have raises anything but a SettingsError."""
     try:
         counts = read(text)
     except SettingsError:

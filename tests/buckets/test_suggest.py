@@ -1,4 +1,4 @@
-"""Buckets for observed sizes: no other choice of as many pads less."""
+"""Buckets for observed sizes: no other buckets of the same number add less padded work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def padded_work(counts: Mapping[int, int], buckets: Iterable[int], cost: Cost) -
 
 @given(HISTOGRAMS, st.integers(1, 5), COSTS)
 def test_no_other_buckets_pad_less(counts: dict[int, int], most: int, cost: Cost) -> None:
-    """Each pick of the curve is the best of all sets of so many integers, observed or not."""
+    """Each pick is the best of all sets of integers of its size, observed or not."""
     largest = max(counts)
     expected = [
         min(
@@ -48,7 +48,7 @@ def test_no_other_buckets_pad_less(counts: dict[int, int], most: int, cost: Cost
 def test_no_other_multiples_pad_less(
     counts: dict[int, int], most: int, multiple: int, cost: Cost
 ) -> None:
-    """With a multiple each pick is the best of all sets of so many multiples that hold all."""
+    """With a multiple, each pick is the best of all sets of multiples of its size."""
     last = -(-max(counts) // multiple) * multiple
     found = suggest(counts, max_buckets=most, multiple=multiple, cost=cost)
     expected = [
@@ -68,7 +68,7 @@ def test_no_other_multiples_pad_less(
     COSTS,
 )
 def test_the_work_is_that_of_the_buckets(counts: dict[int, int], most: int, cost: Cost) -> None:
-    """The work of every pick is what its buckets cost, in exact integers, and falls with each."""
+    """The work of each pick is exactly that of its buckets, and falls with their number."""
     found = suggest(counts, max_buckets=most, cost=cost)
     works = [pick.work for pick in found.curve]
     assert works == [padded_work(counts, pick.sizes, cost) for pick in found.curve]
@@ -116,7 +116,7 @@ def test_the_envelope_finds_what_the_recurrence_does(largest: int) -> None:
 
 @pytest.mark.parametrize(("observed", "most"), [(MAX_SIZES, 4), (2000, MAX_SUGGESTED)])
 def test_the_limits_can_be_asked_for(observed: int, most: int) -> None:
-    """As many sizes, or as many buckets, as are allowed give a pick of all of these buckets."""
+    """With the largest allowed numbers of sizes or of buckets the pick has all the buckets."""
     counts = {3 * number + 1: 1 + number % 7 for number in range(observed)}
     found = suggest(counts, max_buckets=most)
     assert found.best.work == padded_total(counts, found.best.sizes)
@@ -135,19 +135,19 @@ def padded_total(counts: Mapping[int, int], buckets: tuple[int, ...]) -> int:
 
 
 def test_enough_buckets_pad_nothing() -> None:
-    """With a bucket for each size padded work is the work itself, and no more are suggested."""
+    """With a bucket for each size there is no padding, and no more buckets are suggested."""
     found = suggest({16: 5, 560: 1}, max_buckets=8)
     assert (found.best.sizes, found.padded(found.best)) == ((16, 560), 1.0)
 
 
 def test_a_multiple_pads_what_it_rounds() -> None:
-    """Work without padding is that of the sizes as they were requested."""
+    """The work without padding is that of the requested sizes."""
     found = suggest({60: 1, 100: 1}, max_buckets=8, multiple=64)
     assert (found.best.sizes, found.work, found.best.work) == ((64, 128), 160, 192)
 
 
 def test_the_histogram_is_summed_up() -> None:
-    """Requests, different sizes and their ends are those of the histogram."""
+    """The counts of requests and sizes, and both ends, are those of the histogram."""
     found = suggest({16: 5, 560: 2, 24: 1}, max_buckets=1)
     assert (found.requests, found.observed, found.smallest, found.largest) == (8, 3, 16, 560)
 

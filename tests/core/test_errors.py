@@ -1,8 +1,9 @@
-"""Errors: they survive the way between processes, and each is one line that says what to do."""
+"""Errors: each survives pickling, and its text is one line that says what to do."""
 
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 
@@ -58,6 +59,14 @@ TEXTS = {
 }
 
 
+def test_the_drawing_lists_every_class() -> None:
+    """The tree in the module's docstring has each error and warning of the module, once."""
+    drawn = re.findall(r"(?:\|- |^    )(\w+)", errors.__doc__ or "", re.MULTILINE)
+    assert sorted(drawn) == sorted(
+        name for name, value in vars(errors).items() if isinstance(value, type)
+    )
+
+
 def test_every_error_has_a_sample_here() -> None:
     """The samples of this file cover every error class of the module."""
     classes = {value for value in vars(errors).values() if isinstance(value, type)}
@@ -81,7 +90,7 @@ def test_a_message_is_one_line(error: errors.WarmupError) -> None:
     "error", [s for s in SAMPLES if type(s) in TEXTS], ids=lambda error: type(error).__name__
 )
 def test_a_message_says_what_and_what_to_do(error: errors.WarmupError) -> None:
-    """The text of an error names what is wrong, where, and the way out."""
+    """The text of an error names what is wrong, where, and what to do."""
     assert str(error) == TEXTS[type(error)]
 
 
@@ -108,7 +117,7 @@ def test_every_error_ends_a_command_with_three(error: errors.WarmupError) -> Non
 
 
 def test_a_miss_without_neighbour_says_so() -> None:
-    """A miss for an op that the table does not have says that."""
+    """The text of a miss for an op without rows says that the table has none."""
     assert "the table has no row for this op" in str(errors.MissError("key", "not_in_table"))
 
 
@@ -120,21 +129,21 @@ def _raised(
 
 
 def test_the_error_behind_a_cause_is_found() -> None:
-    """What torch raised from a warmup error leads back to it."""
+    """The warmup error is found in the chain of causes of an error that torch raised."""
     own = errors.MissError("key", "not_in_table")
     wrapped = _raised(RuntimeError("backend"), _raised(ValueError("inner"), own, None), None)
     assert errors.warmup_error_in(wrapped) is own
 
 
 def test_the_error_in_a_context_is_found() -> None:
-    """What was raised while handling a warmup error leads back to it."""
+    """The warmup error is found as the context of an error raised while it was handled."""
     own = errors.ModelError("what")
     assert errors.warmup_error_in(_raised(RuntimeError("late"), None, own)) is own
 
 
 def test_a_circle_of_causes_ends() -> None:
     """Errors that are each other's cause are searched once."""
-    one, two = RuntimeError("one"), RuntimeError("two")
-    _raised(one, two, None)
-    _raised(two, one, None)
-    assert errors.warmup_error_in(one) is None
+    first, second = RuntimeError("first"), RuntimeError("second")
+    _raised(first, second, None)
+    _raised(second, first, None)
+    assert errors.warmup_error_in(first) is None

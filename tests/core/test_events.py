@@ -66,7 +66,7 @@ def test_threads_share_one_sequence() -> None:
 
 
 def test_a_sink_sees_events_in_order() -> None:
-    """Whatever thread emits, a sink gets the numbers rising."""
+    """A sink gets events in the order of their numbers, whichever thread emits them."""
     seen: list[int] = []
     emitter = Emitter([lambda event: seen.append(event.seq)])
     threads = [
@@ -191,15 +191,15 @@ def test_a_log_is_appended_to(tmp_path: Path) -> None:
     assert (first, json.loads(second)["site"]) == ("first", "s")
 
 
-@pytest.mark.parametrize("place", ["absent/audit.jsonl", "."])
-def test_a_log_that_cannot_be_written_is_a_settings_error(tmp_path: Path, place: str) -> None:
-    """Opening a log in a folder that is not there, or on a folder, says which setting to change."""
+@pytest.mark.parametrize("path", ["absent/audit.jsonl", "."])
+def test_a_log_that_cannot_be_written_is_a_settings_error(tmp_path: Path, path: str) -> None:
+    """The error for a path in a missing folder, or of a folder, names the setting to change."""
     with pytest.raises(SettingsError, match="WARMUP_AUDIT_LOG"):
-        JsonLinesSink(tmp_path / place).open()
+        JsonLinesSink(tmp_path / path).open()
 
 
 def test_a_log_can_be_closed_twice(tmp_path: Path) -> None:
-    """Closing again closes no descriptor that someone else got meanwhile."""
+    """A second close leaves a descriptor alone that was reused in between."""
     sink = JsonLinesSink(tmp_path / "audit.jsonl")
     sink.open()
     sink.close()
@@ -210,7 +210,7 @@ def test_a_log_can_be_closed_twice(tmp_path: Path) -> None:
 
 
 def test_a_tally_counts_each_kind_of_event() -> None:
-    """Hits and misses are counted by key, uncovered work by site, misses by reason too."""
+    """Hits are counted by key, misses by key and by reason, uncovered measurements by site."""
     tally = Tally()
     emitter = Emitter([tally])
     emitter.emit(EventName.INSTALLED, path="p")

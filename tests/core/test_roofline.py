@@ -1,4 +1,4 @@
-"""Rates, and their share of what a device was measured to reach."""
+"""Rates, and their share of the measured peaks of a device."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def test_rates_are_in_teraflops_and_gigabytes_a_second() -> None:
 
 
 def test_the_nearer_peak_counts() -> None:
-    """A large product is near to its operations' peak, a copy of as many bytes to the memory's."""
+    """A large GEMM is close to the compute peak, a copy of as many bytes to the bandwidth peak."""
     time_us = 200.0
-    product = share_of_peak(PEAKS, "bf16", FLOPS, MOVED, time_us)
+    gemm = share_of_peak(PEAKS, "bf16", FLOPS, MOVED, time_us)
     copy = share_of_peak(PEAKS, "bf16", 1, MOVED, time_us)
-    assert product == pytest.approx(FLOPS / time_us / 1e6 / 800)
+    assert gemm == pytest.approx(FLOPS / time_us / 1e6 / 800)
     assert copy == pytest.approx(MOVED / time_us / 1e3 / 4000)
-    assert product > copy
+    assert gemm > copy
 
 
 def test_a_peak_is_that_of_the_dtype() -> None:
-    """The same product in the same time is nearer to a lower peak."""
+    """The same GEMM in the same time has a larger share of a lower peak."""
     shares = [share_of_peak(PEAKS, dtype, FLOPS, MOVED, 5000.0) for dtype in ("bf16", "f32")]
     assert shares[1] == pytest.approx(shares[0] * 800 / 50)
 
 
 @pytest.mark.parametrize(("dtype", "flops"), [("i8", FLOPS), ("bf16", None), ("bf16", 0)])
 def test_without_operations_or_their_peak_bytes_decide(dtype: str, flops: int | None) -> None:
-    """A dtype without a measured peak, or an op whose operations nobody counts, has its bytes."""
+    """Without a compute peak for the dtype, or without operations, bandwidth alone counts."""
     share = share_of_peak(PEAKS, dtype, flops, MOVED, 100.0)
     assert share == pytest.approx(gbps_of(MOVED, 100.0) / 4000)
 
@@ -47,6 +47,6 @@ def test_without_operations_or_their_peak_bytes_decide(dtype: str, flops: int | 
 def test_a_share_in_one_microsecond_is_the_time_at_the_peak(
     time_us: float, flops: int, moved: int
 ) -> None:
-    """The share of a time is that of one microsecond divided by it: so a floor is found."""
+    """The share at a time is the share at one microsecond over that time."""
     floor = share_of_peak(PEAKS, "bf16", flops, moved, 1.0)
     assert share_of_peak(PEAKS, "bf16", flops, moved, time_us) == pytest.approx(floor / time_us)

@@ -1,4 +1,4 @@
-"""Comparing what a table was tuned on with what runs now."""
+"""Comparing the runtime of a table with that of this machine."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_every_field_is_compared(make_runtime: Callable[..., Runtime]) -> None:
 def test_memory_is_compared_by_class(
     make_runtime: Callable[..., Runtime], memory_gib: int, is_same: bool
 ) -> None:
-    """What one card reports under two drivers is within 1 GiB; more apart is another card."""
+    """Sizes at most 1 GiB apart are one memory class; sizes further apart are two."""
     found = compare_runtimes(make_runtime(memory_gib=140), make_runtime(memory_gib=memory_gib))
     assert (found == ()) == is_same
 
 
 def test_a_card_without_a_memory_size_is_another(make_runtime: Callable[..., Runtime]) -> None:
-    """An unknown memory size equals no known one."""
+    """An unknown memory size differs from every known size."""
     (found,) = compare_runtimes(make_runtime(), make_runtime(memory_gib=None))
     assert (found.field, found.expected, found.found) == ("device.memory_gib", "140", "none")
 
@@ -83,7 +83,7 @@ def test_a_card_without_a_memory_size_is_another(make_runtime: Callable[..., Run
 def test_an_alias_differs_in_its_name_only(
     make_runtime: Callable[..., Runtime], changes: dict[str, object]
 ) -> None:
-    """One card under several names is one device, with the names told."""
+    """The same card under another name is the same device, with a soft mismatch of the name."""
     identity = {"vendor": "amd", "arch": "gfx950", "sm_count": 256, "memory_gib": 288}
     table = make_runtime(name="AMD Instinct MI355X", **identity)
     (found,) = compare_runtimes(table, make_runtime(**identity, **changes))
@@ -104,7 +104,7 @@ def test_a_slice_differs_from_its_card_in_three_fields(
 
 
 @pytest.mark.parametrize("changes", [{"triton": "3.8.0"}, {"cuda": "13.0"}, {"driver": "580"}])
-def test_gpu_software_is_nothing_to_a_cpu(changes: dict[str, str]) -> None:
+def test_gpu_software_is_not_compared_on_a_cpu(changes: dict[str, str]) -> None:
     """On CPU the versions of Triton, CUDA and the driver are not compared."""
     assert compare_runtimes(CPU, replace(CPU, **changes)) == ()  # type: ignore[arg-type]
 
@@ -117,7 +117,7 @@ def test_the_model_and_threads_are_a_cpus_identity(changes: dict[str, object]) -
 
 
 def test_a_local_version_is_no_difference(make_runtime: Callable[..., Runtime]) -> None:
-    """What follows the plus sign of a version does not count."""
+    """The part of a version after the plus sign is not compared."""
     there = make_runtime(torch="2.13.0+cu130")
     assert compare_runtimes(make_runtime(torch="2.13.0+cu129"), there) == ()
 

@@ -1,4 +1,4 @@
-"""Trials on their way to another process: plain JSON, and equal when they arrive."""
+"""Trials between processes: plain JSON, and equal when they arrive."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_trial_arrives_as_it_was_sent(trial: Trial) -> None:
 
 
 def test_every_field_of_a_trial_is_sent() -> None:
-    """A field that were left out would arrive as its default."""
+    """A field that is not sent would arrive as its default."""
     spec = TensorSpec((2,), (1,), 0, "float32")
     trial = Trial(
         key="k",
@@ -124,12 +124,12 @@ def test_every_field_of_a_trial_is_sent() -> None:
 def test_a_span_reaches_from_the_storage_to_the_last_element(
     sizes: tuple[int, ...], strides: tuple[int, ...], offset: int, span: int
 ) -> None:
-    """What is before the tensor counts, what is between its rows too, what is repeated once."""
+    """The offset and the gaps between rows count; elements of an expanded dim count once."""
     assert TensorSpec(sizes, strides, offset, "float32").span == span
 
 
 def test_an_outcome_has_the_median_time() -> None:
-    """Three times have the middle one."""
+    """The median of three times is the middle one."""
     assert Outcome(winner=LIBRARY, samples=Samples((3.0, 1.0, 2.0))).time_us == 2.0
 
 
@@ -142,5 +142,5 @@ def test_an_outcome_has_the_median_time() -> None:
     ids=["not timed", "rejected"],
 )
 def test_an_outcome_may_have_no_time(outcome: Outcome) -> None:
-    """One that was never timed has none, and one that was rejected after it has none to show."""
+    """An untimed outcome has no time, and neither has one that was rejected after its timing."""
     assert outcome.time_us is None

@@ -1,4 +1,4 @@
-"""Audits: the same truth from JSON lines and from server logs, and never a crash."""
+"""Audits: the same counts from JSON lines and from server logs, and no crash on any line."""
 
 from __future__ import annotations
 
@@ -125,14 +125,14 @@ def raw(**changes: Any) -> str:
 
 
 def test_json_lines_are_audited(tmp_path: Path) -> None:
-    """Everything that a run emitted is in the report of its JSON-lines file."""
+    """Every event in a JSON-lines file is in the report."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         serve(emitter)
     assert audit([tmp_path / "a.jsonl"]) == SERVED
 
 
 def test_a_text_log_says_the_same(tmp_path: Path) -> None:
-    """Events amid the other lines of a server's log, with text before and after, are found."""
+    """Events are found among other log lines, with text before and after them."""
     with run_to(text_log(tmp_path / "server.log")) as emitter:
         serve(emitter)
     assert audit([tmp_path / "server.log"]) == SERVED
@@ -153,7 +153,7 @@ def test_a_log_named_twice_counts_once(tmp_path: Path) -> None:
 
 
 def test_what_python_logging_writes_is_audited(tmp_path: Path) -> None:
-    """The package's own log lines, through a formatter with fields around them, are found."""
+    """Events are found in the package's own log lines, with other fields around them."""
     from warmup.core.events import log_event
 
     logger = logging.getLogger("warmup")
@@ -258,7 +258,7 @@ def test_a_damaged_event_is_no_event(tmp_path: Path) -> None:
     ],
 )
 def test_other_lines_are_skipped(tmp_path: Path, line: str) -> None:
-    """Lines that are nobody's event, or another program's, are neither events nor damage."""
+    """Lines without an event, and events of other programs, are neither events nor damage."""
     (tmp_path / "server.log").write_text(f"{line}\n", encoding="utf-8")
     report = audit([tmp_path / "server.log"])
     assert (report.damaged, report.runs) == (0, 0)
@@ -290,7 +290,7 @@ def test_an_endless_line_is_read_in_pieces(tmp_path: Path) -> None:
     ids=["long", "superscript", "inside", "empty", "newline", "surrogate", "digits"],
 )
 def test_any_key_in_a_log_is_reported(tmp_path: Path, key: str) -> None:
-    """A missed key that no table could have is reported as it stands, among others."""
+    """A missed key that is no valid key is reported unchanged."""
     lines = [
         raw(event="lookup.missed", key=missed, reason="x", seq=seq)
         for seq, missed in enumerate(["mm m=5", key, "1"])
@@ -319,7 +319,7 @@ def test_any_table_path_in_a_log_is_looked_for(tmp_path: Path, path: str) -> Non
 def test_no_value_in_a_log_breaks_the_audit(
     tmp_path_factory: pytest.TempPathFactory, event: EventName, field: str, value: Any
 ) -> None:
-    """An event with any JSON value in any field is counted or damage, one or the other."""
+    """An event with any JSON value in any field is either counted or damaged."""
     everything = {**MISS, **INSTALLED, **CACHED, "site": "s", "option": "o", "expected": "1"}
     line = raw(**{**everything, "found": "2", "event": event, field: value})
     path = tmp_path_factory.getbasetemp() / "fuzzed.log"
@@ -330,7 +330,7 @@ def test_no_value_in_a_log_breaks_the_audit(
 
 @pytest.mark.parametrize("name", ["absent.log", "."])
 def test_a_log_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
-    """A log that is not there, or a folder, is a SettingsError that names it."""
+    """A missing log, or a folder, is a SettingsError that names the path."""
     with pytest.raises(SettingsError, match="cannot be read"):
         audit([tmp_path / name])
 
@@ -357,7 +357,7 @@ def test_rows_never_used_are_found_in_the_installed_file(
 def test_rows_never_used_are_found_in_all_files_of_a_union(
     tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
 ) -> None:
-    """A table united from two files is united again to tell its unused rows."""
+    """The unused rows of a table from two files are found in their union."""
     first, second = make_table().rows.items()
     tables = [make_table(dict([first])), make_table(dict([second]))]
     paths = [tmp_path / "1.json", tmp_path / "2.json"]
@@ -384,7 +384,7 @@ def test_unused_are_the_rows_that_no_run_used(
 def test_a_row_that_was_asked_for_is_not_unused(
     tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
 ) -> None:
-    """A row whose choice was rejected was asked for, so that it is a miss and not unused too."""
+    """A row whose choice was rejected is a miss, and not unused."""
     table = make_table()
     write(tmp_path / "t.json", table)
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
@@ -398,7 +398,7 @@ def test_a_row_that_was_asked_for_is_not_unused(
 def test_a_table_that_changed_since_leaves_unused_unknown(
     tmp_path: Path, make_table: Callable[..., Table]
 ) -> None:
-    """A file with another digest than the installed one says nothing about unused rows."""
+    """With another digest in the file the unused rows are unknown."""
     write(tmp_path / "t.json", make_table({}))
     installed(tmp_path / "t.json", make_table(), log=tmp_path / "a.jsonl")
     assert audit([tmp_path / "a.jsonl"]).unused is None
@@ -467,7 +467,7 @@ def test_any_lookup_breaks_the_silence(tmp_path: Path, name: EventName) -> None:
 
 
 def test_one_silent_run_among_others_is_named(tmp_path: Path) -> None:
-    """A loud run does not cover for a silent one."""
+    """A silent run is reported, whatever other runs did."""
     for run in ("loud", "quiet"):
         with run_to(jsonl(tmp_path / f"{run}.jsonl"), run=run) as emitter:
             emitter.emit(EventName.INSTALLED, **INSTALLED)
@@ -478,7 +478,7 @@ def test_one_silent_run_among_others_is_named(tmp_path: Path) -> None:
 
 
 def test_tuned_problems_are_counted(tmp_path: Path) -> None:
-    """What was tuned at serving is counted by key."""
+    """Problems that were tuned while serving are counted by key."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         emitter.emit(EventName.TUNED, key="k1", winner="w")
     assert audit([tmp_path / "a.jsonl"]).tuned == {"k1": 1}
@@ -505,27 +505,27 @@ def test_a_contradiction_of_many_runs_is_told_once(tmp_path: Path) -> None:
 def test_an_audit_fails_on_what_it_found_and_was_asked_for(
     tmp_path: Path, wanted: tuple[str, ...], failed: tuple[str, ...]
 ) -> None:
-    """Only kinds that were asked for and found fail, in the order asked."""
+    """Only failures that were asked for and occurred are returned, in the given order."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         serve(emitter)
     assert audit([tmp_path / "a.jsonl"]).failures(wanted) == failed
 
 
 def test_an_audit_without_any_run_fails_on_silence(tmp_path: Path) -> None:
-    """Logs in which nothing was installed are as bad as a silent run."""
+    """Logs without an installed table fail like a silent run."""
     (tmp_path / "server.log").write_text("GET / 200\n")
     assert audit([tmp_path / "server.log"]).failures(("silent", "miss")) == ("silent",)
 
 
 def test_a_clean_audit_fails_on_nothing(tmp_path: Path) -> None:
-    """A run of hits alone fails on nothing that an audit can fail on."""
+    """A run with hits only has no failure."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         emitter.emit(EventName.HIT, key="k1", winner="w")
     assert audit([tmp_path / "a.jsonl"]).failures(FAILURES) == ()
 
 
 def test_a_cached_graph_with_misses_is_no_clean_audit(tmp_path: Path) -> None:
-    """Decisions that no row answered when a cached graph was compiled fail it as misses do."""
+    """Misses of cached graphs fail an audit like other misses."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         emitter.emit(EventName.CACHED, decisions=3, misses=2)
     report = audit([tmp_path / "a.jsonl"])
@@ -533,7 +533,7 @@ def test_a_cached_graph_with_misses_is_no_clean_audit(tmp_path: Path) -> None:
 
 
 def test_calls_outside_are_counted_up_to_the_last_that_was_told(tmp_path: Path) -> None:
-    """By reason; of two models in one process, and of two processes, the counts add up."""
+    """Calls outside are counted by reason, over models and processes."""
     counted = {"r1": [("beyond", 8), ("beyond", 2)], "r2": [("beyond", 1), ("between", 1)]}
     for run, models in counted.items():
         with run_to(jsonl(tmp_path / "a.jsonl"), run=run) as emitter:
@@ -545,7 +545,7 @@ def test_calls_outside_are_counted_up_to_the_last_that_was_told(tmp_path: Path) 
 
 
 def test_calls_outside_are_no_misses(tmp_path: Path) -> None:
-    """They fail an audit that was asked to, and are no decision that breaks the silence."""
+    """Calls outside fail an audit on request, and do not make a run less silent."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         emitter.emit(EventName.OUTSIDE, reason="beyond", said="n=9", calls=1)
     report = audit([tmp_path / "a.jsonl"])
@@ -609,7 +609,7 @@ def test_a_miss_that_compiled_the_winner_is_no_divergence(tmp_path: Path) -> Non
 
 
 def test_processes_that_changed_their_choice_alike_agree(tmp_path: Path) -> None:
-    """Two runs that both compiled a key both ways did the same."""
+    """Two runs that both compiled the same two choices for a key agree."""
     both = [(run, EventName.HIT, "k", winner) for run in "ab" for winner in ("w1", "w2")]
     assert audit([decided(tmp_path / "a.log", *both)]).diverged == ()
 

@@ -1,4 +1,4 @@
-"""What `doctor` makes of stated facts; no device is asked."""
+"""The findings of `doctor` for given facts; no device is examined."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ TROUBLES: dict[str, tuple[Facts, str, FindingState, str, str]] = {
 
 @pytest.mark.parametrize("facts", [GPU, CPU], ids=["gpu", "cpu"])
 def test_a_healthy_machine_passes_every_check(facts: Facts) -> None:
-    """Where nothing is wrong all findings are ok."""
+    """On a fit machine all findings are ok."""
     assert [found for found in judge(facts) if found.state is not FindingState.OK] == []
 
 
@@ -193,7 +193,7 @@ def test_a_healthy_machine_passes_every_check(facts: Facts) -> None:
 def test_a_trouble_is_found_and_its_fix_is_named(
     facts: Facts, name: str, state: FindingState, said: str, fix: str
 ) -> None:
-    """The one check concerned ends in its state, says what is wrong and what to do."""
+    """The finding has its state, what is wrong and what to do."""
     (found,) = [found for found in judge(facts) if found.name == name]
     assert (found.state, said in found.said, fix in found.fix) == (state, True, True)
 
@@ -204,7 +204,7 @@ def test_a_trouble_is_found_and_its_fix_is_named(
     ids=["gpu", "cpu", *TROUBLES],
 )
 def test_only_what_is_not_ok_has_a_fix(facts: Facts) -> None:
-    """A fix stands with each warning and failure, and with nothing else."""
+    """Each warning and failure has a fix, and no ok finding has one."""
     assert [
         found for found in judge(facts) if (found.state is FindingState.OK) == bool(found.fix)
     ] == []
@@ -221,7 +221,7 @@ def test_enough_multiprocessors_pass_the_gate(count: int) -> None:
     ("version", "wanted"), [("3.8.0+git1", "==3.8.0"), ("3.9.2", "~=3.9.0"), ("3.7", ">=3.6")]
 )
 def test_a_triton_that_torch_takes_is_ok(version: str, wanted: str) -> None:
-    """Local builds, patch releases and forms that are not compared pass."""
+    """Local builds, patch releases and unknown forms of requirements are accepted."""
     facts = replace(GPU, triton=version, triton_wanted=wanted)
     (found,) = [found for found in judge(facts) if found.name == "triton"]
     assert found.state is FindingState.OK
@@ -234,14 +234,14 @@ def test_a_gpu_that_cpu_was_preferred_to_is_no_trouble() -> None:
 
 
 def test_a_compiler_is_not_blamed_for_a_missing_temporary_folder() -> None:
-    """Where nothing can be compiled anywhere, the compiler is not called broken."""
+    """Without a temporary folder the compiler is not blamed."""
     compiler = Compiler("C", "gcc", "No usable temporary directory")
     facts = replace(GPU, compiler=compiler, temporary_error="No usable temporary directory")
     assert "compiler" not in [found.name for found in judge(facts)]
 
 
 def test_an_unsupported_torch_ends_the_examination() -> None:
-    """Only torch is told of, with the advice of the error as the fix."""
+    """Without torch there is only its finding, with the advice of the error as the fix."""
     error = UnsupportedTorchError("2.16.0", "2.11 to 2.15")
     assert judge(Facts(asked="auto", torch="2.16.0", torch_error=str(error))) == (
         Finding(
@@ -290,7 +290,7 @@ def test_no_table_is_a_warning(tables: Callable[..., Finding]) -> None:
 
 
 def test_a_table_for_another_torch_is_a_warning(tables: Callable[..., Finding]) -> None:
-    """A table whose rows would all be misses says in which field it differs."""
+    """A table for another machine is a warning with the differing field."""
     found = tables(replace(HERE, torch="2.12.0"))
     assert (found.state, "torch minor: table 2.12, here 2.13" in found.said) == (
         FindingState.WARN,

@@ -1,4 +1,4 @@
-"""The misses document: canonical when written, checked to the last value when read."""
+"""The misses document: canonical when written, every value checked when read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, make_key: Callable[..., s
 
 
 def test_a_problem_tuned_at_serving_was_answered_by_no_row(tmp_path: Path) -> None:
-    """What on_miss=tune measured is in the document too, with a reason of its own."""
+    """Problems that on_miss=tune measured are in the document too, with the reason ``tuned``."""
     document = json.loads(encode_misses(report_of(tmp_path / "a.log", tuned=("k",))))
     assert document["problems"] == [{**PROBLEM, "reason": "tuned"}]
 
@@ -59,7 +59,7 @@ def test_equal_logs_give_equal_documents(tmp_path: Path) -> None:
 def test_any_logged_miss_gives_a_readable_document(
     tmp_path_factory: pytest.TempPathFactory, key: str, reason: str
 ) -> None:
-    """No key or reason of a log makes a document that the reader refuses, or is left out."""
+    """Any key and reason of a log is in the document, which is accepted by the reader."""
     folder = tmp_path_factory.getbasetemp()
     report = report_of(folder / "fuzzed-misses.log", (key, reason))
     (folder / "fuzzed.json").write_text(encode_misses(report))
@@ -71,7 +71,7 @@ def test_any_logged_miss_gives_a_readable_document(
     [("not_in_table", False), ("template_changed", True), ("choice_rejected", True)],
 )
 def test_a_row_that_could_not_be_used_is_stale(reason: str, stale: bool) -> None:
-    """Only reasons that say there is a row call for tuning it again."""
+    """Only reasons of keys with a row make the problem stale."""
     assert MissedProblem("k", "gemm", reason, 1).is_stale is stale
 
 
@@ -92,19 +92,19 @@ def document(**changes: Any) -> str:
         (document(count=10**16), "at /problems/0/count: "),
         (document(key="\n"), "at /problems/0/key: "),
         (document(key="k" * 5000), "at /problems/0/key: "),
-        (document(kind="pad"), "at /problems/0/kind: the key is one of kind gemm"),
+        (document(kind="pad"), "at /problems/0/kind: the key is of kind gemm"),
         (document(kind="\x1b[2J"), "at /problems/0/kind: "),
         (document(extra=1), "at /problems/0/extra: unknown field"),
         ('{"schema": 1, "digests": [], "problems": [[]]}', "at /problems/0: expected an object"),
         ('{"a":' * 100_000, "nested too deeply"),
-        (document().replace("}]", "}, " + json.dumps(PROBLEM) + "]"), "problem 1 stands there"),
+        (document().replace("}]", "}, " + json.dumps(PROBLEM) + "]"), "problem 1 is a repetition"),
     ],
     ids=lambda text: text[:30],
 )
 def test_a_damaged_document_is_refused_with_its_pointer(
     tmp_path: Path, text: str, said: str
 ) -> None:
-    """What is wrong, and where, is in one printable message."""
+    """The error is one printable line with the JSON pointer and the problem."""
     (tmp_path / "m.json").write_text(text)
     with pytest.raises(SettingsError) as caught:
         read_misses(tmp_path / "m.json")

@@ -1,4 +1,4 @@
-"""Audits as metrics: a file that every reader of the format accepts, whatever the logs hold."""
+"""Audits as metrics: valid for every reader of the format, whatever is in the logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINE = re.compile(
 
 
 def report_of(path: Path, *events: dict[str, Any]) -> AuditReport:
-    """Audit a log of *events*, hits of k under the digest d but for what they say."""
+    """Audit a log of *events*: fields that are not given are those of a hit of k under digest d."""
     hit = {"event": "lookup.hit", "schema": 1, "run": "r", "pid": 1, "digest": "d", "key": "k"}
     lines = [json.dumps({**hit, "seq": i, **event}) for i, event in enumerate(events)]
     path.write_text("".join(f"warmup-event {line}\n" for line in lines))
@@ -57,7 +57,7 @@ def served(tmp_path: Path) -> AuditReport:
 
 
 def test_every_count_is_a_sample(served: AuditReport) -> None:
-    """Counts of a table carry its digest, misses their reason, measurements their site."""
+    """Labels are the digest of the table, the reason of misses, the site of measurements."""
     found = samples(expose(served))
     assert {name: value for name, value in found.items() if value} == {
         'warmup_runs{digest="d"}': 1,
@@ -72,7 +72,7 @@ def test_every_count_is_a_sample(served: AuditReport) -> None:
 
 
 def test_each_metric_is_announced_before_its_samples(served: AuditReport) -> None:
-    """HELP, TYPE and samples of one metric stand together, and each metric once."""
+    """HELP, TYPE and samples of a metric are together, and each metric occurs once."""
     names = [
         line.split()[2] if line.startswith("#") else re.split(r"[{ ]", line)[0]
         for line in expose(served).splitlines()
@@ -82,13 +82,13 @@ def test_each_metric_is_announced_before_its_samples(served: AuditReport) -> Non
 
 
 def test_unknown_unused_rows_are_no_sample(served: AuditReport) -> None:
-    """What is not known is not reported as zero."""
+    """An unknown number of unused rows has no sample."""
     assert "warmup_unused_rows" not in samples(expose(served))
 
 
 @given(word=st.text(max_size=20))
 def test_any_label_of_a_log_is_escaped(tmp_path_factory: pytest.TempPathFactory, word: str) -> None:
-    """Whatever a log calls a site, the file has one line for it."""
+    """Any site name from a log is a single line."""
     path = tmp_path_factory.getbasetemp() / "labels.log"
     report = report_of(path, {"event": "benchmark.uncovered", "site": word})
     assert sum(name.startswith("warmup_uncovered") for name in samples(expose(report))) == 1

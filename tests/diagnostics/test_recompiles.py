@@ -1,4 +1,4 @@
-"""`explain` without torch: which sizes are compiled, what ranges that makes, and what for."""
+"""`explain` without torch: which sizes are compiled, the ranges, and the causes of guards."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def at_most(high: int) -> Guard:
 
 
 class Compiler:
-    """A compiler whose artifacts begin at each of ``starts`` and end before the next."""
+    """A compiler whose artifacts start at each of ``starts`` and end before the next start."""
 
     def __init__(self, *starts: int) -> None:
         self.starts = starts
         self.made: list[Artifact] = []
 
     def __call__(self, size: int) -> Sequence[Artifact]:
-        """Return the artifact of *size*, nothing where one serves it already."""
+        """Return a new artifact for *size*, none where an earlier artifact serves it."""
         if any(artifact.serves(size) for artifact in self.made):
             return []
         low = max(start for start in self.starts if start <= size)
@@ -37,8 +37,8 @@ class Compiler:
         return [self.made[-1]]
 
 
-def test_the_sizes_asked_about_share_what_the_first_compiled() -> None:
-    """560 and 1024 run what 560 compiled, 2048 what it compiled itself."""
+def test_sizes_of_a_range_share_the_artifact_of_the_first() -> None:
+    """560 and 1024 run the artifact compiled at 560, 2048 runs its own."""
     found = cover(Compiler(2, 1281), (560, 1024, 2048), 2048, 16)
     assert [(s.low, s.high, s.tuned_at, s.sizes) for s in found.spans] == [
         (2, 1280, 560, (560, 1024)),
@@ -49,7 +49,7 @@ def test_the_sizes_asked_about_share_what_the_first_compiled() -> None:
 
 
 def test_a_range_between_the_sizes_is_found() -> None:
-    """A range that no size asked about falls into is compiled at its smallest size."""
+    """A range without a requested size is compiled at its smallest size."""
     found = cover(Compiler(2, 600, 700), (560, 1024), 1024, 16)
     assert [(s.low, s.tuned_at, s.sizes) for s in found.spans] == [
         (2, 560, (560,)),
@@ -59,14 +59,14 @@ def test_a_range_between_the_sizes_is_found() -> None:
 
 
 def test_the_number_of_compiles_is_bounded() -> None:
-    """Where every size is compiled on its own, the search stops and says from where on."""
+    """Where every size needs its own artifact, compiling stops, and the next size is uncovered."""
     found = cover(Compiler(*range(1, 100)), (1, 99), 99, 5)
     assert found.tried == (1, 99, 2, 3, 4)
     assert found.uncovered == 5
 
 
-def test_a_recompile_that_no_guard_on_the_dim_explains_is_told() -> None:
-    """Dynamo's own reason is kept where an earlier artifact allows the size."""
+def test_an_unexpected_recompile_has_the_reason_of_dynamo() -> None:
+    """Dynamo's reason is kept where the guards of an earlier artifact allow the size."""
     artifacts = [Artifact(0, 16, (at_least(2),)), Artifact(0, 64, (at_least(2),), "len(x) == 16")]
     found = cover(lambda _: [artifacts.pop(0)], (16, 64), 64, 16)
     assert [span.unexpected for span in found.spans] == ["", "len(x) == 16"]
@@ -83,8 +83,8 @@ def test_a_recompile_that_no_guard_on_the_dim_explains_is_told() -> None:
         ("torch/somewhere.py", "else_", CauseKind.UNKNOWN),
     ],
 )
-def test_a_guard_is_told_by_the_line_that_asked(path: str, function: str, kind: CauseKind) -> None:
-    """Heuristics, limits and the model's own code are told apart; what is unknown is said to be."""
+def test_the_cause_follows_from_the_source_line(path: str, function: str, kind: CauseKind) -> None:
+    """A line of torch is a heuristic, a limit or the model's; an unlisted line is unknown."""
     guard = Guard("s < 3420", lambda size: size < 3420, True, SourceLine(path, 1, function))
     assert cause_of(guard).kind is kind
 
@@ -93,11 +93,11 @@ def test_a_guard_is_told_by_the_line_that_asked(path: str, function: str, kind: 
     ("guard", "word"),
     [
         (Guard("s >= 2", lambda s: s >= 2, True, None, is_default=True), "0/1"),
-        (Guard("1024*s <= 2147483647", lambda s: s < 2**21, True, None), "32 bits"),
+        (Guard("1024*s <= 2147483647", lambda s: s < 2**21, True, None), "32-bit"),
     ],
 )
 def test_hard_limits_of_torch_are_named(guard: Guard, word: str) -> None:
-    """0/1 specialisation and 32-bit indices are limits wherever they come from."""
+    """0/1 specialisation and 32-bit indices are limits, without a source line too."""
     cause = cause_of(guard)
     assert cause.kind is CauseKind.LIMIT
     assert word in cause.sentence

@@ -141,6 +141,16 @@ def test_a_start_counts_from_its_process(variants: dict[str, dict[str, Any]]) ->
         assert output["peak_bytes"] > 0
 
 
+def test_the_phases_of_a_start_are_timed(variants: dict[str, dict[str, Any]]) -> None:
+    """What comes before the first call and the calls are the whole start; measuring is in calls."""
+    for name in ("eager", "default", "table"):
+        start = variants[name]["start"]
+        before = [start[f"{phase}_seconds"] for phase in ("import", "load", "install")]
+        assert min(before) >= 0
+        assert sum(before) + start["call_seconds"] == pytest.approx(start["process_seconds"], 0.1)
+        assert (start["measure_seconds"] > 0) == (start["benchmarks"] > 0)
+
+
 def test_equal_weights_give_equal_outputs(variants: dict[str, dict[str, Any]]) -> None:
     """The same layer under another name agrees with eager exactly, the compiled ones closely."""
     assert variants["same"]["cell"]["error"] == 0

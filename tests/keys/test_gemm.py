@@ -1,4 +1,4 @@
-"""Keys: what they spell, what they accept, and which row is nearest."""
+"""Keys of kind ``gemm``: their text form, which text is refused, and which row is nearest."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmup.core.errors import ProblemError
-from warmup.keys.gemm import Dim, GemmProblem, Layout, spell_number
+from warmup.keys.gemm import Dim, GemmProblem, Layout, format_number
 from warmup.keys.kind import MAX_KEY_LENGTH
-from warmup.keys.nearest import differing, natural_order, nearest
+from warmup.keys.nearest import differing_ingredients, nearest_row
 from warmup.keys.registry import check_key, ingredients_of
 
 SIZES = st.integers(0, 2**31)
@@ -101,7 +101,7 @@ def key_of(m: str = "560", n: str = "1280", op: str = "mm", epilogue: str = "non
     return f"{op} m={m} n={n} k=64 f32 a=row b=col out=f32 | epilogue={epilogue}"
 
 
-def test_the_documented_problem_spells_the_documented_key() -> None:
+def test_the_documented_problem_has_the_documented_key() -> None:
     """The example in the module and in the design is what `key` returns."""
     assert PLAIN.key == (
         "addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16 | epilogue=gelu_tanh"
@@ -109,7 +109,7 @@ def test_the_documented_problem_spells_the_documented_key() -> None:
 
 
 def test_every_ingredient_has_its_place() -> None:
-    """A problem with every optional ingredient spells each of them once, in a fixed order."""
+    """The key of a problem with every optional ingredient has each once, in a fixed order."""
     problem = replace(
         PLAIN,
         op="baddbmm",
@@ -133,15 +133,15 @@ def test_every_ingredient_has_its_place() -> None:
 
 @given(PROBLEMS)
 def test_a_key_names_what_the_problem_says(problem: GemmProblem) -> None:
-    """Reading a key back gives every ingredient as the problem spelled it."""
+    """The ingredients of a key are those of its problem."""
     optional = {
         "batch": problem.batch,
         "dtype_b": None if problem.dtype_b == problem.dtype else problem.dtype_b,
         "a2": problem.a2,
         "b2": problem.b2,
         "bias": problem.bias,
-        "alpha": None if problem.alpha == 1 else spell_number(problem.alpha),
-        "beta": None if problem.beta == 1 else spell_number(problem.beta),
+        "alpha": None if problem.alpha == 1 else format_number(problem.alpha),
+        "beta": None if problem.beta == 1 else format_number(problem.beta),
         "fp32": problem.fp32,
         "reduction": "full" if problem.full_reduction else None,
     }
@@ -258,15 +258,15 @@ def test_a_refused_key_is_not_quoted_whole() -> None:
         (1 / 3, "0.333333"),
     ],
 )
-def test_numbers_are_spelled_shortly(value: float, text: str) -> None:
-    """Whole numbers lose the point and others keep six digits."""
-    assert spell_number(value) == text
+def test_numbers_are_written_shortly(value: float, text: str) -> None:
+    """Whole numbers have no point, and other numbers at most six digits."""
+    assert format_number(value) == text
 
 
 def test_differences_name_both_sides() -> None:
-    """Each differing ingredient says what the row has and what is asked here."""
+    """Each line has an ingredient with its value in the row and in the question."""
     row, asked = {"m": "1", "bias": "1d", "k": "8"}, {"m": "2", "fp32": "tf32", "k": "8"}
-    assert differing(row, asked) == (
+    assert differing_ingredients(row, asked) == (
         "m: row 1, here 2",
         "fp32: row absent, here tf32",
         "bias: row 1d, here absent",
@@ -275,35 +275,35 @@ def test_differences_name_both_sides() -> None:
 
 def test_the_nearest_row_has_the_fewest_differences() -> None:
     """One differing ingredient is nearer than two, however much closer the m of the two is."""
-    one, two = key_of(m="9999"), key_of(m="561", epilogue="relu")
-    assert nearest(key_of(), [two, one]) == (one, ("m: row 9999, here 560",))
+    far, relu = key_of(m="9999"), key_of(m="561", epilogue="relu")
+    assert nearest_row(key_of(), [relu, far]) == (far, ("m: row 9999, here 560",))
 
 
 def test_among_equals_the_numerically_closest_m_is_nearest() -> None:
-    """With one difference each, the row whose m is closest in numbers is taken."""
+    """Among rows that differ in m alone, the row with the closest m is taken."""
     rows = [key_of(m="1024"), key_of(m="99"), key_of(m="600")]
-    assert nearest(key_of(m="560"), rows)[0] == key_of(m="600")
+    assert nearest_row(key_of(m="560"), rows)[0] == key_of(m="600")
 
 
 def test_a_range_counts_by_its_lower_end() -> None:
     """The m of a dynamic row is compared by the low end of its range."""
     rows = [key_of(m="100..700"), key_of(m="550..")]
-    assert nearest(key_of(m="560"), rows)[0] == key_of(m="550..")
+    assert nearest_row(key_of(m="560"), rows)[0] == key_of(m="550..")
 
 
 def test_rows_of_another_op_are_never_near() -> None:
-    """A row of an op that merely begins with the same letters is no neighbour."""
-    assert nearest(key_of(op="mm"), [key_of(op="mm_plus_mm"), key_of(op="bmm")]) == (None, ())
+    """A row of an op whose name begins with the same letters is not near."""
+    assert nearest_row(key_of(op="mm"), [key_of(op="mm_plus_mm"), key_of(op="bmm")]) == (None, ())
 
 
 @given(st.lists(PROBLEMS, max_size=6), PROBLEMS, st.randoms(use_true_random=False))
 def test_the_nearest_row_does_not_depend_on_the_order(
     rows: list[GemmProblem], asked: GemmProblem, random: Random
 ) -> None:
-    """Every process names the same nearest row, in whatever order it sees them."""
+    """The nearest row is the same for every order of the rows."""
     keys = [row.key for row in rows]
     shuffled = random.sample(keys, len(keys))
-    assert nearest(asked.key, keys) == nearest(asked.key, shuffled)
+    assert nearest_row(asked.key, keys) == nearest_row(asked.key, shuffled)
 
 
 @given(st.lists(PROBLEMS, min_size=1, max_size=6), PROBLEMS)
@@ -312,16 +312,9 @@ def test_no_row_of_the_op_differs_in_fewer_ingredients(
 ) -> None:
     """The nearest row has the minimum number of differing ingredients over all rows of the op."""
     counts = [
-        len(differing(ingredients_of(row.key), ingredients_of(asked.key)))
+        len(differing_ingredients(ingredients_of(row.key), ingredients_of(asked.key)))
         for row in rows
         if row.op == asked.op
     ]
-    found, differs = nearest(asked.key, [row.key for row in rows])
+    found, differs = nearest_row(asked.key, [row.key for row in rows])
     assert (found is None, len(differs)) == (not counts, min(counts, default=0))
-
-
-def test_natural_order_counts() -> None:
-    """Sorted keys put m=16 before m=128."""
-    keys = [key_of(m="128"), key_of(m="16"), key_of(m="16..128"), key_of(m="2")]
-    found = [ingredients_of(key)["m"] for key in sorted(keys, key=natural_order)]
-    assert found == ["2", "16", "16..128", "128"]

@@ -1,4 +1,4 @@
-"""Keys read back: problems and epilogues, and no text that breaks the reading."""
+"""Parsing keys: problems and epilogues, and a ProblemError for any other text."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FULL = GemmProblem(
 
 @pytest.mark.parametrize("problem", [PLAIN, FULL])
 def test_a_key_is_read_back(problem: GemmProblem) -> None:
-    """Every ingredient of a key comes back as it was."""
+    """The problem that is parsed from a key has every ingredient of the key."""
     assert parse_problem(problem.key) == problem
 
 
@@ -80,7 +80,7 @@ def test_a_key_is_read_back(problem: GemmProblem) -> None:
     ],
 )
 def test_an_epilogue_is_read_as_steps(text: str, steps: tuple[Call, ...]) -> None:
-    """Each step is a call that takes the value so far, first unless it says where."""
+    """Each step is a call with the input ``x``, as its first argument unless it is named."""
     assert parse_epilogue(text) == steps
 
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_read_back_is_said(text: str) -> None:
 
 @given(st.text(alphabet="x1.,()[]~_amul-", max_size=60))
 def test_no_epilogue_breaks_the_reader(text: str) -> None:
-    """Any text is steps or a ProblemError."""
+    """Any text is parsed to steps or raises a ProblemError."""
     try:
         steps = parse_epilogue(text)
     except ProblemError:
@@ -119,7 +119,7 @@ RANGED = "mm m={} n=512 k=256 bf16 a=row b=row out=bf16 | epilogue={}"
     ],
 )
 def test_a_region_asks_for_the_size_of_its_bucket(key: str, asked: str) -> None:
-    """The upper end takes the place of the range, and of dynamic sizes in what follows."""
+    """The upper end replaces the range, and dynamic sizes in the epilogue."""
     assert at_upper_end(key) == asked
 
 
@@ -131,5 +131,5 @@ def test_a_region_asks_for_the_size_of_its_bucket(key: str, asked: str) -> None:
     ],
 )
 def test_a_key_without_one_bucket_stays(key: str) -> None:
-    """An open range has no size, and of two it is not known which is meant."""
+    """A range without an end, or two ranges of different ends, stay in the key."""
     assert at_upper_end(key) == key

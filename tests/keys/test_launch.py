@@ -1,4 +1,4 @@
-"""Keys of kind ``launch``: what is in them, what is not, and which row is near."""
+"""Keys of kind ``launch``: their ingredients, which text is refused, and which row is nearest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warmup.core.errors import ProblemError
 from warmup.core.rows import Family
 from warmup.keys.kind import MAX_KEY_LENGTH
 from warmup.keys.launch import LAUNCH, LaunchProblem
-from warmup.keys.nearest import nearest
+from warmup.keys.nearest import nearest_row
 from warmup.keys.registry import check_key, ingredients_of, kind_of
 
 CODE = (
@@ -95,13 +95,13 @@ def test_one_changed_ingredient_changes_the_key(name: str) -> None:
 
 
 def test_sizes_keep_inductors_order() -> None:
-    """The sizes of a two-dimensional kernel stand as inductor hints them, y before x."""
+    """The sizes of a two-dimensional kernel are in the order of inductor's hints, y before x."""
     problem = LaunchProblem.of("triton_a", {"y": 512, "x": 1024}, ["*bf16"], CODE)
     assert " y=512 x=1024 " in problem.key
 
 
 def test_a_kernel_without_sizes_or_arguments_has_a_key() -> None:
-    """Sizes may be absent; a signature of constants only is spelled none."""
+    """Sizes may be absent; a signature of constants only is ``none``."""
     problem = LaunchProblem.of("triton_a", None, [], CODE)
     assert problem.key == f"launch triton_a args=none source={problem.source}"
 
@@ -155,25 +155,25 @@ def test_other_text_is_no_key(key: str) -> None:
 
 
 def test_the_nearest_row_is_of_the_same_kernel() -> None:
-    """Another kernel is never near, whatever its sizes."""
-    assert nearest(key_of(64), [key_of(64, name="triton_poi_fused_add")]) == (None, ())
+    """A row of another kernel is never near, whatever its sizes."""
+    assert nearest_row(key_of(64), [key_of(64, name="triton_poi_fused_add")]) == (None, ())
 
 
 def test_the_nearest_row_has_the_closest_size() -> None:
     """Among rows that differ in one size the numerically closest is named, with both sizes."""
     rows = [key_of(4096), key_of(128), key_of(1024)]
-    assert nearest(key_of(64), rows) == (key_of(128), ("x: row 128, here 64",))
+    assert nearest_row(key_of(64), rows) == (key_of(128), ("x: row 128, here 64",))
 
 
 def test_another_body_is_nearer_than_two_differences() -> None:
     """A row of the same sizes and another source is named before one that differs in both."""
     other = CODE.replace("pass", "return")
     rows = [key_of(128, code=other), key_of(64, code=other)]
-    found, differs = nearest(key_of(64), rows)
+    found, differs = nearest_row(key_of(64), rows)
     assert found == rows[1]
     assert [line.partition(":")[0] for line in differs] == ["source"]
 
 
 def test_only_launch_winners_answer() -> None:
-    """The one family of this kind is the launch config."""
+    """The only family of this kind is ``launch``."""
     assert LAUNCH.families == {Family.LAUNCH}

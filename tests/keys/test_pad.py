@@ -1,4 +1,4 @@
-"""Keys of kind ``pad``: what is in them, and which row is near."""
+"""Keys of kind ``pad``: their ingredients, which text is refused, and which row is nearest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from warmup.core.errors import ProblemError
 from warmup.core.rows import Family
 from warmup.keys.gemm import Dim, Layout
-from warmup.keys.nearest import nearest
+from warmup.keys.nearest import nearest_row
 from warmup.keys.pad import PAD, PadProblem
 from warmup.keys.registry import check_key, ingredients_of, kind_of
 
@@ -66,12 +66,12 @@ def key_of(m: int | tuple[int, int], *, op: str = "addmm", free: str = "") -> st
 
 
 def test_a_key_reads_as_documented() -> None:
-    """The key of the README's kind of layer, whole."""
+    """The key of a Linear with an unaligned K is the documented text."""
     assert PLAIN.key == "pad addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d free=a"
 
 
 def test_a_full_key_reads_as_documented() -> None:
-    """Every optional ingredient has its place."""
+    """A key with every optional ingredient has them in a fixed order."""
     problem = replace(PLAIN, op="bmm", batch=Dim(1, None), m=Dim(2, 1024), dtype="f32", fp32="tf32")
     assert problem.key == (
         "pad bmm batch=1.. m=2..1024 n=1280 k=3420 f32 a=row b=col bias=1d free=a fp32=tf32"
@@ -119,7 +119,7 @@ def test_changes_of_different_ingredients_never_meet(one: str, other: str) -> No
     ids=str,
 )
 def test_what_cannot_be_spelled_is_a_problem_error(changes: dict[str, object]) -> None:
-    """What the pass does not ask, or no key can say, has no key."""
+    """A problem that the pass does not pad, or that has no text form, has no key."""
     problem = replace(PLAIN, **changes)  # type: ignore[arg-type]
     with pytest.raises(ProblemError):
         _ = problem.key
@@ -144,22 +144,22 @@ def test_other_text_is_no_key(key: str) -> None:
 
 
 def test_the_nearest_row_is_of_the_same_op() -> None:
-    """A row about another op is never near."""
-    assert nearest(key_of(560), [key_of(560, op="mm")]) == (None, ())
+    """A row of another op is never near."""
+    assert nearest_row(key_of(560), [key_of(560, op="mm")]) == (None, ())
 
 
 def test_the_nearest_row_has_the_fewest_differences() -> None:
     """The same size with another free operand is nearer than a neighbouring size with it."""
     rows = [key_of(561, free="a"), key_of(560, free="a")]
-    assert nearest(key_of(560), rows) == (rows[1], ("free: row a, here absent",))
+    assert nearest_row(key_of(560), rows) == (rows[1], ("free: row a, here absent",))
 
 
 def test_among_equals_the_closest_m_is_nearest() -> None:
     """A range counts by its lower end."""
     rows = [key_of(1024), key_of(256), key_of((512, 1024))]
-    assert nearest(key_of(560), rows) == (rows[2], ("m: row 512..1024, here 560",))
+    assert nearest_row(key_of(560), rows) == (rows[2], ("m: row 512..1024, here 560",))
 
 
 def test_only_pad_winners_answer() -> None:
-    """The one family of this kind is whether to pad."""
+    """The only family of this kind is ``pad``."""
     assert PAD.families == {Family.PAD}

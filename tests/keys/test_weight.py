@@ -1,4 +1,4 @@
-"""Keys of kind ``weight``: what is in them, the sizes a build tries, and what a winner says."""
+"""Keys of kind ``weight``: their ingredients, the sizes that a build tries, and winners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warmup.core.dtypes import ITEM_BYTES
 from warmup.core.errors import ProblemError
 from warmup.core.rows import Family, Winner
 from warmup.keys.gemm import Dim
-from warmup.keys.nearest import nearest
+from warmup.keys.nearest import nearest_row
 from warmup.keys.registry import check_key, ingredients_of, kind_of
 from warmup.keys.weight import (
     ALIGNED_BYTES,
@@ -90,13 +90,13 @@ def structures(draw: st.DrawFn) -> Structure:
     ],
 )
 def test_a_key_reads_as_documented(structure: Structure, rows: Dim, key: str) -> None:
-    """The keys of the three forms, whole."""
+    """Each of the three forms has the documented text."""
     assert structure.key(rows) == key
 
 
 @given(structures(), DIMS)
-def test_a_key_reads_back(structure: Structure, rows: Dim) -> None:
-    """Every key is a weight key, and says its structure and its rows."""
+def test_a_parsed_key_has_its_structure_and_rows(structure: Structure, rows: Dim) -> None:
+    """Every key is a weight key, and is parsed to its structure and its rows."""
     key = structure.key(rows)
     check_key(key)
     assert kind_of(key) is WEIGHT
@@ -104,7 +104,7 @@ def test_a_key_reads_back(structure: Structure, rows: Dim) -> None:
 
 
 def test_ingredients_have_names() -> None:
-    """Each word of a key can be told apart, for a miss and for a nearest row."""
+    """Each word of a key has a name, which a miss shows with the nearest row."""
     assert ingredients_of(CHAIN.key(Dim.of(560))) == {
         "kind": "weight",
         "form": "chain",
@@ -141,8 +141,8 @@ def test_one_changed_ingredient_changes_the_key(name: str) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_spelled_is_a_problem_error(changes: dict[str, object]) -> None:
-    """What no group of a model is, or no key can say, has no key."""
+def test_a_structure_without_a_text_form_is_refused(changes: dict[str, object]) -> None:
+    """A structure that no model has, or that has no text form, has no key."""
     structure = replace(CHAIN, **changes)  # type: ignore[arg-type]
     with pytest.raises(ProblemError):
         structure.key(Dim.of(560))
@@ -168,14 +168,14 @@ def test_other_text_is_no_key(key: str) -> None:
 
 
 def test_the_nearest_row_is_of_the_same_form() -> None:
-    """A row of another form is never near; among others the closest m is."""
+    """A row of another form is never near; among the others the closest m is nearest."""
     rows = [PATCH.key(Dim.of(560)), HEAD.key(Dim.of(16)), HEAD.key(Dim.of(512))]
-    assert nearest(HEAD.key(Dim.of(560)), rows) == (rows[2], ("m: row 512, here 560",))
+    assert nearest_row(HEAD.key(Dim.of(560)), rows) == (rows[2], ("m: row 512, here 560",))
 
 
 @given(SIZES, DTYPES)
 def test_padded_sizes_are_aligned_and_larger(features: int, dtype: str) -> None:
-    """Every size is a multiple of 16 bytes, more than there is, in order; none where aligned."""
+    """Padded sizes ascend, are multiples of 16 bytes, and are absent where already aligned."""
     sizes = padded_sizes(features, dtype)
     assert all(size > features and size * ITEM_BYTES[dtype] % ALIGNED_BYTES == 0 for size in sizes)
     assert list(sizes) == sorted({*sizes})
@@ -196,25 +196,25 @@ def test_padded_sizes_are_aligned_and_larger(features: int, dtype: str) -> None:
     ],
 )
 def test_the_sizes_that_a_build_tries(features: int, dtype: str, sizes: tuple[int, ...]) -> None:
-    """16 bytes, 64 and 128 elements, the last two only where they add little."""
+    """Multiples of 16 bytes, and of 64 and 128 elements where these add at most an eighth."""
     assert padded_sizes(features, dtype) == sizes
 
 
 @pytest.mark.parametrize("features", [3420, 3424, 3456])
-def test_a_winner_says_the_size(features: int) -> None:
-    """What `winner_of` says is read back, its own size included."""
+def test_a_winner_has_the_size(features: int) -> None:
+    """`features_of` returns the size given to `winner_of`, the unpadded size included."""
     winner = winner_of(CHAIN, features)
     assert (winner.family, features_of(CHAIN, winner)) == (Family.WEIGHT, features)
 
 
 @pytest.mark.parametrize("features", [None, True, "3424", 0, 3419, 3421, 2**31 - 1])
 def test_a_size_that_no_build_tries_is_refused(features: int | str | None) -> None:
-    """A row cannot ask for memory without end, or for weights that do not fit."""
+    """A row cannot make weights arbitrarily large, or smaller than they are."""
     kwargs = () if features is None else (("features", features),)
     with pytest.raises(ProblemError, match="3420 features"):
         features_of(CHAIN, Winner(Family.WEIGHT, "padded", kwargs))
 
 
 def test_only_weight_winners_answer() -> None:
-    """The one family of this kind is padding ahead of time."""
+    """The only family of this kind is ``weight``."""
     assert WEIGHT.families == {Family.WEIGHT}

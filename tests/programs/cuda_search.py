@@ -28,7 +28,7 @@ from torch._inductor.virtualized import V
 from warmup.core.events import Emitter
 from warmup.core.method import Search
 from warmup.core.rows import Family, Winner, portable_kwargs
-from warmup.core.search import Searched
+from warmup.core.search import SearchCounts
 from warmup.inductor import connect
 from warmup.inductor.gemm.choices import identify
 from warmup.inductor.gemm.key import describe
@@ -45,7 +45,7 @@ def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
         return ask(case)
     case = {"winner": "none", **case}
     wanted = case.get("compile", ())
-    parts: list[Searched] = []
+    parts: list[SearchCounts] = []
     every: list[str] = []
     splits: list[int] = []
     last: dict[str, dict[str, Any]] = {}
@@ -104,7 +104,7 @@ def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class _Silent:
+class Silent:
     """A tuner that measures nothing, and keeps what it was asked."""
 
     questions: list[Question] = field(default_factory=list)
@@ -123,7 +123,7 @@ class _Silent:
 
 def ask(case: dict[str, Any]) -> dict[str, Any]:
     """Tune the case and return what the tuner was asked."""
-    tuner = _Silent()
+    tuner = Silent()
     search_word = Search(case["search"])
     lookup = Lookup({}, OnMiss.TUNE, Emitter([]), tuner=tuner, search=search_word)
     attachment = connect().attach(lookup, OPTIONS, "test", quiet=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs/benchmarks/results"
 
 
 def test_the_benchmark_page_says_what_the_results_say() -> None:
@@ -19,7 +21,7 @@ def test_the_benchmark_page_says_what_the_results_say() -> None:
 
 def test_every_result_names_machine_and_versions() -> None:
     """Each start result holds device, torch, buckets and at least one baseline."""
-    for path in (ROOT / "docs/benchmarks/results").glob("*.json"):
+    for path in RESULTS.glob("*.json"):
         record = json.loads(path.read_text(encoding="utf-8"))
         if "case" in record:  # of parallel_start.py
             assert all(start["torch"] and start["device"] for start in record["starts"])
@@ -35,6 +37,34 @@ def test_ci_runs_the_readmes_test_command() -> None:
     """The README has exactly one command that installs the test extra, which .ci/run reads."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(re.findall(r"\[test,lint\]", readme)) == 1
+
+
+def test_the_readmes_table_says_what_the_results_say() -> None:
+    """Its starts are medians of the committed starts, its speeds those of the comparisons."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("*", "")
+    rows = [line.split(" | ")[1:] for line in readme.splitlines() if line.startswith("| s")]
+    expected = []
+    for kind in ("default", "max-autotune", "mega-cache", "table", "table-warm"):
+        layers = _start(kind, "llama-h200")
+        expected.append([layers, _start(kind, "swiglu-h200", "swiglu-cold-h200") + " |"])
+    for variant in ("max-autotune", "table"):
+        speeds = [_speed(variant, f"compare-{model}-h200") for model in ("llama", "swiglu")]
+        expected.append([speeds[0], speeds[1] + " |"])
+    padded = _speed("table-padded", "compare-swiglu-h200")
+    assert rows == [*expected, ["nothing to pad", f"{padded} |"]]
+
+
+def _start(kind: str, *files: str) -> str:
+    records = [json.loads((RESULTS / f"{name}.json").read_text("utf-8")) for name in files]
+    starts = [start for record in records for start in record["starts"] if start["start"] == kind]
+    seconds = statistics.median(start["seconds"] for start in starts)
+    return f"{seconds:.1f} s, {starts[0]['benchmarks']} benchmarks"
+
+
+def _speed(variant: str, file: str) -> str:
+    record = json.loads((RESULTS / f"{file}.json").read_text("utf-8"))
+    (speed,) = [each["speedup"] for each in record["variants"] if each["name"] == variant]
+    return f"{speed['value']:.2f}x"
 
 
 def test_every_relative_link_in_the_pages_leads_somewhere() -> None:

@@ -1,4 +1,4 @@
-"""What a row of a range says of the sizes along it: there only if it was measured, and checked."""
+"""The field ``along``: a ranged row's times at sizes of its range, written only if measured."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Documents = Callable[..., Any]
 
 
 @pytest.fixture
-def spell(
+def make_document(
     make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> Documents:
-    """``spell(along)``: the document of a table with one row of a range, and its evidence."""
+    """``make_document(*along)``: the document of a table with one ranged row, and its evidence."""
 
     def make(*along: tuple[int, float | None]) -> tuple[Any, Any]:
         row = make_row()
@@ -33,14 +33,14 @@ def spell(
     return make
 
 
-def test_a_row_of_one_size_is_spelled_without_it(spell: Documents) -> None:
-    """A table that was written before there was such a field is written so again."""
-    assert "along" not in spell()[1]
+def test_a_row_of_one_size_has_no_such_field(make_document: Documents) -> None:
+    """Tables from before the field was introduced keep their text and digest."""
+    assert "along" not in make_document()[1]
 
 
-def test_it_is_spelled_as_sizes_and_ratios(spell: Documents) -> None:
-    """The size, then the winner's time over the best there; null where it was not timed."""
-    assert spell((257, 1.25), (408, None), (560, 1.0))[1]["along"] == [
+def test_the_field_has_pairs_of_size_and_ratio(make_document: Documents) -> None:
+    """The size, then the winner's time over the best time there; null where it was not timed."""
+    assert make_document((257, 1.25), (408, None), (560, 1.0))[1]["along"] == [
         [257, 1.25],
         [408, None],
         [560, 1.0],
@@ -66,9 +66,9 @@ def test_it_is_spelled_as_sizes_and_ratios(spell: Documents) -> None:
         [[size, 1.0] for size in range(1, 10)],
     ],
 )
-def test_any_other_form_is_refused_with_its_place(spell: Documents, along: Any) -> None:
-    """Sizes ascend, a ratio is at least 1, and there are at most eight."""
-    document, evidence = spell((257, 1.25))
+def test_any_other_form_is_refused_with_its_pointer(make_document: Documents, along: Any) -> None:
+    """Sizes must ascend, ratios be at least 1, and pairs be at most eight."""
+    document, evidence = make_document((257, 1.25))
     evidence["along"] = along
     with pytest.raises(TableFormatError) as caught:
         decode(json.dumps(document), "t.json")

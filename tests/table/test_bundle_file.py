@@ -1,4 +1,4 @@
-"""Bundle files: what is written is read back, and nothing that is not what it says it is."""
+"""Bundle files: equal after writing and reading, and refused when they contradict the manifest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, bytes]], None]) -> None:
-    """Write the archive at *path* again, its manifest and its members changed."""
+    """Write the archive at *path* again with its manifest and members changed by *change*."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     manifest = json.loads(members.pop("manifest.json"))
@@ -37,22 +37,22 @@ def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, bytes]], Non
             archive.writestr(name, content)
 
 
-def test_what_is_written_is_read_back(bundle: Path) -> None:
-    """The table, the needs and every file."""
+def test_a_written_bundle_is_read_back(bundle: Path) -> None:
+    """Reading gives the table, the needs and every file."""
     manifest = read_manifest(bundle)
     assert (manifest.table, dict(manifest.needs)) == (TABLE, NEEDS)
     assert dict(read_members(bundle)) == FILES
 
 
 def test_equal_files_give_equal_bytes(bundle: Path) -> None:
-    """In whatever order they come."""
+    """The order of the files and needs does not matter."""
     again = bundle.with_name("again.bundle")
     write_bundle(again, TABLE, dict(reversed(NEEDS.items())), dict(reversed(FILES.items())))
     assert again.read_bytes() == bundle.read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("table", "here", "said"),
+    ("table", "here", "differences"),
     [
         (TABLE, NEEDS, ()),
         ("cd" * 32, NEEDS, (f"table: bundle {TABLE}, here {'cd' * 32}",)),
@@ -61,10 +61,12 @@ def test_equal_files_give_equal_bytes(bundle: Path) -> None:
         (TABLE, {**NEEDS, "cuda": "13.0"}, ("cuda: bundle none, here 13.0",)),
     ],
 )
-def test_differences_are_named(table: str, here: dict[str, str], said: tuple[str, ...]) -> None:
-    """Another table, another value, and what only one side knows."""
+def test_differences_are_named(
+    table: str, here: dict[str, str], differences: tuple[str, ...]
+) -> None:
+    """Another table, another value and a fact of one side only have a line each."""
     manifest = Manifest(TABLE, NEEDS, {"a": Member(0, TABLE)})
-    assert manifest.differences(table, here) == said
+    assert manifest.differences(table, here) == differences
 
 
 def _set(**values: Any) -> Callable[[dict[str, Any], dict[str, bytes]], None]:
@@ -93,41 +95,44 @@ def _escape(manifest: dict[str, Any], members: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (_set(format=2), "another format than 1"),
         (_set(more=1), "does not have format, members, needs, table alone"),
-        (_set(table="../../x"), "names no table"),
+        (_set(table="../../x"), "has no table digest"),
         (_set(needs=["torch"]), "lists in place of objects"),
-        (_set(needs={"torch": "2\n3"}), "needs what is not a word"),
-        (_set(members={"a": [1, 2]}), "garbles a"),
-        (_set(members={"a": [True, TABLE]}), "garbles a"),
-        (_set(members={"a": [-1, TABLE]}), "gives a -1 bytes"),
-        (_set(members={"a": [2**30, TABLE], "b": [1, TABLE]}), "1073741825 bytes, more than"),
-        (_set(members={"/etc/x": [1, TABLE]}), "names a file '/etc/x'"),
-        (_set(members={"a/../b": [1, TABLE]}), "names a file 'a/../b'"),
-        (_set(members={"a\\b": [1, TABLE]}), "names a file"),
+        (_set(needs={"torch": "2\n3"}), "has a need that is not a short printable text"),
+        (_set(members={"a": [1, 2]}), "has no size and SHA-256 for a"),
+        (_set(members={"a": [True, TABLE]}), "has no size and SHA-256 for a"),
+        (_set(members={"a": [-1, TABLE]}), "has -1 bytes for a"),
+        (
+            _set(members={"a": [2**30, TABLE], "b": [1, TABLE]}),
+            "has 1073741825 bytes in all",
+        ),
+        (_set(members={"/etc/x": [1, TABLE]}), "has the invalid file name '/etc/x'"),
+        (_set(members={"a/../b": [1, TABLE]}), "has the invalid file name 'a/../b'"),
+        (_set(members={"a\\b": [1, TABLE]}), "has the invalid file name"),
         (_swap, "triton/KEY/k.cubin is not what the manifest says"),
         (_grow, "triton/KEY/k.cubin is larger than 400 bytes"),
-        (_drop, "something else than its manifest names"),
-        (_add, "something else than its manifest names"),
-        (_escape, "names a file '../out.so'"),
+        (_drop, "its files are not those that its manifest names"),
+        (_add, "its files are not those that its manifest names"),
+        (_escape, "has the invalid file name '../out.so'"),
     ],
 )
-def test_what_is_not_as_stated_is_refused(
-    bundle: Path, change: Callable[[dict[str, Any], dict[str, bytes]], None], said: str
+def test_a_file_that_contradicts_its_manifest_is_refused(
+    bundle: Path, change: Callable[[dict[str, Any], dict[str, bytes]], None], message: str
 ) -> None:
-    """With the file, the reason and what to do."""
+    """The error names the bundle and the reason."""
     rewrite(bundle, change)
     with pytest.raises(BundleError) as caught:
         list(read_members(bundle))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith(f"{bundle}: ")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"{}", b"\x00" * 4096])
-def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
-    """Empty, cut or something else altogether."""
+def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+    """An empty file, a cut one and a file of another format cannot be read."""
     path = tmp_path / "t.bundle"
     path.write_bytes(content)
     with pytest.raises(BundleError, match="cannot be read"):
@@ -135,7 +140,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_damaged_archive_is_refused(bundle: Path) -> None:
-    """Wherever one byte of a member is flipped, it is told before anything is given out."""
+    """A flipped byte in a member is an error."""
     raw = bytearray(bundle.read_bytes())
     raw[raw.index(b"cpp/ab/cab.main.so") + 20] ^= 0xFF
     bundle.write_bytes(raw)
@@ -143,13 +148,13 @@ def test_a_damaged_archive_is_refused(bundle: Path) -> None:
         list(read_members(bundle))
 
 
-def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:
-    """By its name."""
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    """A bundle that does not exist is a BundleError."""
     with pytest.raises(BundleError, match="there is no such file"):
         read_manifest(tmp_path / "none.bundle")
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    """As an error of the bundle, with the reason."""
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """Writing into a missing folder is a BundleError with the reason."""
     with pytest.raises(BundleError, match="cannot be written"):
         write_bundle(tmp_path / "no" / "t.bundle", TABLE, NEEDS, FILES)

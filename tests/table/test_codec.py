@@ -143,7 +143,7 @@ def test_a_whole_time_can_be_read_back(
 def test_equal_numbers_of_other_types_stay_apart(
     make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
-    """Winners that differ only in 1 and true come back as they were."""
+    """Winners that differ only in 1 and true stay different."""
     rows = {make_key(1): make_row(EVEN_K=1), make_key(2): make_row(EVEN_K=True)}
     found = decode(encode(make_table(rows)), "t.json").rows
     kinds = [type(found[make_key(m)].winner.kwargs[0][1]) for m in (1, 2)]
@@ -153,7 +153,7 @@ def test_equal_numbers_of_other_types_stay_apart(
 def test_rows_are_answered_as_written(
     make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
-    """A winner comes back with the types of its kwargs: integer, boolean, word and null."""
+    """A decoded winner has the types of its kwargs: integer, boolean, text and null."""
     row = make_row(BLOCK_M=64, EVEN_K=True, ALLOW_TF32=False, ACC_TYPE="tl.float32", hint=None)
     (found,) = decode(encode(make_table({make_key(): row})), "t.json").rows.values()
     assert [(name, type(value)) for name, value in found.winner.kwargs] == [

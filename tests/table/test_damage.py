@@ -189,7 +189,7 @@ def test_numbers_beyond_a_float_are_refused(text: str, raw: str) -> None:
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"rows":'])
 def test_deep_nesting_is_refused(opening: str) -> None:
-    """A hundred thousand levels are a complaint, not a crash."""
+    """A hundred thousand levels are a TableFormatError, not a crash."""
     assert _complaint(opening * 100_000).reason == "nested too deeply"
 
 
@@ -259,13 +259,13 @@ def test_a_row_has_the_name_of_a_problem(text: str, key: str) -> None:
 
 @pytest.mark.parametrize("value", ["a\nb", "\x1b[31m", "\u202e", "\ud800", "\x00"], ids=ascii)
 def test_text_in_a_table_is_printable(text: str, value: str) -> None:
-    """A device name that could play tricks on a terminal is refused."""
+    """A device name with characters that a terminal interprets is refused."""
     place = ("provenance", "device", "name")
     assert _complaint(_with(text, place, json.dumps(value))).pointer == _pointer(place)
 
 
 def test_an_edit_by_hand_is_noticed(text: str) -> None:
-    """A value replaced by another valid one is told by the digest."""
+    """A value replaced by another valid value does not match the digest."""
     place = ("rows", "gemm", KEY, "winner", "kwargs", "num_warps")
     assert _complaint(_with(text, place, "8")).pointer == "/provenance/digest"
 
@@ -281,7 +281,7 @@ def test_a_newer_schema_is_its_own_error(text: str, schema: int) -> None:
 
 
 def test_an_older_schema_is_its_own_error(text: str) -> None:
-    """A table of an older schema, which says less, is to be built again."""
+    """The error about a table of an older schema says to build it again."""
     with pytest.raises(TableSchemaError, match=r"older .* build the table again"):
         decode(_with(text, ("schema",), str(SCHEMA_VERSION - 1)), PATH)
 
@@ -308,7 +308,7 @@ def test_an_older_schema_is_its_own_error(text: str) -> None:
     ],
 )
 def test_evidence_is_checked_to_the_last_value(text: str, name: str, raw: str) -> None:
-    """A reason, a flag, a share or a clock that cannot be is pointed at."""
+    """An unknown reason or flag and an impossible number are refused at their pointers."""
     place = ("rows", "gemm", KEY, "evidence", name)
     assert _complaint(_with(text, place, raw)).pointer.startswith(_pointer(place))
 
@@ -324,7 +324,7 @@ def test_evidence_is_checked_to_the_last_value(text: str, name: str, raw: str) -
     ],
 )
 def test_a_timing_method_is_one(text: str, name: str, raw: str) -> None:
-    """How rows were timed is spelled in known words and shares."""
+    """An unknown word or an impossible share in the timing is refused at its pointer."""
     place = ("policy", "timing", name)
     assert _complaint(_with(text, place, raw)).pointer == _pointer(place)
 

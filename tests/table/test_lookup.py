@@ -14,6 +14,7 @@ from warmup.core.errors import ContradictionWarning, MissError, UncoveredError
 from warmup.core.events import Emitter, Event, EventName
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
+from warmup.keys.kind import Kind
 from warmup.keys.question import Question
 from warmup.table import Table
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
@@ -46,7 +47,7 @@ def make_lookup(make_table: Callable[..., Table]) -> Lookups:
 
 
 class _Finished:
-    """A tuner that finished its one problem before."""
+    """A tuner with a given result."""
 
     def __init__(self, result: Tuned | None) -> None:
         self._result = result
@@ -70,7 +71,7 @@ def test_a_known_key_is_answered_with_its_winner(
 
 
 def test_finding_emits_nothing(make_lookup: Lookups, make_key: Callable[..., str]) -> None:
-    """Only the outcome of a lookup is an event, not the search."""
+    """`find` emits nothing; the hit or miss that follows does."""
     lookup, events = make_lookup()
     lookup.find(make_key(560))
     lookup.find(make_key(7))
@@ -85,10 +86,10 @@ def test_finding_emits_nothing(make_lookup: Lookups, make_key: Callable[..., str
         ("1..4096", MissReason.DYNAMIC_DIM),
     ],
 )
-def test_a_dynamic_dim_is_told_from_an_unbuilt_bucket(
+def test_a_dynamic_dim_has_its_own_miss_reason(
     make_lookup: Lookups, make_key: Callable[..., str], m: str, reason: MissReason
 ) -> None:
-    """A key with a range in its sizes misses for that reason, another one for its absence."""
+    """A key with a range misses as ``dynamic_dim``, a key without as ``not_in_table``."""
     lookup, _ = make_lookup()
     assert lookup.find(make_key(m)) is reason
 
@@ -97,6 +98,17 @@ def test_a_range_in_n_is_a_dynamic_dim(make_lookup: Lookups, make_key: Callable[
     """Not only m makes a problem dynamic."""
     lookup, _ = make_lookup()
     assert lookup.find(make_key(560, n="8..64")) is MissReason.DYNAMIC_DIM
+
+
+@pytest.mark.parametrize(
+    ("m", "reason"), [("8", MissReason.NOT_IN_TABLE), ("1..8", MissReason.DYNAMIC_DIM)]
+)
+def test_a_kind_says_which_ingredients_are_ranges(
+    make_lookup: Lookups, toy_kind: Kind, m: str, reason: MissReason
+) -> None:
+    """A key is dynamic when one of its kind's `Kind.ranges` is a range."""
+    lookup, _ = make_lookup()
+    assert lookup.find(f"toy cat m={m} n=4 via=sum f32 tag=7") is reason
 
 
 def test_a_dynamic_row_answers_its_own_range(
@@ -109,7 +121,7 @@ def test_a_dynamic_row_answers_its_own_range(
 
 
 def test_what_is_no_key_is_not_described(make_lookup: Lookups) -> None:
-    """A problem that could not be spelled as a key misses for that reason."""
+    """A problem without a key misses as ``not_described``."""
     lookup, _ = make_lookup()
     assert lookup.find("conv 3x3") is MissReason.NOT_DESCRIBED
 
@@ -131,7 +143,7 @@ def test_a_hard_mismatch_is_the_reason_of_every_miss(
     reason: MissReason,
     m: str,
 ) -> None:
-    """On another device or runtime each lookup misses for that, known key or not."""
+    """On another device or runtime every lookup misses for that reason, known key or not."""
     lookup, _ = make_lookup(OnMiss.FALLBACK, *mismatches)
     assert lookup.find(make_key(m)) is reason
 
@@ -139,7 +151,7 @@ def test_a_hard_mismatch_is_the_reason_of_every_miss(
 def test_a_soft_mismatch_changes_no_answer(
     make_lookup: Lookups, make_table: Callable[..., Table], make_key: Callable[..., str]
 ) -> None:
-    """Another driver keeps the rows."""
+    """With another driver the rows are still used."""
     lookup, _ = make_lookup(OnMiss.FALLBACK, SOFT)
     assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
 
@@ -261,7 +273,7 @@ def test_what_cannot_be_described_has_no_neighbour(make_lookup: Lookups) -> None
 
 @pytest.mark.parametrize("on_miss", list(OnMiss))
 def test_only_tune_tunes(make_lookup: Lookups, on_miss: OnMiss) -> None:
-    """Benchmarks are asked for under on_miss=tune alone."""
+    """A lookup measures on a miss with on_miss=tune only."""
     lookup, _ = make_lookup(on_miss)
     assert lookup.tunes == (on_miss is OnMiss.TUNE)
 
@@ -273,7 +285,7 @@ def test_a_tuned_problem_is_answered_from_then_on(
     make_key: Callable[..., str],
     mismatches: tuple[Mismatch, ...],
 ) -> None:
-    """What was tuned in this process is answered, wherever the table itself comes from."""
+    """A row measured in this process is used, also when the table is for another device."""
     row = make_row(BLOCK_M=7)
     lookup, _ = make_lookup(OnMiss.TUNE, *mismatches, tuned=Tuned(make_key(7), row, ()))
     assert lookup.contest(make_key(7), row.winner, {}) == row.winner
@@ -304,14 +316,14 @@ def test_a_tuned_problem_is_one_event_and_is_handed_on(
 def test_a_problem_that_could_not_be_measured_has_no_answer(
     make_lookup: Lookups, make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
-    """Without a result there is no winner, no event and nothing to find."""
+    """Without a result there is no winner, no event and no row."""
     lookup, events = make_lookup(OnMiss.TUNE)
     found = lookup.contest(make_key(7), make_row().winner, {})
     assert (found, events, lookup.find(make_key(7))) == (None, [], MissReason.NOT_IN_TABLE)
 
 
-def test_uncovered_work_is_one_event(make_lookup: Lookups) -> None:
-    """A benchmark of a kind that no table covers is emitted with its site."""
+def test_an_uncovered_measurement_is_one_event(make_lookup: Lookups) -> None:
+    """A measurement that no row kind covers is emitted with its site."""
     lookup, events = make_lookup()
     lookup.uncovered("conv.py:tuned_conv")
     assert [(event.name, dict(event.fields)) for event in events] == [
@@ -320,8 +332,10 @@ def test_uncovered_work_is_one_event(make_lookup: Lookups) -> None:
 
 
 @pytest.mark.parametrize("on_miss", [OnMiss.FALLBACK, OnMiss.STRICT])
-def test_forbidden_work_is_one_event_and_an_error(make_lookup: Lookups, on_miss: OnMiss) -> None:
-    """What is forbidden is refused by an error that names the site, and is emitted as refused."""
+def test_a_forbidden_measurement_is_an_event_and_an_error(
+    make_lookup: Lookups, on_miss: OnMiss
+) -> None:
+    """A forbidden measurement is an error that names the site, and an event with ``refused``."""
     lookup, events = make_lookup(on_miss, on_uncovered=Uncovered.FORBID)
     with pytest.raises(UncoveredError, match=r"site conv\.py:tuned_conv"):
         lookup.uncovered("conv.py:tuned_conv")
@@ -329,7 +343,7 @@ def test_forbidden_work_is_one_event_and_an_error(make_lookup: Lookups, on_miss:
 
 
 def test_a_selection_that_tunes_is_not_uncovered(make_lookup: Lookups) -> None:
-    """Under on_miss=tune what becomes a row is no uncovered work, anything else is."""
+    """With on_miss=tune a measurement that becomes a row is not uncovered; all others are."""
     lookup, events = make_lookup(OnMiss.TUNE)
     for site in ("select:mm", "launch", "pad"):
         lookup.uncovered(site)
@@ -337,11 +351,19 @@ def test_a_selection_that_tunes_is_not_uncovered(make_lookup: Lookups) -> None:
     assert [event.fields["site"] for event in events] == ["conv.py:tuned_conv"]
 
 
+def test_what_tunes_a_kind_is_not_uncovered(make_lookup: Lookups, toy_kind: Kind) -> None:
+    """Under on_miss=tune a measurement at a site of any kind in the registry becomes a row."""
+    lookup, events = make_lookup(OnMiss.TUNE)
+    for site in ("toy_pass", "other_pass"):
+        lookup.uncovered(site)
+    assert [event.fields["site"] for event in events] == ["other_pass"]
+
+
 @pytest.mark.parametrize("on_miss", [OnMiss.FALLBACK, OnMiss.STRICT])
 def test_a_selection_that_should_not_tune_is_uncovered(
     make_lookup: Lookups, on_miss: OnMiss
 ) -> None:
-    """Without on_miss=tune a benchmarked GEMM choice is uncovered work."""
+    """Without on_miss=tune a measured GEMM selection is uncovered."""
     lookup, events = make_lookup(on_miss)
     lookup.uncovered("select:mm")
     assert [event.fields["site"] for event in events] == ["select:mm"]
@@ -357,7 +379,7 @@ def test_a_cached_graph_is_one_event(make_lookup: Lookups) -> None:
 
 
 def test_a_cached_graph_with_misses_is_refused_when_strict(make_lookup: Lookups) -> None:
-    """A strict server does not take over what a fallback server compiled without a row."""
+    """A cached graph with misses is an error for a strict server."""
     lookup, events = make_lookup(OnMiss.STRICT)
     lookup.cached(3, 0)
     with pytest.raises(MissError, match=r"1 decisions of a graph .* \(cached_miss\)"):
@@ -365,7 +387,7 @@ def test_a_cached_graph_with_misses_is_refused_when_strict(make_lookup: Lookups)
     assert [event.name for event in events] == [EventName.CACHED] * 2
 
 
-def test_an_overruled_option_is_told_once(make_lookup: Lookups) -> None:
+def test_an_overruled_option_is_one_event(make_lookup: Lookups) -> None:
     """A switch of the caller's that the table replaces is one event, without a warning."""
     lookup, events = make_lookup()
     with warnings.catch_warnings():
@@ -387,7 +409,7 @@ def test_a_contradiction_is_warned_of(make_lookup: Lookups) -> None:
         lookup.contradicted("freezing", "True", "False")
 
 
-def test_a_contradiction_is_told_once(make_lookup: Lookups) -> None:
+def test_a_contradiction_is_reported_once(make_lookup: Lookups) -> None:
     """The same option contradicted from many threads is one event and one warning."""
     lookup, events = make_lookup()
     with warnings.catch_warnings(record=True) as warned:
@@ -403,15 +425,15 @@ def test_a_contradiction_is_told_once(make_lookup: Lookups) -> None:
     assert (len(events), len(warned)) == (1, 1)
 
 
-def test_each_option_is_told(make_lookup: Lookups) -> None:
-    """A second contradicted option is told although the first was."""
+def test_each_contradicted_option_is_reported(make_lookup: Lookups) -> None:
+    """A second contradicted option has its own event and warning."""
     lookup, events = make_lookup()
     with pytest.warns(ContradictionWarning):
         lookup.contradicted("freezing", "True", "False")
     with pytest.warns(ContradictionWarning):
         lookup.contradicted("max_autotune_gemm_backends", "ATEN", "TRITON")
-    told = [event.fields["option"] for event in events]
-    assert told == ["freezing", "max_autotune_gemm_backends"]
+    options = [event.fields["option"] for event in events]
+    assert options == ["freezing", "max_autotune_gemm_backends"]
 
 
 def test_a_contradiction_is_an_event_even_when_warnings_are_errors(make_lookup: Lookups) -> None:

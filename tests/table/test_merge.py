@@ -1,4 +1,4 @@
-"""Union and difference: every conflict is told, none is settled unasked."""
+"""Union and difference of tables: conflicts are reported, and settled only by a preference."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_tables_of_another_runtime_are_refused(
     changes: dict[str, object],
     prefer: str | None,
 ) -> None:
-    """No preference unites tables of two devices, torch minors or Triton minors."""
+    """With any preference tables of different devices, torch or Triton minors are refused."""
     other = make_table({}, runtime=make_runtime(**changes))
     with pytest.raises(TableMergeError, match="one device, runtime and policy"):
         merge(make_table(), other, prefer)
@@ -146,7 +146,7 @@ def test_tables_of_another_runtime_are_refused(
 def test_tables_of_another_policy_are_refused(
     make_table: Callable[..., Table], changes: dict[str, object]
 ) -> None:
-    """Tables that differ in any field of the policy are not united."""
+    """Tables that differ in any field of the policy are refused."""
     policy = dataclasses.replace(make_table().policy, **changes)  # type: ignore[arg-type]
     with pytest.raises(TableMergeError):
         merge(make_table(), make_table({}, policy=policy))
@@ -155,7 +155,7 @@ def test_tables_of_another_policy_are_refused(
 def test_a_newer_driver_is_no_obstacle(
     make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
 ) -> None:
-    """Soft differences do not keep tables apart."""
+    """Tables with soft differences only can be merged."""
     newer = make_table({}, runtime=make_runtime(driver="999", cublas="14"))
     assert merge(make_table(), newer).rows == make_table().rows
 
@@ -212,7 +212,7 @@ def test_the_difference_the_other_way_round_is_its_mirror(
 def test_a_difference_says_what_is_where(
     make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
-    """Missing keys stand on their side, changed winners with both rows, in natural order."""
+    """Keys of one table only and changed winners are listed, in natural order."""
     same, old, new = make_row("mm_same"), make_row("mm_old"), make_row("mm_new")
     a = {make_key(128): same, make_key(16): same, make_key(1): old, make_key(2): same}
     b = {make_key(1): new, make_key(2): same, make_key(9): same}
@@ -273,7 +273,7 @@ def test_a_difference_names_the_policy(
 def test_combining_takes_the_newest_and_tells_each_conflict(
     make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
-    """Three tables that answer one key three ways give the newest row and a line per change."""
+    """Three tables with three winners for a key give the newest row and a line per change."""
     rows = [make_row(f"mm_{n}", BLOCK_M=n) for n in (1, 2, 3)]
     tables = [
         make_table({make_key(): row}, created=f"2026-01-0{n}T00:00:00Z")

@@ -1,4 +1,4 @@
-"""How a build measures, from the words of the command line."""
+"""The policy of a build, from its command-line options."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from warmup.table.policy import BUILD_MODES, TOLERANCE, PolicyOptions, choose_me
 
 @pytest.mark.parametrize("mode", BUILD_MODES)
 def test_a_gpu_is_timed_cold_and_as_it_will_serve(mode: str) -> None:
-    """The mode that serves with CUDA graphs is timed with them, the others launch one by one."""
-    graphed = mode == "max-autotune"
-    launch = Launch.CUDAGRAPH if graphed else Launch.EAGER
+    """The mode that serves with CUDA graphs is timed with them, other modes without."""
+    launch = Launch.CUDAGRAPH if mode == "max-autotune" else Launch.EAGER
     assert choose_method(PolicyOptions(mode=mode), "cuda") == Method(launch=launch, l2=L2.COLD)
 
 
@@ -21,7 +20,7 @@ def test_a_gpu_is_timed_cold_and_as_it_will_serve(mode: str) -> None:
 @pytest.mark.parametrize("launch", Launch)
 @pytest.mark.parametrize("l2", L2)
 def test_on_a_gpu_the_command_line_decides(mode: str, launch: Launch, l2: L2) -> None:
-    """Each word is taken in each mode, and the limits stay as they are."""
+    """Every launch and L2 option is used in every mode, and the limits do not change."""
     asked = PolicyOptions(mode=mode, launch=str(launch), l2=str(l2))
     assert choose_method(asked, "cuda") == Method(launch=launch, l2=l2)
 
@@ -30,7 +29,7 @@ def test_on_a_gpu_the_command_line_decides(mode: str, launch: Launch, l2: L2) ->
 @pytest.mark.parametrize("launch", [None, "eager"])
 @pytest.mark.parametrize("l2", [None, "warm"])
 def test_a_cpu_is_timed_warm(mode: str, launch: str | None, l2: str | None) -> None:
-    """Whether the words that name what is done anyway are given or not."""
+    """The options that name the only possible method change nothing."""
     asked = PolicyOptions(mode=mode, launch=launch, l2=l2)
     assert choose_method(asked, "cpu") == Method(launch=Launch.EAGER, l2=L2.WARM)
 
@@ -47,10 +46,10 @@ def test_a_cpu_is_timed_warm(mode: str, launch: str | None, l2: str | None) -> N
         ("cpu", "no", None, "--launch 'no' is unknown"),
     ],
 )
-def test_a_word_that_cannot_be_had_is_refused(
+def test_an_option_that_cannot_be_used_is_refused(
     device: str, launch: str | None, l2: str | None, words: str
 ) -> None:
-    """What is wrong with it, and what to use."""
+    """The error names the option, what is wrong and what to use."""
     with pytest.raises(SettingsError) as caught:
         choose_method(PolicyOptions(launch=launch, l2=l2), device)
     assert words in str(caught.value)
@@ -58,13 +57,13 @@ def test_a_word_that_cannot_be_had_is_refused(
 
 @pytest.mark.parametrize("top_k", [-1, 65])
 def test_a_top_k_out_of_bounds_is_refused(top_k: int) -> None:
-    """It says which numbers can be given."""
+    """The error has the smallest and the largest number."""
     with pytest.raises(SettingsError, match="give a number from 0 to 64"):
         choose_method(PolicyOptions(fused_top_k=top_k), "cuda")
 
 
 def test_a_policy_has_the_method_and_the_limits() -> None:
-    """The words of the command line reach the policy that a table keeps."""
+    """The options for timing and the switches are in the policy."""
     asked = PolicyOptions(launch="cudagraph", l2="warm", fused_top_k=2)
     policy = choose_policy(asked, "cuda", {"x": 1})
     assert policy.timing == Method(launch=Launch.CUDAGRAPH, l2=L2.WARM, fused_top_k=2)
@@ -72,13 +71,13 @@ def test_a_policy_has_the_method_and_the_limits() -> None:
 
 
 def test_one_tolerance_is_for_all_dtypes() -> None:
-    """Given on the command line it replaces each of the defaults."""
+    """A tolerance from the command line replaces the default of each dtype."""
     policy = choose_policy(PolicyOptions(tolerance=0.5), "cpu", {})
     assert policy.tolerance == dict.fromkeys(TOLERANCE, 0.5)
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    """The known ones are listed."""
+    """The error lists the known modes."""
     with pytest.raises(SettingsError, match="use one of max-autotune-gemm, max-autotune"):
         choose_policy(PolicyOptions(mode="fast"), "cuda", {})
 
@@ -86,14 +85,14 @@ def test_an_unknown_mode_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "chosen"), [(None, "ATEN,TRITON"), (" triton , aten", "ATEN,TRITON"), ("aten", "ATEN")]
 )
-def test_backends_have_one_spelling(text: str | None, chosen: str) -> None:
-    """In whichever order and case they were given: two tables of one policy are equal."""
+def test_backends_have_a_canonical_order(text: str | None, chosen: str) -> None:
+    """Order and case of the option do not matter, so that equal policies compare as equal."""
     policy = choose_policy(PolicyOptions(backends=text), "cuda", {})
     assert policy.options["max_autotune_gemm_backends"] == chosen
 
 
 @pytest.mark.parametrize("text", ["CPP", "ATEN,ATEN", "", "ATEN,"])
 def test_backends_that_cannot_be_used_are_refused(text: str) -> None:
-    """One that is not for the device, one given twice, and none."""
+    """A backend of another device, a repeated one and an empty one are errors."""
     with pytest.raises(SettingsError, match="cannot be used on cuda"):
         choose_policy(PolicyOptions(backends=text), "cuda", {})

@@ -1,4 +1,4 @@
-"""A row of a range answers that range, and nothing inside or around it."""
+"""A ranged row answers its range only: no other range, and no size of the range."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ def lookup(make_row: Callable[..., Row], make_key: Callable[..., str]) -> Lookup
     return Lookup({make_key("257..560"): make_row()}, OnMiss.FALLBACK, Emitter([]))
 
 
-def test_its_own_range_is_answered(
+def test_the_same_range_is_answered(
     lookup: Lookup, make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
-    """The key is the interval as spelled."""
+    """A key with the range of the row is a hit."""
     assert lookup.find(make_key("257..560")) == make_row().winner
 
 
 @pytest.mark.parametrize("m", ["257..559", "258..560", "257..1024", "2..560", "257..", "561..1024"])
-def test_another_range_is_not(lookup: Lookup, make_key: Callable[..., str], m: str) -> None:
-    """Not one within it, nor one around it, nor the next."""
+def test_another_range_is_a_miss(lookup: Lookup, make_key: Callable[..., str], m: str) -> None:
+    """A smaller, a larger and the next range are not answered."""
     assert lookup.find(make_key(m)) is MissReason.DYNAMIC_DIM
 
 
 @pytest.mark.parametrize("m", [257, 408, 560])
-def test_a_size_of_it_is_not(lookup: Lookup, make_key: Callable[..., str], m: int) -> None:
-    """A static graph asks for its size, of which nothing was measured."""
+def test_a_size_of_the_range_is_a_miss(
+    lookup: Lookup, make_key: Callable[..., str], m: int
+) -> None:
+    """A static graph asks for a single size, which is another key."""
     assert lookup.find(make_key(m)) is MissReason.NOT_IN_TABLE

@@ -458,7 +458,7 @@ def test_the_environment_names_a_table(tmp_path: Path, make_table: Callable[...,
 
 @pytest.mark.parametrize("environment", [{}, {"WARMUP_TABLE": ""}], ids=["unset", "empty"])
 def test_no_name_is_not_found(environment: dict[str, str]) -> None:
-    """Without argument and variable the error says that both were looked at."""
+    """Without argument and variable the error names both."""
     with pytest.raises(TableNotFoundError) as caught:
         find(None, environment)
     assert caught.value.searched == ("argument", "WARMUP_TABLE")
@@ -513,7 +513,7 @@ def test_several_tables_become_one(
     make_key: Callable[..., str],
     make_runtime: Callable[..., Runtime],
 ) -> None:
-    """All tables for this machine in a folder are united, in the order of their names."""
+    """All tables for this machine in a folder are united; their paths are sorted."""
     folder = tmp_path / "nvidia-h200"
     for m in (3, 1, 2):
         write(folder / f"{m}.json", make_table({make_key(m): make_row()}))
@@ -533,7 +533,7 @@ def test_a_conflict_is_remarked_and_the_newer_row_taken(
     make_runtime: Callable[..., Runtime],
     names: tuple[str, str],
 ) -> None:
-    """Where two files disagree the one created later wins, whatever its name, and it is said."""
+    """Of two different winners the later table's is used, with a remark."""
     rows = [make_row("mm_old", BLOCK_M=1), make_row("mm_new", BLOCK_M=2)]
     for name, row, day in zip(names, rows, ("01", "02"), strict=True):
         table = make_table({KEY: row}, created=f"2026-01-{day}T00:00:00Z")
@@ -546,7 +546,7 @@ def test_a_conflict_is_remarked_and_the_newer_row_taken(
 def test_a_table_with_other_options_is_remarked_and_left_out(
     tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
 ) -> None:
-    """Tables that need other inductor options than the first cannot serve beside it."""
+    """A table with other inductor options than the first is left out with a remark."""
     policy = dataclasses.replace(make_table().policy, options={"freezing": True})
     write(tmp_path / "nvidia-h200" / "1.json", make_table())
     write(tmp_path / "nvidia-h200" / "2.json", make_table({}, policy=policy))
@@ -561,7 +561,7 @@ def test_a_table_with_other_options_is_remarked_and_left_out(
 def test_a_damaged_table_is_remarked_and_left_out(
     tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
 ) -> None:
-    """One damaged file among others is named and the others serve."""
+    """A damaged file is left out with a remark, and the others are used."""
     write(tmp_path / "nvidia-h200" / "good.json", make_table())
     (tmp_path / "nvidia-h200" / "bad.json").write_text("{")
     found = discover(make_runtime(), (tmp_path,))
@@ -595,7 +595,7 @@ def test_nothing_found_says_where_it_looked(
 
 
 def test_a_digest_guards_the_file_itself(tmp_path: Path, make_table: Callable[..., Table]) -> None:
-    """A value edited in the file on disk is told as damage on the next read."""
+    """A value that is edited in the file is an error on the next read."""
     path = tmp_path / "t.json"
     write(path, make_table())
     document = json.loads(path.read_text())

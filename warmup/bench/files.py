@@ -1,4 +1,4 @@
-"""Where a benchmark's document goes."""
+"""What the documents of all benchmarks share: how they are written, and where they were made."""
 
 from __future__ import annotations
 
@@ -25,3 +25,12 @@ def write_json(content: Mapping[str, Any], path: Path) -> Path:
             f"--out {path}: {error.strerror}", "name a folder that can be written"
         ) from error
     return path
+
+
+def place_of(provenance: Mapping[str, str | None]) -> str:
+    """Return the line that ends a chart: device, versions and day of the benchmark."""
+    return (
+        f"{provenance['device']}, torch {provenance['torch']}, "
+        f"triton {provenance['triton'] or 'none'}, warmup {provenance['warmup']}, "
+        f"{(provenance['date'] or '')[:10]}"
+    )

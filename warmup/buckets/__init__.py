@@ -1,4 +1,4 @@
-"""The sizes that are tuned and served: buckets, dynamic dims, histograms, and the verb `suggest`.
+"""The sizes that are tuned and served: buckets, dynamic dims, histograms, and `suggest`.
 
-Imports `core`. Models make inputs of a bucket; `tuning` and `serving` go bucket by bucket.
+Imports `core`. `models` makes the inputs for a bucket; `tuning` and `serving` go bucket by bucket.
 """

@@ -1,4 +1,7 @@
-"""Buckets: the sizes a table is built for, and the inputs made from them."""
+"""`Bucket`: one combination of sizes that a table is built for, and `InputSpec`, a model input.
+
+Also how the command line writes both. Nothing here makes a tensor.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ _INPUT_SPEC = re.compile(
 class Bucket:
     """One combination of dim sizes: ``(("batch", 1), ("seqlen", 560))``.
 
-    ``lows`` has the smallest size of each dim that serves smaller ones too, from there on.
+    A bucket may serve a range of sizes: ``lows`` has the smallest size of each dim with a range,
+    which ends at the dim's size in ``sizes``.
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -39,17 +43,17 @@ class Bucket:
         )
 
     def size_of(self, name: str) -> int | None:
-        """Return the size bound to the dim *name*, or None when nothing binds it."""
+        """Return the size of the dim *name*, or None when the bucket has no such dim."""
         return dict(self.sizes).get(name)
 
     def at(self, sizes: Mapping[str, int]) -> Bucket:
-        """Return the bucket of exactly these *sizes*, and of its own for dims that have none."""
+        """Return a bucket without ranges that has *sizes*, and this one's size for other dims."""
         return Bucket(tuple((name, sizes.get(name, size)) for name, size in self.sizes))
 
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """One model input: the forward argument it feeds, its dims (names or sizes) and its dtype."""
+    """A model input: the name of the forward argument, its dims (names or sizes) and its dtype."""
 
     name: str
     dims: tuple[str | int, ...]
@@ -59,7 +63,7 @@ class InputSpec:
         """Return the concrete shape of this input in *bucket*.
 
         Raises:
-            SettingsError: a named dim is bound by nothing.
+            SettingsError: the bucket has no size for a named dim.
         """
         shape: list[int] = []
         for dim in self.dims:
@@ -74,14 +78,14 @@ class InputSpec:
 
 
 def parse_sizes(text: str, source: str) -> tuple[int, ...]:
-    """Return the sizes in ``"560,1024"``, ranges written out, in the order given.
+    """Return the sizes in text such as ``560,1024``, ranges expanded, in the order given.
 
-    ``4..8192`` is 4 and each size twice the one before; ``128..4096:128`` goes in steps of 128.
-    The last size of a range is its end, whether or not a step or a doubling meets it.
+    ``4..8192`` is 4, 8, 16 and so on, doubled up to 8192; ``128..4096:128`` goes in steps of 128.
+    The end of a range is always its last size, also where no step or doubling reaches it.
 
     Raises:
-        SettingsError: not positive integers, a range whose start is above its end, a size given
-            twice, or more than `MAX_BUCKETS` sizes; *source* names the flag.
+        SettingsError: a size is no positive integer or is given twice, a range starts above its
+            end, or there are more than `MAX_BUCKETS` sizes; *source* names the option in the text.
     """
     sizes: list[int] = []
     for word in text.split(","):
@@ -133,24 +137,24 @@ def _checked_size(part: str, word: str, source: str) -> int:
 def parse_buckets(
     seqlens: str | Sequence[int] | None, dims: str | Sequence[str] | None
 ) -> tuple[Bucket, ...]:
-    """Return the product of all dims bound by ``--seqlens`` and ``--dims``, last dim fastest.
+    """Return every combination of the sizes in ``--seqlens`` and ``--dims``, last dim fastest.
 
-    *seqlens* may be the sizes themselves. Of several *dims* the products follow each other, each
-    bucket once.
+    *seqlens* may also be a sequence of sizes. With several *dims* the combinations of each follow
+    each other, and a bucket that occurs twice is returned once.
 
     Raises:
-        SettingsError: neither is given, a dim is bound twice, or there are too many buckets.
+        SettingsError: neither is given, a dim is given twice, or there are too many buckets.
     """
     if seqlens is not None and not isinstance(seqlens, str):
         seqlens = ",".join(map(str, seqlens))
     groups: Sequence[str | None] = [dims] if dims is None or isinstance(dims, str) else dims
-    products = (_product(seqlens, group) for group in groups or [None])
-    found = dict.fromkeys(bucket for product in products for bucket in product)
-    _check_count(len(found))
-    return tuple(found)
+    combinations = (_combinations(seqlens, group) for group in groups or [None])
+    buckets = dict.fromkeys(itertools.chain.from_iterable(combinations))
+    _check_count(len(buckets))
+    return tuple(buckets)
 
 
-def _product(seqlens: str | None, dims: str | None) -> tuple[Bucket, ...]:
+def _combinations(seqlens: str | None, dims: str | None) -> tuple[Bucket, ...]:
     bound: dict[str, tuple[int, ...]] = {}
     for part in dims.split(";") if dims else []:
         name, equals, sizes = part.partition("=")
@@ -183,26 +187,27 @@ def _check_count(count: int) -> None:
         )
 
 
-def spell_count(buckets: Sequence[Bucket]) -> str:
-    """Return how many *buckets* there are, of what, and the limit, for people.
+def describe_count(buckets: Sequence[Bucket]) -> str:
+    """Return a text with the number of *buckets* and the limit.
 
-    Where they are a product it says of how many sizes: ``8 buckets (batch 2 x seqlen 4)``.
+    For every combination of several dims it has their numbers of sizes too:
+    ``8 buckets (batch 2 x seqlen 4), of at most 4096``.
     """
     sizes: dict[str, set[int]] = {}
     for bucket in buckets:
         for name, size in bucket.sizes:
             sizes.setdefault(name, set()).add(size)
     is_product = len(sizes) > 1 and math.prod(map(len, sizes.values())) == len(buckets)
-    factors = " x ".join(f"{name} {len(of_dim)}" for name, of_dim in sizes.items())
+    factors = " x ".join(f"{name} {len(dim_sizes)}" for name, dim_sizes in sizes.items())
     count = "1 bucket" if len(buckets) == 1 else f"{len(buckets)} buckets"
     return f"{count}{f' ({factors})' if is_product else ''}, of at most {MAX_BUCKETS}"
 
 
 def parse_inputs(texts: Sequence[str]) -> tuple[InputSpec, ...]:
-    """Return the inputs spelled ``hidden_states=[seqlen,3420]:bf16``.
+    """Return the inputs in *texts* such as ``hidden_states=[seqlen,3420]:bf16``.
 
     Raises:
-        SettingsError: one is spelled otherwise, or two feed the same argument.
+        SettingsError: a text has another form, or two texts name the same argument.
     """
     specs: list[InputSpec] = []
     for text in texts:
@@ -227,7 +232,7 @@ def parse_inputs(texts: Sequence[str]) -> tuple[InputSpec, ...]:
 
 
 def _size(word: str) -> int | None:
-    """Return the size that *word* spells, None when it spells none from 1 to 2**31 - 1."""
+    """Return *word* as a size from 1 to 2**31 - 1, None for any other text."""
     if not (word.isascii() and word.isdigit() and len(word) <= _MAX_SIZE_DIGITS):
         return None
     return int(word) if 0 < int(word) <= MAX_SIZE else None

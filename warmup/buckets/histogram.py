@@ -1,4 +1,7 @@
-"""Histograms: how often each size of a dim was requested, read from text."""
+"""`read_histogram`: how often each size of a dim was requested, from a file or standard input.
+
+The text is not trusted: lines, sizes and counts have limits.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,16 @@ _LINES = 'write SIZE, SIZE,COUNT or {"size": SIZE, "count": COUNT} on each line'
 
 
 def read_histogram(source: str | Path | BinaryIO) -> dict[int, int]:
-    """Return the count of each size in *source*, a file by its path or open in binary mode.
+    """Return the count of each size in *source*, the path of a file or a binary stream.
 
-    Each line is ``SIZE``, ``SIZE,COUNT`` or ``{"size": SIZE, "count": COUNT}``; a count that is
-    left out is 1, counts of the same size add up, and sizes that were counted 0 times are left
-    out. The first line may be the header ``size`` or ``size,count``. Blank lines mean nothing.
-    Memory is bounded: by the limits of this module, and no more than a line is held.
+    Each line is ``SIZE``, ``SIZE,COUNT`` or ``{"size": SIZE, "count": COUNT}``. A missing count
+    is 1, counts of the same size add up, and sizes with the count 0 are left out. The first line
+    may be the header ``size`` or ``size,count``. Blank lines are skipped. Memory is bounded by the
+    limits of this module; the file is read line by line.
 
     Raises:
-        SettingsError: the file cannot be read, a line is none of these, a limit is passed, or no
-            size was counted; the message names the line.
+        SettingsError: the file cannot be read, a line has another form, a limit is exceeded, or no
+            size has a count above 0; the text names the line.
     """
     if not isinstance(source, (str, Path)):
         return _add_up(source, "standard input")
@@ -46,10 +49,10 @@ def read_histogram(source: str | Path | BinaryIO) -> dict[int, int]:
 
 
 def check_histogram(counts: Mapping[int, int]) -> dict[int, int]:
-    """Return *counts* without the sizes that were counted 0 times, for sizes that a program has.
+    """Return *counts*, a histogram from a program, without the sizes whose count is 0.
 
     Raises:
-        SettingsError: one is no size or no count, they are too many, or none is left.
+        SettingsError: a size or a count is invalid, there are too many sizes, or none is left.
     """
     for size, count in counts.items():
         if not _is_within(size, 1, MAX_SIZE) or not _is_within(count, 0, MAX_REQUESTS):
@@ -57,14 +60,14 @@ def check_histogram(counts: Mapping[int, int]) -> dict[int, int]:
                 f"the histogram's {_quoted(size)}: {_quoted(count)} is no size with its count",
                 f"sizes are 1 to {MAX_SIZE}, counts 0 to {MAX_REQUESTS}",
             )
-    found = {size: count for size, count in counts.items() if count}
-    if not found:
+    positive = {size: count for size, count in counts.items() if count}
+    if not positive:
         raise SettingsError("the histogram has no size", "count at least one request")
-    if len(found) > MAX_SIZES:
+    if len(positive) > MAX_SIZES:
         raise SettingsError(
             f"the histogram has more than {MAX_SIZES} sizes", "round sizes up before counting"
         )
-    return found
+    return positive
 
 
 def _add_up(stream: BinaryIO, name: str) -> dict[int, int]:
@@ -78,8 +81,8 @@ def _add_up(stream: BinaryIO, name: str) -> dict[int, int]:
                 if count:
                     counts[size] = counts.get(size, 0) + count
         except ValueError as error:
-            said = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
-            raise SettingsError(f"--histogram {name}, line {number}: {said}", _LINES) from error
+            problem = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
+            raise SettingsError(f"--histogram {name}, line {number}: {problem}", _LINES) from error
         may_be_header = may_be_header and not text
         if len(counts) > MAX_SIZES:
             raise SettingsError(
@@ -122,19 +125,19 @@ def _number(cell: str) -> object:
 
 def _object(text: str) -> tuple[int, int]:
     try:
-        found = json.loads(text, object_pairs_hook=_unique)
+        fields = json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         raise ValueError(f"{_quoted(text)} is not JSON: {error.msg}") from error
-    if "size" not in found or not found.keys() <= {"size", "count"}:
+    if "size" not in fields or not fields.keys() <= {"size", "count"}:
         raise ValueError(f"{_quoted(text)} has other fields than size and count")
-    return _checked(**found)
+    return _checked(**fields)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError("a field is given twice")
-    return found
+    return fields
 
 
 def _checked(size: object, count: object = 1) -> tuple[int, int]:
@@ -146,7 +149,7 @@ def _checked(size: object, count: object = 1) -> tuple[int, int]:
 
 
 def _is_within(value: object, low: int, high: int) -> TypeGuard[int]:
-    return type(value) is int and low <= value <= high  # a bool is an int of another type
+    return type(value) is int and low <= value <= high  # bool is a subclass of int
 
 
 def _quoted(value: object) -> str:

@@ -1,4 +1,4 @@
-"""`suggest`: the buckets that cost the least padding for observed sizes."""
+"""`suggest`: the buckets that add the least padded work for a histogram of sizes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Cost(StrEnum):
     QUADRATIC = "quadratic"
 
     def of(self, size: int) -> int:
-        """Return the work of one request of *size*, in units of one of size 1."""
+        """Return the work of one request of *size*, in units of a request of size 1."""
         return size if self is Cost.LINEAR else size * size
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """The best buckets of their number, ascending, and the work of all requests padded to them."""
+    """The best buckets of a given number, ascending, and the padded work of all requests."""
 
     sizes: tuple[int, ...]
     work: int
@@ -38,10 +38,10 @@ class Pick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """What was picked for a histogram. ``curve`` has the best pick of 1, 2, 3 ... buckets.
+    """The suggested buckets for a histogram: ``curve`` has the best pick of 1, 2, 3 ... buckets.
 
-    ``observed`` is the number of different sizes, from ``smallest`` to ``largest``, of
-    ``requests`` in all; ``work`` is what they take without padding.
+    ``requests`` is the number of requests, ``observed`` that of their different sizes, which go
+    from ``smallest`` to ``largest``; ``work`` is the work of all requests without padding.
     """
 
     requests: int
@@ -53,7 +53,7 @@ class Suggestion:
 
     @property
     def best(self) -> Pick:
-        """The pick with the least padding, which has the most buckets."""
+        """The pick with the least padded work, which has the most buckets."""
         return self.curve[-1]
 
     def padded(self, pick: Pick) -> float:
@@ -71,10 +71,10 @@ def suggest(
     """Return the buckets, at most *max_buckets*, for which padding adds the least work.
 
     Each size is served by the smallest bucket that holds it, so the last bucket is the largest
-    size observed. Buckets are observed sizes, rounded up to a multiple of *multiple*: any other
-    bucket could be lowered to one of those and serve the same sizes. *histogram* is a file that
-    `warmup.buckets.histogram.read_histogram` reads, or the count of each size. There are fewer than
-    *max_buckets* where fewer are enough for no padding but that of *multiple*.
+    observed size. Buckets are observed sizes, rounded up to a multiple of *multiple*: any other
+    bucket could be lowered to such a size and serve the same requests. *histogram* is a file for
+    `warmup.buckets.histogram.read_histogram`, or the count of each size. Fewer than *max_buckets*
+    are returned where more would not reduce the padded work.
 
     Raises:
         SettingsError: the histogram cannot be read or is empty, or an argument is out of bounds.
@@ -91,27 +91,27 @@ def suggest(
         counts = check_histogram(histogram)
     else:
         counts = read_histogram(histogram)
-    served: dict[int, int] = {}
+    requests: dict[int, int] = {}
     for size in sorted(counts):
         bucket = -(-size // multiple) * multiple
-        served[bucket] = served.get(bucket, 0) + counts[size]
-    if (largest := max(served)) > MAX_SIZE:
+        requests[bucket] = requests.get(bucket, 0) + counts[size]
+    if (largest := max(requests)) > MAX_SIZE:
         raise SettingsError(
             f"the size {max(counts)} rounded up to a multiple of {multiple} is {largest}",
             f"sizes end at {MAX_SIZE}",
         )
-    grows = Cost(cost)
-    buckets = tuple(served)
-    works = [grows.of(bucket) for bucket in buckets]
+    growth = Cost(cost)
+    buckets = tuple(requests)
+    works = [growth.of(bucket) for bucket in buckets]
     return Suggestion(
         requests=sum(counts.values()),
         observed=len(counts),
         smallest=min(counts),
         largest=max(counts),
-        work=sum(grows.of(size) * count for size, count in counts.items()),
+        work=sum(growth.of(size) * count for size, count in counts.items()),
         curve=tuple(
-            Pick(tuple(buckets[index] for index in chosen), work)
-            for chosen, work in partitions(works, list(served.values()), max_buckets)
+            Pick(tuple(buckets[index] for index in ends), work)
+            for ends, work in partitions(works, list(requests.values()), max_buckets)
         ),
     )
 
@@ -119,66 +119,67 @@ def suggest(
 def partitions(
     works: Sequence[int], counts: Sequence[int], most: int
 ) -> list[tuple[tuple[int, ...], int]]:
-    """Return the best ends of 1, 2 ... *most* intervals, and what each of these costs.
+    """Return the best ends of 1, 2 ... *most* intervals, each with its cost.
 
     An interval that ends at *j* costs ``works[j]`` for each count in it; *works* ascend strictly.
-    Intervals are as many as there are positions where *most* is more.
+    There are never more intervals than positions.
 
     With ``total[i]`` the counts before *i*, the best cost of *k* intervals that end at *j* is ::
 
         best[k][j] = works[j] * total[j + 1] + min over i of best[k-1][i-1] - total[i] * works[j]
 
-    The terms under the minimum are lines in ``works[j]`` whose slopes fall with *i*, asked at
-    rising points, so that their lower envelope is kept as a queue: each line enters and leaves it
-    once, which makes O(n) for each *k* and O(n * most) in all, in exact integers. The method is
+    The terms under the minimum are lines in ``works[j]`` whose slopes fall with *i*, and they are
+    evaluated at rising points. So their lower envelope is kept as a queue, which each line enters
+    and leaves once: O(n) for each *k* and O(n * most) in all, in exact integers. The method is
     P. Brucker's, "Efficient algorithms for some path partitioning problems", Discrete Applied
     Mathematics 62 (1995), known as the convex hull trick.
     """
     total = [0, *accumulate(counts)]
-    ends = len(works)
-    best = [work * of_all for work, of_all in zip(works, total[1:], strict=True)]
-    found: list[tuple[tuple[int, ...], int]] = [((ends - 1,), best[-1])]
-    starts: list[array[int]] = []
-    for k in range(1, min(most, ends)):
-        best, start = _extend(best, works, total, k)
-        starts.append(start)
-        chosen = [ends - 1]
-        for of_layer in reversed(starts):
-            chosen.append(of_layer[chosen[-1]] - 1)
-        found.append((tuple(reversed(chosen)), best[-1]))
-    return found
+    last = len(works) - 1
+    best = [work * count for work, count in zip(works, total[1:], strict=True)]
+    partitions_by_k: list[tuple[tuple[int, ...], int]] = [((last,), best[-1])]
+    starts_by_k: list[array[int]] = []
+    for k in range(1, min(most, len(works))):
+        best, starts = _extend(best, works, total, k)
+        starts_by_k.append(starts)
+        ends = [last]
+        for last_starts in reversed(starts_by_k):
+            ends.append(last_starts[ends[-1]] - 1)
+        partitions_by_k.append((tuple(reversed(ends)), best[-1]))
+    return partitions_by_k
 
 
 def _extend(
     best: Sequence[int], works: Sequence[int], total: Sequence[int], k: int
 ) -> tuple[list[int], array[int]]:
-    """Return the best costs with one interval more than *k*, and where the last one starts.
+    """Return the best costs of k + 1 intervals by their end, and where the last interval starts.
 
-    Positions before *k* have no such intervals; what is returned of them means nothing.
+    The first *k* elements are placeholders: no k + 1 intervals end there.
     """
-    longer, start = [0] * k, array("i", [0]) * k
-    # The envelope: where lines start, their terms, and the least work from which each is lowest.
-    lines: list[int] = []
-    costs: list[int] = []
-    befores: list[int] = []
-    since: list[int] = []
+    costs, starts = [0] * k, array("i", [0]) * k
+    # The envelope, a line for each possible start of the last interval: the start, the cost and the
+    # number of requests before it, and the least work from which this line is the lowest.
+    line_starts: list[int] = []
+    line_costs: list[int] = []
+    line_totals: list[int] = []
+    lowest_from: list[int] = []
     first, last = 0, -1
-    of_ends = zip(best[k - 1 :], total[k:], works[k:], total[k + 1 :], strict=False)
-    for j, (cost, before, work, until) in enumerate(of_ends, start=k):
-        enters = 0
+    positions = zip(best[k - 1 :], total[k:], works[k:], total[k + 1 :], strict=False)
+    for j, (cost, before, work, until) in enumerate(positions, start=k):
+        crossing = 0
         while last >= first:
-            enters = -((costs[last] - cost) // (before - befores[last]))  # rounded up
-            if enters > since[last]:
+            crossing = -((line_costs[last] - cost) // (before - line_totals[last]))  # rounded up
+            if crossing > lowest_from[last]:
                 break
-            del lines[last], costs[last], befores[last], since[last]
+            del line_starts[last], line_costs[last], line_totals[last], lowest_from[last]
             last -= 1
-        lines.append(j)
-        costs.append(cost)
-        befores.append(before)
-        since.append(enters)
+        line_starts.append(j)
+        line_costs.append(cost)
+        line_totals.append(before)
+        lowest_from.append(crossing)
         last += 1
-        while first < last and since[first + 1] <= work:
+        while first < last and lowest_from[first + 1] <= work:
             first += 1
-        start.append(lines[first])
-        longer.append(costs[first] + work * (until - befores[first]))
-    return longer, start
+        starts.append(line_starts[first])
+        costs.append(line_costs[first] + work * (until - line_totals[first]))
+    return costs, starts

@@ -18,7 +18,7 @@ from warmup.cli.render import make_console, make_grid, print_json, row_cells, sa
 from warmup.core.errors import SettingsError, printable
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Flag, Rejection, Row, Tuned
-from warmup.core.search import searched_to_json
+from warmup.core.search import search_to_json
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.range_regret import over_bound
 from warmup.measuring.selection import rejections
@@ -47,11 +47,11 @@ def print_build(report: BuildReport) -> None:
     console = make_console()
     console.print(grid)
     asked = {key for result in report.buckets for key in result.keys}
-    for summary in dict.fromkeys(kind.summary for kind in KINDS.values() if kind.summary):
-        own = [key for key in asked if kind_of(key).summary == summary]
-        if own:
-            gain = _mean_gain([report.table.rows[key] for key in own])
-            console.print(f"{len(own)} {summary}{gain}", soft_wrap=True)
+    for kind in KINDS.values():
+        own = [report.table.rows[key] for key in asked if kind_of(key) is kind]
+        if own and kind.summary is not None:
+            gain = _mean_gain(own, kind.library_default)
+            console.print(f"{len(own)} {kind.summary}{gain}", soft_wrap=True)
     if report.uncovered:
         sites = ", ".join(f"{site} {count}" for site, count in sorted(report.uncovered.items()))
         console.print(f"measured at serving although all rows are there: {sites}", soft_wrap=True)
@@ -225,21 +225,21 @@ def writing_timings(path: Path | None) -> Iterator[Callable[[Tuned], None]]:
         yield note
 
 
-def _mean_gain(rows: list[Row]) -> str:
-    """Return how much faster the winners of *rows* are than inductor's first config, on average."""
+def _mean_gain(rows: list[Row], library_default: str) -> str:
+    """Return how much faster the winners of *rows* are than the *library_default*, on average."""
     ratios = [
         row.evidence.library_us / row.evidence.time_us for row in rows if row.evidence.library_us
     ]
     if not ratios:
         return ""
-    return f", {statistics.geometric_mean(ratios):.2f}x over the config inductor lists first"
+    return f", {statistics.geometric_mean(ratios):.2f}x over {library_default}"
 
 
 def _timings(tuned: Tuned) -> dict[str, Any]:
     return {
         "key": tuned.key,
         "winner": str(tuned.row.winner),
-        "searched": None if tuned.searched is None else searched_to_json(tuned.searched),
+        "searched": None if tuned.searched is None else search_to_json(tuned.searched),
         "candidates": [
             {
                 "choice": str(timing.winner),

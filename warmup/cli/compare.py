@@ -97,11 +97,10 @@ def compare(
     else:
         print_comparison(report)
     if draws and out is not None:
-        from warmup.bench.charts.draw import draw
-        from warmup.cli.compare_charts import charts_of
+        from warmup.bench.charts.draw import draw_all
+        from warmup.bench.compare.charts import charts_of
 
-        for name, chart in charts_of(report).items():
-            draw(chart, out / name)
+        draw_all(charts_of(document(report)), out, "compare")
     if report.failed:
         sys.stderr.write(f"compare failed on: {', '.join(report.failed)}\n")
         raise typer.Exit(EXIT_FOUND)

@@ -130,6 +130,10 @@ def _variant(report: Comparison, result: Result) -> dict[str, Any]:
         else {
             "process_seconds": start.process_seconds,
             "call_seconds": round(start.call_seconds, 3),
+            "import_seconds": start.import_seconds,
+            "load_seconds": start.load_seconds,
+            "install_seconds": start.install_seconds,
+            "measure_seconds": start.measure_seconds,
             "benchmarks": start.benchmarks,
             "sites": dict(start.sites),
             "hits": start.hits,

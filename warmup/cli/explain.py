@@ -1,4 +1,4 @@
-"""`warmup explain`: the command. What it prints is in `explain_render` and `explain_svg`."""
+"""`warmup explain`: the command. What it prints is in `explain_render` and `explain_chart`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,14 @@ def explain(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Say at which sizes torch.compile makes another artifact, and which source line asked."""
+    from warmup.bench.charts.draw import check_matplotlib, svg_of
     from warmup.cli.audits import put
+    from warmup.cli.explain_chart import chart_of
     from warmup.cli.explain_render import print_explanation, print_explanation_json
-    from warmup.cli.explain_svg import draw_ranges
     from warmup.diagnostics.recompiles.explain import explain as run
 
+    if svg is not None:
+        check_matplotlib()  # now, and not after all the compiling
     found = run(
         model,
         seqlens=seqlens,
@@ -51,5 +54,5 @@ def explain(
         max_compiles=max_compiles,
     )
     if svg is not None:
-        put(svg, draw_ranges(found), "--svg")
+        put(svg, svg_of(chart_of(found)), "--svg")
     (print_explanation_json if as_json else print_explanation)(found)

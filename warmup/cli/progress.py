@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rich.progress import TextColumn, TimeRemainingColumn
 
-from warmup.buckets.bucket import Bucket, spell_count
+from warmup.buckets.bucket import Bucket, describe_count
 from warmup.cli.live import LiveLine
 from warmup.core.rows import Tuned
 from warmup.tuning.report import BucketResult, name_of
@@ -24,7 +24,7 @@ class BuildProgress(LiveLine):
 
     def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
         if len(buckets) > 1:
-            self.say(spell_count(buckets))
+            self.say(describe_count(buckets))
 
     def bucket_started(
         self, bucket: Bucket, index: int, total: int, *, weights_padded: bool

@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 
 from warmup.core.errors import printable
 from warmup.core.rows import Row
-from warmup.keys.nearest import natural_order
+from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
 from warmup.table import Table
 from warmup.table.codec import digest_of, encode

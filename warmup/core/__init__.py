@@ -1,4 +1,4 @@
-"""Words that every folder shares: rows, events, errors, trials, and files put in place whole.
+"""What every folder shares: rows, trials, events, errors, runtimes and atomic file writes.
 
-Imports the standard library alone. Every other folder imports it.
+Imports the standard library only; every other folder imports it.
 """

@@ -1,7 +1,7 @@
-"""A child process that is spoken to in lines of JSON, and may fault or hang.
+"""`Child`: a process that exchanges lines of JSON with its parent, and may crash or hang.
 
-What it is told arrives on its standard input. It answers on a file descriptor of its own, the last
-of its arguments, so that whatever is printed meanwhile gets into its log and into no answer.
+The parent's messages arrive on the child's standard input. The child answers on a file descriptor
+whose number is its last argument, so that whatever it prints goes to its log and into no answer.
 """
 
 from __future__ import annotations
@@ -27,32 +27,35 @@ _WATCH_S: Final = 1.0
 Message = dict[str, Any]
 
 
-class LostError(Exception):
-    """The child is gone, or is no use any more: why."""
+class ChildError(Exception):
+    """The child has ended or is not to be used again; the text says why."""
 
 
-class SilentError(LostError):
-    """The child said nothing for too long, and may still run."""
+class ChildTimeoutError(ChildError):
+    """The child sent no answer within the limit, and may still run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """The folder in which a process finds its caches, empty at first: inductor's and Triton's."""
+    """The folder of a process's own caches of inductor and Triton, empty at first."""
 
     folder: Path
 
     @property
     def inductor(self) -> Path:
-        """Where inductor's is."""
+        """The folder of inductor's cache."""
         return self.folder / "inductor"
 
     @property
     def triton(self) -> Path:
-        """Where Triton's is."""
+        """The folder of Triton's cache."""
         return self.folder / "triton"
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of a process that finds these caches and no table of its own."""
+        """Return this process's environment with these caches and without any WARMUP_ variable.
+
+        A process that is started with it serves from no table.
+        """
         plain = {key: value for key, value in os.environ.items() if not key.startswith("WARMUP_")}
         return {
             **plain,
@@ -62,10 +65,10 @@ class Caches:
 
 
 class Child:
-    """A process that runs *command* in a session of its own: Ctrl-C is its parent's to handle.
+    """A process that runs *command* in its own session, so that Ctrl-C reaches the parent only.
 
-    What it prints goes to *log*, which can be read, and closed as soon as the child is started.
-    Whoever starts a child kills it.
+    Its output goes to *log*, a readable file that may be closed once the child is started. The
+    caller that starts a child must `kill` it.
     """
 
     def __init__(
@@ -95,42 +98,42 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process ID."""
+        """The process ID."""
         return self._process.pid
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send one line; when the child has ended, `receive` will say so."""
+        """Send *message* as one line; of a child that has ended only `receive` reports it."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
 
     def receive(self, limit_s: float) -> Message:
-        """Return the next line it answers.
+        """Return the child's next answer.
 
         Raises:
-            LostError: it ended; the message says how, with the last line it printed.
-            SilentError: it said nothing for *limit_s* seconds.
+            ChildError: the child ended; the text says how, with the last line it printed.
+            ChildTimeoutError: no answer came for *limit_s* seconds.
         """
         deadline = time.monotonic() + limit_s
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0 or not self._selector.select(left):
-                raise SilentError(f"said nothing for {limit_s:g} s{self._last_words()}")
-            found = os.read(self._answers.fileno(), _READ_BYTES)
-            if not found:
-                raise LostError(self._how_it_ended())
-            self._buffer += found
+                raise ChildTimeoutError(f"said nothing for {limit_s:g} s{self._last_line()}")
+            chunk = os.read(self._answers.fileno(), _READ_BYTES)
+            if not chunk:
+                raise ChildError(self._exit_reason())
+            self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         message: Message = json.loads(line)
         return message
 
     def kill(self) -> None:
-        """End it and what it started, at once; killing twice is fine."""
+        """Kill the child and every process that it started; killing twice is fine."""
         if self._answers.closed:
             return
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # what it started may outlive it
+            os.killpg(self._process.pid, signal.SIGKILL)  # the child's own processes may outlive it
         self._process.wait()
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -139,26 +142,26 @@ class Child:
         self._answers.close()
         os.close(self._log)
 
-    def _how_it_ended(self) -> str:
+    def _exit_reason(self) -> str:
         code = self._process.wait()
         if code < 0:
-            return f"was killed by {signal.Signals(-code).name}{self._last_words()}"
-        return f"ended with exit code {code}{self._last_words()}"
+            return f"was killed by {signal.Signals(-code).name}{self._last_line()}"
+        return f"ended with exit code {code}{self._last_line()}"
 
-    def _last_words(self) -> str:
-        """Return the last line it printed, to be put after a reason."""
+    def _last_line(self) -> str:
+        """Return the last line that the child printed, in brackets; empty without any."""
         size = os.fstat(self._log).st_size
         start = max(0, size - _TAIL_BYTES)
-        # Its offset in the log is the child's too, which may still write.
+        # pread, since the child shares this descriptor's offset and may still write.
         text = os.pread(self._log, size - start, start).decode(errors="replace")
-        said = [line.strip() for line in text.splitlines() if line.strip()]
-        return f" ({said[-1][:_LOG_LINE_LENGTH]})" if said else ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return f" ({lines[-1][:_LOG_LINE_LENGTH]})" if lines else ""
 
 
 def end_with_parent() -> None:
-    """End this process soon after the one that started it is gone, whatever it is doing.
+    """Make this process kill itself soon after its parent ends, whatever it is doing then.
 
-    For child programs, when they begin.
+    Child programs call it when they start.
     """
     parent = os.getppid()
 

@@ -1,11 +1,14 @@
-"""Dtype names: short in keys, options and inputs (``bf16``), torch's in trials (``bfloat16``)."""
+"""Dtype names: short ones (``bf16``) in keys, options and inputs, torch's (``bfloat16``) in trials.
+
+Knows names only, and imports no torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-# Bytes of an element of each dtype that an input or an option can name.
+# Bytes per element of each dtype that an input or an option can name.
 ITEM_BYTES: Final[Mapping[str, int]] = {
     "f64": 8,
     "f32": 4,

@@ -1,38 +1,41 @@
-"""Every error and warning of warmup.
+"""`WarmupError` and its subclasses: every error that warmup raises on purpose, and every warning.
 
     WarmupError
     |- SettingsError(ValueError)            a flag, variable or argument that cannot be used
-    |- ProblemError(ValueError)             a GEMM problem that cannot be described or parsed
+    |- ProblemError(ValueError)             a problem or key that cannot be described or parsed
     |- ModelError                           the user's model or its inputs cannot be loaded or run
+    |- SizeError(ValueError)                no bucket serves the sizes of a call
     |- TableError
     |  |- TableNotFoundError(FileNotFoundError)
     |  |- TableFormatError                  damaged, edited or malformed; .path .pointer .reason
     |  |- TableSchemaError                  written by a newer or a much older warmup
     |  |- TableMismatchError                another device, runtime or policy; .mismatches
     |  |- TableMergeError                   the same key with two winners; .conflicts
-    |  |- TableWriteError(OSError)          the table cannot be written where it was asked for
+    |  |- TableWriteError(OSError)          the table cannot be written; .path .reason .advice
     |- BuildError
     |  |- NothingRecordedError              the model asked inductor for no GEMM choice
     |  |- OutputMismatchError               compiled and eager outputs disagree
     |- BundleError                          a bundle cannot be made, read or used; .path .reason
-    |- MissError                            strict serving: inductor asked, no row answered
-    |- UncoveredError                       uncovered="forbid": something was about to be measured
+    |- MissError                            strict serving: no row answered a question of inductor
+    |- UncoveredError                       uncovered="forbid": a measurement was stopped
     |- AdapterError
        |- UnsupportedTorchError             this torch is outside the supported range
        |- InductorChangedError              an internal that warmup names is gone or was changed
 
+    WarmupWarning(UserWarning)
+    |- StaleTableWarning                    table and machine differ in one field
+    |- ContradictionWarning                 an inductor option differs from the table's policy
+
 Constructor arguments are positional and reach ``Exception.__init__`` unchanged, so that each error
-survives pickling across compile workers; ``__str__`` makes the text.
+survives pickling across compile workers; ``__str__`` makes the text: what is wrong; what to do.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    pass
-
-_SHOWN_CONFLICTS = 3
+_SHOWN_CONFLICTS: Final = 3
+_MAX_FIRST_LINE: Final = 300
 
 
 class WarmupError(Exception):
@@ -42,36 +45,36 @@ class WarmupError(Exception):
 
 
 class SettingsError(WarmupError, ValueError):
-    """A setting cannot be used. Arguments: what is wrong, what to do."""
+    """An option, argument or variable cannot be used. Arguments: what is wrong, what to do."""
 
     def __str__(self) -> str:
         return _sentence(*self.args)
 
 
 class ProblemError(WarmupError, ValueError):
-    """A GEMM problem cannot be described or its key cannot be parsed."""
+    """A problem cannot be described in a key, or a key cannot be parsed."""
 
 
 class ModelError(WarmupError):
-    """The user's model, or its inputs, cannot be loaded or run. Arguments: what, what to do."""
+    """The user's model or its inputs cannot be loaded or run. Arguments: problem, remedy."""
 
     def __str__(self) -> str:
         return _sentence(*self.args)
 
 
 class SizeError(WarmupError, ValueError):
-    """No bucket serves a call's sizes, and nothing else is to. Arguments: what, what to do."""
+    """No bucket serves the sizes of a call, and ``outside="error"``. Arguments: problem, remedy."""
 
     def __str__(self) -> str:
         return _sentence(*self.args)
 
 
 class TableError(WarmupError):
-    """Base of what can go wrong with a table file."""
+    """Base of the errors about table files."""
 
 
 class TableNotFoundError(TableError, FileNotFoundError):
-    """No table where one was asked for. Arguments: what was looked for, the places searched."""
+    """There is no table at a path or for a device. Arguments: the missing table, paths searched."""
 
     def __init__(self, wanted: str, searched: tuple[str, ...] = ()) -> None:
         super().__init__(wanted, searched)
@@ -84,7 +87,7 @@ class TableNotFoundError(TableError, FileNotFoundError):
 
 
 class TableFormatError(TableError):
-    """A table file is not a table. ``pointer`` is the JSON pointer of the offending value."""
+    """A file is not a valid table. ``pointer`` is the JSON pointer (RFC 6901) of the bad value."""
 
     def __init__(self, path: str, pointer: str, reason: str) -> None:
         super().__init__(path, pointer, reason)
@@ -94,12 +97,12 @@ class TableFormatError(TableError):
 
     def __str__(self) -> str:
         at = f" at {self.pointer}" if self.pointer else ""
-        said = f"{self.path}: not a valid table{at}: {self.reason}"
-        return f"{printable(said)}; restore the file or build it again"
+        problem = f"{self.path}: not a valid table{at}: {self.reason}"
+        return f"{printable(problem)}; restore the file or build it again"
 
 
 class TableSchemaError(TableError):
-    """A table has another schema. Arguments: path, found schema, the schema this warmup reads."""
+    """A table has an unknown schema. Arguments: path, its schema, the schema this warmup reads."""
 
     def __init__(self, path: str, found: int, known: int) -> None:
         super().__init__(path, found, known)
@@ -120,7 +123,7 @@ class TableSchemaError(TableError):
 
 
 class TableMismatchError(TableError):
-    """A table is for another device, runtime or policy. ``mismatches`` names each field."""
+    """A table is for another device, runtime or policy; ``mismatches`` has a line per field."""
 
     def __init__(self, path: str, mismatches: tuple[str, ...], advice: str) -> None:
         super().__init__(path, mismatches, advice)
@@ -133,7 +136,7 @@ class TableMismatchError(TableError):
 
 
 class TableMergeError(TableError):
-    """Tables disagree. ``conflicts`` is one line per key (or provenance field) in dispute."""
+    """Tables cannot be merged; ``conflicts`` has a line per conflicting key or field."""
 
     def __init__(self, conflicts: tuple[str, ...], advice: str) -> None:
         super().__init__(conflicts, advice)
@@ -161,7 +164,7 @@ class TableWriteError(TableError, OSError):
 
 
 class BuildError(WarmupError):
-    """A build did not produce a table that can be served. Arguments: what, what to do."""
+    """A build did not produce a table that can be served. Arguments: problem, remedy."""
 
     def __str__(self) -> str:
         return _sentence(*self.args)
@@ -172,11 +175,11 @@ class NothingRecordedError(BuildError):
 
 
 class OutputMismatchError(BuildError):
-    """A compiled bucket disagrees with eager beyond the tolerance."""
+    """The compiled output of a bucket is further from eager mode than the tolerance."""
 
 
 class BundleError(WarmupError):
-    """A bundle cannot be made, read or used. Arguments: its path, why."""
+    """A bundle cannot be made, read or used. Arguments: path, reason."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -184,14 +187,15 @@ class BundleError(WarmupError):
         self.reason = reason
 
     def __str__(self) -> str:
-        said = f"{self.path}: {self.reason}"
-        return f"{printable(said)}; make the bundle again with `warmup build --bundle`"
+        problem = f"{self.path}: {self.reason}"
+        return f"{printable(problem)}; make the bundle again with `warmup build --bundle`"
 
 
 class MissError(WarmupError):
-    """Strict serving: inductor asked for a choice that no row answers.
+    """No row of the table answered a question of inductor, in strict serving.
 
-    ``differs`` are the ingredients of the nearest row that differ, as ``name: row X, here Y``.
+    ``nearest`` is the key of the most similar row, None without any. ``differs`` has its differing
+    ingredients, or the differing fields of table and machine, as ``name: row X, here Y``.
     """
 
     def __init__(
@@ -220,7 +224,7 @@ class MissError(WarmupError):
 
 
 class UncoveredError(WarmupError):
-    """Something that no row covers was about to be measured and was refused. Argument: the site."""
+    """A measurement that no row kind covers was stopped before it ran. Argument: its site."""
 
     def __init__(self, site: str) -> None:
         super().__init__(site)
@@ -228,17 +232,17 @@ class UncoveredError(WarmupError):
 
     def __str__(self) -> str:
         return (
-            f"a measurement on the device was refused: site {self.site} is covered by no row; "
-            'switch off what measures there, or install with uncovered="count"'
+            f"a measurement on the device was refused: no row covers the site {self.site}; "
+            'switch the feature that measures off, or install with uncovered="count"'
         )
 
 
 class AdapterError(WarmupError):
-    """Base of what can go wrong between warmup and torch._inductor."""
+    """Base of the errors about the installed torch."""
 
 
 class UnsupportedTorchError(AdapterError):
-    """This torch is outside the supported range. Arguments: found version, supported range."""
+    """This torch is outside the supported range. Arguments: its version, the supported range."""
 
     def __init__(self, found: str, supported: str) -> None:
         super().__init__(found, supported)
@@ -253,7 +257,7 @@ class UnsupportedTorchError(AdapterError):
 
 
 class InductorChangedError(AdapterError):
-    """An internal that warmup names is gone or has another signature. Argument: which, and how."""
+    """An internal of torch that warmup uses is gone or changed. Argument: its name, the change."""
 
     def __str__(self) -> str:
         return (
@@ -263,21 +267,21 @@ class InductorChangedError(AdapterError):
 
 
 class WarmupWarning(UserWarning):
-    """Something a person should know that does not stop the program."""
+    """Base of the warnings: something that a user should know, and that stops nothing."""
 
 
 class StaleTableWarning(WarmupWarning):
-    """The table's provenance differs from what runs now; the text says whether rows still hold."""
+    """Table and machine differ in a field; the text says whether the rows can still be used."""
 
 
 class ContradictionWarning(WarmupWarning):
-    """The caller's own inductor settings contradict the installed table's policy."""
+    """An inductor option that the caller set differs from the policy of the installed table."""
 
 
 def warmup_error_in(error: BaseException) -> WarmupError | None:
-    """Return the `WarmupError` that *error* was raised from, itself included; None without one.
+    """Return the first `WarmupError` among *error* and its causes, None if there is none.
 
-    torch.compile wraps what is raised during a compile in errors of its own.
+    torch.compile wraps errors that are raised during a compile in errors of its own.
     """
     seen: set[int] = set()
     current: BaseException | None = error
@@ -290,21 +294,18 @@ def warmup_error_in(error: BaseException) -> WarmupError | None:
 
 
 def printable(text: str) -> str:
-    """Return *text* with everything escaped that could move a cursor or break a line."""
+    """Return *text* with every character escaped that could move a cursor or break a line."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
         for letter in text
     )
 
 
+def first_line(error: BaseException | str) -> str:
+    """Return the type of *error* and the first line of its text, at most 300 characters of it."""
+    text = (str(error).splitlines() or [""])[0][:_MAX_FIRST_LINE]
+    return f"{type(error).__name__}: {text}"
+
+
 def _sentence(*parts: object) -> str:
     return "; ".join(str(part) for part in parts if part)
-
-
-_LONGEST_REASON: Final = 300
-
-
-def first_line(error: BaseException | str) -> str:
-    """Return the first line of what *error* says, with its type."""
-    said = (str(error).splitlines() or [""])[0][:_LONGEST_REASON]
-    return f"{type(error).__name__}: {said}"

@@ -1,6 +1,7 @@
-"""Audit events: what happened at serving, as plain records.
+"""`Event` and `Emitter`: audit events, the records of what happened while serving.
 
-Renaming an event or a field is a breaking change and bumps `EVENT_SCHEMA`.
+Renaming an event or a field is a breaking change and bumps `EVENT_SCHEMA`. This module knows event
+names and sinks, and nothing of tables or keys.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ logger = logging.getLogger("warmup")
 
 
 class EventName(StrEnum):
-    """Every event there is."""
+    """The names of all events."""
 
     INSTALLED = "table.installed"
     HIT = "lookup.hit"
@@ -49,7 +50,10 @@ FieldValue = Scalar | list[str]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. ``(run, pid, seq)`` identifies it across every sink."""
+    """The record of an event. ``(run, pid, seq)`` identifies it in every sink.
+
+    ``time`` is in seconds since the epoch.
+    """
 
     name: EventName
     run: str
@@ -59,7 +63,7 @@ class Event:
     fields: Mapping[str, FieldValue]
 
     def to_json(self) -> str:
-        """Return one line of JSON, ASCII only, without a newline."""
+        """Return the event as one line of JSON, ASCII only, without a newline."""
         record: dict[str, FieldValue] = {
             "event": self.name.value,
             "schema": EVENT_SCHEMA,
@@ -77,9 +81,10 @@ Sink = Callable[[Event], None]
 
 @dataclass
 class Emitter:
-    """Numbers events and hands each one to every sink, from any thread.
+    """Numbers the events of one run and passes each to every sink, from any thread.
 
-    A sink that raises is logged once and detached; the others go on.
+    ``common`` fields are added to each event. A sink that raises is detached with a warning; the
+    other sinks still get the event.
     """
 
     sinks: list[Sink]
@@ -89,7 +94,7 @@ class Emitter:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def emit(self, name: EventName, **fields: FieldValue) -> Event:
-        """Deliver one event to every sink, and return it."""
+        """Pass a new event to every sink, and return it."""
         with self._lock:
             event = Event(
                 name,
@@ -109,7 +114,7 @@ class Emitter:
 
 
 def log_event(event: Event) -> None:
-    """Write *event* to the ``warmup`` logger as one greppable line."""
+    """Log *event* in one line that starts with `LOG_MARKER`; misses and contradictions warn."""
     level = logging.WARNING if event.name in _WARNING_EVENTS else logging.INFO
     logger.log(level, "%s %s", LOG_MARKER, event.to_json())
 
@@ -118,17 +123,18 @@ def log_event(event: Event) -> None:
 class JsonLinesSink:
     """Appends each event to a file as one line; several processes may share the file.
 
-    Every line is one ``write`` to a descriptor opened with O_APPEND, which keeps lines whole.
+    Each line is a single ``write`` to a descriptor opened with O_APPEND, so that lines of different
+    processes do not mix.
     """
 
     path: Path
     _descriptor: int = -1
 
     def open(self) -> None:
-        """Open the file, creating it.
+        """Open the file for appending; create it if it is missing.
 
         Raises:
-            SettingsError: it cannot be written.
+            SettingsError: the file cannot be written.
         """
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
         try:
@@ -152,7 +158,7 @@ class JsonLinesSink:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one run, kept by a sink: what `report()` and the exit summary say."""
+    """A sink that counts the events of a run, for `Handle.report` and the exit summary."""
 
     hits: Counter[str] = field(default_factory=Counter)
     misses: Counter[str] = field(default_factory=Counter)
@@ -185,6 +191,6 @@ class Tally:
 
 
 def in_brackets(counts: Mapping[str, int]) -> str:
-    """Return *counts* as `` (miss 1, pad 2)``, by name; empty without any."""
+    """Return *counts* as `` (miss 1, pad 2)``, sorted by name; empty without counts."""
     text = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
     return f" ({text})" if text else ""

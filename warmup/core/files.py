@@ -1,4 +1,4 @@
-"""Putting a whole file in place of another."""
+"""`replace_bytes` and `replace_text`: atomic writes, so that a reader never sees part of a file."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Put *text*, in UTF-8, at *path* as `replace_bytes` does."""
+    """Write *text* in UTF-8 to *path*, as `replace_bytes` does."""
     replace_bytes(path, text.encode())
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
-    """Put *content* at *path*, readable by everybody: a reader sees the old file or the new one.
+    """Write *content* to *path*, mode 0644; a reader sees the whole old file or the whole new one.
 
     Raises:
-        OSError: it cannot be written; then nothing of it is left.
+        OSError: the file cannot be written; the old one is unchanged and no temporary file is left.
     """
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), 0o644)  # who reads it may be another user
+            os.fchmod(file.fileno(), 0o644)  # a server may run as another user than the build
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Which candidates are timed, and how: the words of a build."""
+"""`Method` and `Search`: how candidates are timed, and which candidates a build tries."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ OptionValue = bool | int | float | str | None  # of an inductor option
 
 
 class Launch(StrEnum):
-    """How timed calls are launched: one by one, or as one CUDA graph."""
+    """How timed calls are launched: one at a time, or as one CUDA graph."""
 
     EAGER = "eager"
     CUDAGRAPH = "cudagraph"
 
 
 class L2(StrEnum):
-    """What a timed call finds in the last cache: nothing of its operands, or all of them."""
+    """Whether the operands of a timed call are in the GPU's last cache: none of them, or all."""
 
     COLD = "cold"
     WARM = "warm"
 
 
 class Search(StrEnum):
-    """Which candidates a GEMM selection has, beside those that inductor lists; narrowest first."""
+    """Which candidates a GEMM selection has beyond inductor's own list; narrowest first."""
 
-    DEFAULT = "default"  # persistent TMA
-    WIDE = "wide"  # more splits of K, stated tiles, and what won nearby
+    DEFAULT = "default"  # persistent TMA templates
+    WIDE = "wide"  # also more splits of K, extra tiles, and tiles of neighbouring rows
     EXHAUSTIVE = "exhaustive"  # also every tile of inductor's exhaustive list
 
     def is_narrower_than(self, other: Search) -> bool:
-        """Whether *other* tries candidates that this one does not."""
-        words = list(Search)
-        return words.index(self) < words.index(other)
+        """Whether *other* tries candidates that this search does not."""
+        order = list(Search)
+        return order.index(self) < order.index(other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """How candidates are timed and when two times are one.
+    """How candidates are timed, and when two times tie.
 
     Candidates within ``near_tie`` of the fastest, as a share of its time, tie with it. A row whose
     spread (distance between the quartiles over the median) stays above ``max_spread`` keeps the
-    library default. What can be fused into a GEMM is measured with it, for the library default and
-    at most ``fused_top_k`` others; with 0 every GEMM is timed alone.
+    library default. The library default and at most ``fused_top_k`` other candidates are also timed
+    with the operations that inductor can fuse into the GEMM; with 0 every GEMM is timed alone.
     """
 
     launch: Launch = Launch.EAGER

@@ -1,4 +1,4 @@
-"""What a device was measured to reach at most, and how close a time comes."""
+"""`Peaks`: the largest rates measured on a device, and how close a time comes to them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PER_US_TO_GIGA: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """The largest rates seen on one device, when they were measured, and at which SM clock.
+    """The largest rates measured on one device, with the date and the SM clock of the measurement.
 
-    ``tflops`` is by the spelled dtype of the operands (``bf16``); ``gbps`` counts bytes read plus
-    bytes written. ``clock_mhz`` is None where it could not be read.
+    ``tflops`` is by the short dtype name of the operands (``bf16``); ``gbps`` counts bytes read
+    plus bytes written. ``clock_mhz`` is None where the clock could not be read.
     """
 
     tflops: Mapping[str, float]
@@ -35,7 +35,10 @@ def gbps_of(moved: int, time_us: float) -> float:
 
 
 def share_of_peak(peaks: Peaks, dtype: str, flops: int | None, moved: int, time_us: float) -> float:
-    """Return the larger of the shares of both peaks; operations count where their peak is known."""
+    """Return the larger of a call's shares of the bandwidth peak and of the compute peak.
+
+    The compute peak counts only where *flops* and the peak of *dtype* are known.
+    """
     share = gbps_of(moved, time_us) / peaks.gbps
     peak = peaks.tflops.get(dtype)
     if flops and peak:

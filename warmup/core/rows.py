@@ -1,4 +1,8 @@
-"""Choices, winners and rows: what a table records about one problem."""
+"""`Row`: what a table holds for one key, the winner and the evidence for it.
+
+The timings of a finished problem, the closed lists of words that stand in tables and events, and
+the winner itself are here too. Nothing here knows how keys are written or how tables are stored.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warmup.core.method import Search
-
-if TYPE_CHECKING:
-    from warmup.core.search import Searched
+from warmup.core.search import SearchCounts
 
 
 class Family(StrEnum):
-    """Where a choice comes from; only these can be forced at serving."""
+    """Where a winner comes from; only choices of these families can be forced at serving."""
 
     TEMPLATE = "template"
     EXTERN = "extern"
@@ -33,10 +35,10 @@ _TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "block_m", "block_n", "block_k")
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The choice a row stands for: family, template or kernel uid, and its complete kwargs.
+    """The choice of a row: its family, the uid of its template or kernel, and its complete kwargs.
 
-    ``kwargs`` is sorted by name. ``source_hash`` is inductor's hash of the template source, None
-    for choices that have none.
+    ``kwargs`` is sorted by name. ``source_hash`` is inductor's hash of the template's source, None
+    for a choice without a template.
     """
 
     family: Family
@@ -51,7 +53,7 @@ class Winner:
 
     @property
     def tile(self) -> int:
-        """The product of the block sizes; 1 for a choice without any."""
+        """The product of the block sizes; 1 for a choice without block sizes."""
         return math.prod(
             value
             for name, value in self.kwargs
@@ -60,23 +62,23 @@ class Winner:
 
     @property
     def short(self) -> str:
-        """The uid and the tile: what fits into a table column."""
-        named = dict(self.kwargs)
+        """The uid, block sizes, warps, stages and splits, short enough for a printed column."""
+        kwargs = dict(self.kwargs)
         block = "x".join(
-            str(named[name])
-            for name in (*_TILE, *(name for name in named if name.endswith("BLOCK")))
-            if name in named
+            str(kwargs[name])
+            for name in (*_TILE, *(name for name in kwargs if name.endswith("BLOCK")))
+            if name in kwargs
         )
         extra = "".join(
-            f" {letter}{named[name]}"
+            f" {letter}{kwargs[name]}"
             for letter, name in (("w", "num_warps"), ("s", "num_stages"), ("k", "k_split"))
-            if name in named
+            if name in kwargs
         )
         return f"{self.uid}{' ' + block if block else ''}{extra}"
 
 
 def portable_kwargs(kwargs: Mapping[str, Any]) -> tuple[tuple[str, KwargValue], ...] | None:
-    """Return *kwargs* sorted by name, or None when one of them cannot be written to a table."""
+    """Return *kwargs* sorted by name, or None when a value cannot be written to a table."""
     portable: dict[str, KwargValue] = {}
     for name, value in kwargs.items():
         if value is None or isinstance(value, (bool, str)):
@@ -89,40 +91,41 @@ def portable_kwargs(kwargs: Mapping[str, Any]) -> tuple[tuple[str, KwargValue], 
 
 
 class Rejection(StrEnum):
-    """Why a candidate cannot win. Closed: a new one bumps the table's schema."""
+    """Why a candidate cannot win. A closed list: a new reason bumps the table's schema."""
 
-    COMPILE = "compile"  # it did not compile
-    LAUNCH = "launch"  # it could not be launched, for want of shared memory for example
+    COMPILE = "compile"  # did not compile
+    LAUNCH = "launch"  # could not be launched, for lack of shared memory for example
     OUT_OF_MEMORY = "out_of_memory"
-    CRASHED = "crashed"  # the process that ran it died, or its device is lost
+    CRASHED = "crashed"  # ended the process that ran it, or its device was lost
     TIMED_OUT = "timed_out"
-    UNWRITTEN = "unwritten"  # part of its output was never written
-    WRONG = "wrong"  # its output is not near enough to the reference
-    IMPLAUSIBLE = "implausible"  # its time cannot be true
+    UNWRITTEN = "unwritten"  # left part of its output unwritten
+    WRONG = "wrong"  # its output is too far from the reference
+    IMPLAUSIBLE = "implausible"  # its time contradicts the measured peaks or the wall clock
 
 
 class Flag(StrEnum):
-    """What a reader of a row should know. Closed, as above."""
+    """What a reader of a row should know. A closed list, as `Rejection`."""
 
-    NEAR_TIE = "near_tie"  # others were within the band; the fixed order decided
-    UNSTABLE = "unstable"  # the spread stayed too wide; the library default was kept
-    OVER_PEAK = "over_peak"  # faster than the measured peak, also when measured again
+    NEAR_TIE = "near_tie"  # several candidates were within the band; the fixed order decided
+    UNSTABLE = "unstable"  # the times varied too much; the library default was kept
+    OVER_PEAK = "over_peak"  # faster than the measured peak, in a second measurement too
     FAR_BELOW_PEAK = "far_below_peak"
 
 
 class Scope(StrEnum):
-    """What the times of a row are times of. Closed, as above."""
+    """What was timed for a row. A closed list, as `Rejection`."""
 
-    BARE = "bare"  # the product alone
-    FUSED = "fused"  # the product and what is compiled with it
+    BARE = "bare"  # the GEMM alone
+    FUSED = "fused"  # the GEMM with the operations that inductor may fuse into it
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One candidate's median time in microseconds, or why it has none.
+    """A candidate's median time in microseconds, or why it was rejected.
 
-    ``fused_us`` is that with what can be fused into it, where that was timed. ``along_us`` are its
-    times at smaller sizes of the key's range, by size, where it was run there.
+    ``said`` is the text of the rejection, ``fused_us`` the time with the operations that can be
+    fused into the GEMM, None where that was not timed. ``along_us`` has ``(size, time)`` at smaller
+    sizes of a key with a range.
     """
 
     winner: Winner
@@ -135,20 +138,22 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Why a winner won. Times are medians in microseconds.
+    """The measurements behind a winner. Times are medians in microseconds.
 
     ``library_us`` is the time of the library default, None when no library kernel was a candidate.
     ``spread`` is the distance between the winner's quartiles over its median, ``band`` the share of
     the fastest time within which candidates tied, ``error`` the largest element error against the
     reference in units of the reference's root mean square. Rates and ``peak_share`` are None where
     the work or the device's peaks are unknown, ``clock_mhz`` where the SM clock could not be read.
+    ``search`` says which candidates were tried.
 
-    With the scope ``fused`` the three times, spread, band and error are those of the product and
-    what is compiled with it. ``bare_us`` is the winner's time of the product alone, which the rates
-    are of then. ``search`` says which candidates there were.
+    With the scope ``fused`` the three times, the spread, the band and the error are those of the
+    GEMM with the operations fused into it; ``bare_us`` is then the winner's time for the GEMM
+    alone, and the rates belong to that time.
 
-    Of a key with a range ``along`` has sizes of it, ascending, the last of them the one that the
-    times are of, and the winner's time over the best there; None where it was not timed or shook.
+    For a key with a range ``along`` has ``(size, ratio)`` at sizes of the range, ascending: the
+    winner's time over the best time at that size, None where its time is missing or unstable. The
+    last size is the one at which all other times were taken.
     """
 
     time_us: float
@@ -172,13 +177,13 @@ class Evidence:
 
     @property
     def failed(self) -> int:
-        """How many candidates were rejected."""
+        """The number of rejected candidates."""
         return sum(count for _, count in self.rejected)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One answer: the winner for a key, and the evidence for it."""
+    """The winner for a key, and the evidence for it."""
 
     winner: Winner
     evidence: Evidence
@@ -186,19 +191,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """One finished problem of a build: its key, its row and every candidate's timing.
+    """A finished problem of a build: its key, its row and the timing of every candidate.
 
-    ``searched`` says how a GEMM selection came to its candidates, None for every other decision.
+    ``searched`` counts the candidates of a GEMM selection by source, None for other decisions.
     """
 
     key: str
     row: Row
     timings: tuple[Timing, ...]
-    searched: Searched | None = None
+    searched: SearchCounts | None = None
 
 
 class MissReason(StrEnum):
-    """Why no row answered. Closed: renaming one bumps the event schema."""
+    """Why no row answered. A closed list: renaming a reason bumps the event schema."""
 
     NOT_IN_TABLE = "not_in_table"
     DYNAMIC_DIM = "dynamic_dim"

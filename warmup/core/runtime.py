@@ -1,7 +1,8 @@
-"""What a table was tuned on, and what runs now..
+"""`Runtime`: a device and its software versions, and how two of them differ.
 
-Device identity is vendor, architecture, multiprocessor count, memory class and MIG profile (on CPU:
-model, ISA and threads); the marketing name of a GPU is advisory, and may be empty.
+Two GPUs are the same device when vendor, architecture, number of multiprocessors, memory class and
+MIG profile agree; on CPU it is model, instruction set and threads. The marketing name of a GPU is
+advisory and may be empty. Nothing here looks at the machine or imports torch.
 """
 
 from __future__ import annotations
@@ -10,20 +11,21 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-# One card reports a little more or less with another driver or with ECC: an H100 79 or 80 GiB, an
-# A100 39 or 40. Sizes this close are one memory class.
+# The same card reports slightly different memory with another driver or with ECC: an H100 79 or
+# 80 GiB, an A100 39 or 40.
 _MEMORY_CLASS_GIB: Final = 1
-# Below it inductor offers no GEMM template (is_big_gpu in torch/_inductor/utils.py, 2.11 to 2.15).
+# With fewer, inductor offers no GEMM template (is_big_gpu in torch/_inductor/utils.py, 2.11 to
+# 2.15).
 _LEAST_SMS: Final = 68
 _CLOSED_GFX: Final = re.compile(r"gfx([1-8]|10)[0-9a-f]{2}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One device. GPU fields are None on CPU, CPU fields are None on a GPU.
+    """A GPU or CPU. GPU fields are None on CPU, CPU fields are None on a GPU.
 
     ``arch`` is ``sm_90`` or ``gfx942`` on a GPU and the instruction set on CPU; ``memory_gib`` is
-    the total device memory rounded to whole GiB.
+    the total device memory rounded to whole GiB; ``mig`` is the MIG profile.
     """
 
     type: str
@@ -37,14 +39,14 @@ class Device:
 
     @property
     def slug(self) -> str:
-        """File-name form of the name, ``[a-z0-9.-]`` only: ``nvidia-h200``."""
+        """The name in file-name form, ``[a-z0-9.-]`` only: ``nvidia-h200``."""
         words = re.sub(r"[^a-z0-9.]+", "-", self.name.lower()).strip("-.")
         return words or f"{self.type}-{self.arch.lower().replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """A device and the software that drives it; versions are None where there is no such part."""
+    """A device and the versions of its software; None for software that is not installed."""
 
     device: Device
     torch: str
@@ -56,7 +58,7 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One field in which a table and this machine differ. Hard ones turn every row into a miss."""
+    """A field in which a table and this machine differ; a hard one makes every lookup a miss."""
 
     field: str
     expected: str
@@ -72,11 +74,11 @@ def compare_runtimes(table: Runtime, here: Runtime) -> tuple[Mismatch, ...]:
 
     Hard: device identity, the torch minor and, on a GPU, the Triton minor. Soft: the rest.
     """
-    found: list[Mismatch] = []
+    mismatches: list[Mismatch] = []
 
     def compare(field: str, expected: object, actual: object, *, hard: bool) -> None:
         if expected != actual:
-            found.append(Mismatch(field, _shown(expected), _shown(actual), hard))
+            mismatches.append(Mismatch(field, _shown(expected), _shown(actual), hard))
 
     on_cpu = table.device.type == "cpu"
     for field in ("type", "vendor", "arch", "sm_count", "memory_gib", "mig", "threads"):
@@ -95,14 +97,14 @@ def compare_runtimes(table: Runtime, here: Runtime) -> tuple[Mismatch, ...]:
         expected, actual = getattr(table, field), getattr(here, field)
         if minor_of(expected) == minor_of(actual) and not (on_cpu and field == "triton"):
             compare(field, _public(expected), _public(actual), hard=False)
-    return tuple(found)
+    return tuple(mismatches)
 
 
 def closed_gate(device: Device) -> Mismatch | None:
-    """Return what *device* lacks for inductor to offer GEMM templates on it, None when nothing.
+    """Return what *device* lacks for inductor to offer GEMM templates on it, None if nothing.
 
-    Where the gate is closed inductor still chooses among library kernels, but no row whose winner
-    is a Triton template can be used.
+    Without templates inductor still chooses among library kernels, but no row whose winner is a
+    Triton template can be used.
     """
     if device.type == "cpu":
         return None
@@ -117,7 +119,7 @@ def closed_gate(device: Device) -> Mismatch | None:
 
 
 def minor_of(version: str | None) -> str | None:
-    """Return ``2.13`` of ``2.13.0+cpu``; None of None."""
+    """Return ``2.13`` for ``2.13.0+cpu``, and None for None."""
     return None if version is None else ".".join(version.split("+")[0].split(".")[:2])
 
 

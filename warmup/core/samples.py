@@ -1,4 +1,4 @@
-"""Repeated measurements of one thing, and what they say."""
+"""`Samples`: repeated times of one call, with their median, spread and confidence interval."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TAIL_SHARE: Final = 0.025  # of a two-sided interval of 95 %
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Times of one thing in microseconds, in the order they were taken; at least one."""
+    """Times of one call in microseconds, at least one, in the order in which they were taken."""
 
     times_us: tuple[float, ...]
 
@@ -26,17 +26,18 @@ class Samples:
     @property
     def spread(self) -> float:
         """The distance between the quartiles, as a share of the median; 0 below two samples."""
-        if len(self.times_us) < 2 or not self.median:  # noqa: PLR2004  a spread takes two
+        if len(self.times_us) < 2 or not self.median:  # noqa: PLR2004  a single time has no spread
             return 0.0
         low, _, high = statistics.quantiles(self.times_us, n=_QUARTERS, method="inclusive")
         return (high - low) / self.median
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of the median, from order statistics; assumes no shape.
+        """The 95 % confidence interval of the median, whatever the distribution of the times.
 
-        Ranks by the binomial distribution (Conover, Practical Nonparametric Statistics, section
-        3.2). Below six samples it is the whole range, which then holds the median less surely.
+        Its ends are order statistics, with ranks from the binomial distribution (Conover, Practical
+        Nonparametric Statistics, section 3.2). Below six samples it is the whole range, whose
+        confidence is then below 95 %.
         """
         return interval_of(self.times_us)
 
@@ -45,7 +46,7 @@ class Samples:
 
 
 def interval_of(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the median of *values*, of which there is one."""
+    """Return the 95 % confidence interval of the median of *values*, at least one value."""
     ordered, count = sorted(values), len(values)
     outside, below = 0.0, 0
     while (outside := outside + math.comb(count, below) / 2**count) <= _TAIL_SHARE:
@@ -55,5 +56,5 @@ def interval_of(values: Sequence[float]) -> tuple[float, float]:
 
 
 def geomean(ratios: Sequence[float]) -> float:
-    """Return the geometric mean of *ratios*, all above zero, of which there is one."""
+    """Return the geometric mean of *ratios*, at least one, all above zero."""
     return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))

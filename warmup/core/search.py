@@ -1,4 +1,8 @@
-"""How far a build looks for GEMM kernels, and what a search came to."""
+"""`SearchCounts`: how many candidates a GEMM selection had, by where they came from.
+
+Counts only: `warmup.core.method.Search` says how far a build searches, and `warmup.inductor.gemm`
+makes the candidates.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ _Name = TypeVar("_Name", bound=StrEnum)
 
 
 class CandidateSource(StrEnum):
-    """Where a candidate beyond inductor's list comes from."""
+    """Where a candidate beyond inductor's own list comes from."""
 
     TMA = "tma"
     SPLITS = "splits"
@@ -22,13 +26,21 @@ class CandidateSource(StrEnum):
     EXHAUSTIVE = "exhaustive"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
-    """What one search came to, in candidates.
+class Resource(StrEnum):
+    """A resource of which a candidate's launch needs more than the device has."""
 
-    ``listed`` are inductor's own. ``added`` says where others came from; one that several sources
-    name counts for the first of them. ``pruned`` are those that were left out, since a launch is
-    impossible; ``spilling`` those of the added that keep more in registers than there are.
+    SHARED_MEMORY = "shared_memory"
+    REGISTERS = "registers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchCounts:
+    """How many candidates a GEMM selection had.
+
+    ``listed`` counts inductor's own candidates, ``added`` the others by source; a candidate of
+    several sources counts for the first. ``pruned`` counts, by resource, the candidates that were
+    left out because their launch is impossible, and ``spilling`` those of the added that spill
+    registers.
     """
 
     search: Search
@@ -39,25 +51,26 @@ class Searched:
 
     @property
     def tried(self) -> int:
-        """How many are to be compiled and measured."""
+        """The number of candidates to compile and measure."""
         return self.listed + sum(count for _, count in self.added)
 
-    def completed(self, offered: int) -> Searched:
-        """Return this for a selection that *offered* so many: what no source added was listed.
+    def completed(self, offered: int) -> SearchCounts:
+        """Return these counts for a selection of *offered* candidates; the rest count as listed.
 
-        Inductor lists C++ templates, and all of a CPU linear, after and beside its own heuristics.
+        Inductor adds C++ templates, and all candidates of a CPU linear, outside of the heuristics
+        whose lists are counted.
         """
         return replace(self, listed=self.listed + max(offered - self.tried, 0))
 
     def __str__(self) -> str:
-        said = [f"{self.listed} listed"]
-        said += [f"{count} {source}" for source, count in self.added]
-        said += [f"{count} pruned by {resource}" for resource, count in self.pruned]
-        said += [f"{self.spilling} spilling"] if self.spilling else []
-        return f"{self.search}: {', '.join(said)}"
+        parts = [f"{self.listed} listed"]
+        parts += [f"{count} {source}" for source, count in self.added]
+        parts += [f"{count} pruned by {resource}" for resource, count in self.pruned]
+        parts += [f"{self.spilling} spilling"] if self.spilling else []
+        return f"{self.search}: {', '.join(parts)}"
 
-    def __add__(self, later: Searched) -> Searched:
-        """Return this and a *later* search for the same selection as one."""
+    def __add__(self, later: SearchCounts) -> SearchCounts:
+        """Return the sums of these and *later* counts of the same selection."""
         return replace(
             later,
             listed=self.listed + later.listed,
@@ -67,20 +80,13 @@ class Searched:
         )
 
 
-def searched_to_json(searched: Searched) -> dict[str, Any]:
-    """Return *searched* as JSON values: counts by source and by resource are objects."""
-    counts = {"added": dict(searched.added), "pruned": dict(searched.pruned)}
-    return {**asdict(searched), **counts}
+def search_to_json(counts: SearchCounts) -> dict[str, Any]:
+    """Return *counts* as JSON values; those by source and by resource are objects."""
+    named = {"added": dict(counts.added), "pruned": dict(counts.pruned)}
+    return {**asdict(counts), **named}
 
 
 def _sum(
-    one: tuple[tuple[_Name, int], ...], other: tuple[tuple[_Name, int], ...]
+    a: tuple[tuple[_Name, int], ...], b: tuple[tuple[_Name, int], ...]
 ) -> tuple[tuple[_Name, int], ...]:
-    return tuple((Counter(dict(one)) + Counter(dict(other))).items())
-
-
-class Resource(StrEnum):
-    """What a device has too little of for a launch."""
-
-    SHARED_MEMORY = "shared_memory"
-    REGISTERS = "registers"
+    return tuple((Counter(dict(a)) + Counter(dict(b))).items())

@@ -1,6 +1,7 @@
-"""Trials: what is to be measured about one problem, and what came of it.
+"""`Trial`: everything needed to check and time the candidates for one key, and `Outcome`.
 
-A trial is plain numbers and words, so that it can be handed to another process as JSON.
+Plain numbers and text, so that a trial can be sent to another process as JSON. No torch here: the
+protocol `Operands` names tensors as `Any`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from warmup.core.samples import Samples
 
 TimedCall = Callable[[int], object]  # makes call number i, on operand set i modulo their count
 JsonObject = Mapping[str, Any]
-Spec = JsonObject  # how to call one candidate; only `warmup.inductor` reads it
+Spec = JsonObject  # how to call a candidate; only `warmup.inductor` reads it
 
 
 class Fill(StrEnum):
-    """What an operand holds: random values of the normal distribution, or of its absolute."""
+    """The random values of an operand: normally distributed, or their absolute values."""
 
     NORMAL = "normal"
     POSITIVE = "positive"
@@ -29,7 +30,7 @@ class Fill(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor: sizes and strides in elements, those before its first, and its torch dtype."""
+    """A tensor to allocate: sizes, strides and storage offset in elements, and torch's dtype."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -39,7 +40,7 @@ class TensorSpec:
 
     @property
     def span(self) -> int:
-        """Elements of memory from the first of the storage to the last of the tensor."""
+        """The storage it needs, in elements: from the first one to the last that it uses."""
         if 0 in self.sizes:
             return self.offset
         pairs = zip(self.sizes, self.strides, strict=True)
@@ -48,7 +49,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
-    """What a library call is given: a view of the operand number ``base``."""
+    """An argument of a library call, as a view of the operand number ``base``."""
 
     base: int
     sizes: tuple[int, ...]
@@ -56,14 +57,15 @@ class ViewSpec:
     offset: int
 
 
-# One argument of an operator: a number, a string, None, a list of arguments, or one of
-# {"step": i}, {"input": i}, {"dtype": name}, {"memory_format": name}, {"device": true}.
+# An argument of an operator: a number, a string, None, a list of arguments, or an object with one
+# of the members {"step": i}, {"input": i}, {"dtype": name}, {"memory_format": name},
+# {"device": true}.
 Argument = Any
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operator: its name below ``torch.ops``, such as ``aten.mm.default``, and arguments."""
+    """A call of an operator, named below ``torch.ops`` such as ``aten.mm.default``."""
 
     target: str
     args: tuple[Argument, ...]
@@ -72,12 +74,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A GEMM and what is compiled with it: operators in order, and which results are wanted.
+    """A GEMM with the operations that inductor may fuse into it or into what follows it.
 
-    The kernels beside a GEMM depend on which kernel computes it: a Triton template takes what
-    follows into itself, a library call leaves it to a kernel of its own. A region is as much of a
-    graph as it takes to see the difference. ``flops`` are the operations of each product in it, of
-    the one that it is about first.
+    Which kernels run beside a GEMM depends on the GEMM's own kernel: a Triton template computes the
+    operations that follow in the same kernel, a library call leaves them to another one. A region
+    is the part of the graph that shows this difference. ``steps`` are in order, and ``outputs`` are
+    the numbers of the steps whose results are returned. ``flops`` counts the operations of each
+    GEMM in the region, that of the trial's own GEMM first.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -88,7 +91,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One choice and how to call it."""
+    """A choice for the trial's key, and how to call it."""
 
     winner: Winner
     spec: Spec = field(default_factory=dict)
@@ -96,17 +99,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Everything that it takes to check and time the candidates for one key.
+    """Everything needed to check and time the candidates for one key.
 
-    ``operands`` are what templates are given, ``views`` what library calls are, ``out`` what both
-    write. ``tolerance`` bounds the relative L2 error against the reference of ``op`` (with
-    ``alpha`` and ``beta``); None checks nothing. ``library`` is the control.
-    ``floor_us`` is the time at the measured peaks, ``doubtful_us`` one so far above it that it is
-    measured again; None without peaks.
+    Templates take ``operands``, library calls take ``views``, and both write ``out``. ``tolerance``
+    bounds the relative L2 error against the reference of ``op`` (with ``alpha`` and ``beta``); None
+    checks nothing. ``library`` is the control. ``floor_us`` is the time at the measured peaks; a
+    time over ``doubtful_us`` is measured again. Both are None without peaks.
 
-    With a ``region`` each candidate is timed as it will run: ``operands`` are the region's inputs,
-    and the whole is compiled under the inductor options ``options`` with the candidate for ``key``
-    and, for other products in it, with what is ``known`` to win there.
+    With a ``region`` each candidate is timed in it: ``operands`` are then the region's inputs, and
+    the region is compiled under the inductor options ``options``, with the candidate for ``key``
+    and with the winners in ``known`` for the other GEMMs.
     """
 
     key: str
@@ -132,11 +134,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of one candidate: its times and error, or why it was rejected.
+    """The result of one candidate: its times and error, or why it was rejected.
 
-    ``error`` is the largest error of one element against the reference, in units of the
-    reference's root mean square. ``said`` is what there is to say about a rejection. Only those
-    that are final, timed as often as the winner, can win.
+    ``error`` is the largest error of an element against the reference, in units of the reference's
+    root mean square. ``said`` is the text of a rejection. An outcome that is not final was timed in
+    the screening only, and cannot win.
     """
 
     winner: Winner
@@ -148,77 +150,79 @@ class Outcome:
 
     @property
     def time_us(self) -> float | None:
-        """The median time, None without one or when the candidate was rejected."""
+        """The median time in microseconds, None when untimed or rejected."""
         return None if self.samples is None or self.rejection else self.samples.median
 
 
 class Operands(Protocol):
-    """Operand sets of one trial; set numbers wrap around. Each method returns torch tensors."""
+    """The operand sets of a trial, as torch tensors; set numbers wrap around at ``count``."""
 
     count: int
 
     def operands(self, number: int) -> list[Any]:
-        """Return the operands as templates take them."""
+        """Return the operands of a set as templates take them."""
 
     def views(self, number: int) -> list[Any]:
-        """Return the operands as library calls take them."""
+        """Return the operands of a set as library calls take them."""
 
     def out(self, number: int, *, at_offset: bool = False) -> Any:
-        """Return the output tensor; at its offset for library calls."""
+        """Return the output tensor of a set; library calls take it *at_offset* in its storage."""
 
     def poison(self) -> None:
-        """Fill every output with what no right result holds."""
+        """Fill every output with NaN or the largest integer, so that unwritten parts show."""
 
 
 def trial_to_json(trial: Trial) -> dict[str, Any]:
-    """Return *trial* as JSON values."""
+    """Return *trial* as JSON values, for `trial_from_json` in another process."""
     return dataclasses.asdict(trial)
 
 
-def trial_from_json(found: Mapping[str, Any]) -> Trial:
-    """Return the trial that `trial_to_json` wrote in another process of ours."""
-    method = found["method"]
+def trial_from_json(document: JsonObject) -> Trial:
+    """Return the trial that `trial_to_json` wrote; *document* is trusted."""
+    method = document["method"]
     return Trial(
         **{
-            **found,
-            "operands": tuple(_tensor(one) for one in found["operands"]),
+            **document,
+            "operands": tuple(map(_tensor, document["operands"])),
             "views": tuple(
-                ViewSpec(one["base"], *_shape(one), one["offset"]) for one in found["views"]
+                ViewSpec(view["base"], *_shape(view), view["offset"]) for view in document["views"]
             ),
-            "out": _tensor(found["out"]),
+            "out": _tensor(document["out"]),
             "candidates": tuple(
-                Candidate(_winner(one["winner"]), one["spec"]) for one in found["candidates"]
+                Candidate(_winner(candidate["winner"]), candidate["spec"])
+                for candidate in document["candidates"]
             ),
-            "library": _winner(found["library"]),
+            "library": _winner(document["library"]),
             "method": Method(
                 **{**method, "launch": Launch(method["launch"]), "l2": L2(method["l2"])}
             ),
-            "known": tuple((key, _winner(one)) for key, one in found["known"]),
-            "region": None if found["region"] is None else _region(found["region"]),
+            "known": tuple((key, _winner(winner)) for key, winner in document["known"]),
+            "region": None if document["region"] is None else _region(document["region"]),
         }
     )
 
 
-def _region(found: Mapping[str, Any]) -> Region:
+def _region(document: JsonObject) -> Region:
     return Region(
-        inputs=tuple(map(_tensor, found["inputs"])),
+        inputs=tuple(map(_tensor, document["inputs"])),
         steps=tuple(
-            Step(one["target"], tuple(one["args"]), one["kwargs"]) for one in found["steps"]
+            Step(step["target"], tuple(step["args"]), step["kwargs"]) for step in document["steps"]
         ),
-        outputs=tuple(found["outputs"]),
-        flops=tuple(found["flops"]),
+        outputs=tuple(document["outputs"]),
+        flops=tuple(document["flops"]),
     )
 
 
-def _shape(found: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return tuple(found["sizes"]), tuple(found["strides"])
+def _shape(document: JsonObject) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(document["sizes"]), tuple(document["strides"])
 
 
-def _tensor(found: Mapping[str, Any]) -> TensorSpec:
-    return TensorSpec(*_shape(found), found["offset"], found["dtype"], Fill(found["fill"]))
+def _tensor(document: JsonObject) -> TensorSpec:
+    offset, dtype, fill = document["offset"], document["dtype"], document["fill"]
+    return TensorSpec(*_shape(document), offset, dtype, Fill(fill))
 
 
-def _winner(found: Mapping[str, Any]) -> Winner:
-    kwargs: Sequence[Any] = found["kwargs"]
+def _winner(document: JsonObject) -> Winner:
+    kwargs: Sequence[Any] = document["kwargs"]
     pairs = tuple((name, value) for name, value in kwargs)
-    return Winner(Family(found["family"]), found["uid"], pairs, found["source_hash"])
+    return Winner(Family(document["family"]), document["uid"], pairs, document["source_hash"])

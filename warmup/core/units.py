@@ -1,4 +1,4 @@
-"""Units of memory, in bytes."""
+"""Units of memory: `MIB` and `GIB`, in bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The version of warmup, for whoever must not import the root package."""
+"""`__version__`: the version of warmup, for modules that must not import the root package."""
 
 from typing import Final
 

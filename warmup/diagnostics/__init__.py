@@ -1,5 +1,4 @@
-"""What happened, and what is wrong: audits, logs, misses, metrics, `diagnose` and `explain`.
+"""Diagnoses: `audit` of event logs, misses and metrics, `diagnose` for a machine, and `explain`.
 
-Imports `models` and all below it; only `recompiles` needs torch. `serving` and
-the commands call it.
+Imports `models` and all below it; only `recompiles` needs torch. `serving` and commands call it.
 """

@@ -1,4 +1,7 @@
-"""`audit`: what happened at serving, and whether every process did the same."""
+"""`audit`: hits, misses and uncovered measurements of servers, from the events in their logs.
+
+Also whether all processes made the same choices. Nothing here needs torch.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any, Final
 
 from warmup.core.errors import TableError
 from warmup.diagnostics.logs import Ledger, Run, read_logs
-from warmup.keys.nearest import natural_order
+from warmup.keys.order import natural_order
 from warmup.keys.registry import kind_of
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine
@@ -22,7 +25,7 @@ FAILURES: Final = ("miss", "uncovered", "silent", "diverged", "outside")
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """One problem that no row answered, with how often, why, and the nearest row."""
+    """A problem that no row answered: the reason, the count, the nearest row and the choice."""
 
     key: str
     reason: str
@@ -34,9 +37,9 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Runs that should agree and do not, on the choice for *key* or, without key, on the table.
+    """Runs that should agree and do not: on the choice for ``key`` or, without key, on the table.
 
-    ``choices`` names the runs behind each choice that was compiled, or behind each table digest.
+    ``choices`` has the names of the runs for each compiled choice, or for each table digest.
     """
 
     key: str | None
@@ -46,9 +49,9 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What the runs of one table did: decisions, misses by reason, measurements by site.
+    """The counts of all runs of one table: misses by reason, uncovered measurements by site.
 
-    ``outside`` is as in `AuditReport`.
+    ``outside`` counts calls by reason, as in `AuditReport`.
     """
 
     runs: int
@@ -65,15 +68,15 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """Everything the logs say. A *run* is one installed table in one process.
+    """The events of all logs, counted. A *run* is one installed table in one process.
 
-    ``unused`` are the table's rows that no run asked for, None when no table could be read;
-    ``silent`` are the runs without a decision, their own or that of a cached graph;
-    ``cached_misses`` are those decisions of cached graphs that no row had answered; ``outside``
-    are calls that no artifact of `warmup.compile` served, by reason, up to the last that was told,
-    which are the first, the second, the fourth and so on; ``diverged`` is where runs of one table,
-    or ranks, disagree; ``by_digest`` counts for each table; and ``damaged`` counts lines that carry
-    the marker but cannot be read.
+    ``hits`` and ``tuned`` count by key. ``cached_misses`` counts the misses among the decisions of
+    graphs from cache. ``outside`` counts, by reason, the calls that no artifact of `warmup.compile`
+    served, up to the last event of each reason: events are emitted at the first such call, the
+    second, the fourth and so on. ``silent`` has the runs without any decision, ``diverged`` the
+    disagreements between runs of one table or between ranks. ``unused`` has the rows that no run
+    asked for, None when no table could be read. ``by_digest`` has the counts of each table, and
+    ``damaged`` the number of event lines that cannot be read.
     """
 
     runs: int
@@ -95,38 +98,39 @@ class AuditReport:
 
     @property
     def miss_count(self) -> int:
-        """How many decisions no row answered."""
+        """The number of decisions that no row answered."""
         return sum(miss.count for miss in self.misses)
 
     @property
     def reasons(self) -> Mapping[str, int]:
-        """How many misses there were, by reason."""
+        """The number of misses by reason."""
         counts: Counter[str] = Counter()
         for miss in self.misses:
             counts[miss.reason] += miss.count
         return dict(counts)
 
     def failures(self, wanted: Iterable[str]) -> tuple[str, ...]:
-        """Return which of *wanted*, words of `FAILURES`, this audit found."""
-        found = {
+        """Return those of *wanted*, words of `FAILURES`, that occurred."""
+        occurred = {
             "miss": bool(self.misses) or self.cached_misses > 0,
             "uncovered": bool(self.uncovered),
             "silent": bool(self.silent) or self.runs == 0,
             "diverged": bool(self.diverged),
             "outside": bool(self.outside),
         }
-        return tuple(name for name in wanted if found[name])
+        return tuple(name for name in wanted if occurred[name])
 
 
 def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> AuditReport:
-    """Return what *logs* say: JSON lines, or text logs with ``warmup-event`` lines among others.
+    """Return the counts of all events in *logs*.
 
-    Rows never used are found in *table*, or in the file that a run says it installed if that file
-    still has the installed digest.
+    A log is a file of JSON lines, or a text log with ``warmup-event`` lines among others. Unused
+    rows are those of *table* or, without it, of the files that the runs installed, if these still
+    have the installed digest.
 
     Raises:
         SettingsError: a log cannot be read.
-        TableError: *table* was named and cannot be read.
+        TableError: *table* is given and cannot be read.
     """
     ledger = read_logs(logs)
     runs = tuple(ledger.runs.values())
@@ -186,7 +190,7 @@ def _counts(runs: Sequence[Run]) -> Counts:
 
 
 def _ranks_apart(runs: Sequence[Run]) -> list[Divergence]:
-    """Return the divergence of ranks that did not install the same tables; empty without one."""
+    """Return the divergence of ranks that installed different tables; empty if they agree."""
     ranked = [run for run in runs if run.rank and run.digest]
     tables: dict[str, set[str]] = {}
     holders: dict[str, list[str]] = {}
@@ -200,20 +204,20 @@ def _ranks_apart(runs: Sequence[Run]) -> list[Divergence]:
 
 def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
     """Return each key for which runs of one table compiled different choices."""
-    askers: dict[tuple[str, str], list[Run]] = {}
+    runs_by_key: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         for key in run.choices:
-            askers.setdefault((run.digest, key), []).append(run)
-    found: list[Divergence] = []
-    for (digest, key), asked in askers.items():
-        if len({frozenset(run.choices[key]) for run in asked}) > 1:
-            choices = sorted({choice for run in asked for choice in run.choices[key]})
+            runs_by_key.setdefault((run.digest, key), []).append(run)
+    diverged: list[Divergence] = []
+    for (digest, key), same_key in runs_by_key.items():
+        if len({frozenset(run.choices[key]) for run in same_key}) > 1:
+            choices = sorted({choice for run in same_key for choice in run.choices[key]})
             by_choice = {
-                choice: tuple(run.label for run in asked if choice in run.choices[key])
+                choice: tuple(run.label for run in same_key if choice in run.choices[key])
                 for choice in choices
             }
-            found.append(Divergence(key, digest, by_choice))
-    return sorted(found, key=lambda one: (natural_order(one.key or ""), one.digest or ""))
+            diverged.append(Divergence(key, digest, by_choice))
+    return sorted(diverged, key=lambda each: (natural_order(each.key or ""), each.digest or ""))
 
 
 def _miss(key: str, reason: str, count: int, record: Mapping[str, Any]) -> Miss:
@@ -247,6 +251,6 @@ def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
 
 
 def _unasked(keys: AbstractSet[str], asked: AbstractSet[str]) -> tuple[str, ...]:
-    """Return those of *keys* that inductor could have asked for and did not."""
+    """Return those of *keys* that inductor asks for while it compiles, and did not ask for."""
     unasked = (key for key in keys - asked if kind_of(key).is_asked)
     return tuple(sorted(unasked, key=natural_order))

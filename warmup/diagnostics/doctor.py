@@ -1,4 +1,7 @@
-"""`diagnose`: is this machine fit for building and serving, and what to do where not."""
+"""`diagnose`: checks of this machine for building and serving, each with what to do if it fails.
+
+`warmup.inductor.torch_facts` gathers the facts; here they become findings.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _IDLE_PERCENT: Final = 5
 
 
 class FindingState(StrEnum):
-    """How a check ended: a warning lets a build or server run, a failure does not."""
+    """The result of a check. With a warning builds and servers run, with a failure they do not."""
 
     OK = "ok"
     WARN = "warn"
@@ -29,7 +32,7 @@ class FindingState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: what was found and, unless it is ok, what to do."""
+    """The result of a check: ``said`` is the result as text, ``fix`` what to do unless it is ok."""
 
     name: str
     state: FindingState
@@ -39,18 +42,18 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All findings about one machine, in the order of the checks."""
+    """All findings about a machine, in the order of the checks."""
 
     findings: tuple[Finding, ...]
 
     @property
     def failed(self) -> tuple[str, ...]:
         """The names of the checks that failed."""
-        return tuple(found.name for found in self.findings if found.state is FindingState.FAIL)
+        return tuple(each.name for each in self.findings if each.state is FindingState.FAIL)
 
 
 def diagnose(device: str = "auto") -> Diagnosis:
-    """Return what was found about this machine for *device*; nothing is tuned, no file stays.
+    """Return the findings about this machine for *device*; nothing is tuned, and no file is left.
 
     Raises:
         SettingsError: *device* is not ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
@@ -63,7 +66,7 @@ def diagnose(device: str = "auto") -> Diagnosis:
 
 
 def judge(facts: Facts) -> tuple[Finding, ...]:
-    """Return the findings that *facts* amount to; torch alone when torch cannot be used."""
+    """Return the findings that follow from *facts*; only that about torch if it cannot be used."""
     findings = [_torch(facts)]
     if facts.torch_error is not None:
         return tuple(findings)
@@ -71,7 +74,8 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         findings.append(_driver(facts))
     findings.append(_triton(facts))
     compiler = facts.compiler
-    if compiler and not (compiler.command and facts.temporary_error):  # there none compiles
+    # A compiler cannot be tried without a temporary folder.
+    if compiler and not (compiler.command and facts.temporary_error):
         findings.append(_compiler(compiler))
     findings.append(_temporary(facts.temporary_error))
     for folder in facts.folders:
@@ -84,15 +88,15 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
 def _torch(facts: Facts) -> Finding:
     if facts.torch_error is None:
         return Finding("torch", FindingState.OK, str(facts.torch))
-    said, _, advice = facts.torch_error.rpartition("; ")  # an AdapterError ends with its advice
-    fix = advice if said else "install torch again, with the libraries that it names"
-    return Finding("torch", FindingState.FAIL, said or facts.torch_error, fix)
+    problem, _, advice = facts.torch_error.rpartition("; ")  # an AdapterError ends with its advice
+    fix = advice if problem else "install torch again, with the libraries that it names"
+    return Finding("torch", FindingState.FAIL, problem or facts.torch_error, fix)
 
 
 def _target(target: Target | None) -> list[Finding]:
     if target is None:
-        said = "not examined: importing inductor needs the folders that failed above"
-        return [Finding("device", FindingState.WARN, said, "mend those, then run this again")]
+        text = "not examined: importing inductor needs the folders that failed above"
+        return [Finding("device", FindingState.WARN, text, "mend those, then run this again")]
     if target.runtime is None:
         fix = "make the device visible and free, or use --device cpu"
         return [Finding("device", FindingState.FAIL, target.error or "not there", fix)]
@@ -110,13 +114,13 @@ def _target(target: Target | None) -> list[Finding]:
 def _device(device: Device) -> Finding:
     name = "device"
     if device.type == "cpu":
-        said = f"{device.name}, {device.arch}, {device.threads} threads"
-        return Finding(name, FindingState.OK, said)
-    said = f"{device.arch}, {device.sm_count} SMs, {device.memory_gib} GiB"
+        text = f"{device.name}, {device.arch}, {device.threads} threads"
+        return Finding(name, FindingState.OK, text)
+    text = f"{device.arch}, {device.sm_count} SMs, {device.memory_gib} GiB"
     if not device.name:
         fix = f"keep its tables in tables/{device.slug}, or name one in WARMUP_TABLE"
-        return Finding(name, FindingState.WARN, f"the driver gives no name; {said}", fix)
-    return Finding(name, FindingState.OK, f"{device.name}, {said}")
+        return Finding(name, FindingState.WARN, f"the driver gives no name; {text}", fix)
+    return Finding(name, FindingState.OK, f"{device.name}, {text}")
 
 
 def _driver(facts: Facts) -> Finding:
@@ -129,51 +133,52 @@ def _driver(facts: Facts) -> Finding:
         fix = "install the NVIDIA driver, or use --device cpu"
         return Finding(name, FindingState.FAIL, "no NVIDIA driver here", fix)
     if cuda.torch is None:
-        said = "an NVIDIA driver is here, but torch is a CPU build"
-        return Finding(name, FindingState.FAIL, said, "install torch for CUDA, or use --device cpu")
+        text = "an NVIDIA driver is here, but torch is a CPU build"
+        return Finding(name, FindingState.FAIL, text, "install torch for CUDA, or use --device cpu")
     if cuda.driver is not None and _major(cuda.driver) < _major(cuda.torch):
-        said = f"torch is built for CUDA {cuda.torch}, the driver runs CUDA {cuda.driver}"
+        text = f"torch is built for CUDA {cuda.torch}, the driver runs CUDA {cuda.driver}"
         fix = f"update the driver, or install torch for CUDA {_major(cuda.driver)}"
-        return Finding(name, FindingState.FAIL, said, fix)
+        return Finding(name, FindingState.FAIL, text, fix)
     if cuda.sees_device:
-        runs = "of unknown version" if cuda.driver is None else f"for CUDA {cuda.driver}"
-        return Finding(name, FindingState.OK, f"torch built for CUDA {cuda.torch}, driver {runs}")
+        version = "of unknown version" if cuda.driver is None else f"for CUDA {cuda.driver}"
+        text = f"torch built for CUDA {cuda.torch}, driver {version}"
+        return Finding(name, FindingState.OK, text)
     if cuda.visible_devices is not None:
-        said = f"torch sees no device, CUDA_VISIBLE_DEVICES is {cuda.visible_devices!r}"
+        text = f"torch sees no device, CUDA_VISIBLE_DEVICES is {cuda.visible_devices!r}"
         fix = "name a device in CUDA_VISIBLE_DEVICES or unset it, or use --device cpu"
-        return Finding(name, FindingState.FAIL, said, fix)
-    said = f"an NVIDIA driver is here, but torch sees no device: {cuda.said or 'no reason given'}"
+        return Finding(name, FindingState.FAIL, text, fix)
+    text = f"an NVIDIA driver is here, but torch sees no device: {cuda.said or 'no reason given'}"
     fix = "give this container a GPU (docker run --gpus all), or use --device cpu"
-    return Finding(name, FindingState.FAIL, said, fix)
+    return Finding(name, FindingState.FAIL, text, fix)
 
 
 def _gate(device: Device) -> Finding:
     name, gate = "GEMM autotune", closed_gate(device)
     if gate is None:
         return Finding(name, FindingState.OK, f"{device.arch} is large enough for templates")
-    fix = "use a larger GPU, or serve without a table: here none can choose a template"
+    fix = "use a larger GPU, or serve without a table: no table can choose a template here"
     if device.mig is not None:
         fix = f"use the whole GPU or a larger MIG profile than {device.mig}"
-    said = f"{gate.found}, needs {gate.expected}"
+    reason = f"{gate.found}, needs {gate.expected}"
     if device.vendor != "amd":
-        said = f"{gate.found} < {gate.expected.removeprefix('at least ')}"
-    return Finding(name, FindingState.FAIL, f"GEMM autotune unavailable: {said}", fix)
+        reason = f"{gate.found} < {gate.expected.removeprefix('at least ')}"
+    return Finding(name, FindingState.FAIL, f"GEMM autotune unavailable: {reason}", fix)
 
 
 def _triton(facts: Facts) -> Finding:
-    name, found, wanted = "triton", facts.triton, facts.triton_wanted
+    name, version, wanted = "triton", facts.triton, facts.triton_wanted
     fix = f"pip install 'triton{wanted or ''}'"
-    if found is None and facts.on_gpu:
+    if version is None and facts.on_gpu:
         return Finding(
             name, FindingState.FAIL, "not installed, and inductor needs it on a GPU", fix
         )
-    if found is None:
+    if version is None:
         return Finding(name, FindingState.OK, "not installed, not needed on CPU")
     if wanted is None:
-        return Finding(name, FindingState.OK, f"{found} (torch names no version)")
-    if _satisfies(found, wanted):
-        return Finding(name, FindingState.OK, f"{found} (torch wants {wanted})")
-    return Finding(name, FindingState.WARN, f"{found}, but torch wants {wanted}", fix)
+        return Finding(name, FindingState.OK, f"{version} (torch names no version)")
+    if _satisfies(version, wanted):
+        return Finding(name, FindingState.OK, f"{version} (torch wants {wanted})")
+    return Finding(name, FindingState.WARN, f"{version}, but torch wants {wanted}", fix)
 
 
 def _compiler(compiler: Compiler) -> Finding:
@@ -181,12 +186,12 @@ def _compiler(compiler: Compiler) -> Finding:
     if compiler.language == "C++":
         user, variable, packages = "inductor", "CXX", "g++"
     if compiler.command is None:
-        said = f"no {compiler.language} compiler, which {user} needs"
+        text = f"no {compiler.language} compiler, which {user} needs"
         fix = f"install {packages}, or name a compiler in {variable}"
-        return Finding(name, FindingState.FAIL, said, fix)
+        return Finding(name, FindingState.FAIL, text, fix)
     if compiler.error is None:
-        said = f"{compiler.command} compiles {compiler.language} with Python.h"
-        return Finding(name, FindingState.OK, said)
+        text = f"{compiler.command} compiles {compiler.language} with Python.h"
+        return Finding(name, FindingState.OK, text)
     fix = f"install {packages} with the C library's headers, or name another in {variable}"
     for header, package in (("Python.h", "python3-dev"), ("omp.h", "libomp-dev")):
         if header in compiler.error:
@@ -212,73 +217,71 @@ def _cache(folder: Folder) -> Finding:
     if folder.error is not None:
         return Finding(folder.name, FindingState.FAIL, f"{folder.path}: {folder.error}", fix)
     if not folder.is_executable:
-        said = f"{folder.path}: nothing in it may run (noexec mount)"
+        text = f"{folder.path}: nothing in it may run (noexec mount)"
         fix = f"name a folder on a mount without noexec in {folder.setting}"
-        return Finding(folder.name, FindingState.FAIL, said, fix)
+        return Finding(folder.name, FindingState.FAIL, text, fix)
     return Finding(folder.name, FindingState.OK, f"{folder.path} (writable, executable)")
 
 
 def _space(folder: Folder) -> Finding:
-    said = f"{folder.free_bytes / GIB:.1f} GiB free for the {folder.name}"
+    text = f"{folder.free_bytes / GIB:.1f} GiB free for the {folder.name}"
     if folder.free_bytes >= GIB:
-        return Finding("space", FindingState.OK, said)
+        return Finding("space", FindingState.OK, text)
     fix = f"free space, or name a larger folder in {folder.setting}"
-    return Finding("space", FindingState.WARN, said, fix)
+    return Finding("space", FindingState.WARN, text, fix)
 
 
 def _memory(free: int, total: int) -> Finding:
-    said = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
+    text = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
     if 2 * free >= total:
-        return Finding("device memory", FindingState.OK, said)
+        return Finding("device memory", FindingState.OK, text)
     fix = "stop what else runs on this GPU; tuning may run out of memory"
-    return Finding("device memory", FindingState.WARN, said, fix)
+    return Finding("device memory", FindingState.WARN, text, fix)
 
 
 def _load(load: Load) -> Finding:
     name = "other work"
     if load.unknown is not None:
-        said = f"not checked whether others use the device: {load.unknown}"
+        text = f"not checked whether others use the device: {load.unknown}"
         fix = "see for yourself that the GPU is idle; `pip install nvidia-ml-py` helps on NVIDIA"
-        return Finding(name, FindingState.WARN, said, fix)
+        return Finding(name, FindingState.WARN, text, fix)
     busy = load.busy_percent or 0
     if not load.pids and busy <= _IDLE_PERCENT:
         return Finding(name, FindingState.OK, "no other process on the device")
     users = f"pid {', '.join(map(str, load.pids))}" if load.pids else "unseen processes"
-    said = f"{busy}% busy, used by {users}"
-    return Finding(
-        name, FindingState.WARN, said, "build on an idle GPU: measured times are off otherwise"
-    )
+    text = f"{busy}% busy, used by {users}"
+    fix = "build on an idle GPU: measured times are off otherwise"
+    return Finding(name, FindingState.WARN, text, fix)
 
 
 def _online(tuners: tuple[str, ...]) -> Finding:
     if not tuners:
         return Finding("online tuning", FindingState.OK, "none beside inductor's")
-    said = f"on: {', '.join(tuners)}; tunes at run time, outside inductor"
+    text = f"on: {', '.join(tuners)}; tunes at run time, outside inductor"
     fix = "set torch.backends.cudnn.benchmark = False and PYTORCH_TUNABLEOP_TUNING=0"
-    return Finding("online tuning", FindingState.WARN, said, fix)
+    return Finding("online tuning", FindingState.WARN, text, fix)
 
 
 def _tables(here: Runtime) -> Finding:
-    """Look where `warmup.install()` would look."""
+    """Return whether `warmup.install()` would find a table, without an argument."""
     name, fix = "tables", "build one with `warmup build`, or name one in WARMUP_TABLE"
     try:
         found = find(None, os.environ) if os.environ.get("WARMUP_TABLE") else discover(here)
     except TableNotFoundError as error:
-        left_out = [place for place in error.searched if ".json" in place]
+        left_out = [text for text in error.searched if ".json" in text]
         return Finding(name, FindingState.WARN, "; ".join((error.wanted, *left_out)), fix)
     except TableError as error:
         return Finding(name, FindingState.WARN, str(error), fix)
-    wrong = [
-        str(each) for each in compare_runtimes(found.table.provenance.runtime, here) if each.is_hard
-    ]
-    if wrong:
-        said = f"{found.origin} is for another machine: {'; '.join(wrong)}"
-        return Finding(name, FindingState.WARN, said, fix)
+    mismatches = compare_runtimes(found.table.provenance.runtime, here)
+    hard = [str(mismatch) for mismatch in mismatches if mismatch.is_hard]
+    if hard:
+        text = f"{found.origin} is for another machine: {'; '.join(hard)}"
+        return Finding(name, FindingState.WARN, text, fix)
     return Finding(name, FindingState.OK, f"{len(found.table.rows)} rows in {found.origin}")
 
 
 def _satisfies(version: str, wanted: str) -> bool:
-    """Compare as pip would for the two forms that torch has used; other forms pass."""
+    """Whether *version* meets the requirement *wanted*, ``==`` or ``~=``; other forms are met."""
     public, operator, number = version.partition("+")[0], wanted[:2], wanted[2:].strip()
     if operator == "==":
         return public == number.partition("+")[0]

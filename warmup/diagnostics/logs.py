@@ -1,4 +1,7 @@
-"""Reading logs: what each run said, from JSON lines or ordinary server logs."""
+"""`read_logs`: the events of each run, from JSON lines or ordinary server logs.
+
+Logs are not trusted: damaged events are counted, and other lines are skipped.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ MAX_LINE: Final = 1_000_000
 
 @dataclass
 class Run:
-    """The events of one installed table in one process, whichever files they came from.
+    """The events of one installed table in one process, counted over all log files.
 
-    ``choices`` are those that were compiled for each key; ``misses`` are counted by key and reason;
-    ``outside`` counts calls that no artifact served, by reason.
+    ``choices`` has the compiled choices of each key. ``misses`` counts by key and reason,
+    ``uncovered`` by site, and ``outside`` calls that no artifact served, by reason.
     """
 
     name: str
@@ -41,16 +44,16 @@ class Run:
 
     @property
     def is_silent(self) -> bool:
-        """True without a decision, its own or that of a cached graph."""
+        """Whether there is no decision at all, not even one of a graph from cache."""
         return not (self.hits or self.tuned or self.misses or self.cached_decisions)
 
     @property
     def label(self) -> str:
-        """The name, behind the rank if it has one."""
+        """The name, after the rank if there is one."""
         return f"rank {self.rank} ({self.name})" if self.rank else self.name
 
 
-# What is read of each event, beside run, pid and seq.
+# The fields that each event must have, beside run, pid and seq.
 _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.INSTALLED: {"paths": lambda paths: tuple(map(str, paths)), "table": str},
     EventName.HIT: {"key": str},
@@ -63,12 +66,12 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.OVERRULED: {},
     EventName.SUMMARY: {},
 }
-_ABSENT: Final = {"misses": 0}  # in logs of warmup 0.1
+_DEFAULTS: Final = {"misses": 0}  # absent in logs of warmup 0.1
 
 
 @dataclass
 class Ledger:
-    """All runs of the logs. ``first_misses`` holds the first event of each key and reason."""
+    """All runs of some logs. ``first_misses`` has the first miss event of each key and reason."""
 
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
     first_misses: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
@@ -77,13 +80,13 @@ class Ledger:
     _seen: set[tuple[str, int, int]] = field(default_factory=set)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Count one event; the same event from a second file counts once.
+        """Count an event, unless it was counted before from another file.
 
         Raises:
-            KeyError, OverflowError, TypeError, ValueError: it is damaged, and was not counted.
+            KeyError, OverflowError, TypeError, ValueError: the event is damaged, and not counted.
         """
-        facts = _facts(record)
-        identity = (facts["run"], facts["pid"], facts["seq"])
+        fields = _fields(record)
+        identity = (fields["run"], fields["pid"], fields["seq"])
         if identity in self._seen:
             return
         self._seen.add(identity)
@@ -92,31 +95,32 @@ class Ledger:
         run.rank = str(record.get("rank", run.rank))
         name = record["event"]
         if name == EventName.INSTALLED:
-            run.table_paths, run.table_digest = facts["paths"], facts["table"]
+            run.table_paths, run.table_digest = fields["paths"], fields["table"]
         elif name == EventName.CACHED:
             run.from_cache += 1
-            run.cached_decisions += facts["decisions"]
-            run.cached_misses += facts["misses"]
+            run.cached_decisions += fields["decisions"]
+            run.cached_misses += fields["misses"]
         elif name == EventName.UNCOVERED:
-            run.uncovered[facts["site"]] += 1
+            run.uncovered[fields["site"]] += 1
         elif name == EventName.OUTSIDE:
-            # Told at the first call, the second, the fourth and so on: add those since the last.
-            run.outside[facts["reason"]] += facts["calls"] - facts["calls"] // 2
+            # Emitted at the first call, the second, the fourth and so on, with the number of calls
+            # so far: add the calls since the event before.
+            run.outside[fields["reason"]] += fields["calls"] - fields["calls"] // 2
         elif name == EventName.CONTRADICTED:
-            said = "{option}: table {expected}, here {found}".format_map(facts)
-            self.contradictions[said] = None
+            line = "{option}: table {expected}, here {found}".format_map(fields)
+            self.contradictions[line] = None
         elif name in (EventName.HIT, EventName.TUNED):
-            (run.hits if name == EventName.HIT else run.tuned)[facts["key"]] += 1
-            _note_choice(run, facts["key"], record.get("winner"))
+            (run.hits if name == EventName.HIT else run.tuned)[fields["key"]] += 1
+            _note_choice(run, fields["key"], record.get("winner"))
         elif name == EventName.MISSED:
-            fact = (facts["key"], facts["reason"])
-            run.misses[fact] += 1
-            self.first_misses.setdefault(fact, record)
-            _note_choice(run, facts["key"], record.get("choice"))
+            miss = (fields["key"], fields["reason"])
+            run.misses[miss] += 1
+            self.first_misses.setdefault(miss, record)
+            _note_choice(run, fields["key"], record.get("choice"))
 
 
 def read_logs(logs: Sequence[str | Path]) -> Ledger:
-    """Return what stands in *logs*; lines that are nobody's event are skipped.
+    """Return the runs in *logs*; lines without an event are skipped.
 
     Raises:
         SettingsError: a log cannot be read.
@@ -131,14 +135,14 @@ def read_logs(logs: Sequence[str | Path]) -> Ledger:
     return ledger
 
 
-def _facts(record: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
     wanted: dict[str, Callable[[Any], Any]] = {
         "run": str,
         "pid": int,
         "seq": int,
         **_READ_FIELDS[record["event"]],
     }
-    record = {**_ABSENT, **record}
+    record = {**_DEFAULTS, **record}
     return {name: read_field(record[name]) for name, read_field in wanted.items()}
 
 
@@ -148,7 +152,7 @@ def _note_choice(run: Run, key: str, choice: Any) -> None:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events in *path*, an empty one for each that cannot be read."""
+    """Yield the events in *path*, and an empty record for each event that cannot be read."""
     try:
         with path.open("r", encoding="utf-8", errors="replace") as file:
             while line := file.readline(MAX_LINE):
@@ -166,11 +170,11 @@ def _record(text: str) -> dict[str, Any]:
         record, _ = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
         return {}
-    known = isinstance(record, dict) and record.get("schema") == EVENT_SCHEMA
-    return record if known else {}
+    is_event = isinstance(record, dict) and record.get("schema") == EVENT_SCHEMA
+    return record if is_event else {}
 
 
-# Other programs write {"event": ...} too; only warmup's own names are taken for its events.
+# Other programs write {"event": ...} too, so only lines with warmup's event names count.
 _JSON_LINE: Final = re.compile(rf'\{{"event": ?"(?:{"|".join(map(re.escape, EventName))})"')
 
 

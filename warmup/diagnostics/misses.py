@@ -1,10 +1,10 @@
-"""The misses document: what was asked for at serving and answered by no row.
+"""`MissedProblem` and the misses document: the problems that no row answered while serving.
 
-`warmup audit --misses-out` writes it and `warmup build --problems` reads it:
+`warmup audit --misses-out` writes the document, and `warmup build --problems` reads it:
 
     {"schema": 1, "digests": [...], "problems": [{"key", "kind", "reason", "count"}, ...]}
 
-Canonical: sorted, two-space indent, LF, ASCII. Whoever reads it trusts nothing in it.
+Canonical form: sorted, two-space indent, LF, ASCII. It is read without trust.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from warmup.core.errors import SettingsError, TableFormatError, printable
 from warmup.core.rows import MissReason
 from warmup.diagnostics.audit import AuditReport
-from warmup.keys.nearest import natural_order
+from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.decode import Node, load_json
 
@@ -31,7 +31,7 @@ _MAX_REASON_LENGTH: Final = 64
 _MAX_MISSES: Final = 10**15
 _DOCUMENT: Final = frozenset({"schema", "digests", "problems"})
 _PROBLEM: Final = frozenset({"key", "kind", "reason", "count"})
-# There is a row for these, and it cannot be used.
+# The reasons of keys that have a row which cannot be used.
 _STALE: Final = frozenset(
     {MissReason.TEMPLATE_ABSENT, MissReason.TEMPLATE_CHANGED, MissReason.CHOICE_REJECTED}
 )
@@ -39,7 +39,7 @@ _STALE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MissedProblem:
-    """One problem that no row answered: why, and how often."""
+    """A problem that no row answered, with the reason and the number of misses."""
 
     key: str
     kind: str
@@ -48,15 +48,15 @@ class MissedProblem:
 
     @property
     def is_stale(self) -> bool:
-        """True when there is a row for this key that could not be used."""
+        """Whether the table has a row for the key that could not be used."""
         return self.reason in _STALE
 
 
 def encode_misses(report: AuditReport) -> str:
-    """Return the document of everything in *report* that no row answered.
+    """Return the misses document of *report*: its misses, and its problems tuned while serving.
 
-    Keys of a log are not trusted either: what cannot be printed stands escaped, and is cut off at
-    the length that a reader accepts.
+    Keys come from logs and are not trusted: characters that cannot be printed are escaped, and keys
+    are cut to the length that `read_misses` accepts.
     """
     counts: Counter[tuple[str, str]] = Counter()
     for miss in report.misses:
@@ -83,7 +83,8 @@ def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
     """Return the problems in the misses document *path*, in its order.
 
     Raises:
-        SettingsError: it cannot be read, or is not such a document; it names the JSON pointer.
+        SettingsError: the file cannot be read, or is not a misses document; the text has the JSON
+            pointer.
     """
     path = Path(path)
     advice = "write it with `warmup audit LOG... --misses-out FILE`"
@@ -100,8 +101,8 @@ def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
         return _read_document(Node(load_json(text, str(path)), str(path)))
     except TableFormatError as error:
         at = f" at {error.pointer}" if error.pointer else ""
-        said = f"--problems {path}: not a misses document{at}: {error.reason}"
-        raise SettingsError(printable(said), advice) from None
+        problem = f"--problems {path}: not a misses document{at}: {error.reason}"
+        raise SettingsError(printable(problem), advice) from None
 
 
 def _read_document(root: Node) -> tuple[MissedProblem, ...]:
@@ -109,13 +110,13 @@ def _read_document(root: Node) -> tuple[MissedProblem, ...]:
     members["schema"].integer(1, MISSES_SCHEMA)
     for digest in _elements(members["digests"]):
         digest.string(_MAX_REASON_LENGTH)
-    found = tuple(_read_problem(node) for node in _elements(members["problems"]))
+    problems = tuple(_read_problem(node) for node in _elements(members["problems"]))
     seen: set[tuple[str, str]] = set()
-    for number, problem in enumerate(found):
+    for number, problem in enumerate(problems):
         if (problem.key, problem.reason) in seen:
-            members["problems"].fail(f"problem {number} stands there twice")
+            members["problems"].fail(f"problem {number} is a repetition")
         seen.add((problem.key, problem.reason))
-    return found
+    return problems
 
 
 def _read_problem(node: Node) -> MissedProblem:
@@ -123,7 +124,7 @@ def _read_problem(node: Node) -> MissedProblem:
     key = members["key"].string(_MAX_KEY)
     kind = members["kind"].string(_MAX_REASON_LENGTH)
     if kind not in KINDS or kind != kind_of(key).name:
-        members["kind"].fail(f"the key is one of kind {kind_of(key).name}")
+        members["kind"].fail(f"the key is of kind {kind_of(key).name}")
     reason = members["reason"].string(_MAX_REASON_LENGTH)
     return MissedProblem(key, kind, reason, members["count"].integer(1, _MAX_MISSES))
 

@@ -1,4 +1,4 @@
-"""An audit as metrics: a file for a Prometheus textfile collector."""
+"""`expose`: an audit as metrics, for a Prometheus textfile collector."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warmup.diagnostics.audit import AuditReport
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\""})
 
-# Metric, type, help, field of `Counts`, and the label of its words where it counts by word.
+# Metric, type, help, field of `Counts`, and the label of its keys where the field is a mapping.
 _BY_TABLE: Final = (
     ("runs", "gauge", "Installed tables, each in one process.", "runs", None),
     ("silent_runs", "gauge", "Runs without any decision.", "silent", None),
@@ -26,42 +26,42 @@ _BY_TABLE: Final = (
 
 
 def expose(report: AuditReport) -> str:
-    """Return *report* in the text format 0.0.4 of Prometheus, in a fixed order.
+    """Return *report* in Prometheus' text format 0.0.4, in a fixed order.
 
-    What was counted for one table is labelled with its digest. ``warmup_unused_rows`` has no sample
-    when they are unknown.
+    Counts of one table have its digest as a label. ``warmup_unused_rows`` has no sample when the
+    unused rows are unknown.
     """
     lines: list[str] = []
-    for name, kind, says, source, label in _BY_TABLE:
-        lines += _header(name, kind, says)
+    for name, kind, help_text, field, label in _BY_TABLE:
+        lines += _header(name, kind, help_text)
         for digest, counts in report.by_digest.items():
-            for labels, value in _samples(getattr(counts, source), label):
+            for labels, value in _samples(getattr(counts, field), label):
                 lines.append(_sample(name, {"digest": digest, **labels}, value))
     totals = (
         ("unused_rows", "Rows that no run asked for.", report.unused),
         ("diverged", "Keys and tables on which runs disagree.", report.diverged),
         ("contradicted_options", "Options that differ from the policy.", report.contradictions),
     )
-    for name, says, found in totals:
-        lines += _header(name, "gauge", says)
-        lines += [] if found is None else [_sample(name, {}, len(found))]
+    for name, help_text, items in totals:
+        lines += _header(name, "gauge", help_text)
+        lines += [] if items is None else [_sample(name, {}, len(items))]
     lines += _header("damaged_lines", "gauge", "Event lines that cannot be read.")
     lines.append(_sample("damaged_lines", {}, report.damaged))
     return "".join(f"{line}\n" for line in lines)
 
 
-def _header(name: str, kind: str, says: str) -> list[str]:
-    return [f"# HELP warmup_{name} {says}", f"# TYPE warmup_{name} {kind}"]
+def _header(name: str, kind: str, help_text: str) -> list[str]:
+    return [f"# HELP warmup_{name} {help_text}", f"# TYPE warmup_{name} {kind}"]
 
 
 def _samples(value: Any, label: str | None) -> Iterator[tuple[dict[str, str], int]]:
     if label is None:
         yield {}, value
     else:
-        yield from (({label: word}, count) for word, count in sorted(value.items()))
+        yield from (({label: key}, count) for key, count in sorted(value.items()))
 
 
 def _sample(name: str, labels: Mapping[str, str], value: int) -> str:
-    # Logs are not trusted: some readers end a line at letters that the format would let pass.
+    # Texts from logs are not trusted: some readers end a line at more characters than LF.
     pairs = (f'{label}="{printable(text).translate(_ESCAPES)}"' for label, text in labels.items())
     return f"warmup_{name}{'{' + ','.join(pairs) + '}' if labels else ''} {value}"

@@ -27,13 +27,30 @@ _attached: list[Attachment] = []
 
 
 class KindHooks(Protocol):
-    """Hooks into inductor for the questions of one row kind; `Kind.hooks` names the class."""
+    """Hooks into inductor for the decisions of one row kind; `Kind.hooks` names the class.
+
+    Where inductor is about to choose among several candidates, a hook spells the problem as a key,
+    calls `Answers.find`, and ends in exactly one of these calls:
+
+    - `Answers.hit`, once the winner found is what is compiled.
+    - `Answers.contest` when there is no winner and `Answers.tunes`: the winner returned, or the
+      library default for None, is compiled. (GEMM selections use `Answers.measure`.)
+    - `Answers.miss` otherwise, and the library default is compiled. A problem that no key can spell
+      is a miss with the reason ``not_described``; its text begins with the kind's name.
+    """
 
     def __init__(self, version: Version, answers: Answers) -> None:
-        """Ask *answers*; *version* has what differs between minors of torch."""
+        """Make the hooks, which ask *answers*; *version* has what differs between minors of torch.
+
+        Nothing in inductor changes before `attach`.
+        """
 
     def attach(self, patches: Patches) -> None:
-        """Put the hooks in place until *patches* is restored."""
+        """Put the hooks in place until *patches* is restored.
+
+        A hook that somebody else wrapped in the meantime stays in place, and from then on only
+        calls the function that it replaced.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +91,18 @@ class Inductor:
         BenchmarkWatch(note).attach(patches)
         try:
             yield sites
+        finally:
+            patches.restore()
+
+    @contextlib.contextmanager
+    def time_benchmarks(self) -> Iterator[list[float]]:
+        """Collect the seconds of each of inductor's measurements, in every thread, while open."""
+        from warmup.inductor.benchmarks import BenchmarkWatch
+
+        patches, seconds = Patches(), list[float]()
+        BenchmarkWatch(report_seconds=seconds.append).attach(patches)
+        try:
+            yield seconds
         finally:
             patches.restore()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
@@ -46,10 +47,18 @@ _SELECTION_FRAMES: Final = ("__call__", "do_autotuning", "benchmark")
 
 
 class BenchmarkWatch:
-    """Reports every outermost measurement to *report* as a site name."""
+    """Reports every outermost measurement: its site to *report*, then its seconds.
 
-    def __init__(self, report: Callable[[str], None]) -> None:
+    A report of the site may raise, and there is no measurement then.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[str], None] | None = None,
+        report_seconds: Callable[[float], None] | None = None,
+    ) -> None:
         self._report = report
+        self._report_seconds = report_seconds
         self._depth = threading.local()
         self._active = True
 
@@ -73,13 +82,17 @@ class BenchmarkWatch:
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def measure(*args: Any, **kwargs: Any) -> Any:
             depth = getattr(self._depth, "value", 0)
-            if self._active and depth == 0:
+            is_outermost = self._active and depth == 0
+            if is_outermost and self._report is not None:
                 self._report(_site(sys._getframe(1)))
             self._depth.value = depth + 1
+            begun = time.perf_counter()
             try:
                 return original(*args, **kwargs)
             finally:
                 self._depth.value = depth
+                if is_outermost and self._report_seconds is not None:
+                    self._report_seconds(time.perf_counter() - begun)
 
         return measure
 

@@ -1,4 +1,4 @@
-"""What a row is about: the kinds of rows, and the keys that name their problems.
+"""Row kinds and keys: how the text form of a problem is made, checked and parsed.
 
-Imports `core`. Tables look rows up by key, inductor's hooks make keys, commands print them.
+Imports `core`. Inductor's hooks make keys, tables look rows up by key, commands print them.
 """

@@ -1,6 +1,6 @@
-"""Row kind ``gemm``: GEMM problems, spelled for people.
+"""`GemmProblem`: a GEMM for which inductor chooses a kernel, and its key; row kind ``gemm``.
 
-A key names every ingredient that may change the winner and nothing else (no paths, hosts, device
+A key has every ingredient that may change the winner and nothing else (no paths, hosts, device
 ordinals, buffer or layer names):
 
     addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16 | epilogue=gelu_tanh
@@ -17,13 +17,14 @@ from typing import Any, Final
 from warmup.core.rows import Family
 from warmup.keys.kind import Kind
 
-NO_EPILOGUE = "none"
-# Names that torch/_inductor/kernel and mkldnn_lowerings.py give to autotune_select_algorithm.
+NO_EPILOGUE: Final = "none"
+# The ops of this kind, by the names that torch/_inductor/kernel and mkldnn_lowerings.py give to
+# autotune_select_algorithm: those whose candidates InductorChoices lists, and linears on CPU.
 VIA_CHOICES = frozenset({"mm", "addmm", "bmm", "baddbmm", "mm_plus_mm", "int_mm", "scaled_mm"})
 CPU_LINEAR = frozenset({"linear_unary", "linear_binary", "packed_linear"})
 COVERED = VIA_CHOICES | CPU_LINEAR
-# Selections that the policy's max_autotune_gemm opens and no row answers: they keep the library's
-# kernel, at build and at serving, and nothing is measured for them.
+# Other selections that the policy's max_autotune_gemm switches on. No row kind covers them: they
+# keep the library's kernel at build and at serving, and nothing is measured for them.
 LIBRARY_ONLY = frozenset(
     {
         *("grouped_mm", "scaled_grouped_mm", "sparse_semi_structured_mm"),
@@ -35,7 +36,7 @@ DIM: Final = r"[0-9]+(?:\.\.[0-9]*)?"
 LAYOUT: Final = rf"(?:row|col|packed|any\([0-9.,]+\))(?:/{DIM})?(?:@{DIM})?"
 _SCALAR = r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
 _RANGE: Final = re.compile(r"\b\d+\.\.(\d+)\b")
-_DYNAMIC: Final = re.compile(r"(?<=[\[,])s(?=[,\]])")  # a size of an operand in an epilogue
+_DYNAMIC: Final = re.compile(r"(?<=[\[,])s(?=[,\]])")  # a dynamic size of an operand in an epilogue
 _EPILOGUE = r"[a-zA-Z0-9_.,()\[\]~+\-]+"
 GEMM: Final = Kind(
     name="gemm",
@@ -49,16 +50,20 @@ GEMM: Final = Kind(
     words=("op", "dtype"),
     fixed=1,
     families=frozenset({Family.TEMPLATE, Family.EXTERN, Family.SUBGRAPH, Family.CPP}),
+    nearest_by=("m",),
+    ranges=("m", "n", "k"),
     hooks="warmup.inductor.gemm.hooks:GemmChoices",
     rebuild="warmup.models.gemm_module:rebuild_gemm",
+    sites=frozenset(f"select:{op}" for op in COVERED),
     is_searchable=True,
     question="epilogue",
+    brief_format="{op} {n}x{k}",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """One size: a constant (``low == high``) or the inclusive range of a dynamic dim.
+    """A size: a constant (``low == high``) or the inclusive range of a dynamic dim.
 
     ``high`` is None when the range has no upper end.
     """
@@ -68,12 +73,12 @@ class Dim:
 
     @classmethod
     def of(cls, size: int) -> Dim:
-        """Return the constant dim *size*."""
+        """Return the dim of the constant *size*."""
         return cls(size, size)
 
     @property
     def is_static(self) -> bool:
-        """Whether this is a constant."""
+        """Whether this is a constant size."""
         return self.low == self.high
 
     def __str__(self) -> str:
@@ -84,10 +89,10 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How one operand lies in memory.
+    """How an operand is stored in memory.
 
-    ``order`` is ``row``, ``col``, ``packed`` or ``any(s0,s1)``; ``leading`` (elements between rows
-    or columns) and ``batch`` (elements between matrices) are None when they are the natural ones.
+    ``order`` is ``row``, ``col``, ``packed`` or ``any(s0,s1)``. ``leading`` (elements between rows
+    or columns) and ``batch`` (elements between matrices) are None for an operand without gaps.
     """
 
     order: str
@@ -102,11 +107,12 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmProblem:
-    """One question that inductor asks: which kernel computes this GEMM?
+    """A GEMM for which inductor chooses a kernel.
 
     Sizes are in elements. Optional ingredients are None when they do not apply; ``alpha`` and
-    ``beta`` are 1 when absent from the key. ``scale`` spells the scales of a scaled product, that
-    of a and that of b, each a dtype and sizes; ``fast_accum`` is its less precise accumulation.
+    ``beta`` are 1 when absent from the key. ``scale`` is the text form of the scales of a scaled
+    GEMM, that of a and that of b, each a dtype and sizes; ``fast_accum`` is its less precise
+    accumulation.
     """
 
     op: str
@@ -131,15 +137,15 @@ class GemmProblem:
     epilogue: str = NO_EPILOGUE
 
     @property
-    def alone(self) -> GemmProblem:
-        """This problem without its epilogue."""
+    def without_epilogue(self) -> GemmProblem:
+        """The same GEMM with the epilogue ``none``."""
         return replace(self, epilogue=NO_EPILOGUE)
 
     def at_upper_end(self) -> GemmProblem:
-        """Return this problem with the upper end of its range in place of the range.
+        """Return this problem with its range replaced by the upper end of the range.
 
-        A dynamic size in the epilogue is taken for the same one. A problem with several ranges, or
-        with none that ends, stays as it is.
+        A dynamic size in the epilogue is replaced too. A problem with ranges of different ends, or
+        without an end, is returned unchanged.
         """
         texts = f"{self.scale} {self.epilogue}"
         ends = {dim.high for dim in self._dims() if not dim.is_static and dim.high is not None}
@@ -148,36 +154,36 @@ class GemmProblem:
             return self
         (end,) = ends
 
-        def fixed(dim: Dim | None) -> Dim | None:
+        def fix_dim(dim: Dim | None) -> Dim | None:
             return dim if dim is None or dim.high is None else Dim.of(dim.high)
 
-        def laid(layout: Layout | None) -> Layout | None:
+        def fix_layout(layout: Layout | None) -> Layout | None:
             if layout is None:
                 return None
-            return Layout(layout.order, fixed(layout.leading), fixed(layout.batch))
+            return Layout(layout.order, fix_dim(layout.leading), fix_dim(layout.batch))
 
-        def spelled(text: str) -> str:
+        def fix_text(text: str) -> str:
             return _DYNAMIC.sub(str(end), _RANGE.sub(str(end), text))
 
-        dims = {name: fixed(getattr(self, name)) for name in ("batch", "m", "n", "k")}
-        layouts = {name: laid(getattr(self, name)) for name in ("a", "b", "a2", "b2")}
-        scale = None if self.scale is None else spelled(self.scale)
+        dims = {name: fix_dim(getattr(self, name)) for name in ("batch", "m", "n", "k")}
+        layouts = {name: fix_layout(getattr(self, name)) for name in ("a", "b", "a2", "b2")}
+        scale = None if self.scale is None else fix_text(self.scale)
         changes: dict[str, Any] = {**dims, **layouts, "scale": scale}
-        return replace(self, **changes, epilogue=spelled(self.epilogue))
+        return replace(self, **changes, epilogue=fix_text(self.epilogue))
 
     def _dims(self) -> Iterator[Dim]:
-        """Yield every size of this problem, those of its layouts included."""
+        """Yield every size and stride of this problem."""
         layouts = (self.a, self.b, self.a2, self.b2)
-        laid = ((layout.leading, layout.batch) for layout in layouts if layout is not None)
-        every = (self.batch, self.m, self.n, self.k, *itertools.chain(*laid))
-        yield from (dim for dim in every if dim is not None)
+        strides = ((layout.leading, layout.batch) for layout in layouts if layout is not None)
+        dims = (self.batch, self.m, self.n, self.k, *itertools.chain(*strides))
+        yield from (dim for dim in dims if dim is not None)
 
     @property
     def key(self) -> str:
         """The canonical text of this problem.
 
         Raises:
-            ProblemError: an ingredient cannot be spelled in a key.
+            ProblemError: an ingredient has no text form in a key.
         """
         words = [self.op]
         if self.batch is not None:
@@ -191,8 +197,8 @@ class GemmProblem:
         words += [f"bias={self.bias}"] if self.bias is not None else []
         words += [f"scale={self.scale}"] if self.scale is not None else []
         words += ["accum=fast"] if self.fast_accum else []
-        words += [f"alpha={spell_number(self.alpha)}"] if self.alpha != 1 else []
-        words += [f"beta={spell_number(self.beta)}"] if self.beta != 1 else []
+        words += [f"alpha={format_number(self.alpha)}"] if self.alpha != 1 else []
+        words += [f"beta={format_number(self.beta)}"] if self.beta != 1 else []
         words.append(f"out={self.out}")
         words += [f"fp32={self.fp32}"] if self.fp32 is not None else []
         words += ["reduction=full"] if self.full_reduction else []
@@ -201,8 +207,8 @@ class GemmProblem:
         return key
 
 
-def spell_number(value: float) -> str:
-    """Return *value* as keys spell it: integers without a point, floats to six digits."""
+def format_number(value: float) -> str:
+    """Return *value* as it is written in keys: integers without a point, floats to six digits."""
     if isinstance(value, bool):
         return str(int(value))
     return str(int(value)) if float(value).is_integer() else f"{value:.6g}"

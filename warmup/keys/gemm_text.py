@@ -1,9 +1,9 @@
-"""Reading what keys spell: problems, and epilogues as expressions.
+"""`parse_problem` and `parse_epilogue`: GEMM keys as problems, epilogues as expressions.
 
     mul(sin(x),x),add(bf16[560,1280]),to(f32)
 
-is three steps, each a call; a step that does not name its input ``x`` takes it first. Keys come
-from logs, so nothing in them is taken for granted.
+is an epilogue of three steps, each a call. A step that does not name its input ``x`` takes it as
+its first argument. Keys may come from logs, so every part of their text is checked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LAYOUT_TEXT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that an epilogue reads beside the GEMM; a size of a dynamic dim is None."""
+    """A tensor that an epilogue reads beside the GEMM's result; a dynamic size is None."""
 
     dtype: str
     sizes: tuple[int | None, ...]
@@ -38,14 +38,14 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A bare word: ``x``, the value so far; ``none``; or a dtype."""
+    """A bare word: ``x`` (the result of the step before), ``none`` or a dtype."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operation on expressions; ``named`` are its scalar keyword arguments."""
+    """An operation on expressions; ``named`` has its scalar keyword arguments."""
 
     name: str
     arguments: tuple[Expression, ...]
@@ -57,48 +57,48 @@ INPUT: Final = Word("x")
 
 
 def parse_problem(key: str) -> GemmProblem:
-    """Return the problem that the GEMM key *key* spells.
+    """Return the problem with the GEMM key *key*.
 
     Raises:
-        ProblemError: it is not a GEMM key.
+        ProblemError: *key* is not a GEMM key.
     """
-    named = GEMM.ingredients(key)
+    parts = GEMM.ingredients(key)
 
     def dim(name: str) -> Dim:
-        return _dim(named[name])
+        return _dim(parts[name])
 
     def layout(name: str) -> Layout | None:
-        return _layout(named[name]) if name in named else None
+        return _layout(parts[name]) if name in parts else None
 
     return GemmProblem(
-        op=named["op"],
+        op=parts["op"],
         m=dim("m"),
         n=dim("n"),
         k=dim("k"),
-        batch=dim("batch") if "batch" in named else None,
-        dtype=named["dtype"],
-        dtype_b=named.get("dtype_b"),
-        a=_layout(named["a"]),
-        b=_layout(named["b"]),
+        batch=dim("batch") if "batch" in parts else None,
+        dtype=parts["dtype"],
+        dtype_b=parts.get("dtype_b"),
+        a=_layout(parts["a"]),
+        b=_layout(parts["b"]),
         a2=layout("a2"),
         b2=layout("b2"),
-        bias=named.get("bias"),
-        scale=named.get("scale"),
-        fast_accum="accum" in named,
-        alpha=float(named.get("alpha", 1)),
-        beta=float(named.get("beta", 1)),
-        out=named["out"],
-        fp32=named.get("fp32"),
-        full_reduction=named.get("reduction") == "full",
-        epilogue=named["epilogue"],
+        bias=parts.get("bias"),
+        scale=parts.get("scale"),
+        fast_accum="accum" in parts,
+        alpha=float(parts.get("alpha", 1)),
+        beta=float(parts.get("beta", 1)),
+        out=parts["out"],
+        fp32=parts.get("fp32"),
+        full_reduction=parts.get("reduction") == "full",
+        epilogue=parts["epilogue"],
     )
 
 
 def at_upper_end(key: str) -> str:
-    """Return *key* as `GemmProblem.at_upper_end` has it; a key of another kind as it is.
+    """Return the key of `GemmProblem.at_upper_end`; keys of other kinds are returned unchanged.
 
     Raises:
-        ProblemError: a GEMM key has a range and cannot be read back.
+        ProblemError: *key* is a GEMM key with a range and cannot be parsed.
     """
     if ".." not in key or kind_of(key) is not GEMM:
         return key
@@ -106,10 +106,10 @@ def at_upper_end(key: str) -> str:
 
 
 def parse_epilogue(text: str) -> tuple[Call, ...]:
-    """Return the steps of the epilogue *text*, each with its input; none for ``none``.
+    """Return the steps of the epilogue *text*, each with its input ``x``; empty for ``none``.
 
     Raises:
-        ProblemError: a step is spelled as a hash, or in a way that cannot be read back.
+        ProblemError: a step is a hash or another text that cannot be parsed.
     """
     if text == NO_EPILOGUE:
         return ()
@@ -117,11 +117,11 @@ def parse_epilogue(text: str) -> tuple[Call, ...]:
 
 
 def operands_of(expression: Expression) -> tuple[Operand, ...]:
-    """Return the operands in *expression*, in the order in which they stand."""
+    """Return the operands in *expression*, from left to right."""
     if isinstance(expression, Operand):
         return (expression,)
     if isinstance(expression, Call):
-        return tuple(found for part in expression.arguments for found in operands_of(part))
+        return tuple(operand for part in expression.arguments for operand in operands_of(part))
     return ()
 
 
@@ -158,13 +158,13 @@ def _expression(text: str, depth: int) -> Expression:
         raise ProblemError(f"the epilogue has {text[:80]}, which cannot be read back")
     parts = _split(rest[:-1])
     scalars = [_NAMED_SCALAR.fullmatch(part) for part in parts]
-    named = tuple((found["name"], float(found["value"])) for found in scalars if found)
-    positional = [part for part, found in zip(parts, scalars, strict=True) if not found]
+    named = tuple((scalar["name"], float(scalar["value"])) for scalar in scalars if scalar)
+    positional = [part for part, scalar in zip(parts, scalars, strict=True) if not scalar]
     return Call(name, tuple(_expression(part, depth + 1) for part in positional), named)
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts of *text* between the commas outside any bracket."""
+    """Return the parts of *text* between commas that are outside of any bracket."""
     parts, depth, start = [], 0, 0
     for position, letter in enumerate(text):
         depth += (letter in "([") - (letter in ")]")
@@ -182,12 +182,12 @@ def _dim(text: str) -> Dim:
 
 
 def _layout(text: str) -> Layout:
-    found = _LAYOUT_TEXT.fullmatch(text)
-    if found is None:
+    match = _LAYOUT_TEXT.fullmatch(text)
+    if match is None:
         raise ProblemError(f"the layout {text} cannot be read back")
-    leading, batch = found["leading"], found["batch"]
+    leading, batch = match["leading"], match["batch"]
     return Layout(
-        found["order"],
+        match["order"],
         None if leading is None else _dim(leading),
         None if batch is None else _dim(batch),
     )

@@ -1,6 +1,7 @@
-"""`Kind`: how the keys of a row kind are written, and what can be done with its problems.
+"""`Kind`: what the rest of warmup knows about a row kind: its keys, its modules, how it is printed.
 
-Each kind stands in a module of its own; `warmup.keys.registry` lists them.
+Each kind stands in a module of its own; `warmup.keys.registry` lists them. docs/contributing.md
+says what a new kind needs.
 """
 
 from __future__ import annotations
@@ -16,26 +17,57 @@ MAX_KEY_LENGTH = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind of rows.
+    """One kind of decision that rows of a table make, so that nothing is measured at serving.
 
-    ``pattern`` matches its keys whole. ``words`` names those words of a key that are not spelled
-    ``name=value``, in key order. Two keys can only be near each other when their first ``fixed``
-    words are equal. ``families`` are those that its winners come from.
+    A problem of the kind is spelled as a key, ``pad mm m=560 n=1280 k=3420 bf16 a=row b=col``:
+    words with one space between them, most of them ingredients ``name=value``. Modules that handle
+    rows of every kind test for no particular kind; they read these properties.
 
-    ``hooks`` names the class that answers inductor's questions of this kind (see
-    `warmup.inductor.adapter`), as ``module:class``; None where inductor never asks, because rows
-    are applied to the model before it is compiled. ``rebuild`` names the function that makes a
-    small module which asks for a given key (see `warmup.models.rebuilt`), as ``module:function``;
-    None where a problem can be tuned with the user's model only.
+    Keys:
 
-    ``is_searchable``: a build can look for candidates that inductor does not list. ``neutral`` is
-    the winner that leaves the rest of the graph alone where no row answers; None where every
-    answer does. ``precedes_graphs``: decided before inductor starts to compile a graph, so that the
-    decision belongs to the graph that comes next.
+    - ``name``: the first word of each key (a GEMM key begins with its op instead), the section of
+      the rows in a table, and the ``kind`` in events.
+    - ``pattern``: matches a whole key. Tables and logs are not trusted: any other text is refused.
+    - ``words``: names for the words that are not ``name=value``, in key order.
+    - ``fixed``: how many first words a row shares with a missed key to be its nearest row.
+    - ``nearest_by``: sizes that decide between rows which differ from a missed key in equally many
+      ingredients: the nearest is the row with the closest of these.
+    - ``ranges``: ingredients that are a range, ``m=2..64``, where a dim of the model is dynamic. A
+      miss of such a key has the reason ``dynamic_dim`` instead of ``not_in_table``.
 
-    For people: ``question`` is the ingredient that is printed in a column of its own, ``hidden``
-    are ingredients that are not printed, and ``summary`` is what many rows are called where they
-    are counted in one line; None lists each row.
+    Winners:
+
+    - ``families``: where winners come from; a table with a winner from elsewhere is refused.
+    - ``neutral``: the winner that leaves the keys of other kinds as they are, such as no padding;
+      None when every winner does.
+
+    The kind's own modules:
+
+    - ``hooks``: ``module:class`` of the hooks that ask for keys while inductor compiles, see
+      `warmup.inductor.adapter.KindHooks`. None when inductor never asks, because rows change the
+      model before it is compiled.
+    - ``rebuild``: ``module:function`` that takes a key and a device, and returns a small module
+      that asks for this key, see `warmup.models.rebuilt`. None when a missed problem can be tuned
+      with the user's model only.
+
+    Measuring:
+
+    - ``sites``: names that `warmup.inductor.benchmarks` gives to inductor's own measurements for
+      this decision. While keys are tuned such a measurement becomes a row: it is not uncovered.
+    - ``is_searchable``: a wider search tries candidates that inductor does not list, and measures
+      the rows of a narrower search again.
+    - ``precedes_graphs``: hooks ask before inductor starts to compile the graph that the decision
+      is for, and it counts for the next graph.
+
+    Printing:
+
+    - ``question``: the ingredient, such as a GEMM's epilogue, that has a column of its own.
+    - ``hidden``: ingredients that labels leave out.
+    - ``brief_format``: how a key is printed beside its bucket, a format string over ingredients;
+      None prints its label.
+    - ``summary``: what rows are called where a build counts them in one line, ``launch configs``;
+      None lists each row.
+    - ``library_default``: what that line compares the winners with, the choice of default mode.
     """
 
     name: str
@@ -43,14 +75,19 @@ class Kind:
     words: tuple[str, ...]
     fixed: int
     families: frozenset[Family]
+    nearest_by: tuple[str, ...] = ()
+    ranges: tuple[str, ...] = ()
+    neutral: Winner | None = None
     hooks: str | None = None
     rebuild: str | None = None
+    sites: frozenset[str] = frozenset()
     is_searchable: bool = False
-    neutral: Winner | None = None
     precedes_graphs: bool = False
     question: str | None = None
     hidden: frozenset[str] = frozenset()
+    brief_format: str | None = None
     summary: str | None = None
+    library_default: str = "the library default"
 
     @property
     def is_asked(self) -> bool:
@@ -58,7 +95,7 @@ class Kind:
         return self.hooks is not None
 
     def label(self, key: str) -> str:
-        """Return *key* for people, without the kind, the question and hidden ingredients.
+        """Return *key* for printing, without the kind, the question and hidden ingredients.
 
         Raises:
             ProblemError: *key* is not of this kind.
@@ -72,15 +109,14 @@ class Kind:
         )
 
     def brief(self, key: str) -> str:
-        """Return the op of *key* and its weight's sizes, for lists by bucket; else its label.
+        """Return *key* as it is printed beside its bucket, whose sizes need no repeating.
 
         Raises:
             ProblemError: *key* is not of this kind.
         """
-        named = self.ingredients(key)
-        if named.keys() >= {"op", "n", "k"}:
-            return f"{named['op']} {named['n']}x{named['k']}"
-        return self.label(key)
+        if self.brief_format is None:
+            return self.label(key)
+        return self.brief_format.format_map(self.ingredients(key))
 
     def check(self, key: str) -> None:
         """Return when *key* is a key of this kind.

@@ -1,11 +1,11 @@
-"""Row kind ``launch``: the launch config of a generated Triton kernel.
+"""`LaunchProblem`: a generated Triton kernel without a launch config; row kind ``launch``.
 
     launch triton_poi_fused_mul_silu x=8388608 args=*bf16,*bf16,i32 source=3f2a9c0d41b7e865
 
-The name is inductor's without its number; sizes are inductor's size hints, which it rounds up to
-powers of two; ``args`` is the kernel's signature and ``source`` a hash of its code without its
-name. Nothing else decides which config is fastest: not the cache folder, the process, the device
-ordinal or the options that inductor writes beside the kernel.
+The name is inductor's without its number. Sizes are inductor's size hints, which it rounds up to
+powers of two. ``args`` is the kernel's signature, and ``source`` a hash of its code without its
+name. A key has nothing that does not change which config is fastest: no cache folder, process,
+device ordinal, or option that inductor writes beside the kernel.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ LAUNCH: Final = Kind(
     words=("kind", "kernel"),
     fixed=2,
     families=frozenset({Family.LAUNCH}),
+    nearest_by=("x", "y"),
     hooks="warmup.inductor.launch.hooks:LaunchConfigs",
+    sites=frozenset({"launch"}),
     hidden=frozenset({"args", "source"}),
     summary="launch configs",
+    library_default="the config inductor lists first",
 )
 _KERNEL_NUMBER = re.compile(r"_[0-9]+$")
 _DEF = re.compile(r"^def [^(]+\(")
@@ -40,7 +43,7 @@ _HASH_DIGITS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class LaunchProblem:
-    """One generated kernel whose launch config is open.
+    """A generated kernel for which inductor chooses a launch config.
 
     ``sizes`` are inductor's size hints by prefix (``x``, ``y``, ``r0_``), in elements.
     """
@@ -55,8 +58,8 @@ class LaunchProblem:
         cls, name: str, sizes: Mapping[str, int] | None, args: Iterable[str], code: str
     ) -> LaunchProblem:
         """Return the problem of the kernel *name*; *code* is its source from ``def`` on."""
-        anonymous = _DEF.sub("(", code.strip(), count=1)
-        digest = hashlib.sha256(anonymous.encode()).hexdigest()[:_HASH_DIGITS]
+        nameless = _DEF.sub("(", code.strip(), count=1)
+        digest = hashlib.sha256(nameless.encode()).hexdigest()[:_HASH_DIGITS]
         kernel = _KERNEL_NUMBER.sub("", name)[:_MAX_NAME]
         return cls(kernel, tuple((sizes or {}).items()), tuple(args), digest)
 
@@ -65,7 +68,7 @@ class LaunchProblem:
         """The canonical text of this problem.
 
         Raises:
-            ProblemError: an ingredient cannot be spelled in a key.
+            ProblemError: an ingredient has no text form in a key.
         """
         words = ["launch", self.kernel]
         words += [f"{name}={size}" for name, size in self.sizes]

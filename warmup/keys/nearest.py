@@ -1,9 +1,13 @@
-"""."""
+"""`nearest_row` and `neighbours_of`: rows of a table whose problems are similar to a given key.
+
+The nearest row explains a miss: it has the fewest differing ingredients. Neighbours are for a
+search: winners of GEMMs that differ in their sizes only, by the ratio of the sizes. Both depend on
+keys alone, and not on the order of the rows.
+"""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -12,53 +16,39 @@ from warmup.keys.gemm import GEMM
 from warmup.keys.registry import kind_of
 
 MOST_NEIGHBOURS: Final = 8
+_EQUAL_INGREDIENTS: Final = ("op", "dtype", "dtype_b", "a", "b", "a2", "b2", "out")
+_GEMM_SIZES: Final = ("batch", "m", "n", "k")
 
 
-_SAME: Final = ("op", "dtype", "dtype_b", "a", "b", "a2", "b2", "out")
+def nearest_row(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, ...]]:
+    """Return the most similar of the keys *rows*, and in what it differs from *key*.
 
-
-_SIZE_NAMES: Final = ("batch", "m", "n", "k")
-
-
-def neighbours_of(
-    key: str, rows: Mapping[str, Row], most: int = MOST_NEIGHBOURS
-) -> tuple[Winner, ...]:
-    """Return the template winners of the *rows* nearest to *key*, at most *most*, nearest first.
-
-    Rows of the same op, dtypes and operand orders count. Near is near in size, batch, m, n and k,
-    by ratio: twice as large is as far as half as large. Equal winners count once, and ties go to
-    key order, so that the answer does not depend on the order of *rows*.
+    Only rows whose first words, `Kind.fixed` of them, are those of *key* count: its op or kernel.
+    Most similar is the row with the fewest differing ingredients, then with the closest
+    `Kind.nearest_by`, then the first in key order. Returns ``(None, ())`` when no row counts.
 
     Raises:
-        ProblemError: *key* is not a GEMM key.
+        ProblemError: *key* is not a key.
     """
-    asked = GEMM.ingredients(key)
-    near: list[tuple[float, str]] = []
-    for other, row in rows.items():
-        if row.winner.family is Family.TEMPLATE:
-            found = GEMM.ingredients(other)
-            if all(_plain(found.get(name)) == _plain(asked.get(name)) for name in _SAME):
-                near.append((_distance(found, asked), other))
-    winners = dict.fromkeys(rows[other].winner for _, other in sorted(near))
-    return tuple(winners)[:most]
+    kind = kind_of(key)
+    asked = kind.ingredients(key)
+    start = "".join(f"{word} " for word in key.split(" ", kind.fixed)[: kind.fixed])
+    best: tuple[tuple[int, int, str], tuple[str, ...]] | None = None
+    for row in rows:
+        if not row.startswith(start):
+            continue
+        parts = kind.ingredients(row)
+        differences = differing_ingredients(parts, asked)
+        sizes = [name for name in kind.nearest_by if name in parts and name in asked]
+        distance = sum(abs(_low(parts[name]) - _low(asked[name])) for name in sizes)
+        rank = (len(differences), distance, row)
+        if best is None or rank < best[0]:
+            best = (rank, differences)
+    return (None, ()) if best is None else (best[0][2], best[1])
 
 
-def _plain(value: str | None) -> str | None:
-    """Return an ingredient without its strides."""
-    return None if value is None else value.partition("/")[0].partition("@")[0]
-
-
-def _distance(found: Mapping[str, str], asked: Mapping[str, str]) -> float:
-    pairs = ((_low(found.get(name, "1")), _low(asked.get(name, "1"))) for name in _SIZE_NAMES)
-    return round(sum(abs(math.log(one / other)) for one, other in pairs), 9)
-
-
-def _low(size: str) -> int:
-    return max(int(size.partition("..")[0]), 1)
-
-
-def differing(row: dict[str, str], asked: dict[str, str]) -> tuple[str, ...]:
-    """Return ``name: row X, here Y`` for each ingredient in which two problems differ."""
+def differing_ingredients(row: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
+    """Return ``name: row X, here Y`` for each ingredient in which *row* and *asked* differ."""
     names = [*asked, *(name for name in row if name not in asked)]
     return tuple(
         f"{name}: row {row.get(name, 'absent')}, here {asked.get(name, 'absent')}"
@@ -67,39 +57,40 @@ def differing(row: dict[str, str], asked: dict[str, str]) -> tuple[str, ...]:
     )
 
 
-def nearest(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, ...]]:
-    """Return the row of the same op or kernel with the fewest differing ingredients, and those.
+def neighbours_of(
+    key: str, rows: Mapping[str, Row], most: int = MOST_NEIGHBOURS
+) -> tuple[Winner, ...]:
+    """Return the different template winners of the *rows* nearest to *key*, nearest first.
 
-    Ties go to the numerically closest size, then to key order, so that the answer is the same in
-    every process. Returns ``(None, ())`` when no row is about the op or kernel of *key*.
+    At most *most*. Only rows of the same op, dtypes and operand orders are neighbours. Distance is
+    measured by ratio, in logarithms summed over batch, m, n and k: twice as large is as far as half
+    as large. Rows at the same distance are taken in key order.
+
+    Raises:
+        ProblemError: *key* is not a GEMM key.
     """
-    kind = kind_of(key)
-    asked = kind.ingredients(key)
-    start = "".join(f"{word} " for word in key.split(" ", kind.fixed)[: kind.fixed])
-    best: tuple[tuple[int, int, str], str, tuple[str, ...]] | None = None
-    for row in rows:
-        if not row.startswith(start):
-            continue
-        found = kind.ingredients(row)
-        differs = differing(found, asked)
-        distance = sum(
-            abs(_low_of(found[name]) - _low_of(asked[name])) for name in _sizes_of(found, asked)
-        )
-        rank = (len(differs), distance, row)
-        if best is None or rank < best[0]:
-            best = (rank, row, differs)
-    return (None, ()) if best is None else (best[1], best[2])
+    asked = GEMM.ingredients(key)
+    near: list[tuple[float, str]] = []
+    for other, row in rows.items():
+        if row.winner.family is Family.TEMPLATE and kind_of(other) is GEMM:
+            parts = GEMM.ingredients(other)
+            names = _EQUAL_INGREDIENTS
+            if all(_strideless(parts.get(n)) == _strideless(asked.get(n)) for n in names):
+                near.append((_distance(parts, asked), other))
+    winners = dict.fromkeys(rows[other].winner for _, other in sorted(near))
+    return tuple(winners)[:most]
 
 
-def natural_order(key: str) -> tuple[str | tuple[int, str], ...]:
-    """Return a sort key that puts ``m=16`` before ``m=128``, for any text."""
-    parts = re.split(r"0*([0-9]+)", key)  # text and digits in turn
-    return tuple((len(part), part) if i % 2 else part for i, part in enumerate(parts))
+def _strideless(ingredient: str | None) -> str | None:
+    return None if ingredient is None else ingredient.partition("/")[0].partition("@")[0]
 
 
-def _sizes_of(found: dict[str, str], asked: dict[str, str]) -> list[str]:
-    return [name for name in ("m", "x", "y") if name in found and name in asked]
+def _distance(row: Mapping[str, str], asked: Mapping[str, str]) -> float:
+    sizes = ((_low(row.get(name, "1")), _low(asked.get(name, "1"))) for name in _GEMM_SIZES)
+    # A size may be 0, which has no ratio.
+    return round(sum(abs(math.log(max(a, 1) / max(b, 1))) for a, b in sizes), 9)
 
 
-def _low_of(size: str) -> int:
+def _low(size: str) -> int:
+    """Return a size, or the lower end of a range."""
     return int(size.partition("..")[0])

@@ -1,9 +1,9 @@
-"""Row kind ``pad``: whether to pad an unaligned GEMM, spelled for people.
+"""`PadProblem`: an unaligned GEMM that inductor may pad at each call; row kind ``pad``.
 
     pad addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d free=a
 
-Inductor's pad_mm pass measures the GEMM as it is against the GEMM with its operands padded to
-aligned sizes (torch/_inductor/fx_passes/pad_mm.py), in every mode.
+Without a row, inductor's pad_mm pass times the GEMM against the GEMM with its operands padded to
+aligned sizes, in every mode of torch.compile (torch/_inductor/fx_passes/pad_mm.py).
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ PAD: Final = Kind(
     words=("kind", "op", "dtype"),
     fixed=2,
     families=frozenset({Family.PAD}),
+    nearest_by=("m",),
+    ranges=("m", "n", "k"),
+    neutral=AS_IS,  # a padded GEMM has another key
     hooks="warmup.inductor.pad_mm.hooks:PadDecisions",
-    neutral=AS_IS,  # padded, the GEMM would have another key
+    sites=frozenset({"pad"}),
     precedes_graphs=True,
+    brief_format="{op} {n}x{k}",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PadProblem:
-    """One question of the pad_mm pass: is this GEMM faster with its operands padded?
+    """A GEMM whose operands inductor's pad_mm pass may pad.
 
     Sizes are in elements. ``free`` names the operands (``a``, ``b``) whose padding costs nothing,
-    because the kernel that makes them can write them padded.
+    because the kernel that produces them can write them padded.
     """
 
     op: str
@@ -58,7 +62,7 @@ class PadProblem:
         """The canonical text of this problem.
 
         Raises:
-            ProblemError: an ingredient cannot be spelled in a key.
+            ProblemError: an ingredient has no text form in a key.
         """
         words = ["pad", self.op]
         words += [f"batch={self.batch}"] if self.batch is not None else []

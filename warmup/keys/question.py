@@ -8,7 +8,7 @@ from typing import Protocol
 
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
-from warmup.core.search import Searched
+from warmup.core.search import SearchCounts
 from warmup.core.trial import Candidate, Operands, Region, TensorSpec, ViewSpec
 from warmup.keys.gemm import GemmProblem
 
@@ -43,7 +43,7 @@ class Question:
     uncompiled: Mapping[Winner, str] = field(default_factory=dict)
     library: Winner | None = None
     region: Region | None = None
-    searched: Searched | None = None
+    searched: SearchCounts | None = None
     known: Mapping[str, Winner] = field(default_factory=dict)
     size: int | None = None
     elsewhere: tuple[Elsewhere, ...] = ()
@@ -71,7 +71,7 @@ class Answers(Protocol):
 
     @property
     def tunes(self) -> bool:
-        """True when a question without a row is to be benchmarked and reported to `tuned`."""
+        """True when a question without a row is to be measured by `measure` or `contest`."""
 
     @property
     def search(self) -> Search:
@@ -81,7 +81,7 @@ class Answers(Protocol):
         """Return winners of GEMM problems near *key*, nearest first (only when `tunes`)."""
 
     def find(self, key: str) -> Winner | MissReason:
-        """Return the winner for a GEMM key, or why there is none. Emits nothing."""
+        """Return the winner for *key*, or why there is none. Emits nothing."""
 
     def hit(self, key: str, winner: Winner) -> None:
         """A row's choice survived into the compiled code."""
@@ -102,7 +102,10 @@ class Answers(Protocol):
     def contest(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
-        """Time *calls* against each other in this process and return the winner, as above."""
+        """Time *calls* in this process and return the winner for *key* (only when `tunes`).
+
+        Each call is given its number, from 0 on. *library* wins near ties. None when no call ran.
+        """
 
     def uncovered(self, site: str) -> None:
         """Something that no row covers is about to be measured on the device.

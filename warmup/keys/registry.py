@@ -1,6 +1,6 @@
-"""All row kinds, and what can be asked of any key.
+"""`KINDS`: the registry of row kinds, and functions for keys of any kind.
 
-A key says its kind: the first word is the kind's name, except that GEMM keys start with their op.
+The first word of a key is the name of its kind, except that a GEMM key starts with its op.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ KINDS: Final = {kind.name: kind for kind in (GEMM, LAUNCH, PAD, WEIGHT)}
 
 
 def kind_of(key: str) -> Kind:
-    """Return the kind that *key* claims to be of; the rest of the key is not checked."""
+    """Return the kind of *key* by its first word; the rest of the key is not checked."""
     return KINDS.get(key.partition(" ")[0], GEMM)
 
 
 def check_key(key: str) -> None:
-    """Return when *key* is a key of the kind it claims.
+    """Check that *key* is a valid key of the kind that its first word names.
 
     Raises:
-        ProblemError: it is not.
+        ProblemError: *key* is not valid.
     """
     kind_of(key).check(key)
 

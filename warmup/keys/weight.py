@@ -1,17 +1,18 @@
-"""Row kind ``weight``: to which size a weight is padded ahead of time.
+"""`Structure`: Linears whose weights may be padded ahead of time; row kind ``weight``.
 
     weight chain m=560 in=1280,1280 features=3420 out=1280 bf16 bias=111 via=mul(silu(p0),p1)
     weight n m=1024 in=768 features=50257 bf16 bias=0
     weight k m=1024 features=588 out=1024 bf16 bias=1
 
-The features are the dim that is padded: those that Linears make (``n``), that Linears take (``k``),
-or that some make and others take (``chain``). ``in`` names the other size of each Linear that makes
-them, ``out`` that of each that takes them, ``bias`` says in this order which Linears have one, and
-``via`` spells what is computed in between from what the Linears made, ``p0``, ``p1``.
+The features are the dim that is padded: the output of a Linear (``n``), the input of a Linear
+(``k``), or the output of some Linears and the input of others (``chain``). ``in`` has the other
+size of each Linear that produces the features, ``out`` that of each Linear that consumes them.
+``bias`` has a digit for each of these Linears, in this order. ``via`` is the text form of the
+operations in between, on the outputs ``p0``, ``p1`` of the producing Linears.
 
-The winner has the number of features to pad to; their own number is the library default. Rows of
-the form ``n`` may differ: the weight as it is is the first rows of the padded one, and costs
-nothing beside it.
+The winner has the number of features to pad to; the unpadded number is the library default. Rows
+of the form ``n`` may have different winners in one model: the unpadded weight is the beginning of
+the padded one, so that both can be used without a copy.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from warmup.keys.gemm import DIM, Dim
 from warmup.keys.kind import Kind
 
 WEIGHT_DTYPES: Final = ("f64", "f32", "bf16", "f16")
-# What a thread loads at once and TMA asks of a row stride (CUDA programming guide, tensor maps).
+# The widest load of a thread, and what TMA requires of row strides (CUDA programming guide, tensor
+# maps).
 ALIGNED_BYTES: Final = 16
 MULTIPLES: Final = (64, 128)
-_MOST_ADDED: Final = 8  # one part in so many
+_MOST_ADDED: Final = 8  # a larger multiple may add at most this part of the features: an eighth
 _SIZES: Final = r"[0-9]+(?:,[0-9]+)*"
 _VIA: Final = r"[a-z0-9_.,;()+\-]+"
 _END: Final = r"(?: fp32=[a-z0-9]+)?"
@@ -47,17 +49,19 @@ WEIGHT: Final = Kind(
     words=("kind", "form", "dtype"),
     fixed=2,
     families=frozenset({Family.WEIGHT}),
+    nearest_by=("m",),
+    ranges=("m",),
     question="via",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Structure:
-    """Linears whose padding is one decision, without their names and the rows they are given.
+    """Linears that are padded together or not at all, without their names and numbers of rows.
 
-    Sizes are in elements. ``inputs`` has one size for each Linear that makes the features,
-    ``outputs`` one for each that takes them; ``biases`` has one entry for each of all these.
-    ``via`` has one expression, or one for each Linear that takes the features, joined by ``;``.
+    Sizes are in elements. ``inputs`` has a size for each Linear that produces the features,
+    ``outputs`` a size for each that consumes them, and ``biases`` an entry for each of all these.
+    ``via`` has one expression, or one for each consuming Linear, joined by ``;``.
     """
 
     inputs: tuple[int, ...]
@@ -70,7 +74,7 @@ class Structure:
 
     @property
     def differs_by_rows(self) -> bool:
-        """Whether each number of rows has a choice of its own, in one and the same model."""
+        """Whether one model can be padded for some numbers of rows and unpadded for others."""
         return self.form == "n"
 
     @property
@@ -84,68 +88,68 @@ class Structure:
         """Return the canonical text of this structure with *rows* rows in each activation.
 
         Raises:
-            ProblemError: an ingredient cannot be spelled in a key.
+            ProblemError: an ingredient has no text form in a key.
         """
         words = ["weight", self.form, f"m={rows}"]
         words += [f"in={_listed(self.inputs)}"] if self.inputs else []
         words += [f"features={self.features}"]
         words += [f"out={_listed(self.outputs)}"] if self.outputs else []
-        words += [self.dtype, f"bias={''.join(str(int(each)) for each in self.biases)}"]
+        words += [self.dtype, f"bias={''.join(str(int(bias)) for bias in self.biases)}"]
         words += [f"via={self.via}"] if self.via is not None else []
         words += [f"fp32={self.fp32}"] if self.fp32 is not None else []
         key = " ".join(words)
         WEIGHT.check(key)
         if len(self.biases) != len(self.inputs) + len(self.outputs):
-            raise ProblemError(f"not one bias for each Linear: {key[:120]!r}")
+            raise ProblemError(f"the number of biases is not that of Linears: {key[:120]!r}")
         return key
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """To how many features weights are padded, and for how many rows they serve as they are."""
+    """To how many features weights are padded; for numbers of rows in ``as_is`` they are not."""
 
     features: int
     as_is: tuple[Dim, ...] = ()
 
     def __str__(self) -> str:
-        kept = f", as they are for {', '.join(map(str, self.as_is))} rows" if self.as_is else ""
-        return f"{self.features}{kept}"
+        unpadded = f", as they are for {', '.join(map(str, self.as_is))} rows" if self.as_is else ""
+        return f"{self.features}{unpadded}"
 
 
 def parse_weight(key: str) -> tuple[Structure, Dim]:
-    """Return the structure that *key* names, and its rows.
+    """Return the structure of *key*, and its number or range of rows.
 
     Raises:
         ProblemError: *key* is not a weight key.
     """
-    named = WEIGHT.ingredients(key)
+    parts = WEIGHT.ingredients(key)
     structure = Structure(
-        inputs=_sizes(named.get("in")),
-        features=int(named["features"]),
-        outputs=_sizes(named.get("out")),
-        dtype=named["dtype"],
-        biases=tuple(digit == "1" for digit in named["bias"]),
-        via=named.get("via"),
-        fp32=named.get("fp32"),
+        inputs=_sizes(parts.get("in")),
+        features=int(parts["features"]),
+        outputs=_sizes(parts.get("out")),
+        dtype=parts["dtype"],
+        biases=tuple(digit == "1" for digit in parts["bias"]),
+        via=parts.get("via"),
+        fp32=parts.get("fp32"),
     )
-    low, dots, high = named["m"].partition("..")
+    low, dots, high = parts["m"].partition("..")
     rows = Dim(int(low), int(high) if high else None) if dots else Dim.of(int(low))
     if structure.key(rows) != key:
-        raise ProblemError(f"not a weight key as warmup spells it: {key[:120]!r}")
+        raise ProblemError(f"not a weight key in canonical form: {key[:120]!r}")
     return structure, rows
 
 
 def is_aligned(features: int, dtype: str) -> bool:
-    """Whether rows of *features* elements all start where 16 bytes can be loaded at once."""
+    """Whether every row of *features* elements starts at a multiple of 16 bytes."""
     return features * ITEM_BYTES[dtype] % ALIGNED_BYTES == 0
 
 
 def padded_sizes(features: int, dtype: str) -> tuple[int, ...]:
-    """Return the sizes that a build tries for *features*, smallest first; none where aligned.
+    """Return the sizes to which a build tries to pad *features*, ascending; empty if aligned.
 
     The next multiple of 16 bytes is always among them: kernels can then load whole vectors, and
-    TMA can be used. So are those of 64 and of 128 elements, which leave no tile half empty, where
-    they add at most an eighth.
+    TMA can be used. The next multiples of 64 and of 128 elements leave no tile half empty, and are
+    among them where they add at most an eighth.
     """
     if is_aligned(features, dtype):
         return ()
@@ -155,16 +159,16 @@ def padded_sizes(features: int, dtype: str) -> tuple[int, ...]:
 
 
 def winner_of(structure: Structure, features: int) -> Winner:
-    """Return the choice to pad *structure* to *features*; its own number means as it is."""
+    """Return the choice to pad *structure* to *features*; its own number means no padding."""
     uid = "as_is" if features == structure.features else "padded"
     return Winner(Family.WEIGHT, uid, (("features", features),))
 
 
 def features_of(structure: Structure, winner: Winner) -> int:
-    """Return the number of features that *winner* says, for weights of *structure*.
+    """Return the number of features to which *winner* pads the weights of *structure*.
 
     Raises:
-        ProblemError: it says none, or one that no build would have tried.
+        ProblemError: *winner* has no such number, or a number that no build tries.
     """
     features = dict(winner.kwargs).get("features")
     sizes = (structure.features, *padded_sizes(structure.features, structure.dtype))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from warmup.core.child_process import Child, LostError, Message, SilentError
+from warmup.core.child_process import Child, ChildError, ChildTimeoutError, Message
 from warmup.core.errors import BuildError
 from warmup.core.events import logger
 from warmup.core.rows import Rejection, Winner
@@ -171,9 +171,9 @@ class _Measurer:
     def _receive(self, current: Winner | None, limit_s: float) -> Message:
         try:
             return self._child.receive(limit_s)
-        except SilentError as silent:
+        except ChildTimeoutError as silent:
             raise _DeadError(current, Rejection.TIMED_OUT, str(silent)) from None
-        except LostError as lost:
+        except ChildError as lost:
             raise _DeadError(current, Rejection.CRASHED, str(lost)) from None
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
-from warmup.buckets.dims import ShapePolicy, ladders_of, widened
-from warmup.core.compile_modes import MODES
+from warmup.buckets.dims import ShapePolicy, sizes_by_dim, with_ranges
+from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import (
     ContradictionWarning,
     ModelError,
@@ -74,15 +74,17 @@ def prime(
     Raises:
         SettingsError, ModelError: an argument or the model cannot be used.
     """
-    if mode not in MODES:
-        raise SettingsError(f"--mode {mode!r} is not a mode", f"use one of {', '.join(MODES)}")
+    if mode not in COMPILE_MODES:
+        raise SettingsError(
+            f"--mode {mode!r} is not a mode", f"use one of {', '.join(COMPILE_MODES)}"
+        )
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
     if checked.state is not Readiness.READY or checked.table is None:
         return checked
     buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
-    ladders = ladders_of(buckets) if policy == ShapePolicy.RANGE else None
-    buckets = buckets if ladders is None else widened(buckets)
+    sizes = sizes_by_dim(buckets) if policy == ShapePolicy.RANGE else None
+    buckets = buckets if sizes is None else with_ranges(buckets)
     from warmup.inductor.machine import resolve_device
     from warmup.models.loading import load_model, parse_dtype
 
@@ -108,8 +110,8 @@ def prime(
             prepared = handle.prepared
             if observer is not None and prepared is not None and prepared.padded:
                 observer.model_prepared(prepared)
-            if ladders is not None:
-                work.compile_ranges(ladders, buckets[-1])
+            if sizes is not None:
+                work.compile_ranges(sizes, buckets[-1])
             work.run_all(buckets, handle, observer)
             is_silent, unpacked = handle.report().is_silent, handle.bundle
     problems = work.problems
@@ -160,15 +162,15 @@ class _Priming:
                 f"the model does not fit on {self.device} ({first_line(error)})"
             ) from error
 
-    def compile_ranges(self, ladders: Mapping[str, tuple[int, ...]], largest: Bucket) -> None:
-        """Serve the buckets, which are the intervals of *ladders*, by `warmup.compile`."""
+    def compile_ranges(self, sizes: Mapping[str, tuple[int, ...]], largest: Bucket) -> None:
+        """Serve the buckets, which are the intervals of *sizes*, by `warmup.compile`."""
         from warmup.serving.compiled.compile import compile as compile_model
         from warmup.serving.compiled.find_dims import find_dims
 
         module = self.model.module
         dims = find_dims(module, self._inputs, largest)
         self.ranges = compile_model(
-            module, dims=dims, buckets=ladders, outside="error", mode=self.mode
+            module, dims=dims, buckets=sizes, outside="error", mode=self.mode
         )
 
     def run_all(self, buckets: Sequence[Bucket], handle: Handle, observer: Observer | None) -> None:

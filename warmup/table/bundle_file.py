@@ -1,8 +1,8 @@
-"""The bundle: what a table's winners compile to, in one file beside the table.
+"""`Manifest` and the bundle file: the compiled winners of a table, in one file beside the table.
 
-A zip archive. Its first member, ``manifest.json``, names the table by its digest, what the machine
-must be like, and every other member with its size and SHA-256. Those others are code, for the
-device and for the host; nothing here runs it.
+A zip archive. Its first member, ``manifest.json``, has the digest of the table, the facts of the
+machine that must be equal, and every other member with its size and SHA-256. The other members are
+code for the device and the host. Nothing here runs code or unpacks files to disk.
 """
 
 from __future__ import annotations
@@ -19,14 +19,11 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from warmup.core.errors import BundleError
 from warmup.core.files import replace_bytes
 from warmup.core.runtime import Runtime
-
-if TYPE_CHECKING:
-    pass
 
 BUNDLE_SUFFIX: Final = ".bundle"
 _BUNDLE_FORMAT: Final = 1
@@ -35,8 +32,8 @@ _MAX_MANIFEST: Final = 32 * 1024 * 1024
 _MAX_MEMBERS: Final = 100_000
 _MAX_BUNDLE_BYTES: Final = 1024**3
 _MAX_NAME_LENGTH: Final = 256
-_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip archive can state
-# No part of a member's name begins with a dot, so no name leads out of a folder.
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can have
+# No part of a member's name starts with a dot, so that no member is unpacked outside its folder.
 _FILE_NAME: Final = re.compile(
     r"[A-Za-z0-9_+=-][A-Za-z0-9_.+=-]*(/[A-Za-z0-9_+=-][A-Za-z0-9_.+=-]*)*"
 )
@@ -57,10 +54,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a bundle says of itself.
+    """The table, the requirements and the files of a bundle.
 
-    ``table`` is the digest of the table that it was made from. What ``needs`` states must be so
-    where it is used. ``members`` are its files by name, with ``/`` between folders.
+    ``table`` is the digest of the table that the bundle was made from. ``needs`` has the facts of
+    the machine, by name, that must be equal where the bundle is used. ``members`` has the files by
+    name, with ``/`` between folders.
     """
 
     table: str
@@ -68,40 +66,43 @@ class Manifest:
     members: Mapping[str, Member]
 
     def differences(self, table: str, here: Mapping[str, str]) -> tuple[str, ...]:
-        """Return what forbids its use with the table of that digest on a machine that is *here*."""
-        asked = {"table": self.table, **self.needs}
-        found = {"table": table, **here}
+        """Return why the bundle cannot be used with the table digest *table* and the facts *here*.
+
+        A line for each difference; empty when the bundle fits.
+        """
+        expected = {"table": self.table, **self.needs}
+        actual = {"table": table, **here}
         return tuple(
-            f"{name}: bundle {asked.get(name, 'none')}, here {found.get(name, 'none')}"
-            for name in dict.fromkeys((*asked, *found))
-            if asked.get(name) != found.get(name)
+            f"{name}: bundle {expected.get(name, 'none')}, here {actual.get(name, 'none')}"
+            for name in dict.fromkeys((*expected, *actual))
+            if expected.get(name) != actual.get(name)
         )
 
 
 def write_bundle(
     path: Path, table: str, needs: Mapping[str, str], files: Mapping[str, bytes]
 ) -> Manifest:
-    """Put a bundle of *files* at *path*, and return its manifest. Equal files give equal bytes.
+    """Write a bundle of *files* to *path*, and return its manifest.
 
-    A reader of *path* sees the old file or the new one.
+    Equal arguments give equal bytes. A reader of *path* sees the old file or the new one, whole.
 
     Raises:
-        BundleError: it cannot be written, or could not be read again.
+        BundleError: the file cannot be written, or `read_manifest` would refuse its manifest.
     """
     members = {
         name: Member(len(content), hashlib.sha256(content).hexdigest())
         for name, content in sorted(files.items())
     }
-    stated = {
+    document = {
         "format": _BUNDLE_FORMAT,
         "table": table,
         "needs": dict(sorted(needs.items())),
-        "members": {name: [one.size, one.sha256] for name, one in members.items()},
+        "members": {name: [member.size, member.sha256] for name, member in members.items()},
     }
-    manifest = _manifest_of(stated, path)
+    manifest = _manifest_of(document, path)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(_entry(_MANIFEST), json.dumps(stated, indent=1))
+        archive.writestr(_entry(_MANIFEST), json.dumps(document, indent=1))
         for name in members:
             archive.writestr(_entry(name), files[name])
     try:
@@ -115,25 +116,25 @@ def read_manifest(path: Path) -> Manifest:
     """Return the manifest of the bundle at *path*.
 
     Raises:
-        BundleError: there is none, or nothing that this warmup reads.
+        BundleError: there is no bundle at *path*, or its manifest is invalid.
     """
     with _open(path) as archive:
         return _read_manifest(archive, path)
 
 
 def read_members(
-    path: Path, look: Callable[[Manifest], object] = lambda _manifest: None
+    path: Path, check: Callable[[Manifest], object] = lambda _manifest: None
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each member of the bundle at *path*, as its manifest says.
+    """Yield the name and the content of each member of the bundle at *path*.
 
-    *look* is given that manifest before anything else is read, and may raise.
+    *check* is called with the manifest before any other member is read, and may raise.
 
     Raises:
-        BundleError: it is damaged, or nothing that this warmup reads.
+        BundleError: the bundle is invalid, or a member differs from the manifest.
     """
     with _open(path) as archive:
         manifest = _read_manifest(archive, path)
-        look(manifest)
+        check(manifest)
         for name, member in manifest.members.items():
             content = _read(archive, path, name, member.size)
             if (len(content), hashlib.sha256(content).hexdigest()) != (member.size, member.sha256):
@@ -161,12 +162,12 @@ def _read_manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:
         raise BundleError(str(path), f"its manifest is not JSON ({error})") from error
     manifest = _manifest_of(value, path)
     if sorted(archive.namelist()) != sorted((_MANIFEST, *manifest.members)):
-        raise BundleError(str(path), "it holds something else than its manifest names")
+        raise BundleError(str(path), "its files are not those that its manifest names")
     return manifest
 
 
 def _read(archive: zipfile.ZipFile, path: Path, name: str, limit: int) -> bytes:
-    """Return a member; of one that is larger than *limit* bytes no more is unpacked."""
+    """Return the content of a member; at most *limit* bytes and one more are unpacked."""
     try:
         with archive.open(name) as file:
             content = file.read(limit + 1)
@@ -178,37 +179,38 @@ def _read(archive: zipfile.ZipFile, path: Path, name: str, limit: int) -> bytes:
 
 
 def _manifest_of(value: Any, path: Path) -> Manifest:
-    """Return the manifest that *value*, JSON that may be anything, states."""
+    """Return *value*, which may be any JSON value, as a manifest."""
 
-    def check(is_so: bool, said: str) -> None:  # noqa: FBT001  reads as a sentence
-        if not is_so:
-            raise BundleError(str(path), f"its manifest {said}")
+    def check(is_valid: bool, problem: str) -> None:  # noqa: FBT001  reads as a sentence
+        if not is_valid:
+            raise BundleError(str(path), f"its manifest {problem}")
 
     names = {"format", "table", "needs", "members"}
-    check(type(value) is dict and "format" in value, "is not one of a bundle")
+    check(type(value) is dict and "format" in value, "is not that of a bundle")
     check(value["format"] == _BUNDLE_FORMAT, f"has another format than {_BUNDLE_FORMAT}")
     check(value.keys() == names, f"does not have {', '.join(sorted(names))} alone")
     table, needs, members = value["table"], value["needs"], value["members"]
-    check(type(table) is str and _SHA256.fullmatch(table) is not None, "names no table")
+    check(type(table) is str and _SHA256.fullmatch(table) is not None, "has no table digest")
     check(type(needs) is dict and type(members) is dict, "has lists in place of objects")
     check(len(members) <= _MAX_MEMBERS, f"names more than {_MAX_MEMBERS} files")
-    words = [word for pair in needs.items() for word in pair]
-    check(all(_is_word(word) for word in words), "needs what is not a word")
-    found: dict[str, Member] = {}
-    for name, one in members.items():
-        check(_FILE_NAME.fullmatch(name) is not None, f"names a file {name!r}")
-        check(type(one) is list and [type(part) for part in one] == [int, str], f"garbles {name}")
-        size, digest = one
-        check(0 <= size <= _MAX_BUNDLE_BYTES, f"gives {name} {size} bytes")
-        check(_SHA256.fullmatch(digest) is not None, f"gives {name} no SHA-256")
-        found[name] = Member(size, digest)
-    total = sum(member.size for member in found.values())
-    check(total <= _MAX_BUNDLE_BYTES, f"names {total} bytes, more than {_MAX_BUNDLE_BYTES}")
-    return Manifest(table, needs, found)
+    texts = [text for pair in needs.items() for text in pair]
+    check(all(_is_short(text) for text in texts), "has a need that is not a short printable text")
+    checked: dict[str, Member] = {}
+    for name, pair in members.items():
+        check(_FILE_NAME.fullmatch(name) is not None, f"has the invalid file name {name!r}")
+        is_pair = type(pair) is list and [type(part) for part in pair] == [int, str]
+        check(is_pair, f"has no size and SHA-256 for {name}")
+        size, digest = pair
+        check(0 <= size <= _MAX_BUNDLE_BYTES, f"has {size} bytes for {name}")
+        check(_SHA256.fullmatch(digest) is not None, f"has no SHA-256 for {name}")
+        checked[name] = Member(size, digest)
+    total = sum(member.size for member in checked.values())
+    check(total <= _MAX_BUNDLE_BYTES, f"has {total} bytes in all, more than {_MAX_BUNDLE_BYTES}")
+    return Manifest(table, needs, checked)
 
 
-def _is_word(word: object) -> bool:
-    return type(word) is str and len(word) <= _MAX_NAME_LENGTH and word.isprintable()
+def _is_short(text: object) -> bool:
+    return type(text) is str and len(text) <= _MAX_NAME_LENGTH and text.isprintable()
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
@@ -219,9 +221,10 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def needs_of(runtime: Runtime) -> dict[str, str]:
-    """Return what compiled code needs to be the same: the device, torch, Triton, CUDA and Python.
+    """Return the facts that must be equal for compiled code to run: for `Manifest.needs`.
 
-    Not the driver, which runs what was made under an older one, nor what is about speed alone.
+    Device, torch, Triton, CUDA and Python. Not the driver, which runs code from older drivers, nor
+    the facts that change the speed alone.
     """
     device = runtime.device
     needs = {
@@ -232,14 +235,15 @@ def needs_of(runtime: Runtime) -> dict[str, str]:
         "python": sysconfig.get_config_var("SOABI"),
     }
     if device.type == "cpu":
-        needs["device.flags"] = _cpu_flags()  # the C++ compiler takes all that this CPU can do
+        # The C++ compiler uses every instruction set of this CPU.
+        needs["device.flags"] = _cpu_flags()
     else:
         needs["cuda"] = runtime.cuda
     return {name: str(value) for name, value in needs.items() if value is not None}
 
 
 def _cpu_flags() -> str:
-    """Return a digest of what the CPU says that it can do, as Linux tells it, or its name."""
+    """Return a digest of the CPU's feature flags in Linux, elsewhere the name of the CPU."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith(("flags", "Features")):

@@ -1,8 +1,9 @@
-"""Table <-> canonical JSON text. The only place that knows the file format.
+"""`encode` and `decode`: a `Table` as canonical JSON text, and back.
 
-Canonical form: sorted names, two-space indent, LF, ASCII, so that tables diff in review. The digest
-is SHA-256 over the same document without the digest, in compact form (the compact encoder is the
-fast one). Nothing in a table is executable: kwargs are numbers, booleans and a closed set of words.
+With `warmup.table.evidence` the only code that knows the file format. Canonical form: sorted names,
+two-space indent, LF, ASCII, so that tables can be compared in review. The digest is SHA-256 over
+the document without the digest, in compact form, which Python encodes much faster. Nothing in a
+table is executable: kwargs are numbers, booleans, null and a closed set of words.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from warmup.table.schema import SCHEMA_VERSION, Policy, Provenance, Table
 
 _UID_TEXT = re.compile(r"[A-Za-z0-9_.:]{1,128}")
 _KWARG = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-# Template kwargs are pasted into kernel source by inductor, so words are limited to Triton dtypes.
+# Inductor pastes template kwargs into kernel source: a text is a Triton dtype or a plain name.
 _KWARG_WORD = re.compile(r"tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32}")
 _OPTION = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
 _TOLERANCE_DTYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -46,7 +47,7 @@ _WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
 
 
 def digest_of(table: Table) -> str:
-    """Return the content digest: 64 hex digits that change when anything in the table does."""
+    """Return the digest of the content: 64 hex digits that change when anything in *table* does."""
     return _digest(_document(table))
 
 
@@ -59,11 +60,11 @@ def encode(table: Table) -> str:
 
 
 def decode(text: str, path: str) -> Table:
-    """Return the table in *text*; *path* is only used to complain.
+    """Return the table in *text*, which is not trusted; *path* is for error texts only.
 
     Raises:
         TableFormatError: the text is not a table, or its digest does not match its content.
-        TableSchemaError: it has another schema than this warmup reads.
+        TableSchemaError: the table has another schema than this warmup reads.
     """
     document = load_json(text, path)
     root = Node(document, path)
@@ -77,7 +78,7 @@ def decode(text: str, path: str) -> Table:
     policy = _read_policy(members["policy"])
     rows = _read_rows(members["rows"])
     content = _without_digest(document)
-    # A file as written is in order already; sorting again is only for one that was re-indented.
+    # A file from `encode` is sorted already, which saves sorting it again.
     if digest.value != _digest(content, in_order=True) and digest.value != _digest(content):
         digest.fail("the content does not match the digest (damaged or edited by hand)")
     return Table(provenance, policy, rows)
@@ -90,8 +91,8 @@ def _digest(document: Mapping[str, object], *, in_order: bool = False) -> str:
 
 def _without_digest(document: Any) -> dict[str, object]:
     provenance = document["provenance"]
-    kept = {name: value for name, value in provenance.items() if name != "digest"}
-    return {**document, "provenance": kept}
+    others = {name: value for name, value in provenance.items() if name != "digest"}
+    return {**document, "provenance": others}
 
 
 def _document(table: Table) -> dict[str, object]:
@@ -236,9 +237,11 @@ def _read_rows(node: Node) -> dict[str, Row]:
 
 
 def _read_row(kind: Kind, key: str, node: Node, winners: dict[object, Winner]) -> Row:
-    """Return the row in *node*: the common form at once, any other with every check spelled.
+    """Return the row in *node*.
 
-    A large table has many equal winners: each is checked once, then known by its *winners* entry.
+    Rows of the common form are read without nodes, since large tables have many rows: evidence by
+    `plain_evidence`, and a winner that was checked before from *winners*. All others are checked
+    value by value, which gives the JSON pointer of an error.
     """
     try:
         kind.check(key)
@@ -259,10 +262,13 @@ def _read_row(kind: Kind, key: str, node: Node, winners: dict[object, Winner]) -
 
 
 def _identity(winner: Any) -> object:
-    """Return what tells two spelled winners apart; 1, 1.0 and True are equal, so types count."""
+    """Return a value that is equal for equal JSON winners only.
+
+    Types count, because 1, 1.0 and True are equal.
+    """
     kwargs = winner["kwargs"]
     values = tuple(kwargs.values())
-    kinds = tuple(map(type, values))
+    types = tuple(map(type, values))
     return (
         len(winner),
         winner["family"],
@@ -270,7 +276,7 @@ def _identity(winner: Any) -> object:
         winner["source_hash"],
         *kwargs,
         values,
-        kinds,
+        types,
     )
 
 

@@ -1,4 +1,4 @@
-"""Reading untrusted JSON: every value is checked, every complaint names its JSON pointer."""
+"""`Node`: a value of untrusted JSON, with checks whose errors have its JSON pointer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ class _DuplicateError(ValueError):
 
 
 def load_json(text: str, path: str) -> object:
-    """Return the JSON value in *text*; duplicate names, NaN and huge numbers are errors.
+    """Return the JSON value in *text*.
 
     Raises:
-        TableFormatError: *text* is not such JSON.
+        TableFormatError: *text* is not JSON, or has a repeated name, NaN, an infinity or an integer
+            of more than 18 digits.
     """
     try:
         return json.loads(
@@ -39,12 +40,12 @@ def load_json(text: str, path: str) -> object:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
         raise _DuplicateError(f"the name {repeated[:80]!r} appears twice in one object")
-    return found
+    return members
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -58,9 +59,9 @@ def _bounded_int(digits: str) -> int:
 
 
 class Node:
-    """One JSON value and where it stands; the pointer is only spelled when something is wrong.
+    """A JSON value with its path in the document, from which an error makes the JSON pointer.
 
-    A large table has hundreds of thousands of these, hence a plain class with slots.
+    A large table has hundreds of thousands of values, hence a plain class with slots.
     """
 
     __slots__ = ("_name", "_parent", "path", "value")
@@ -82,7 +83,7 @@ class Node:
         return f"{self._parent.pointer}/{escaped}"
 
     def fail(self, reason: str) -> NoReturn:
-        """Raise a `TableFormatError` that points here."""
+        """Raise a `TableFormatError` with the JSON pointer of this value."""
         raise TableFormatError(self.path, self.pointer or "/", reason)
 
     def items(self) -> Iterable[tuple[str, Node]]:
@@ -93,23 +94,23 @@ class Node:
         return [(name, Node(value, path, self, name)) for name, value in self.value.items()]
 
     def elements(self, most: int) -> list[Node]:
-        """Return the elements of this array, one to *most* of them."""
+        """Return the elements of this array, which has 1 to *most* elements."""
         if type(self.value) is not list or not 0 < len(self.value) <= most:
             self.fail(f"expected an array of 1 to {most} elements")
-        return [Node(one, self.path, self, str(i)) for i, one in enumerate(self.value)]
+        return [Node(value, self.path, self, str(i)) for i, value in enumerate(self.value)]
 
     def members(
         self, names: frozenset[str], *, optional: frozenset[str] = frozenset()
     ) -> dict[str, Node]:
-        """Return the members of this object, which are exactly *names*, and any *optional* ones."""
-        found = dict(self.items())
-        if found.keys() - optional != names:
-            for name, node in found.items():
+        """Return the members of this object: all of *names*, any of *optional*, and no others."""
+        members = dict(self.items())
+        if members.keys() - optional != names:
+            for name, node in members.items():
                 if name not in names | optional:
                     node.fail("unknown field")
-            missing = ", ".join(sorted(names - found.keys()))
+            missing = ", ".join(sorted(names - members.keys()))
             self.fail(f"missing: {missing}")
-        return found
+        return members
 
     def string(self, limit: int = MAX_STRING) -> str:
         """Return this value, a printable string of at most *limit* characters."""
@@ -138,7 +139,7 @@ class Node:
         return float(value)
 
     def optional(self, read: Callable[[Node], _T]) -> _T | None:
-        """Return None for null, else what *read* makes of this value."""
+        """Return None for null, else the result of *read* on this node."""
         return None if self.value is None else read(self)
 
 

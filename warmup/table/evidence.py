@@ -1,4 +1,4 @@
-"""Evidence <-> JSON values. Every value that is read is checked."""
+"""`evidence_to_json` and `evidence_from_json`: evidence as JSON values, and back with checks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MAX_RATE: Final = 1e9
 _MAX_SHARE: Final = 1e6
 _MAX_CHOICE: Final = 512
 _MAX_CANDIDATES: Final = 100_000
-_MAX_PLACES: Final = 8
-_PLACE: Final = 2  # a size, and the time there over the best
+_MAX_RANGE_SIZES: Final = 8
+_PAIR: Final = 2  # a size of the range, and the winner's time over the best time there
 
-# Field -> (may be null, lowest, highest); the two integers among them are listed below.
+# Field -> (may be null, lowest, highest).
 _NUMBERS: Final[Mapping[str, tuple[bool, float, float]]] = {
     "time_us": (False, _MIN_US, _MAX_US),
     "library_us": (True, _MIN_US, _MAX_US),
@@ -57,7 +57,7 @@ def evidence_to_json(evidence: Evidence) -> dict[str, object]:
         "flags": [flag.value for flag in evidence.flags],
         "scope": evidence.scope.value,
         "search": evidence.search.value,
-        **({"along": [_place(*one) for one in evidence.along]} if evidence.along else {}),
+        **({"along": [_pair(*pair) for pair in evidence.along]} if evidence.along else {}),
     }
 
 
@@ -65,22 +65,26 @@ def evidence_from_json(node: Node) -> Evidence:
     """Return the evidence in *node*.
 
     Raises:
-        TableFormatError: a value is not what it should be.
+        TableFormatError: a value is missing, unknown, or out of its bounds.
     """
-    found = plain_evidence(node.value)
-    return found if found is not None else _checked(node)
+    evidence = plain_evidence(node.value)
+    return evidence if evidence is not None else _checked(node)
 
 
 def plain_evidence(value: Any) -> Evidence | None:
-    """Return evidence of the common form at once; None for any other, which is checked in full."""
+    """Return valid evidence without rejections, flags and ``along``; None for any other value.
+
+    Most rows have such evidence, and it is read without a node for each value. A caller that gets
+    None reads with `evidence_from_json`, which finds what is wrong.
+    """
     try:
         numbers = {}
-        for name, kind, is_optional, low, high in _PLAIN_FIELDS:
+        for name, number_type, is_optional, low, high in _PLAIN_FIELDS:
             number = value[name]
             if number is None:
                 if not is_optional:
                     return None
-            elif type(number) is not kind or not low <= number <= high:
+            elif type(number) is not number_type or not low <= number <= high:
                 return None
             numbers[name] = number
         runner_up = value["runner_up"]
@@ -111,7 +115,7 @@ def _checked(node: Node) -> Evidence:
         numbers[name] = members[name].optional(read) if is_optional else read(members[name])
     return Evidence(
         runner_up=members["runner_up"].optional(lambda n: n.string(_MAX_CHOICE)),
-        rejected=tuple(sorted(_read_rejected(*one) for one in members["rejected"].items())),
+        rejected=tuple(sorted(_read_rejected(*item) for item in members["rejected"].items())),
         flags=_read_flags(members["flags"]),
         scope=_read_word(members["scope"], _SCOPES),
         search=_read_word(members["search"], _SEARCHES),
@@ -143,23 +147,19 @@ def _read_flags(node: Node) -> tuple[Flag, ...]:
 
 
 def _read_along(node: Node) -> tuple[tuple[int, float | None], ...]:
-    """Return sizes, ascending, with the winner's time over the best at each."""
-    found: list[tuple[int, float | None]] = []
-    for place in node.elements(_MAX_PLACES):
-        if type(place.value) is not list or len(place.value) != _PLACE:
-            place.fail("expected a size and a ratio")
-        size, ratio = place.elements(_PLACE)
-        lowest = found[-1][0] + 1 if found else 1
-        found.append(
-            (
-                size.integer(lowest, MAX_INT),
-                ratio.optional(lambda one: one.number(1, _MAX_SHARE)),
-            )
+    along: list[tuple[int, float | None]] = []
+    for pair in node.elements(_MAX_RANGE_SIZES):
+        if type(pair.value) is not list or len(pair.value) != _PAIR:
+            pair.fail("expected a size and a ratio")
+        size, ratio = pair.elements(_PAIR)
+        lowest = along[-1][0] + 1 if along else 1
+        along.append(
+            (size.integer(lowest, MAX_INT), ratio.optional(lambda n: n.number(1, _MAX_SHARE)))
         )
-    return tuple(found)
+    return tuple(along)
 
 
-def _place(size: int, ratio: float | None) -> list[float | None]:
+def _pair(size: int, ratio: float | None) -> list[float | None]:
     return [size, None if ratio is None else float(ratio)]
 
 

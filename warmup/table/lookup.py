@@ -1,4 +1,8 @@
-"""Answering inductor from a table: one lookup, one event."""
+"""`Lookup`: answers inductor's questions from the rows of a table, and emits an event for each.
+
+It implements `warmup.keys.question.Answers`. It knows rows and keys, and neither torch nor how
+candidates are measured.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,20 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Protocol
 
 from warmup.core.errors import ContradictionWarning, MissError, ProblemError, UncoveredError
 from warmup.core.events import Emitter, EventName
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
-from warmup.keys.gemm import COVERED
-from warmup.keys.nearest import nearest, neighbours_of
+from warmup.keys.nearest import nearest_row, neighbours_of
 from warmup.keys.question import Question
-from warmup.keys.registry import ingredients_of, kind_of
+from warmup.keys.registry import KINDS, kind_of
 
 
 class OnMiss(StrEnum):
-    """What happens when no row answers."""
+    """What `Lookup` does when no row answers."""
 
     FALLBACK = "fallback"
     STRICT = "strict"
@@ -29,14 +32,14 @@ class OnMiss(StrEnum):
 
 
 class Uncovered(StrEnum):
-    """What happens when something is about to be measured that no row covers."""
+    """What `Lookup` does when inductor is about to measure something that no row kind covers."""
 
     COUNT = "count"
     FORBID = "forbid"
 
 
 class QuestionMeasurer(Protocol):
-    """Who measures when `on_miss` is ``tune``; `warmup.tuning.tuner.Tuner` does."""
+    """Measures candidates when `on_miss` is ``tune``; `warmup.tuning.tuner.Tuner` does."""
 
     def measure(self, question: Question) -> Tuned | None:
         """Return the row for a GEMM selection; None when no candidate could be measured."""
@@ -44,13 +47,10 @@ class QuestionMeasurer(Protocol):
     def contest(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Tuned | None:
-        """Return the row for calls that are timed in this process; None as above."""
+        """Time *calls* in this process and return the row; None when none could be measured."""
 
     def close(self) -> None:
-        """End what was started to measure; closing twice is fine."""
-
-
-_TUNED_SITES: Final = frozenset({"launch", "pad"})
+        """End the processes that were started to measure; closing twice is fine."""
 
 
 def _never(_key: str) -> bool:
@@ -59,11 +59,11 @@ def _never(_key: str) -> bool:
 
 @dataclass
 class Lookup:
-    """The rows of one table with a policy for misses. Implements `warmup.keys.question.Answers`.
+    """The rows of one table, with a policy for misses and for uncovered measurements.
 
-    When *mismatches* holds a hard one every lookup is a miss with that reason. Each problem that
-    *tuner* finishes is handed to *on_tuned* and answered from then on. A key that *asks_again* says
-    true of is a miss although it has a row.
+    With a hard mismatch in ``mismatches`` every lookup is a miss for that reason. Each problem that
+    ``tuner`` measures is passed to ``on_tuned`` and is answered from then on. A key for which
+    ``retunes`` is true is a miss although it has a row, until it is measured again.
     """
 
     rows: Mapping[str, Row]
@@ -74,10 +74,10 @@ class Lookup:
     tuner: QuestionMeasurer | None = None
     on_tuned: Callable[[Tuned], None] | None = None
     search: Search = Search.DEFAULT
-    asks_again: Callable[[str], bool] = _never
-    _fresh: dict[str, Row] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
-    _closest: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
+    retunes: Callable[[str], bool] = _never
+    _tuned_rows: dict[str, Row] = field(default_factory=dict)
+    _reported: set[str] = field(default_factory=set)
+    _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -86,41 +86,41 @@ class Lookup:
 
     def neighbours(self, key: str) -> tuple[Winner, ...]:
         with self._lock:
-            return neighbours_of(key, {**self.rows, **self._fresh})
+            return neighbours_of(key, {**self.rows, **self._tuned_rows})
 
     def find(self, key: str) -> Winner | MissReason:
-        fresh = self._fresh.get(key)
-        if fresh is not None:
-            return fresh.winner
+        tuned = self._tuned_rows.get(key)
+        if tuned is not None:
+            return tuned.winner
         rejection = self._rejection()
         if rejection is not None:
             return rejection
         row = self.rows.get(key)
-        return row.winner if row is not None and self._stands(key) else _absence(key)
+        return row.winner if row is not None and self._is_current(key) else _absence(key)
 
     def hit(self, key: str, winner: Winner) -> None:
         self.emitter.emit(EventName.HIT, kind=kind_of(key).name, key=key, winner=str(winner))
 
     def miss(self, key: str, reason: MissReason, fallback: str) -> None:
-        closest, differs = self._nearest(key, reason)
+        nearest, differs = self._nearest(key, reason)
         self.emitter.emit(
             EventName.MISSED,
             kind=kind_of(key).name,
             key=key,
             reason=reason.value,
-            nearest=closest,
+            nearest=nearest,
             differs=list(differs),
             choice=None if self.on_miss is OnMiss.STRICT else fallback,
         )
         if self.on_miss is OnMiss.STRICT:
-            raise MissError(key, reason.value, closest, differs)
+            raise MissError(key, reason.value, nearest, differs)
 
     def measure(self, question: Question) -> Winner | None:
         assert self.tuner is not None
         if question.region is not None:
             with self._lock:
-                rows = {**self.rows, **self._fresh}
-            known = {key: row.winner for key, row in rows.items() if self._stands(key)}
+                rows = {**self.rows, **self._tuned_rows}
+            known = {key: row.winner for key, row in rows.items() if self._is_current(key)}
             question = replace(question, known=known)
         return self._tuned(self.tuner.measure(question))
 
@@ -131,11 +131,11 @@ class Lookup:
         return self._tuned(self.tuner.contest(key, library, calls))
 
     def _tuned(self, result: Tuned | None) -> Winner | None:
-        """Answer the finished problem from now on, and hand it on."""
+        """Keep the row of a measured problem, report it, and return its winner."""
         if result is None:
             return None
         with self._lock:
-            self._fresh[result.key] = result.row
+            self._tuned_rows[result.key] = result.row
         winner = str(result.row.winner)
         kind = kind_of(result.key).name
         self.emitter.emit(EventName.TUNED, kind=kind, key=result.key, winner=winner)
@@ -144,13 +144,13 @@ class Lookup:
         return result.row.winner
 
     def close(self) -> None:
-        """End what the tuner started, if there is one."""
+        """Close the tuner, if there is one."""
         if self.tuner is not None:
             self.tuner.close()
 
     def uncovered(self, site: str) -> None:
-        if self.tunes and (site in _TUNED_SITES or site.removeprefix("select:") in COVERED):
-            return  # asked for, and reported as tuned
+        if self.tunes and any(site in kind.sites for kind in KINDS.values()):
+            return  # this measurement is the tuner's, and `TUNED` reports it
         refused = self.on_uncovered is Uncovered.FORBID
         self.emitter.emit(EventName.UNCOVERED, site=site, refused=refused)
         if refused:
@@ -159,32 +159,35 @@ class Lookup:
     def cached(self, decisions: int, misses: int) -> None:
         self.emitter.emit(EventName.CACHED, decisions=decisions, misses=misses)
         if misses and self.on_miss is OnMiss.STRICT:
-            said = f"{misses} decisions of a graph that came from inductor's cache"
-            raise MissError(said, MissReason.CACHED_MISS.value)
+            decided = f"{misses} decisions of a graph that came from inductor's cache"
+            raise MissError(decided, MissReason.CACHED_MISS.value)
 
     def contradicted(self, option: str, expected: str, found: str) -> None:
-        with self._lock:
-            if option in self._told:
-                return
-            self._told.add(option)
+        if not self._is_first_report(option):
+            return
         self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=found)
         warnings.warn(
             f"inductor option {option} is {found} here, the table was built with {expected}: "
-            "rows may not be asked for or not survive; drop it while a table is installed",
+            "inductor may not ask for its rows or not use them; remove the setting while the table "
+            "is installed",
             ContradictionWarning,
             stacklevel=2,
         )
 
     def overruled(self, option: str, wanted: str, found: str) -> None:
-        with self._lock:
-            if option in self._told:
-                return
-            self._told.add(option)
-        self.emitter.emit(EventName.OVERRULED, option=option, table=wanted, found=found)
+        if self._is_first_report(option):
+            self.emitter.emit(EventName.OVERRULED, option=option, table=wanted, found=found)
 
-    def _stands(self, key: str) -> bool:
-        """Whether the row of *key* is not to be replaced."""
-        return key in self._fresh or not self.asks_again(key)
+    def _is_first_report(self, option: str) -> bool:
+        """Return whether *option* was never reported before, and note that it is now."""
+        with self._lock:
+            is_first = option not in self._reported
+            self._reported.add(option)
+        return is_first
+
+    def _is_current(self, key: str) -> bool:
+        """Whether the row of *key* need not be measured again."""
+        return key in self._tuned_rows or not self.retunes(key)
 
     def _rejection(self) -> MissReason | None:
         hard = [mismatch for mismatch in self.mismatches if mismatch.is_hard]
@@ -201,16 +204,17 @@ class Lookup:
             return None, ()
         if key in self.rows:
             return key, (f"choice: row {self.rows[key].winner}, not built by this torch here",)
-        if key not in self._closest:  # equal layers miss the same key; looking reads every row
-            self._closest[key] = nearest(key, self.rows)
-        return self._closest[key]
+        if key not in self._nearest_rows:  # equal layers miss the same key, and the search is slow
+            self._nearest_rows[key] = nearest_row(key, self.rows)
+        return self._nearest_rows[key]
 
 
 def _absence(key: str) -> MissReason:
-    """Tell a dynamic dim whose range was not built from a static problem that was not."""
+    """Return why *key* has no row: its range or its sizes were not built, or it is no key."""
+    kind = kind_of(key)
     try:
-        asked = ingredients_of(key)
+        parts = kind.ingredients(key)
     except ProblemError:
         return MissReason.NOT_DESCRIBED
-    dynamic = any(".." in asked.get(name, "") for name in ("m", "n", "k"))
-    return MissReason.DYNAMIC_DIM if dynamic else MissReason.NOT_IN_TABLE
+    is_dynamic = any(".." in parts.get(name, "") for name in kind.ranges)
+    return MissReason.DYNAMIC_DIM if is_dynamic else MissReason.NOT_IN_TABLE

@@ -1,4 +1,8 @@
-"""Union and difference of tables. Conflicts are always reported, never dropped."""
+"""`merge`, `combine` and `diff`: the union and the difference of tables.
+
+`merge` is for people, who settle conflicts; `combine` is for discovery, where the newest table
+wins. Conflicts are always reported.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,13 @@ from dataclasses import dataclass, replace
 from warmup.core.errors import TableMergeError
 from warmup.core.rows import Row
 from warmup.core.runtime import compare_runtimes
-from warmup.keys.nearest import natural_order
+from warmup.keys.order import natural_order
 from warmup.table.schema import Table, compare_policies
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs between two tables; keys in natural order."""
+    """The difference of two tables: fields of provenance and policy, and keys in natural order."""
 
     context: tuple[str, ...]
     only_a: tuple[str, ...]
@@ -23,14 +27,14 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the tables are the same in rows and context."""
+        """Whether the tables have the same provenance, policy, keys and winners."""
         return not (self.context or self.only_a or self.only_b or self.changed)
 
 
 def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
-    """Return the union of *tables* and one line per conflict; the newest table's row is taken.
+    """Return the union of *tables*, which are for one device and runtime, and a line per conflict.
 
-    The provenance and policy are the newest table's. All tables must be for one device and runtime.
+    Of two rows for a key the newer table's is taken. Provenance and policy are the newest table's.
     """
     ordered = sorted(tables, key=lambda table: table.provenance.created)
     rows: dict[str, Row] = {}
@@ -44,13 +48,13 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
 
 
 def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
-    """Return the union of two tables for one device, runtime and policy.
+    """Return the union of two tables for the same device, runtime and policy.
 
-    *prefer* settles keys with two winners: ``a``, ``b`` or ``faster`` (the lower measured time).
-    Equal winners keep the evidence of the faster measurement.
+    *prefer* decides keys with two winners: ``a``, ``b`` or ``faster`` (the lower measured time).
+    Of two rows with the same winner the faster one is taken. The provenance is the older table's.
 
     Raises:
-        TableMergeError: provenance or policy differ, or winners do and *prefer* is None.
+        TableMergeError: provenance or policy differ, or winners differ and *prefer* is None.
     """
     context = _context_differences(a, b, hard_only=True)
     if context:
@@ -59,14 +63,14 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
         )
     rows = dict(a.rows)
     conflicts: list[str] = []
-    for key, theirs in b.rows.items():
-        mine = rows.get(key)
-        if mine is None or mine.winner == theirs.winner:
-            rows[key] = theirs if mine is None else _faster(mine, theirs)
+    for key, row_b in b.rows.items():
+        row_a = rows.get(key)
+        if row_a is None or row_a.winner == row_b.winner:
+            rows[key] = row_b if row_a is None else _faster(row_a, row_b)
         elif prefer is None:
-            conflicts.append(f"{key}: {mine.winner} or {theirs.winner}")
+            conflicts.append(f"{key}: {row_a.winner} or {row_b.winner}")
         elif prefer != "a":
-            rows[key] = theirs if prefer == "b" else _faster(mine, theirs)
+            rows[key] = row_b if prefer == "b" else _faster(row_a, row_b)
     if conflicts:
         raise TableMergeError(tuple(conflicts), "settle them with --prefer a, b or faster")
     older = min(a, b, key=lambda table: table.provenance.created)
@@ -74,7 +78,7 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
 
 
 def diff(a: Table, b: Table) -> Difference:
-    """Return what differs between *a* and *b*: context fields, missing keys, changed winners."""
+    """Return the difference of *a* and *b*; evidence is not compared."""
     shared = sorted(a.rows.keys() & b.rows.keys(), key=natural_order)
     return Difference(
         context=_context_differences(a, b, hard_only=False),
@@ -89,17 +93,17 @@ def diff(a: Table, b: Table) -> Difference:
 
 
 def _context_differences(a: Table, b: Table, *, hard_only: bool) -> tuple[str, ...]:
-    found = [
+    lines = [
         f"{m.field}: {m.expected} and {m.found}"
         for m in compare_runtimes(a.provenance.runtime, b.provenance.runtime)
         if m.is_hard or not hard_only
     ]
-    found += [
-        f"{field}: {mine} and {theirs}"
-        for field, mine, theirs in compare_policies(a.policy, b.policy)
+    lines += [
+        f"{field}: {value_a} and {value_b}"
+        for field, value_a, value_b in compare_policies(a.policy, b.policy)
     ]
-    return tuple(found)
+    return tuple(lines)
 
 
-def _faster(mine: Row, theirs: Row) -> Row:
-    return theirs if theirs.evidence.time_us < mine.evidence.time_us else mine
+def _faster(row_a: Row, row_b: Row) -> Row:
+    return row_b if row_b.evidence.time_us < row_a.evidence.time_us else row_a

@@ -1,4 +1,8 @@
-"""How a build measures, and the inductor options that serving must share."""
+"""`choose_policy`: the policy of a build, from the options of its caller and the device type.
+
+A policy has how rows are measured and the inductor options that serving must share. Nothing here
+knows torch; the options that switch measurements off are passed in.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ GEMM_BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "cuda": ("ATEN", "TRITON"),
 }
 DEFAULT_MODE: Final = "max-autotune-gemm"
-# Mode of a build -> what is switched on beside GEMM choice. Serving keeps it, as it changes the
-# graph too (decomposition.py); there the rows answer, and nothing of it measures.
+# Mode of a build -> the options that it switches on beside GEMM selection. Serving sets them too,
+# because they also change the graph (decomposition.py); rows then answer, and nothing is measured.
 BUILD_MODES: Final[Mapping[str, Mapping[str, bool]]] = {
     "max-autotune-gemm": {},
     "max-autotune": {"max_autotune_pointwise": True, "coordinate_descent_tuning": True},
@@ -30,7 +34,7 @@ TOLERANCE: Final[Mapping[str, float]] = {"f64": 1e-7, "f32": 1e-3, "f16": 5e-3, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyOptions:
-    """What a build is asked for, as spelled on the command line; None leaves the choice to it."""
+    """The options of a build that decide its policy, as on the command line; None for a default."""
 
     mode: str = DEFAULT_MODE
     backends: str | None = None
@@ -43,12 +47,13 @@ class PolicyOptions:
 def choose_policy(
     asked: PolicyOptions, device_type: str, switches: Mapping[str, bool | int | str]
 ) -> Policy:
-    """Return the policy of a build on a *device_type* that was *asked* for.
+    """Return the policy of a build with the options *asked* on a *device_type*.
 
-    *switches* are the inductor options that decide what is measured, with their quiet values.
+    *switches* are the inductor options that decide what is measured, with the values that switch
+    measurements off.
 
     Raises:
-        SettingsError: the mode is unknown, or a backend cannot be used there.
+        SettingsError: an option is unknown, or cannot be used on *device_type*.
     """
     if asked.mode not in BUILD_MODES:
         raise SettingsError(
@@ -60,14 +65,14 @@ def choose_policy(
         "max_autotune_gemm_search_space": "DEFAULT",
     }
     if device_type == "cpu":
-        # Only constant weights let the C++ GEMM template compete (utils.py, use_cpp_gemm_template).
+        # The C++ GEMM template needs constant weights (utils.py, use_cpp_gemm_template).
         options["freezing"] = True
     else:
-        # A convolution has one choice then; no row kind covers Triton's own.
+        # Leaves convolutions a single choice; no row kind covers Triton's.
         options["max_autotune_conv_backends"] = "ATEN"
     options |= BUILD_MODES[asked.mode]
     if BUILD_MODES[asked.mode]:
-        # Under these its split size would be measured while compiling, and written nowhere.
+        # With these options its split size is measured while compiling, and no row could record it.
         options["triton.mix_order_reduction"] = False
     timing = choose_method(asked, device_type)
     limits = dict(TOLERANCE)
@@ -77,12 +82,13 @@ def choose_policy(
 
 
 def choose_method(asked: PolicyOptions, device_type: str) -> Method:
-    """Return how candidates are timed: as they will be served, from a cold L2 on a GPU.
+    """Return how candidates are timed, by default as they will be served.
 
-    That is with CUDA graphs for the mode that serves with them, launched one by one for others.
+    On a GPU that is from a cold L2, and in one CUDA graph for the mode ``max-autotune``, which
+    serves with CUDA graphs; for other modes calls are launched one at a time. A CPU is timed warm.
 
     Raises:
-        SettingsError: a word is unknown, or cannot be had on a *device_type*.
+        SettingsError: an option is unknown, or cannot be used on *device_type*.
     """
     launch, l2 = asked.launch, asked.l2
     top_k = TOP_K if asked.fused_top_k is None else asked.fused_top_k
@@ -96,9 +102,8 @@ def choose_method(asked: PolicyOptions, device_type: str) -> Method:
         if launch == Launch.CUDAGRAPH or l2 == L2.COLD:
             raise SettingsError("a CPU has no CUDA graphs and is timed warm", "drop the option")
         return Method(launch=Launch.EAGER, l2=L2.WARM, fused_top_k=top_k)
-    graphed = asked.mode == "max-autotune"
-    own = Launch.CUDAGRAPH if graphed else Launch.EAGER
-    return Method(launch=Launch(launch or own), l2=L2(l2 or L2.COLD), fused_top_k=top_k)
+    default = Launch.CUDAGRAPH if asked.mode == "max-autotune" else Launch.EAGER
+    return Method(launch=Launch(launch or default), l2=L2(l2 or L2.COLD), fused_top_k=top_k)
 
 
 def _backends(text: str | None, device_type: str) -> str:

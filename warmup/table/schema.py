@@ -1,4 +1,4 @@
-"""What a table is: provenance, policy and rows. Pure data."""
+"""`Table`: provenance, policy and rows, as plain data. Knows nothing of files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SCHEMA_VERSION: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where rows come from: the device and runtime they were tuned on, by which warmup, when.
+    """The device and runtime that rows were tuned on, the version of warmup, and the time.
 
-    ``created`` is UTC, ISO 8601, of the first row.
+    ``created`` is the time of the first row in UTC, ISO 8601.
     """
 
     runtime: Runtime
@@ -29,9 +29,9 @@ class Provenance:
 class Policy:
     """How rows were measured, and the inductor options that serving must share.
 
-    ``options`` are inductor config names and values that `install` applies; ``tolerance`` is the
-    largest relative L2 error that the build accepted, of a bucket against eager and of a candidate
-    against its reference, by dtype.
+    ``options`` has the names and values of inductor's config that `install` sets. ``tolerance`` has
+    by dtype the largest relative L2 error that the build accepted, of a bucket's output against
+    eager mode and of a candidate against its reference.
     """
 
     mode: str
@@ -50,19 +50,20 @@ def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], 
         (f"policy timing {name}", getattr(a.timing, name), getattr(b.timing, name))
         for name in ("launch", "l2", "near_tie", "max_spread", "fused_top_k")
     ]
-    for what in ("options", "tolerance"):
-        mine, theirs = getattr(a, what), getattr(b, what)
-        word = what.removesuffix("s")
+    for label, values_a, values_b in (
+        ("option", a.options, b.options),
+        ("tolerance", a.tolerance, b.tolerance),
+    ):
         fields += [
-            (f"policy {word} {name}", mine.get(name), theirs.get(name))
-            for name in sorted({*mine, *theirs})
+            (f"policy {label} {name}", values_a.get(name), values_b.get(name))
+            for name in sorted({*values_a, *values_b})
         ]
     return tuple(field for field in fields if field[1] != field[2])
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All rows for one device and runtime, of every kind, by key; a key says its kind."""
+    """All rows for one device and runtime, by key, of every row kind."""
 
     provenance: Provenance
     policy: Policy

@@ -1,7 +1,7 @@
-"""Finding, reading and writing table files.
+"""`read`, `write`, `find` and `discover`: the table files on disk.
 
-Reads never write, never need HOME and work on a read-only mount. Writes are a temporary file, fsync
-and an atomic rename under a file lock, so that a reader sees the old table or the new one.
+Reading writes nothing, needs no HOME and works on a read-only mount. Writing is a temporary file,
+fsync and an atomic rename under a file lock, so that a reader sees the old table or the new one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CHECKOUT: Final = Path(__file__).resolve().parents[2] / "tables"
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """The table that a search ended with, the files it is made of, and what was left out."""
+    """A table, the files that it was read from, and remarks on files that were left out."""
 
     table: Table
     paths: tuple[Path, ...]
@@ -45,7 +45,7 @@ class FoundTable:
 
     @property
     def origin(self) -> str:
-        """The files, for messages."""
+        """The paths of the files as one text."""
         return ", ".join(str(path) for path in self.paths)
 
 
@@ -54,7 +54,7 @@ def read(path: str | os.PathLike[str]) -> Table:
 
     Raises:
         TableNotFoundError: there is no such file.
-        TableFormatError, TableSchemaError: it is not a table this warmup reads.
+        TableFormatError, TableSchemaError: the file is not a table that this warmup reads.
     """
     path = Path(path)
     try:
@@ -64,7 +64,7 @@ def read(path: str | os.PathLike[str]) -> Table:
         raise TableNotFoundError(f"no table at {path}") from None
     except OSError as error:
         raise TableFormatError(str(path), "", f"cannot be read: {error.strerror}") from None
-    except ValueError as error:  # a name that no file can have
+    except ValueError as error:  # a path with a NUL character
         raise TableFormatError(str(path), "", f"cannot be read: {error}") from None
     if len(raw) > MAX_TABLE_BYTES:
         raise TableFormatError(str(path), "", f"larger than {MAX_TABLE_BYTES} bytes")
@@ -76,7 +76,7 @@ def read(path: str | os.PathLike[str]) -> Table:
 
 
 def write(path: Path, table: Table) -> None:
-    """Put *table* at *path*: a reader sees the old file or the new one, never a part.
+    """Write *table* to *path*; a reader sees the whole old file or the whole new one.
 
     Raises:
         TableWriteError: the folder or the file cannot be written.
@@ -93,14 +93,14 @@ def add_rows(
     *,
     redo: bool = False,
 ) -> Table:
-    """Add *rows* to the table at *path*, creating it; return the whole table as written.
+    """Add *rows* to the table at *path*, which is created if missing; return the table as written.
 
-    Safe for several writers: the file is read again under the lock, and rows that another writer
-    added meanwhile stay. A row that exists is kept unless *redo* is set.
+    Safe for several writers: the file is read again under the lock, so that rows of other writers
+    are kept. A row that exists already is kept too, unless *redo* is true.
 
     Raises:
         TableMismatchError: the file is for another device, runtime or policy.
-        TableWriteError: it cannot be written.
+        TableWriteError: the file cannot be written.
     """
     with _writing(path):
         if path.exists():
@@ -108,8 +108,8 @@ def add_rows(
             check_same_origin(path, table, provenance.runtime, policy)
         else:
             table = Table(provenance, policy)
-        kept = {**table.rows, **rows} if redo else {**rows, **table.rows}
-        table = replace(table, rows=kept)
+        union = {**table.rows, **rows} if redo else {**rows, **table.rows}
+        table = replace(table, rows=union)
         _replace(path, table)
         return table
 
@@ -118,7 +118,7 @@ def remove_rows(path: Path, keys: Collection[str]) -> Table:
     """Remove the rows *keys* from the table at *path*; return the table as written.
 
     Raises:
-        TableWriteError: it cannot be written.
+        TableWriteError: the file cannot be written.
     """
     with _writing(path):
         table = read(path)
@@ -128,10 +128,10 @@ def remove_rows(path: Path, keys: Collection[str]) -> Table:
 
 
 def check_same_origin(path: Path, table: Table, runtime: Runtime, policy: Policy) -> None:
-    """Return when rows tuned on *runtime* under *policy* may join *table*.
+    """Check that rows tuned on *runtime* under *policy* may be added to *table*.
 
     Raises:
-        TableMismatchError: they may not; it names each differing field.
+        TableMismatchError: they may not; the error names each differing field.
     """
     differs = origin_differences(table, runtime, policy)
     if differs:
@@ -140,26 +140,29 @@ def check_same_origin(path: Path, table: Table, runtime: Runtime, policy: Policy
 
 
 def origin_differences(table: Table, runtime: Runtime, policy: Policy) -> tuple[str, ...]:
-    """Return what keeps rows tuned on *runtime* under *policy* out of *table*, a line a field."""
+    """Return a line for each field that forbids adding rows of *runtime* and *policy* to *table*.
+
+    Empty when rows may be added.
+    """
     hard = [str(m) for m in compare_runtimes(table.provenance.runtime, runtime) if m.is_hard]
-    others = [
-        f"{field}: table {expected}, here {found}"
-        for field, expected, found in compare_policies(table.policy, policy)
+    settings = [
+        f"{field}: table {expected}, here {actual}"
+        for field, expected, actual in compare_policies(table.policy, policy)
     ]
-    return (*hard, *others)
+    return (*hard, *settings)
 
 
 def shipped_folder() -> Path:
-    """Return the folder of tables that came with the package (or the checkout's own)."""
+    """Return the folder of the tables that are shipped with the package, or in the checkout."""
     return _SHIPPED if _SHIPPED.is_dir() else _CHECKOUT
 
 
 def search_folders() -> tuple[Path, ...]:
-    """Return the folders searched for tables, first to last."""
+    """Return the folders in which `discover` looks for tables, first to last."""
     from platformdirs import user_data_path
 
     folders = [Path("tables")]
-    # A locked-down pod may have no home to expand; then there is no user data folder.
+    # A locked-down pod may have no home folder, and then no user data folder either.
     with contextlib.suppress(RuntimeError, KeyError, OSError):
         folders.append(user_data_path("inductor-warmup") / "tables")
     folders.append(shipped_folder())
@@ -167,10 +170,11 @@ def search_folders() -> tuple[Path, ...]:
 
 
 def find(explicit: str | os.PathLike[str] | None, environment: Mapping[str, str]) -> FoundTable:
-    """Return the table named by *explicit* or else by ``WARMUP_TABLE``.
+    """Return the table at the path *explicit* or, without it, at ``WARMUP_TABLE``.
 
     Raises:
-        TableNotFoundError: neither names a file.
+        TableNotFoundError: neither is given, or there is no such file.
+        TableFormatError, TableSchemaError: the file is not a table that this warmup reads.
     """
     named = explicit if explicit is not None else environment.get("WARMUP_TABLE")
     if not named:
@@ -182,11 +186,11 @@ def find(explicit: str | os.PathLike[str] | None, environment: Mapping[str, str]
 def discover(here: Runtime, folders: tuple[Path, ...] | None = None) -> FoundTable:
     """Return the union of all tables for this machine in the first folder that has any.
 
-    Folders are searched in the order of `search_folders`: first under the device's own slug, then
-    under the others, since one device goes by several names. Where two files answer the same key
-    differently the newer file's row is taken and the conflict remarked; files under the own slug
-    for another runtime, files with other inductor options than the first, and damaged files are
-    remarked and left out.
+    Folders are searched in the order of `search_folders`, in each first the folder of the device's
+    slug, then the others, because the same device may have several names. Of two rows for a key
+    the newer file's is taken, with a remark on a conflict. Left out with a remark are damaged
+    files, files under the device's slug that are for another runtime, and files with other
+    inductor options than the first.
 
     Raises:
         TableNotFoundError: no folder has a table for this machine.
@@ -211,7 +215,7 @@ def discover(here: Runtime, folders: tuple[Path, ...] | None = None) -> FoundTab
 def _matching(
     paths: Sequence[Path], here: Runtime, remarks: list[str], *, is_own: bool
 ) -> list[tuple[Path, Table]]:
-    """Return those of *paths* whose tables are for this machine, adding to *remarks*."""
+    """Return those of *paths* whose tables are for this machine; add to *remarks*."""
     matching: list[tuple[Path, Table]] = []
     for path in paths:
         try:
@@ -241,11 +245,11 @@ def _permission_remarks(path: Path) -> tuple[str, ...]:
 
 
 def check_writable(path: Path) -> None:
-    """Return when a table can be written at *path*; create its folder.
+    """Check that a table can be written to *path*, and create its folder.
 
     Raises:
         SettingsError: *path* is a folder or not a ``.json`` file.
-        TableWriteError: it cannot be written.
+        TableWriteError: the folder or the file cannot be written.
     """
     if path.is_dir() or path.suffix != ".json":
         raise SettingsError(
@@ -260,7 +264,7 @@ def check_writable(path: Path) -> None:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Hold the write lock of *path*; every OSError inside becomes a `TableWriteError`."""
+    """Hold the write lock of *path*; an OSError inside is raised as a `TableWriteError`."""
     from filelock import FileLock, Timeout
 
     try:
@@ -280,5 +284,5 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _replace(path: Path, table: Table) -> None:
     text = encode(table)
-    decode(text, str(path))  # what cannot be read back must not replace what can
+    decode(text, str(path))  # an unreadable table must not replace a readable one
     replace_text(path, text)

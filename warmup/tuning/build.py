@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from warmup.buckets.bucket import parse_buckets, parse_inputs
-from warmup.buckets.dims import ShapePolicy, widened
-from warmup.core.compile_modes import MODES
+from warmup.buckets.dims import ShapePolicy, with_ranges
+from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.method import Search
 from warmup.table.codec import digest_of
@@ -81,13 +81,14 @@ def build(
     search_budget = parse_budget(search, budget)
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
-    if bundle_graphs is not None and bundle_graphs not in MODES:
+    if bundle_graphs is not None and bundle_graphs not in COMPILE_MODES:
         raise SettingsError(
-            f"bundle_graphs={bundle_graphs!r} is not a mode", f"use one of {', '.join(MODES)}"
+            f"bundle_graphs={bundle_graphs!r} is not a mode",
+            f"use one of {', '.join(COMPILE_MODES)}",
         )
     buckets = parse_buckets(seqlens, dims)
     if policy == ShapePolicy.RANGE:
-        buckets = widened(buckets)
+        buckets = with_ranges(buckets)
     specs = parse_inputs(inputs)
     from warmup.models.loading import load_model, parse_dtype
     from warmup.tuning.tuner import make_tuner

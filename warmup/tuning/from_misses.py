@@ -17,6 +17,7 @@ from warmup.core.errors import BuildError, ModelError, NothingRecordedError, Pro
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
 from warmup.diagnostics.misses import MissedProblem, read_misses
+from warmup.keys.question import Question
 from warmup.keys.registry import kind_of
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup
@@ -210,6 +211,9 @@ class _OneKeyLookup(Lookup):
     def miss(self, key: str, reason: MissReason, fallback: str) -> None:
         if key == self.wanted:
             super().miss(key, reason, fallback)
+
+    def measure(self, question: Question) -> Winner | None:
+        return super().measure(question) if question.key == self.wanted else question.library
 
     def contest(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]

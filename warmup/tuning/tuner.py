@@ -208,7 +208,7 @@ class Tuner:
             TrialNotRunError: the trial could not be run at all.
         """
         live, count = question.live, len(question.candidates)
-        problem = question.problem if live else question.problem.alone
+        problem = question.problem if live else question.problem.without_epilogue
         trial_key = problem, question.size, tuple(one.winner for one in question.candidates)
         if trial_key not in self._results:
             started = time.monotonic()

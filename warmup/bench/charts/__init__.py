@@ -1,4 +1,5 @@
-"""Charts as PNG and SVG: `chart` says what is shown, `draw` writes the files with matplotlib.
+"""Charts as PNG and SVG: `chart` is what a chart shows, `draw` writes the files.
 
-Imports `core`, and matplotlib when a chart is drawn. The benches and `explain --svg` call `draw`.
+`drawing` paints with matplotlib in the style of charts.mplstyle, `labels` places the values, and
+`units` chooses the unit. Imports `core`, and matplotlib when a chart is drawn.
 """

@@ -1,7 +1,4 @@
-"""Charts that say what they show: grouped bars or lines, as PNG and as SVG.
-
-Only `draw` needs matplotlib, which is an extra; it is imported there.
-"""
+"""Charts as data: what a chart shows. `draw` paints it, with the extra `charts`."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One variant: a value for each group, None where it failed, and the bounds of each value.
+    """One variant: a value for each group, None where the variant failed there.
 
-    ``low`` and ``high`` are values too, not distances; empty without error bars.
+    ``low`` and ``high`` are the bounds of each value, in the same unit; empty without bounds.
     """
 
     name: str
@@ -24,11 +21,21 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """What one chart says. ``groups`` are the positions along x, each with a value of each series.
+    """A value of each series in each group.
 
-    ``subtitle`` says what better is, the axis labels have the units, ``reference`` is a horizontal
-    line with its name, and ``note`` is the line at the bottom: machine, versions, date.
-    ``gap`` says what it is when a line has no value.
+    ``kind``: ``bars`` side by side, with their bounds; bars ``stacked`` in each group; ``lines``
+    from group to group; or ``ranges``, a row for each group with a bar from low to high on a scale
+    of powers of two, and a dot, named ``dot``, at the value.
+
+    ``x_label`` names the groups, ``y_label`` the values, ending with their unit: ``total, ms`` or
+    ``ms``. A unit of `charts.units` is replaced by the unit in which the largest value lies between
+    1 and 999. ``log`` allows a log scale, used from a largest value of 20 times the smallest.
+
+    ``subtitle`` says which values are better, ``reference`` is a horizontal line with its name,
+    ``note`` the line at the bottom (device, versions, date), ``gap`` why a value is missing.
+
+    Raises:
+        ValueError: a series has not one value, or not one pair of bounds, for each group.
     """
 
     title: str
@@ -37,8 +44,16 @@ class Chart:
     y_label: str
     groups: tuple[str, ...]
     series: tuple[Series, ...]
-    kind: Literal["bars", "lines"] = "bars"
+    kind: Literal["bars", "stacked", "lines", "ranges"] = "bars"
     reference: tuple[str, float] | None = None
     log: bool = False
     note: str = ""
     gap: str = "failed"
+    dot: str = ""
+
+    def __post_init__(self) -> None:
+        count = len(self.groups)
+        for series in self.series:
+            bounds = {len(series.low), len(series.high)}
+            if len(series.values) != count or bounds not in ({0}, {count}):
+                raise ValueError(f"{series.name}: not one value for each of the {count} groups")

@@ -1,7 +1,8 @@
-"""."""
+"""Charts as files: PNG and SVG. matplotlib is imported when a chart is drawn."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from warmup.bench.charts.chart import Chart
@@ -12,11 +13,10 @@ def draw(chart: Chart, path: Path) -> tuple[Path, Path]:
     """Write *chart* to *path* with the suffixes .png and .svg, and return both paths.
 
     A suffix of these two that *path* has already is replaced; any other is part of the name. The
-    same chart gives the same SVG again. The folder is made where there is none.
+    same chart gives the same SVG again. A missing folder is made.
 
     Raises:
         SettingsError: matplotlib is not installed, or the files cannot be written.
-        ValueError: a series has not one value for each group.
     """
     check_matplotlib()
     from warmup.bench.charts.drawing import paint
@@ -25,12 +25,37 @@ def draw(chart: Chart, path: Path) -> tuple[Path, Path]:
     png, svg = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        paint(chart, png, svg)
+        for file, content in zip((png, svg), paint(chart, "png", "svg"), strict=True):
+            file.write_bytes(content)
     except OSError as error:
         raise SettingsError(
             f"{png}: cannot write the chart: {error.strerror}", "name a writable folder"
         ) from error
     return png, svg
+
+
+def draw_all(charts: Mapping[str, Chart], folder: Path, stem: str) -> tuple[Path, ...]:
+    """Draw each of *charts* as ``STEM-NAME`` in *folder*, and return the paths of all files.
+
+    Raises:
+        SettingsError: as `draw`.
+    """
+    return tuple(
+        path for name, chart in charts.items() for path in draw(chart, folder / f"{stem}-{name}")
+    )
+
+
+def svg_of(chart: Chart) -> str:
+    """Return *chart* as an SVG document; the same chart gives the same text again.
+
+    Raises:
+        SettingsError: matplotlib is not installed.
+    """
+    check_matplotlib()
+    from warmup.bench.charts.drawing import paint
+
+    (content,) = paint(chart, "svg")
+    return content.decode()
 
 
 def check_matplotlib() -> None:

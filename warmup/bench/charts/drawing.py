@@ -1,13 +1,15 @@
-"""How a chart is laid out and painted, with matplotlib. Imported by `charts.draw` alone.
+"""How a chart is painted, with matplotlib, whose constrained layout makes room for every text.
 
-Lengths are pixels of the PNG. The page is laid out from the outside in: texts at the top and at the
-bottom, the legend, the axes between them, then the labels that find room in the axes.
+Each bar has a column of its own: the value stands at the left of its bar and the error bar at the
+right, so neither covers the other, nor anything of the next bar.
 """
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,207 +17,162 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
 
-from warmup.bench.charts.chart import Chart, Series
-from warmup.bench.charts.lettering import (
-    CROSS,
-    DPI,
-    FAILED,
-    FAINT,
-    GAP,
-    GROUP_WIDTH,
-    HEIGHT,
-    INK,
-    LEFT,
-    LIFT,
-    MARGIN,
-    RIGHT,
-    SMALL,
-    TEXT,
-    TICK,
-    TITLE,
-    WIDTH,
-    Mark,
-    Page,
-    form_of,
-    height_of,
-    label_bars,
-    label_of,
-    label_points,
-    name_groups,
-    refer,
-)
+from warmup.bench.charts.chart import Chart
+from warmup.bench.charts.labels import label_bars, label_of, label_points
+from warmup.bench.charts.units import fit_unit
 
-# Okabe and Ito's colours, told apart with every common form of colour blindness.
-_COLOURS: Final = (
-    *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
-    *("#56B4E9", "#D55E00", "#F0E442", "#000000"),
-)
-_MARKERS: Final = "osD^vP*X"
-_HATCHES: Final = ("", "//", "xx", "..")  # for the second and later turns through the colours
-_DASHES: Final = ("-", "--", "-.", ":")
-_GRID: Final = "#DDDDDD"
-_REFERENCE: Final = 3  # gaps above a line whose name has three lines, centred on it
-_BAR_WIDTH: Final = 0.92  # of the distance between two bars
-_DECADES: Final = 1e3  # a log scale over less than these has ticks at 2 and 5 too
-_SETTINGS: Final[Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],  # the first comes with matplotlib
-    "svg.fonttype": "none",
-    "svg.hashsalt": "warmup",
-    "text.parse_math": False,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "hatch.linewidth": 0.6,
-}
+STYLE: Final = Path(__file__).with_name("charts.mplstyle")
+_METADATA: Final[Any] = {"png": {"Software": None}, "svg": {"Date": None}}
+_INK, _FAINT, _WARNING = "#222222", "#595959", "#B04400"
+_HATCHES: Final = ("", "//", "xx", "..")  # of bars, a turn of the _COLOURS each
+_COLOURS: Final = 8  # in the style
+_GROUP: Final = 0.86  # the width of a group of bars; groups are 1 apart
+_BAR, _ERROR = 0.92, 0.3  # in widths of its column: a bar, and how far right its error bar is
+_LOG_FROM: Final = 20.0  # largest over smallest value, from which a linear scale hides the smallest
+_DECADES: Final = 1e3  # largest over smallest value, from which only powers of ten are ticks
+_DIGITS: Final = 110  # in the width of the axes, beside a wide legend
+_LINE: Final = 24  # letters of a line of the legend
 
 
-def paint(chart: Chart, png: Path, svg: Path) -> None:
-    """Write *chart* to both files; the same chart gives the same SVG again.
+def paint(chart: Chart, *formats: str) -> list[bytes]:
+    """Return *chart* as a file of each of *formats*, ``png`` (1600 pixels wide) or ``svg``.
 
-    Raises:
-        OSError: a file cannot be written.
-        ValueError: a series has not one value for each group.
+    The same chart gives the same SVG again.
     """
-    with mpl.rc_context(_SETTINGS):
-        figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, facecolor="white")
-        FigureCanvasAgg(figure)  # makes itself the canvas of the figure
-        compose(chart, Page(figure))
-        figure.savefig(png, metadata={"Software": None, "Title": chart.title})
-        figure.savefig(svg, metadata={"Date": None, "Title": chart.title})
+    with mpl.rc_context(fname=STYLE):
+        figure = compose(chart)
+        files = [io.BytesIO() for _ in formats]
+        for file, name in zip(files, formats, strict=True):
+            figure.savefig(file, format=name, metadata={**_METADATA[name], "Title": chart.title})
+        return [file.getvalue() for file in files]
 
 
-def compose(chart: Chart, page: Page) -> None:
-    """Lay out *chart* on *page* and paint it there."""
-    right = RIGHT if chart.reference else MARGIN
-    width = WIDTH - LEFT - right
-    axes = page.figure.add_axes((0, 0, 1, 1))
-    marks = list((_bars if chart.kind == "bars" else _lines)(chart, axes))
-    top = page.write(chart.title, MARGIN, TITLE, weight="bold")
-    top = page.write(chart.subtitle, top, TEXT, color=FAINT)
-    top = page.legend(axes, top + GAP) + (_REFERENCE if chart.reference else 1) * GAP
-    bottom = page.write_up(chart.note, MARGIN / 2, SMALL, color=FAINT)
-    bottom += height_of(TEXT) + GAP + name_groups(chart, axes, page, width)
-    height = HEIGHT - top - bottom
-    axes.set_position((LEFT / WIDTH, bottom / HEIGHT, width / WIDTH, height / HEIGHT))
-    axes.set_xlim(-0.5, max(len(chart.groups), 1) - 0.5)
-    axes.set_xlabel(chart.x_label, fontsize=TEXT, labelpad=GAP / 2)
-    axes.set_ylabel(chart.y_label, fontsize=TEXT, labelpad=GAP / 2)
-    axes.tick_params(which="both", length=0, labelcolor=INK)
-    axes.tick_params(axis="y", labelsize=TICK)
-    axes.set_axisbelow(True)
-    axes.grid(axis="y", color=_GRID, linewidth=0.8)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    if chart.kind == "bars":
-        form = form_of(marks, page, width * GROUP_WIDTH / max(len(marks), 1))
-        _scale(chart, axes, form.room, height)
-        if label_bars(axes, marks, form):
-            axes.set_xlabel(f"{chart.x_label} ({CROSS} {FAILED})")
-    else:
-        _scale(chart, axes, height_of(SMALL), height)
-        lines = [_numbers(series, chart) for series in chart.series]
-        label_points(axes, marks, lines, page, chart.reference)
+def compose(chart: Chart) -> Figure:
+    """Return *chart* as a figure, laid out; in the context of the style."""
+    chart = fit_unit(chart)
+    figure = Figure(figsize=(16, 3 + 0.36 * len(chart.groups) if chart.kind == "ranges" else 9))
+    FigureCanvasAgg(figure)  # makes itself the canvas of the figure
+    title = figure.suptitle(chart.title, ha="left", wrap=True)
+    note = figure.supxlabel(chart.note, ha="left", wrap=True, fontsize=10.5, color=_FAINT)
+    axes = figure.add_subplot()
+    axes.set_title(chart.subtitle, wrap=True)
+    kinds = {"bars": _bars, "stacked": _stacks, "lines": _lines, "ranges": _ranges}
+    kinds[chart.kind](chart, axes)
     if chart.reference:
-        refer(axes, page, *chart.reference)
+        label = f"{chart.reference[0]}: {label_of(chart.reference[1])}"
+        axes.axhline(chart.reference[1], color=_INK, linestyle="--", linewidth=1.6, label=label)
+    handles, names = axes.get_legend_handles_labels()
+    # The reference and crosses are lines, and come after the bars.
+    order = sorted(range(len(names)), key=lambda place: isinstance(handles[place], Line2D))
+    if names:
+        wrapped = [textwrap.fill(names[place], _LINE) for place in order]
+        axes.legend([handles[place] for place in order], wrapped, bbox_to_anchor=(1, 1))
+    figure.draw_without_rendering()  # the layout, in which values find their places
+    if chart.kind == "lines":
+        label_points(axes, chart)
+    elif chart.kind != "ranges":
+        label_bars(axes, stacked=chart.kind == "stacked")
+    figure.draw_without_rendering()
+    for text in (title, note):
+        text.set_x(axes.get_position().x0)
+    return figure
 
 
-def _bars(chart: Chart, axes: Axes) -> Iterator[Mark]:
-    """Draw the bars; yield a mark for each, and one without text where a value is missing."""
-    step = GROUP_WIDTH / max(len(chart.series), 1)
+def _bars(chart: Chart, axes: Axes) -> None:
+    """Draw bars side by side, with their error bars."""
+    count = len(chart.series)
+    width = _GROUP / max(count, 2)
+    missing: list[float] = []
     for number, series in enumerate(chart.series):
-        places = [group + step * (number + 0.5) - GROUP_WIDTH / 2 for group in _places(chart)]
-        turn, colour = divmod(number, len(_COLOURS))
-        axes.bar(
-            places,
-            _numbers(series, chart),
-            width=step * _BAR_WIDTH,
-            label=series.name,
-            color=_COLOURS[colour],
-            hatch=_HATCHES[turn % len(_HATCHES)],
-            edgecolor=INK,
-            linewidth=0.6,
-        )
-        _bounds(axes, series, places)
-        yield from _marks(series, places)
+        shift = width * (number + 0.5 - count / 2)
+        places = [group + shift for group in range(len(chart.groups))]
+        hatch = _HATCHES[number // _COLOURS % len(_HATCHES)]
+        axes.bar(places, _numbers(series.values), width * _BAR, label=series.name, hatch=hatch)
+        if series.low:
+            ends = list(zip(_numbers(series.low), _numbers(series.high), strict=True))
+            middles, halves = [(a + b) / 2 for a, b in ends], [(b - a) / 2 for a, b in ends]
+            beside = [place + width * _ERROR for place in places]
+            axes.errorbar(beside, middles, halves, fmt="none", ecolor=_INK, elinewidth=1.2)
+        missing += [x for x, value in zip(places, series.values, strict=True) if value is None]
+    _scale(chart, axes, missing)
 
 
-def _lines(chart: Chart, axes: Axes) -> Iterator[Mark]:
-    """Draw the lines, with a gap where a value is missing; yield a mark for each value."""
+def _stacks(chart: Chart, axes: Axes) -> None:
+    """Draw bars on each other, and in the end an invisible bar as high as their sum."""
+    groups = range(len(chart.groups))
+    sums = [math.nan] * len(groups)
+    for series in chart.series:
+        feet = [0.0 if math.isnan(height) else height for height in sums]
+        axes.bar(groups, _numbers(series.values), _GROUP / 2, feet, label=series.name)
+        rows = zip(sums, feet, series.values, strict=True)
+        sums = [height if value is None else foot + value for height, foot, value in rows]
+    axes.bar(groups, sums, _GROUP / 2, label="_sum", color="none", edgecolor="none")
+    for patch in axes.patches:  # so that there is room above every other foot
+        patch.sticky_edges.y[:] = [0]
+    _scale(chart, axes, [group for group in groups if math.isnan(sums[group])])
+
+
+def _lines(chart: Chart, axes: Axes) -> None:
+    """Draw lines from group to group, with a gap where a value is missing."""
+    for series in chart.series:
+        name = f"{series.name} (gap: {chart.gap})" if None in series.values else series.name
+        (line,) = axes.plot(_numbers(series.values), label=name, markeredgecolor=_INK)
+        line.sticky_edges.y.append(0)
+    axes.update_datalim([(0, 0)], updatex=False)
+    _scale(chart, axes, missing=())
+
+
+def _ranges(chart: Chart, axes: Axes) -> None:
+    """Draw a row for each group, from the top down: a bar from low to high, a dot at the value."""
+    rows = range(len(chart.groups))
     for number, series in enumerate(chart.series):
-        turn, colour = divmod(number, len(_COLOURS))
-        axes.plot(
-            list(_places(chart)),
-            _numbers(series, chart),
-            label=f"{series.name} (gap: {chart.gap})" if None in series.values else series.name,
-            color=_COLOURS[colour],
-            linestyle=_DASHES[turn % len(_DASHES)],
-            linewidth=2.2,
-            zorder=5,
-            marker=_MARKERS[colour],
-            markersize=8,
-            markeredgecolor=INK,
-            markeredgewidth=0.6,
-        )
-        _bounds(axes, series, list(_places(chart)))
-        yield from _marks(series, list(_places(chart)))
+        # A bar begins and ends between two sizes, so that a single size has a width.
+        left = [low - 0.5 for low in _numbers(series.low)]
+        widths = [
+            high + 0.5 - begin for high, begin in zip(_numbers(series.high), left, strict=True)
+        ]
+        is_drawn = any(value is not None for value in series.values)
+        axes.barh(rows, widths, 0.6, left, label=series.name if is_drawn else "_")
+        dots = "_" if number else chart.dot
+        axes.plot(_numbers(series.values), rows, "o", color=_INK, label=dots)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_yticks(rows, [textwrap.fill(name, 2 * _LINE) for name in chart.groups])
+    axes.set(xlabel=chart.y_label, ylabel=chart.x_label, ylim=(len(rows) - 0.4, -0.6))
+    axes.grid(axis="x")
 
 
-def _places(chart: Chart) -> range:
-    return range(len(chart.groups))
+def _scale(chart: Chart, axes: Axes, missing: Sequence[float]) -> None:
+    """Name groups and axes, and take a log scale where the chart allows and needs one.
 
-
-def _numbers(series: Series, chart: Chart) -> list[float]:
-    pairs = zip(series.values, chart.groups, strict=True)
-    return [math.nan if value is None else value for value, _ in pairs]
-
-
-def _bounds(axes: Axes, series: Series, places: Sequence[float]) -> None:
-    low, high = series.low or series.values, series.high or series.values
-    rows = [
-        (place, value, max(value - below, 0.0), max(above - value, 0.0))
-        for place, value, below, above in zip(places, series.values, low, high, strict=True)
-        if value is not None and below is not None and above is not None and below < above
-    ]
-    if rows:
-        x, y, down, up = zip(*rows, strict=True)
-        axes.errorbar(
-            x, y, yerr=(down, up), fmt="none", ecolor=INK, elinewidth=1.2, capsize=3, zorder=4
-        )
-
-
-def _marks(series: Series, places: Sequence[float]) -> Iterator[Mark]:
-    low, high = series.low or series.values, series.high or series.values
-    for place, value, below, above in zip(places, series.values, low, high, strict=True):
-        if value is None:
-            yield Mark(place, 0.0, 0.0, 0.0, "")
-        else:
-            least, most = (value if end is None else end for end in (below, above))
-            yield Mark(place, value, least, most, label_of(value))
-
-
-def _scale(chart: Chart, axes: Axes, room: float, height: float) -> None:
-    """Set the y axis, from zero or on a log scale from below the least, with *room* at the top."""
-    ends = [
-        end
-        for series in chart.series
-        for end in (*series.values, *series.low, *series.high)
-        if end is not None and (end > 0 or not chart.log)
-    ]
-    ends += [chart.reference[1]] if chart.reference else []
-    least, most = min(ends, default=1.0), max(ends, default=1.0)
-    share = 1 - (room + 2 * LIFT) / height
-    if chart.log:
-        bottom = least / (2 if chart.kind == "bars" else 1.25)
-        axes.set_yscale("log")
-        axes.set_ylim(bottom, bottom * (max(most, least) / bottom) ** (1 / share))
-        subs = (1, 2, 5) if most < least * _DECADES else (1,)
-        axes.yaxis.set_major_locator(LogLocator(subs=subs))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+    A cross is put at the foot of each place in *missing*, and what it means into the legend.
+    """
+    axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
+    axes.grid(axis="y")
+    values = [value for series in chart.series for value in series.values if value is not None]
+    span = max(values) / min(values) if chart.log and values and min(values) > 0 else 1.0
+    if span >= _LOG_FROM:
+        axes.set(yscale="log", ylabel=f"{chart.y_label} (log scale)")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < _DECADES else (1,)))
+        axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+    if missing:
+        at_foot, feet = axes.get_xaxis_transform(), [0.02] * len(missing)
+        axes.plot(missing, feet, "x", color=_WARNING, label=chart.gap, transform=at_foot)
+    count = len(chart.groups)
+    width = max(count, 3)  # a single group is not spread over all of it
+    axes.set_xlim((count - 1 - width) / 2, (count - 1 + width) / 2)
+    room = max(_DIGITS // width, 1)
+    names = [textwrap.fill(name, room, break_long_words=False) for name in chart.groups]
+    if all(len(line) <= room for name in names for line in name.splitlines()):
+        axes.set_xticks(range(count), names)
     else:
-        bottom = min(least, 0.0)
-        if bottom < 0:
-            bottom -= (most - bottom) * 2 * LIFT / height
-        axes.set_ylim(bottom, bottom + ((most - bottom) or 1.0) / share)
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:.12g}"))
+        names = [textwrap.fill(name, 2 * _LINE) for name in chart.groups]
+        axes.set_xticks(range(count), names, rotation=30, ha="right", rotation_mode="anchor")
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]

@@ -72,8 +72,17 @@ class FirstOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The first outputs of all buckets, in order. ``sites`` counts benchmarks by who asked."""
+    """The first outputs of all buckets, in order. ``sites`` counts benchmarks by who asked.
 
+    Before the first call come ``import_seconds``, from the start of the process until it takes
+    requests, ``load_seconds`` for the model and its inputs, and ``install_seconds`` for importing
+    inductor and installing a table. ``measure_seconds`` are those of all benchmarks.
+    """
+
+    import_seconds: float
+    load_seconds: float
+    install_seconds: float
+    measure_seconds: float
     outputs: tuple[FirstOutput, ...]
     sites: Mapping[str, int]
     miss_reasons: Mapping[str, int]

@@ -67,18 +67,24 @@ class VariantProcess:
 
     def start(self, **case: Any) -> Answer:
         """Load, compile and call the model once in every bucket; answer with a `Start`, remarks."""
-        given = Case(**case)
+        given, begun = Case(**case), time.monotonic()
         self._device = torch.device(given.device)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
         self._load(given)
+        loaded = time.monotonic()
         assert self._module is not None
         how = How(given.how)
         padded = self._module if how is How.TABLE_PADDED else None
         watch = self._open.enter_context(watching(how, given.table, given.device, padded))
         self._served = self._compiled(how)
+        installed = time.monotonic()
         outputs = [self._first_output(i, given.spawned, watch) for i in range(len(self._inputs))]
         return {
+            "import_seconds": round(begun - given.spawned, 3),
+            "load_seconds": round(loaded - begun, 3),
+            "install_seconds": round(installed - loaded, 3),
+            "measure_seconds": round(sum(watch.seconds), 3),
             "outputs": [asdict(output) for output in outputs],
             "sites": watch.sites(),
             "miss_reasons": watch.miss_reasons(),

@@ -22,7 +22,7 @@ from warmup.bench.compare.comparison import (
     Variant,
 )
 from warmup.bench.compare.remote import Answer, Remote
-from warmup.core.child_process import Caches, LostError
+from warmup.core.child_process import Caches, ChildError
 from warmup.core.errors import ModelError
 from warmup.core.roofline import Peaks
 from warmup.core.samples import Samples
@@ -209,7 +209,7 @@ class Race:
             return None
         try:
             return entrant.remote.ask({"do": what, **arguments}, self.timeout_s)
-        except LostError as lost:
+        except ChildError as lost:
             self._fail(entrant, str(lost))
             return None
 
@@ -221,6 +221,10 @@ class Race:
 
 def _start_from(answer: Answer) -> Start:
     return Start(
+        import_seconds=answer["import_seconds"],
+        load_seconds=answer["load_seconds"],
+        install_seconds=answer["install_seconds"],
+        measure_seconds=answer["measure_seconds"],
         outputs=tuple(FirstOutput(**output) for output in answer["outputs"]),
         sites=answer["sites"],
         miss_reasons=answer["miss_reasons"],

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
-from warmup.core.child_process import Child, LostError, end_with_parent
+from warmup.core.child_process import Child, ChildError, end_with_parent
 from warmup.core.errors import warmup_error_in
 
 _ANSWER_LENGTH: Final = 300
@@ -33,12 +33,12 @@ class Remote:
         """Return what the child answers to *request*.
 
         Raises:
-            LostError: it says that it failed, it ended, or *timeout_s* passed; ask no more.
+            ChildError: it says that it failed, it ended, or *timeout_s* passed; ask no more.
         """
         self._child.send(request)
         answer = self._child.receive(timeout_s)
         if "failed" in answer:
-            raise LostError(str(answer["failed"]))
+            raise ChildError(str(answer["failed"]))
         return answer
 
     def close(self) -> None:

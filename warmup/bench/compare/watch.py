@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InductorWatch:
-    """What inductor measured and asked so far."""
+    """What inductor measured and asked so far; ``seconds`` are those of each measurement."""
 
     counted: Counter[str]
+    seconds: Sequence[float]
     handle: Handle | None
 
     def counts(self) -> tuple[int, int | None, int | None]:
@@ -53,20 +54,22 @@ class InductorWatch:
 def watching(
     how: How, table: str | None, device: str, padded: torch.nn.Module | None
 ) -> Iterator[InductorWatch]:
-    """Count benchmarks until the exit; where *how* serves from *table*, have it installed.
+    """Count and time benchmarks until the exit; where *how* serves from *table*, install it.
 
     The weights of *padded* are padded where the table says so.
     """
     if how is How.EAGER:
-        yield InductorWatch(Counter(), None)
-    elif how.is_served:
-        from warmup.serving.install import install
+        yield InductorWatch(Counter(), (), None)
+        return
+    from warmup.inductor import connect
 
-        with install(table, device=device, model=padded) as handle:
-            yield InductorWatch(Counter(), handle)
-    else:
-        from warmup.inductor import connect
+    inductor: Inductor = connect()
+    with inductor.time_benchmarks() as seconds:
+        if how.is_served:
+            from warmup.serving.install import install
 
-        inductor: Inductor = connect()
-        with inductor.count_benchmarks() as counted:
-            yield InductorWatch(counted, None)
+            with install(table, device=device, model=padded) as handle:
+                yield InductorWatch(Counter(), seconds, handle)
+        else:
+            with inductor.count_benchmarks() as counted:
+                yield InductorWatch(counted, seconds, None)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from warmup.bench.charts.chart import Chart, Series
-from warmup.bench.charts.draw import draw
-from warmup.bench.layers.layers import LAYERS
+from warmup.bench.charts.draw import draw_all
+from warmup.bench.files import place_of
+from warmup.bench.layers.layers import LAYERS, Rows
 from warmup.bench.layers.report import LayerCell, LayersReport, Pass
+from warmup.core.roofline import gbps_of
 
 LAYERS_STEM: Final = "bench-layers"
 _STEPS: Final = {Pass.FORWARD: "forward", Pass.BOTH: "fwd+bwd"}
@@ -40,49 +43,54 @@ def draw_charts(report: LayersReport, folder: Path) -> tuple[Path, ...]:
     Raises:
         SettingsError: matplotlib is not installed, or the files cannot be written.
     """
-    return tuple(
-        path
-        for layer in report.layers
-        for path in draw(chart_of(report, layer), folder / f"{LAYERS_STEM}-{layer}")
-    )
+    return draw_all(charts_of(document(report)), folder, LAYERS_STEM)
 
 
-def chart_of(report: LayersReport, layer: str) -> Chart:
-    """Return the chart of the bandwidth that *layer* reaches, by shape, pass and backend."""
-    cells = {(str(c.shape), c.step, c.backend): c for c in report.of_layer(layer)}
-    places = tuple(dict.fromkeys((shape, step) for shape, step, _ in cells))
-    series: list[Series] = []
-    for backend in report.backends:
-        row = [cells.get((shape, step, backend)) for shape, step in places]
-        if any(cell is not None and cell.samples is not None for cell in row):
-            series.append(_series(report, backend, row))
-    where, of = report.provenance, LAYERS[layer]
-    dropped = [name for name in report.backends if name not in {s.name.split()[0] for s in series}]
+def charts_of(record: Mapping[str, Any]) -> dict[str, Chart]:
+    """Return the charts of the document *record*: the bandwidth of each layer, by its name."""
+    layers = dict.fromkeys(cell["layer"] for cell in record["cells"])
+    return {layer: _chart(record, layer) for layer in layers}
+
+
+def _chart(record: Mapping[str, Any], layer: str) -> Chart:
+    """Return the bandwidth that *layer* reaches, by shape, pass and backend."""
+    groups: dict[str, dict[str, Any]] = {}
+    for cell in record["cells"]:
+        if cell["layer"] == layer:
+            group = f"{Rows(cell['rows'], cell['columns'])} {_STEPS[cell['pass']]}"
+            timed = groups.setdefault(group, {})
+            if cell["time_us"] is not None:
+                timed[cell["backend"]] = cell
+    drawn = [name for name in record["backends"] if any(name in timed for timed in groups.values())]
+    dropped = ", ".join(name for name in record["backends"] if name not in drawn)
+    of, peaks = LAYERS[layer], record["peaks"]
     return Chart(
-        title=f"{of.title}: memory bandwidth by shape and backend, {report.dtype}",
-        subtitle=f"Higher is better. Least bytes the layer must move over its "
-        f"{report.device_type.upper()} time: medians of {report.rounds} rounds with 95 % "
-        f"intervals, {report.launch}, {report.l2} L2.",
+        title=f"{of.title}: memory bandwidth by shape and backend, {record['dtype']}",
+        subtitle="Higher is better. Least bytes the layer must move over its device time: medians "
+        f"of {record['rounds']} rounds with 95 % intervals, {record['launch']}, {record['l2']} L2.",
         x_label=f"rows x {of.columns}, and the pass that is timed",
-        y_label="least bytes moved per second (GB/s)",
-        groups=tuple(f"{shape} {_STEPS[step]}" for shape, step in places),
-        series=tuple(series),
-        reference=None if report.peaks is None else ("measured peak", report.peaks.gbps),
-        note=f"{where['device']}, torch {where['torch']}, Triton {where['triton']}, "
-        f"warmup {where['warmup']}, {where['date']}"
-        + (f"; without {', '.join(dropped)}" if dropped else ""),
+        y_label="least bytes moved per second, GB/s",
+        groups=tuple(groups),
+        series=tuple(
+            _series(
+                f"{name} {record['versions'].get(name, '')}".rstrip(),
+                [timed.get(name) for timed in groups.values()],
+            )
+            for name in drawn
+        ),
+        reference=peaks and ("measured peak", peaks["gbps"]),
+        note=place_of(record["provenance"]) + (f"; without {dropped}" if dropped else ""),
     )
 
 
-def _series(report: LayersReport, backend: str, row: list[LayerCell | None]) -> Series:
-    bounds = [None if cell is None else cell.gbps_interval for cell in row]
-    version = report.versions.get(backend)
-    return Series(
-        name=f"{backend} {version}" if version else backend,
-        values=tuple(None if cell is None else cell.gbps for cell in row),
-        low=tuple(None if ends is None else ends[0] for ends in bounds),
-        high=tuple(None if ends is None else ends[1] for ends in bounds),
+def _series(name: str, cells: Sequence[Any]) -> Series:
+    """Return the rates of a backend, bounded by those at the ends of the interval of its time."""
+    slow, fast = (
+        tuple(cell and gbps_of(cell["least_bytes"], cell["interval_us"][end]) for cell in cells)
+        for end in (1, 0)
     )
+    values = tuple(cell and cell["gbps"] for cell in cells)
+    return Series(name=name, values=values, low=slow, high=fast)
 
 
 def _cell(report: LayersReport, cell: LayerCell) -> dict[str, Any]:

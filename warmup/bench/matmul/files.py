@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmup.bench.charts.chart import Chart, Series
-from warmup.bench.charts.draw import draw
+from warmup.bench.charts.draw import draw_all
+from warmup.bench.files import place_of
 from warmup.bench.matmul.report import COLUMNS, MmReport, ShapeResult, Timed
+from warmup.bench.matmul.shapes import Shape
 
 MATMUL_STEM: Final = "bench-mm"
 
@@ -39,77 +41,61 @@ def draw_charts(report: MmReport, folder: Path) -> tuple[Path, ...]:
     Raises:
         SettingsError: matplotlib is not installed, or the files cannot be written.
     """
-    times, rates = charts_of(report)
-    return *draw(times, folder / f"{MATMUL_STEM}-time"), *draw(
-        rates, folder / f"{MATMUL_STEM}-tflops"
+    return draw_all(charts_of(document(report)), folder, MATMUL_STEM)
+
+
+def charts_of(record: Mapping[str, Any]) -> dict[str, Chart]:
+    """Return the charts of the document *record*, ``time`` and ``tflops``, by shape and column."""
+    dtype, peaks = record["dtype"], record["peaks"]
+    peak = peaks and peaks["tflops"].get(dtype)
+    how = (
+        f"Medians of {record['rounds']} rounds with 95 % intervals, {record['launch']}, "
+        f"{record['l2']} L2."
     )
-
-
-def charts_of(report: MmReport) -> tuple[Chart, Chart]:
-    """Return the charts of device time and of TFLOP/s, by shape and column."""
-    device = report.processor
-    where, name = report.provenance, f"{report.dtype} products"
     shared: dict[str, Any] = {
         "x_label": "M x K x N",
-        "groups": tuple(str(one.shape) for one in report.shapes),
-        "note": f"{where['device']}, torch {where['torch']}, Triton {where['triton']}, "
-        f"warmup {where['warmup']}, {where['date']}",
+        "groups": tuple(str(Shape(**result["shape"])) for result in record["shapes"]),
+        "note": place_of(record["provenance"]),
     }
-    how = f"{report.launch}, {report.l2} L2, medians of {report.rounds} rounds with 95 % intervals"
-    times = Chart(
-        title=f"{device} time of {name}",
-        subtitle=f"lower is better; {how}",
-        y_label=f"{device} time per call, µs",
-        series=_series(report, lambda _one, _timed, time_us: time_us),
-        **shared,
-    )
-
-    def rate(one: ShapeResult, _timed: Timed, time_us: float) -> float:
-        return one.shape.flops / time_us / 1e6
-
-    peak = None if report.peaks is None else report.peaks.tflops.get(report.dtype)
-    rates = Chart(
-        title=f"TFLOP/s of {name}",
-        subtitle=f"higher is better; {how}",
-        y_label="TFLOP/s",
-        series=_series(report, rate),
-        reference=None if peak is None else ("measured peak", peak),
-        **shared,
-    )
-    return times, rates
+    return {
+        "time": Chart(
+            title=f"Device time of {dtype} products",
+            subtitle=f"Lower is better. {how}",
+            y_label="device time of one call, us",
+            series=_series(record, lambda _cell, time_us: time_us),
+            **shared,
+        ),
+        "tflops": Chart(
+            title=f"Arithmetic of {dtype} products",
+            subtitle=f"Higher is better. {how}",
+            y_label="arithmetic, TFLOP/s",
+            series=_series(record, lambda cell, us: cell["tflops"] * cell["device_us"] / us),
+            reference=peak and ("measured peak", peak),
+            **shared,
+        ),
+    }
 
 
 def _series(
-    report: MmReport, value: Callable[[ShapeResult, Timed, float], float]
+    record: Mapping[str, Any], value: Callable[[Mapping[str, Any], float], float]
 ) -> tuple[Series, ...]:
     """Return each column that was timed anywhere, with *value* of its times and their bounds."""
-
-    def along(name: str, pick: Callable[[Timed], float]) -> tuple[float | None, ...]:
-        return tuple(
-            value(one, one.timed[name], pick(one.timed[name])) if name in one.timed else None
-            for one in report.shapes
-        )
-
-    found: list[Series] = []
+    series = []
     for name in COLUMNS:
-        if any(name in one.timed for one in report.shapes):
-            ends = along(name, lambda t: t.device.interval[0]), along(name, _upper)
-            low, high = (tuple(map(pick, *ends)) for pick in (_least, _most))
-            values = along(name, lambda timed: timed.device_us)
-            found.append(Series(name=name, values=values, low=low, high=high))
-    return tuple(found)
-
-
-def _upper(timed: Timed) -> float:
-    return timed.device.interval[1]
-
-
-def _least(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else min(a, b)
-
-
-def _most(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else max(a, b)
+        cells = [result["columns"].get(name) for result in record["shapes"]]
+        bounds: list[Any] = [
+            cell and [value(cell, us) for us in cell["device_interval_us"]] for cell in cells
+        ]
+        if any(cells):
+            series.append(
+                Series(
+                    name=name,
+                    values=tuple(cell and value(cell, cell["device_us"]) for cell in cells),
+                    low=tuple(pair and min(pair) for pair in bounds),
+                    high=tuple(pair and max(pair) for pair in bounds),
+                )
+            )
+    return tuple(series)
 
 
 def _shape(report: MmReport, one: ShapeResult) -> dict[str, Any]:

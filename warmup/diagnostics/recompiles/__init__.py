@@ -1,4 +1,4 @@
-"""The verb `explain`: at which sizes torch.compile makes another artifact, and why.
+"""`explain`: at which sizes torch.compile makes another artifact of a model, and why.
 
-Imports what `diagnostics` imports, and torch. `warmup explain` calls `explain.explain`.
+Imports what `diagnostics` imports, and torch. The command `warmup explain` calls it.
 """

@@ -1,6 +1,7 @@
-"""What a guard is for: a hard limit, inductor's heuristic, or the model's own code.
+"""`Cause`: why a guard exists. A limit of torch, a heuristic of inductor, or the model's own code.
 
-Guards are told apart by the source that asked, and where nothing is known of it, that is said.
+The cause follows from the source line in torch that compared the size; for lines that are not
+listed here it is ``unknown``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from warmup.inductor.guard import Guard, SourceLine
 
 
 class CauseKind(StrEnum):
-    """What stands behind a guard."""
+    """Why a guard exists."""
 
     LIMIT = "limit"
     HEURISTIC = "heuristic"
@@ -24,7 +25,10 @@ class CauseKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a range ends: the guard, where torch asked, where the model stood, and a sentence."""
+    """Why a range ends: a sentence and the guard's expression.
+
+    ``place`` is the line in torch that compared the size, ``user`` the line of the model.
+    """
 
     kind: CauseKind
     sentence: str
@@ -35,33 +39,33 @@ class Cause:
 
 _INT32: Final = 2**31 - 1
 _ASKS_BOUND: Final = (
-    "to see if padding a product may pay, inductor asks whether it is bound by compute, and "
-    "compares its sizes; in the backward of a Linear this dim is the one summed over"
+    "to decide if padding a matmul may pay, inductor compares its sizes to see whether it is bound "
+    "by compute; in the backward of a Linear this dim is the inner one"
 )
 _ASKS_PADDING: Final = (
-    "to see if padding a product may pay, inductor weighs its operations against the bytes that it "
-    "moves"
+    "to decide if padding a matmul may pay, inductor compares its operations with the bytes that "
+    "it moves"
 )
 _TMA: Final = (
-    "to list a persistent TMA template, which triton.enable_persistent_tma_matmul switches on, "
-    "inductor fixes what it looks at, whichever candidate wins"
+    "to list a persistent TMA template (triton.enable_persistent_tma_matmul), inductor guards the "
+    "sizes that it checks, whichever candidate wins"
 )
 _KERNEL: Final = "inductor looks at this size to choose how a kernel is written"
 _LOWERING: Final = "inductor looks at this size to choose how an operation is computed"
 _REWRITE: Final = "a pass of inductor looks at this size to decide how to rewrite the graph"
 _BY_MODEL: Final = "the model's own code depends on this size"
-_SHAPES: Final = "an operation of the model is only defined for sizes like these"
+_SHAPES: Final = "an operation of the model is defined for these sizes only"
 _SMALL: Final = (
     "sizes 0 and 1 are always compiled on their own (0/1 specialisation); torch takes a dynamic "
     "size to be 2 or more"
 )
-_INDEX: Final = "indices of 32 bits reach no further; beyond, kernels need 64 bits"
+_INDEX: Final = "32-bit indices end here; larger sizes need kernels with 64-bit indices"
 _ONE_SIZE: Final = (
     "dynamo compiled this graph for one size: the dim reached it unmarked, as it does behind a "
     "graph break, until another size is seen"
 )
-_UNKNOWN: Final = "torch compares this size here; warmup does not know what for"
-# The beginning of a path, a function or none, what it is for. The first that fits counts.
+_UNKNOWN: Final = "torch compares this size here; warmup does not know why"
+# The beginning of a path, a function or empty for any, and the cause. The first match counts.
 _KNOWN: Final = (
     (
         "torch/_inductor/fx_passes/pad_mm.py",
@@ -84,19 +88,19 @@ _KNOWN: Final = (
 
 
 def cause_of(guard: Guard) -> Cause:
-    """Return what *guard* is for."""
-    kind, sentence = _judge(guard)
+    """Return the cause of *guard*."""
+    kind, sentence = _classify(guard)
     return Cause(kind, sentence, guard.expression, guard.place, guard.user)
 
 
 def first_cause(guards: Sequence[Guard]) -> Cause | None:
-    """Return the cause of the first of *guards* that something is known of, None without any."""
+    """Return the first known cause of *guards*, else the first cause, None without guards."""
     causes = [cause_of(guard) for guard in guards]
     known = (cause for cause in causes if cause.kind is not CauseKind.UNKNOWN)
     return next(known, causes[0] if causes else None)
 
 
-def _judge(guard: Guard) -> tuple[CauseKind, str]:
+def _classify(guard: Guard) -> tuple[CauseKind, str]:
     if guard.is_default:
         return CauseKind.LIMIT, _SMALL
     if str(_INT32) in guard.expression or str(_INT32 + 1) in guard.expression:

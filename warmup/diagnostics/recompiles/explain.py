@@ -1,8 +1,8 @@
-"""`explain`: the ranges of a dim at which torch.compile makes another artifact, and why.
+"""`explain`: the ranges of sizes for which torch.compile makes an artifact each, and why.
 
-Nothing is tuned, timed or built: the model is compiled up to the code of its kernels, under dynamic
-shapes, and runs uncompiled. What would be measured on the way is answered as serving with an empty
-table answers it.
+Nothing is tuned or timed, and no kernel is built: the model is compiled with dynamic shapes up to
+the code of its kernels, and runs uncompiled. Inductor's questions on the way are answered as by a
+server with an empty table.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from warmup.models.loading import Inputs, LoadedModel
 
 EXPLAINED_MODES: Final = ("default", "max-autotune")
-_FEWEST: Final = 2
+_MIN_SIZES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """One graph of the model and the code it comes from; a model that breaks has several."""
+    """A graph of the model and the code it comes from; with graph breaks there are several."""
 
     number: int
     function: str
@@ -42,10 +42,11 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One dim, with or without gradients. ``tried`` are the sizes compiled or found served.
+    """The explanation of one dim, with or without gradients.
 
-    ``held`` are the other dims, at the sizes they had. ``uncovered`` is the smallest size left
-    without an artifact, None when there is none up to ``largest``.
+    ``tried`` has the sizes that were compiled or found to be served, ``held`` the other dims with
+    their sizes. ``uncovered`` is the smallest size without an artifact, None when every size up to
+    ``largest`` has one.
     """
 
     dim: str
@@ -60,7 +61,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What was found for a model: a section for each dim that has several sizes."""
+    """The explanation of a model: a section for each dim that has several sizes."""
 
     model: str
     device: str
@@ -83,15 +84,15 @@ def explain(
     largest: int | None = None,
     max_compiles: int = 16,
 ) -> Explanation:
-    """Return where torch.compile makes another artifact of *model* as each dim grows.
+    """Return at which sizes of each dim torch.compile makes another artifact of *model*.
 
-    Each dim with two sizes or more is marked dynamic in turn, the others held at their first size;
-    its sizes are compiled in the order given, then those up to *largest* (their largest) that
-    nothing serves yet, at most *max_compiles* in all. *grad* says whether gradients are on; both
-    ways without it. With gradients the model is in training mode.
+    Each dim with two sizes or more is marked dynamic in turn, with the other dims held at their
+    first size. Its sizes are compiled in the order given, then the sizes up to *largest* (by
+    default the largest of them) that no artifact serves, at most *max_compiles* in all. *grad* says
+    whether gradients are on; None explains both. With gradients the model is in training mode.
 
     Raises:
-        SettingsError: an argument cannot be used, or no input follows from the dim.
+        SettingsError: an argument cannot be used, or no input depends on the dim.
         ModelError: the model or its inputs cannot be loaded, run or compiled.
     """
     if mode not in EXPLAINED_MODES:
@@ -99,14 +100,14 @@ def explain(
             f"--mode {mode!r} cannot be explained", f"use {' or '.join(EXPLAINED_MODES)}"
         )
     buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
-    varied = _varied(buckets)
+    varying = _varying_dims(buckets)
     from warmup.inductor import connect
     from warmup.inductor.guards import default_recompile_limit
     from warmup.inductor.machine import resolve_device
     from warmup.models.loading import load_model, parse_dtype
 
     inductor = connect()
-    work = _Explaining(
+    explainer = _Explainer(
         load_model(model),
         specs,
         resolve_device(device),
@@ -114,22 +115,22 @@ def explain(
         mode,
         max_compiles,
     )
-    work.model.module.to(device=work.device, dtype=work.dtype)
-    # A switch decides whether candidates are listed; the listing alone may guard.
+    explainer.model.module.to(device=explainer.device, dtype=explainer.dtype)
+    # Only with the switches on are candidates listed, and listing them may add guards.
     options = inductor.quiet_switches() if mode == "max-autotune" else {}
     lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]), on_uncovered=Uncovered.FORBID)
     attachment = inductor.attach(lookup, options, "explain", quiet=True)
     try:
         sections = [
-            work.run(dim, sizes, held, with_grad=with_grad, largest=largest)
-            for dim, sizes, held in varied
+            explainer.run(dim, sizes, held, with_grad=with_grad, largest=largest)
+            for dim, sizes, held in varying
             for with_grad in ((False, True) if grad is None else (grad,))
         ]
     finally:
         attachment.detach()
     runtime = inductor.runtime(device)
     return Explanation(
-        model=work.model.name,
+        model=explainer.model.name,
         device=runtime.device.name,
         torch=runtime.torch,
         mode=mode,
@@ -138,28 +139,28 @@ def explain(
     )
 
 
-_Varied = tuple[str, tuple[int, ...], tuple[tuple[str, int], ...]]
+_VaryingDim = tuple[str, tuple[int, ...], tuple[tuple[str, int], ...]]
 
 
-def _varied(buckets: Sequence[Bucket]) -> list[_Varied]:
-    """Return each dim with several sizes: its name, its sizes as given, the others as held."""
+def _varying_dims(buckets: Sequence[Bucket]) -> list[_VaryingDim]:
+    """Return each dim with several sizes: its name, its sizes as given, the other dims as held."""
     first = buckets[0].sizes
-    found = []
+    varying = []
     for name, _ in first:
         sizes = tuple(dict.fromkeys(bucket.size_of(name) or 0 for bucket in buckets))
-        if len(sizes) >= _FEWEST:
-            found.append((name, sizes, tuple(each for each in first if each[0] != name)))
-    if not found:
+        if len(sizes) >= _MIN_SIZES:
+            varying.append((name, sizes, tuple(dim for dim in first if dim[0] != name)))
+    if not varying:
         raise SettingsError(
             f"every dim has one size ({buckets[0]})",
-            "give two sizes or more, such as --seqlens 16,2048: what lies between is found",
+            "give two sizes or more, such as --seqlens 16,2048; ranges between them are found",
         )
-    return found
+    return varying
 
 
 @dataclass
-class _Explaining:
-    """One model being explained."""
+class _Explainer:
+    """A loaded model and how it is compiled."""
 
     model: LoadedModel
     specs: tuple[InputSpec, ...]
@@ -177,7 +178,7 @@ class _Explaining:
         with_grad: bool,
         largest: int | None,
     ) -> Section:
-        """Return what is found for one dim."""
+        """Return the section of one dim."""
         import torch
 
         from warmup.inductor.guards import Recorder, compile_recorded, record
@@ -191,13 +192,13 @@ class _Explaining:
             compiled = compile_recorded(module, recorder)
 
             def compile_at(size: int) -> Sequence[Artifact]:
-                made = self._inputs(dim, size, held)
+                inputs = self._inputs(dim, size, held)
                 recorder.size = size
-                return self._call(compiled, made, marks, recorder)
+                return self._call(compiled, inputs, marks, recorder)
 
-            found = cover(compile_at, sizes, most, max(self.max_compiles, len(sizes)))
+            coverage = cover(compile_at, sizes, most, max(self.max_compiles, len(sizes)))
         module.eval()
-        if not found.spans:
+        if not coverage.spans:
             raise ModelError("the model compiled no graph", "is it disabled for torch.compile?")
         return Section(
             dim=dim,
@@ -205,27 +206,27 @@ class _Explaining:
             sizes=sizes,
             largest=most,
             held=held,
-            graphs=_graphs(found.spans, recorder),
-            tried=found.tried,
-            uncovered=found.uncovered,
+            graphs=_graphs(coverage.spans, recorder),
+            tried=coverage.tried,
+            uncovered=coverage.uncovered,
         )
 
     def _call(
         self,
         compiled: Any,
-        made: Inputs,
+        inputs: Inputs,
         marks: dict[tuple[int, int], Follows],
         recorder: Recorder,
     ) -> Sequence[Artifact]:
-        """Run the model at one size and return what was compiled for it."""
+        """Run the model on *inputs* and return the artifacts that this compiled."""
         from warmup.inductor.guards import mark
 
-        leaves = _leaves(made)
-        for place, axis in marks:
-            mark(leaves[place], axis)
+        leaves = _leaves(inputs)
+        for number, dim in marks:
+            mark(leaves[number], dim)
         before = len(recorder.artifacts)
         try:
-            compiled(*made.args, **made.kwargs)
+            compiled(*inputs.args, **inputs.kwargs)
         except WarmupError:
             raise
         except Exception as error:  # the user's model may raise anything
@@ -249,29 +250,31 @@ class _Explaining:
     def _find_marks(
         self, dim: str, sizes: tuple[int, ...], held: tuple[tuple[str, int], ...]
     ) -> dict[tuple[int, int], Follows]:
-        """Return the sizes of inputs that follow from the dim, by input and axis."""
+        """Return how sizes of inputs depend on *dim*, by number of the input and of its dim.
+
+        The inputs for up to three *sizes* are compared.
+        """
         from warmup.inductor.guards import Follows
 
         shapes = [
-            [tuple(leaf.shape) if hasattr(leaf, "shape") else () for leaf in _leaves(made)]
-            for made in (self._inputs(dim, size, held) for size in sizes[:3])
+            [tuple(leaf.shape) if hasattr(leaf, "shape") else () for leaf in _leaves(inputs)]
+            for inputs in (self._inputs(dim, size, held) for size in sizes[:3])
         ]
-        first, second = shapes[0], shapes[1]
         step = sizes[1] - sizes[0]
         marks = {}
-        for place, (one, other) in enumerate(zip(first, second, strict=True)):
-            for axis, (here, there) in enumerate(zip(one, other, strict=True)):
+        for number, (first, second) in enumerate(zip(shapes[0], shapes[1], strict=True)):
+            for index, (here, there) in enumerate(zip(first, second, strict=True)):
                 if here == there:
                     continue
-                times = (there - here) // step
-                follows = Follows(times, here - times * sizes[0])
-                seen = zip(sizes, (shape[place][axis] for shape in shapes), strict=False)
-                if any(follows.at(size) != found for size, found in seen):
+                factor = (there - here) // step
+                follows = Follows(factor, here - factor * sizes[0])
+                actual = zip(sizes, (shape[number][index] for shape in shapes), strict=False)
+                if any(follows.at(size) != length for size, length in actual):
                     raise SettingsError(
-                        f"size {axis} of input {place} does not grow evenly with {dim}",
+                        f"size {index} of input {number} does not grow evenly with {dim}",
                         "explain a dim that the inputs follow as a multiple, or with a constant",
                     )
-                marks[place, axis] = follows
+                marks[number, index] = follows
         if not marks:
             raise SettingsError(
                 f"no input has a size that follows from {dim}", "name the dim in --input"
@@ -279,10 +282,10 @@ class _Explaining:
         return marks
 
 
-def _leaves(made: Inputs) -> list[Any]:
+def _leaves(inputs: Inputs) -> list[Any]:
     import torch
 
-    leaves: list[Any] = torch.utils._pytree.tree_leaves((made.args, made.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
+    leaves: list[Any] = torch.utils._pytree.tree_leaves((inputs.args, inputs.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
     return leaves
 
 

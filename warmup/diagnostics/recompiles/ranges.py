@@ -1,6 +1,6 @@
-"""Compiling sizes until each of a range is served by an artifact, and what ranges that makes.
+"""`cover`: compiles sizes until an artifact serves each size of a range, and returns the ranges.
 
-Knows artifacts and guards only: what compiles is handed in.
+Knows artifacts and guards only: the function that compiles is passed in.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from warmup.inductor.guard import Artifact, Guard
 class Span:
     """The sizes that one artifact serves: ``low`` to ``high``, both inclusive, None for no end.
 
-    All of them run what was chosen at ``tuned_at``, the size that it was compiled at. ``sizes`` are
-    those asked about that it serves. With ``conditions`` it serves only the sizes that meet them.
-    ``unexpected`` is what dynamo said where an artifact from before should have served
-    ``tuned_at`` too.
+    All of them run the kernels that were chosen for ``tuned_at``, the size at which the artifact
+    was compiled. ``sizes`` are the requested sizes that it serves. With ``conditions`` it serves
+    only the sizes that meet them. ``unexpected`` is dynamo's reason for compiling where an earlier
+    artifact should have served ``tuned_at``, else empty.
     """
 
     graph: int
@@ -36,9 +36,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What was compiled: the spans of every graph, how many sizes that took, and what is left.
+    """The spans of every graph, and the sizes that were compiled or found to be served.
 
-    ``uncovered`` is the smallest size that no artifact was found for, None where all have one.
+    ``uncovered`` is the smallest size without an artifact, None where every size has one.
     """
 
     spans: tuple[Span, ...]
@@ -52,21 +52,23 @@ def cover(
     largest: int,
     limit: int,
 ) -> Coverage:
-    """Call *compile_at* with *sizes* in turn, then with sizes that no artifact serves.
+    """Return the ranges that artifacts serve, after compiling *sizes* and then sizes without one.
 
-    It returns what had to be compiled for a size, nothing where an artifact from before served.
-    Every size from the smallest of *sizes* to *largest* is served at the end, unless more than
-    *limit* sizes would have to be tried.
+    *compile_at* runs the model at a size and returns the new artifacts, none where an earlier
+    artifact served. In the end every size from the smallest of *sizes* to *largest* is served,
+    unless that takes more than *limit* sizes.
     """
-    work = _Cover(compile_at, min(sizes), largest)
+    compiler = _RangeCompiler(compile_at, min(sizes), largest)
     for size in sizes:
-        work.run(size)
-    while (missing := work.missing()) is not None and len(work.tried) < limit:
-        work.run(missing)
-    return Coverage(work.spans(sizes), tuple(work.tried), missing)
+        compiler.run(size)
+    while (missing := compiler.missing()) is not None and len(compiler.tried) < limit:
+        compiler.run(missing)
+    return Coverage(compiler.spans(sizes), tuple(compiler.tried), missing)
 
 
-class _Cover:
+class _RangeCompiler:
+    """The artifacts so far, each with dynamo's reason if it was unexpected."""
+
     def __init__(
         self, compile_at: Callable[[int], Sequence[Artifact]], smallest: int, largest: int
     ) -> None:
@@ -75,10 +77,10 @@ class _Cover:
         self.largest = largest
         self.tried: list[int] = []
         self.artifacts: list[tuple[Artifact, str]] = []
-        self._extents: dict[int, _ServedSizes] = {}
+        self._served: dict[int, _ServedSizes] = {}
 
     def run(self, size: int) -> None:
-        """Run the model at *size*, and keep what that compiled."""
+        """Run the model at *size*, and keep the artifacts that this compiled."""
         before = {artifact.graph for artifact, _ in self.artifacts if artifact.serves(size)}
         self.tried.append(size)
         for artifact in self.compile_at(size):
@@ -86,58 +88,58 @@ class _Cover:
             self.artifacts.append((artifact, unexpected))
 
     def missing(self) -> int | None:
-        """Return the smallest size that some graph has no artifact for, None without any."""
+        """Return the smallest size for which a graph has no artifact, None if there is none."""
         graphs = {artifact.graph for artifact, _ in self.artifacts}
-        found = [size for graph in graphs if (size := self._missing_in(graph)) is not None]
-        return min(found, default=None)
+        sizes = [size for graph in graphs if (size := self._missing_in(graph)) is not None]
+        return min(sizes, default=None)
 
     def _missing_in(self, graph: int) -> int | None:
         size = self.smallest
         own = [artifact for artifact, _ in self.artifacts if artifact.graph == graph]
         while size <= self.largest:
-            serving = next((each for each in own if each.serves(size)), None)
+            serving = next((artifact for artifact in own if artifact.serves(size)), None)
             if serving is None:
-                if size in self.tried:  # it ran: another graph was taken there, or none was needed
+                if size in self.tried:  # the model ran at this size without this graph
                     size += 1
                     continue
                 return size
-            extent = self.extent(serving)
-            if extent.conditions:
+            served = self.served_by(serving)
+            if served.conditions:
                 size += 1
-            elif extent.high is None:
+            elif served.high is None:
                 return None
             else:
-                size = extent.high + 1
+                size = served.high + 1
         return None
 
-    def extent(self, artifact: Artifact) -> _ServedSizes:
-        """Return the interval around the size that *artifact* was compiled at."""
-        if id(artifact) not in self._extents:
-            self._extents[id(artifact)] = _ServedSizes.of(artifact, self.largest)
-        return self._extents[id(artifact)]
+    def served_by(self, artifact: Artifact) -> _ServedSizes:
+        """Return the sizes that *artifact* serves around the size at which it was compiled."""
+        if id(artifact) not in self._served:
+            self._served[id(artifact)] = _ServedSizes.of(artifact, self.largest)
+        return self._served[id(artifact)]
 
     def spans(self, sizes: Sequence[int]) -> tuple[Span, ...]:
-        """Return the sizes of each artifact, by graph, in the order in which they were made."""
-        served: set[tuple[int, int]] = set()
+        """Return the span of each artifact, by graph and ascending; *sizes* are the requested."""
+        taken: set[tuple[int, int]] = set()
         spans = []
         for artifact, unexpected in self.artifacts:
             own = tuple(
                 size
                 for size in sizes
-                if artifact.serves(size) and (artifact.graph, size) not in served
+                if artifact.serves(size) and (artifact.graph, size) not in taken
             )
-            served |= {(artifact.graph, size) for size in own}
-            extent = self.extent(artifact)
+            taken |= {(artifact.graph, size) for size in own}
+            served = self.served_by(artifact)
             spans.append(
                 Span(
                     graph=artifact.graph,
-                    low=extent.low,
-                    high=extent.high,
+                    low=served.low,
+                    high=served.high,
                     tuned_at=artifact.size,
                     sizes=own,
-                    low_cause=first_cause(extent.from_below),
-                    high_cause=first_cause(extent.from_above),
-                    conditions=tuple(cause_of(guard) for guard in extent.conditions),
+                    low_cause=first_cause(served.from_below),
+                    high_cause=first_cause(served.from_above),
+                    conditions=tuple(cause_of(guard) for guard in served.conditions),
                     unexpected=unexpected,
                     unbound=artifact.unbound,
                 )
@@ -147,7 +149,7 @@ class _Cover:
 
 @dataclass(frozen=True, slots=True)
 class _ServedSizes:
-    """An interval, the guards that end it, and those that leave out sizes inside it."""
+    """An interval of sizes, the guards at its ends, and those that exclude sizes inside it."""
 
     low: int
     high: int | None
@@ -171,17 +173,17 @@ class _ServedSizes:
             high,
             tuple(guard for guard, end, _ in ends if end == low and end > 0),
             tuple(guard for guard, _, end in ends if high is not None and end == high),
-            _telling(recurring, ceiling),
+            _excluding(recurring, ceiling),
         )
 
 
-def _telling(conditions: Sequence[Guard], ceiling: int) -> tuple[Guard, ...]:
-    """Return those of *conditions* that leave out a size that none before them does."""
-    left = list(range(1, ceiling + 1))
-    telling = []
+def _excluding(conditions: Sequence[Guard], ceiling: int) -> tuple[Guard, ...]:
+    """Return those of *conditions* that exclude a size which the conditions before them allow."""
+    allowed = list(range(1, ceiling + 1))
+    excluding = []
     for guard in conditions:
-        kept = [size for size in left if guard.holds(size)]
-        if len(kept) < len(left):
-            telling.append(guard)
-        left = kept
-    return tuple(telling)
+        still_allowed = [size for size in allowed if guard.holds(size)]
+        if len(still_allowed) < len(allowed):
+            excluding.append(guard)
+        allowed = still_allowed
+    return tuple(excluding)

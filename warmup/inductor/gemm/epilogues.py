@@ -19,7 +19,7 @@ import torch
 from torch.fx import Node
 
 from warmup.core.dtypes import dtype_name
-from warmup.keys.gemm import NO_EPILOGUE, spell_number
+from warmup.keys.gemm import NO_EPILOGUE, format_number
 
 MAX_NODES: Final = 32
 MATRIX_DIMS: Final = 2
@@ -146,7 +146,7 @@ def _argument(argument: Any, spelled: dict[Node, str]) -> str:
         value = argument.meta.get("val")
         return _operand(value) if isinstance(value, torch.Tensor) else "s"
     if isinstance(argument, bool | int | float):
-        return str(argument) if not math.isfinite(argument) else spell_number(argument)
+        return str(argument) if not math.isfinite(argument) else format_number(argument)
     if isinstance(argument, torch.dtype):
         return dtype_name(argument)
     if isinstance(argument, (list, tuple)):

@@ -28,7 +28,7 @@ from torch._inductor.select_algorithm import (
 from warmup.core.errors import ProblemError
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
-from warmup.core.search import Searched
+from warmup.core.search import SearchCounts
 from warmup.inductor.gemm.choice_list import HeldBack, generate, library_or_first, matching
 from warmup.inductor.gemm.choices import force, identify, post_op_of
 from warmup.inductor.gemm.key import current_node, describe
@@ -50,7 +50,7 @@ class _OpenSelection:
 
     problem: GemmProblem
     choices: list[Any]
-    searched: Searched
+    searched: SearchCounts
 
 
 class GemmChoices:
@@ -165,7 +165,7 @@ class GemmChoices:
             self._local.dropped += 1
             self._local.rejected = rejected
 
-    def _take_notes(self) -> tuple[int, MissReason | None, Searched | None]:
+    def _take_notes(self) -> tuple[int, MissReason | None, SearchCounts | None]:
         notes = (
             getattr(self._local, "dropped", 0),
             getattr(self._local, "rejected", None),
@@ -222,7 +222,7 @@ class GemmChoices:
             if self._answers.tunes and problem is not None:
                 kw["return_multi_template"] = False
                 ready = generate(choices)
-                searched = searched or Searched(search=Search.DEFAULT, listed=0)
+                searched = searched or SearchCounts(search=Search.DEFAULT, listed=0)
                 return self._tune(
                     _OpenSelection(problem, ready, searched.completed(len(ready))), proceed
                 )

@@ -21,7 +21,7 @@ from torch.utils._sympy.value_ranges import bound_sympy
 from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
 from warmup.inductor.gemm.epilogues import MATRIX_DIMS, epilogue_of
-from warmup.keys.gemm import CPU_LINEAR, NO_EPILOGUE, Dim, GemmProblem, Layout, spell_number
+from warmup.keys.gemm import CPU_LINEAR, NO_EPILOGUE, Dim, GemmProblem, Layout, format_number
 
 _aten = torch.ops.aten
 _UNBOUNDED: Final = 2**62
@@ -249,7 +249,7 @@ def _epilogue(name: str, node: Node | None, inputs: list[Any], post_op: PostOp |
     words = [post_op.name]
     if post_op.algorithm not in ("", "none"):
         words.append(post_op.algorithm)
-    arguments = [spell_number(value) for value in post_op.scalars]
+    arguments = [format_number(value) for value in post_op.scalars]
     if name == "linear_binary":
         other = inputs[1]
         sizes = ",".join(str(_dim(size)) for size in other.get_size())

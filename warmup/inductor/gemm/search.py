@@ -18,7 +18,7 @@ from torch._inductor.select_algorithm import TritonTemplate
 
 from warmup.core.method import Search
 from warmup.core.rows import Winner
-from warmup.core.search import CandidateSource, Resource, Searched
+from warmup.core.search import CandidateSource, Resource, SearchCounts
 from warmup.inductor.gemm import splits
 from warmup.inductor.gemm.splits import split_candidates
 from warmup.inductor.gemm.tile_limits import exceeded, spills
@@ -78,7 +78,7 @@ class SearchResult:
     """Candidates to add to inductor's own, and how they came about."""
 
     choices: list[Any]
-    searched: Searched
+    searched: SearchCounts
 
 
 def unlisted(selection: Selection) -> dict[str, Iterator[Any]]:
@@ -107,7 +107,7 @@ def search(
     are tried. What cannot be launched for certain is left out, except of persistent TMA's own list.
     """
     if not selection.is_open:
-        return SearchResult([], Searched(search=word, listed=len(listed)))
+        return SearchResult([], SearchCounts(search=word, listed=len(listed)))
     seen = {_key(choice) for choice in listed}
     pruned: Counter[Resource] = Counter()
     added: dict[CandidateSource, list[Any]] = {}
@@ -126,7 +126,7 @@ def search(
     tiles = (tile_of(choice) for choice in choices)
     return SearchResult(
         choices,
-        Searched(
+        SearchCounts(
             search=word,
             listed=len(listed),
             added=tuple((source, len(found)) for source, found in added.items()),

@@ -16,7 +16,7 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from warmup.core.dtypes import dtype_name
-from warmup.keys.gemm import spell_number
+from warmup.keys.gemm import format_number
 
 MAX_VIA_LENGTH: Final = 512
 _aten = torch.ops.aten
@@ -142,4 +142,4 @@ class _PaddingTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # unt
             value = value.item()  # torch passes a number to an operator as a tensor without dims
         if isinstance(value, torch.dtype):
             return dtype_name(value)
-        return spell_number(value) if isinstance(value, (int, float)) else str(value).lower()
+        return format_number(value) if isinstance(value, (int, float)) else str(value).lower()

@@ -6,7 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from warmup.buckets.dims import Names, ShapePolicy, SizeList, parse_axes, parse_ladders
+from warmup.buckets.dims import (
+    DimNames,
+    ShapePolicy,
+    SizeList,
+    parse_bucket_sizes,
+    parse_dynamic_dims,
+)
 from warmup.core.errors import SettingsError
 from warmup.table.policy import TOLERANCE
 
@@ -22,7 +28,7 @@ _OUTSIDE: Final = ("eager", "error")
 def compile(  # noqa: A001  the verb of torch, in a module of its own
     model: nn.Module,
     *,
-    dims: Mapping[str, Names],
+    dims: Mapping[str, DimNames],
     buckets: SizeList | Mapping[str, SizeList],
     table: str | os.PathLike[str] | Table | None = None,
     policy: str = ShapePolicy.RANGE,
@@ -68,8 +74,8 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
         raise SettingsError(f"outside={outside!r}", f"use one of {', '.join(_OUTSIDE)}")
     if model.training:
         raise SettingsError("the model is in training mode", "call model.eval() before serving it")
-    dynamic_dims = parse_axes(dims)
-    sizes = parse_ladders(dynamic_dims, buckets)
+    dynamic_dims = parse_dynamic_dims(dims)
+    sizes = parse_bucket_sizes(dynamic_dims, buckets)
     dependent = [name for name in sizes if name not in independent]
     if policy == ShapePolicy.PAD and dependent:
         raise SettingsError(

@@ -1,0 +1,64 @@
+"""Counts of a search: they add up, print in one line and are written as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from warmup.core.method import Search
+from warmup.core.search import CandidateSource, Resource, SearchCounts, search_to_json
+
+COUNTS = SearchCounts(
+    search=Search.WIDE,
+    listed=18,
+    added=((CandidateSource.TMA, 7), (CandidateSource.TILES, 3)),
+    pruned=((Resource.SHARED_MEMORY, 25),),
+    spilling=1,
+)
+
+
+def test_two_parts_of_a_search_add_up() -> None:
+    """Inductor lists a selection in parts; the counts of the parts are added."""
+    first = SearchCounts(search=Search.WIDE, listed=2)
+    later = SearchCounts(
+        search=Search.WIDE,
+        listed=18,
+        added=((CandidateSource.TMA, 7), (CandidateSource.TILES, 3)),
+        pruned=((Resource.SHARED_MEMORY, 1),),
+        spilling=1,
+    )
+    assert first + later == replace(later, listed=20)
+
+
+def test_listed_and_added_candidates_are_tried() -> None:
+    """The candidates to compile are inductor's and the added ones, without the pruned ones."""
+    pruned = ((Resource.SHARED_MEMORY, 9),)
+    counts = SearchCounts(
+        search=Search.WIDE, listed=20, added=((CandidateSource.TMA, 7),), pruned=pruned
+    )
+    assert counts.tried == 27
+
+
+def test_the_text_of_the_counts_is_one_line() -> None:
+    """The text has the search and every count above zero."""
+    assert str(COUNTS) == "wide: 18 listed, 7 tma, 3 tiles, 25 pruned by shared_memory, 1 spilling"
+    assert str(SearchCounts(search=Search.DEFAULT, listed=2)) == "default: 2 listed"
+
+
+def test_a_search_is_written_as_plain_json() -> None:
+    """The JSON has every count, by the names of sources and resources."""
+    assert json.loads(json.dumps(search_to_json(COUNTS))) == {
+        "search": "wide",
+        "listed": 18,
+        "added": {"tma": 7, "tiles": 3},
+        "pruned": {"shared_memory": 25},
+        "spilling": 1,
+    }
+
+
+@pytest.mark.parametrize(("offered", "listed"), [(30, 20), (28, 18), (27, 18)])
+def test_candidates_that_no_source_added_count_as_listed(offered: int, listed: int) -> None:
+    """More candidates than were counted are inductor's own; fewer leave the counts as they are."""
+    assert COUNTS.completed(offered) == replace(COUNTS, listed=listed)

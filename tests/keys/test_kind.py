@@ -1,0 +1,83 @@
+"""What a row kind says of its keys: how they are printed, and whether inductor asks for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from warmup.core.errors import ProblemError
+from warmup.keys.kind import MAX_KEY_LENGTH, Kind
+from warmup.keys.registry import KINDS, check_key, ingredients_of, kind_of
+
+TOY = "toy cat m=1..8 n=4 via=sum f32 tag=7"
+GEMM = "addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16 | epilogue=gelu_tanh"
+LAUNCH = "launch triton_poi_fused_mul x=4096 y=8 args=*bf16,i32 source=3f2a9c0d41b7e865"
+PAD = "pad bmm batch=4 m=560 n=1280 k=3420 bf16 a=row b=col free=a"
+WEIGHT = "weight chain m=560 in=64,64 features=99 out=64 bf16 bias=111 via=mul(p0,p1)"
+LABELS = {
+    TOY: "cat m=1..8 n=4 f32",
+    GEMM: "addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16",
+    LAUNCH: "triton_poi_fused_mul x=4096 y=8",
+    PAD: "bmm batch=4 m=560 n=1280 k=3420 bf16 a=row b=col free=a",
+    WEIGHT: "chain m=560 in=64,64 features=99 out=64 bf16 bias=111",
+}
+BRIEF = {**LABELS, GEMM: "addmm 1280x3420", PAD: "bmm 1280x3420"}
+
+
+@pytest.mark.parametrize("key", LABELS)
+def test_a_label_lacks_kind_question_and_hidden_ingredients(toy_kind: Kind, key: str) -> None:
+    """What a label keeps is spelled as in the key: ingredients by name, `Kind.words` without."""
+    assert kind_of(key).label(key) == LABELS[key]
+
+
+@pytest.mark.parametrize("key", BRIEF)
+def test_a_brief_follows_its_format(toy_kind: Kind, key: str) -> None:
+    """Products are printed with their op and weight; a kind without a format as their label."""
+    assert kind_of(key).brief(key) == BRIEF[key]
+
+
+def test_a_brief_format_names_ingredients_and_words(toy_kind: Kind) -> None:
+    """A format can name what is hidden in labels, and words that have no name in the key."""
+    assert replace(toy_kind, brief_format="{dtype}#{tag}").brief(TOY) == "f32#7"
+
+
+@pytest.mark.parametrize("brief_format", [None, "{op}"])
+def test_another_kinds_key_is_not_printed(toy_kind: Kind, brief_format: str | None) -> None:
+    """Label and brief raise for a key of another kind, with and without a format."""
+    kind = replace(toy_kind, brief_format=brief_format)
+    for text_of in (kind.label, kind.brief):
+        with pytest.raises(ProblemError, match=r"not a toy key: 'launch triton"):
+            text_of(LAUNCH)
+
+
+def test_inductor_asks_for_kinds_with_hooks(toy_kind: Kind) -> None:
+    """A kind is asked for when it names hooks, and only then."""
+    assert (toy_kind.is_asked, replace(toy_kind, hooks=None).is_asked) == (True, False)
+
+
+def test_weights_alone_are_not_asked_for() -> None:
+    """Rows for weights change the model; inductor asks for every other kind of the package."""
+    assert [name for name, kind in KINDS.items() if not kind.is_asked] == ["weight"]
+
+
+def test_a_key_in_the_registry_is_of_the_kind_it_begins_with(toy_kind: Kind) -> None:
+    """Once a kind is in the registry its keys are told by their first word."""
+    assert (kind_of(TOY), kind_of("toys m=1").name) == (toy_kind, "gemm")
+
+
+def test_ingredients_are_named_in_key_order(toy_kind: Kind) -> None:
+    """Words without a name get those of the kind, at their place among the others."""
+    assert list(ingredients_of(TOY).items()) == [
+        *(("kind", "toy"), ("op", "cat"), ("m", "1..8"), ("n", "4")),
+        *(("via", "sum"), ("dtype", "f32"), ("tag", "7")),
+    ]
+
+
+def test_a_key_matches_whole_and_is_not_too_long(toy_kind: Kind) -> None:
+    """Text around a key, or a key beyond the limit, is refused."""
+    longest = TOY.replace("tag=7", "tag=".ljust(MAX_KEY_LENGTH - len(TOY) + 5, "7"))
+    check_key(longest)
+    for text in (f"{TOY} ", f"{TOY}\n", f"{longest}7"):
+        with pytest.raises(ProblemError):
+            check_key(text)

@@ -1,0 +1,84 @@
+"""Tuning one missed key with a rebuilt module: what else the module asks leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from warmup.core.events import Emitter, Event, EventName
+from warmup.core.rows import Family, MissReason, Row, Tuned, Winner
+from warmup.keys.gemm_text import parse_problem
+from warmup.keys.kind import Kind
+from warmup.keys.pad import AS_IS
+from warmup.keys.question import Question
+from warmup.table.lookup import Lookup, OnMiss
+from warmup.tuning.from_misses import _OneKeyLookup
+
+MakeLookup = Callable[[str], tuple[Lookup, list[Event]]]
+GEMM = "mm m=16 n=96 k=64 f32 a=row b=row out=f32 | epilogue=none"
+PAD = "pad mm m=16 n=96 k=64 f32 a=row b=row"
+TOY = "toy cat m=8 n=4 via=sum f32 tag=7"
+LIBRARY = Winner(Family.EXTERN, "aten::mm")
+
+
+@pytest.fixture
+def make_lookup(make_row: Callable[..., Row], toy_kind: Kind) -> MakeLookup:
+    """``make_lookup(TOY)``: what answers while that key is tuned, and the events it emits."""
+
+    class Measurer:
+        def measure(self, question: Question) -> Tuned | None:
+            return Tuned(question.key, make_row(), ())
+
+        def contest(self, key: str, library: Winner, calls: object) -> Tuned | None:
+            return Tuned(key, make_row(), ())
+
+        def close(self) -> None:
+            pass
+
+    def make(wanted: str) -> tuple[Lookup, list[Event]]:
+        events: list[Event] = []
+        emitter = Emitter([events.append])
+        lookup = _OneKeyLookup({}, OnMiss.TUNE, emitter, tuner=Measurer(), wanted=wanted)
+        return lookup, events
+
+    return make
+
+
+def question_of(key: str) -> Question:
+    return Question(parse_problem(key), "cpu", (), library=LIBRARY)
+
+
+def test_the_missed_key_is_tuned(make_lookup: MakeLookup) -> None:
+    """It is measured, and reported as tuned."""
+    lookup, events = make_lookup(GEMM)
+    assert lookup.measure(question_of(GEMM)) != LIBRARY
+    assert [(event.name, event.fields["key"]) for event in events] == [(EventName.TUNED, GEMM)]
+
+
+def test_a_gemm_beside_the_missed_key_is_not_measured(make_lookup: MakeLookup) -> None:
+    """A product in the module of another kind's key keeps the library's kernel, and has no row."""
+    lookup, events = make_lookup(TOY)
+    assert lookup.find(GEMM) is MissReason.NOT_IN_TABLE
+    assert (lookup.measure(question_of(GEMM)), events) == (LIBRARY, [])
+
+
+def test_another_kind_beside_the_missed_key_is_not_timed(make_lookup: MakeLookup) -> None:
+    """A decision of another kind keeps its library default, and has no row."""
+    lookup, events = make_lookup(GEMM)
+    assert (lookup.contest(TOY, LIBRARY, {}), events) == (LIBRARY, [])
+
+
+def test_another_kind_takes_its_neutral_winner(make_lookup: MakeLookup) -> None:
+    """Where a winner of another kind would change the missed key, the neutral one is taken."""
+    lookup, _ = make_lookup(GEMM)
+    assert lookup.find(PAD) == AS_IS
+
+
+def test_another_key_of_the_kind_ends_the_tuning(make_lookup: MakeLookup) -> None:
+    """A module that asks for another key of the same kind is not the right one."""
+    lookup, _ = make_lookup(TOY)
+    lookup.find(TOY)
+    before = lookup.tunes
+    lookup.find(TOY.replace("m=8", "m=9"))
+    assert (before, lookup.tunes) == (True, False)
