@@ -34,7 +34,7 @@ def test_a_build_goes_on_without_what_it_cannot_measure(found: dict[str, Any]) -
 
 
 def test_a_problem_alone_that_cannot_be_measured_says_why(found: dict[str, Any]) -> None:
-    """It is not taken for a stand-in that leaves inductor nothing to choose."""
+    """The build does not say that the rebuilt module leaves inductor nothing to choose."""
     assert (found["alone"]["not_tuned"], found["alone"]["not_rebuilt"]) == ({ALONE: WHY}, {})
     assert [*found["alone"]["rows"]] == [LINEAR]
 

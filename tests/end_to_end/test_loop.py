@@ -129,7 +129,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return folder, json.loads(done.stdout)
 
 
-def test_a_stand_in_asks_for_the_key(mixed: tuple[Path, dict[str, Any]]) -> None:
+def test_a_rebuilt_module_asks_for_the_key(mixed: tuple[Path, dict[str, Any]]) -> None:
     """Post-ops, later epilogues, batches and dynamic dims are rebuilt from their keys alone."""
     assert set(read(mixed[0] / "t.json").rows) == set(REBUILT)
 

@@ -131,7 +131,7 @@ class _Runner:
     def __call__(self, before: BucketResult, _number: int, _total: int) -> BucketResult:
         revisit = self.progress.revisit
         keys = tuple(sorted(revisit.chosen or ()))
-        assert all(map(self.progress.must_remeasure, keys))
+        assert all(map(self.progress.must_retune, keys))
         result = replace(before, keys=keys, tuned=len(keys), seconds=2.0)
         self.ran.append((result.name, revisit.chosen, revisit.search))
         return result

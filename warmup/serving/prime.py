@@ -83,8 +83,8 @@ def prime(
     if checked.state is not Readiness.READY or checked.table is None:
         return checked
     buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
-    ladders = sizes_by_dim(buckets) if policy == ShapePolicy.RANGE else None
-    buckets = buckets if ladders is None else with_ranges(buckets)
+    sizes = sizes_by_dim(buckets) if policy == ShapePolicy.RANGE else None
+    buckets = buckets if sizes is None else with_ranges(buckets)
     from warmup.inductor.machine import resolve_device
     from warmup.models.loading import load_model, parse_dtype
 
@@ -110,8 +110,8 @@ def prime(
             prepared = handle.prepared
             if observer is not None and prepared is not None and prepared.padded:
                 observer.model_prepared(prepared)
-            if ladders is not None:
-                work.compile_ranges(ladders, buckets[-1])
+            if sizes is not None:
+                work.compile_ranges(sizes, buckets[-1])
             work.run_all(buckets, handle, observer)
             is_silent, unpacked = handle.report().is_silent, handle.bundle
     problems = work.problems
@@ -162,15 +162,15 @@ class _Priming:
                 f"the model does not fit on {self.device} ({first_line(error)})"
             ) from error
 
-    def compile_ranges(self, ladders: Mapping[str, tuple[int, ...]], largest: Bucket) -> None:
-        """Serve the buckets, which are the intervals of *ladders*, by `warmup.compile`."""
+    def compile_ranges(self, sizes: Mapping[str, tuple[int, ...]], largest: Bucket) -> None:
+        """Serve the buckets, which are the intervals of *sizes*, by `warmup.compile`."""
         from warmup.serving.compiled.compile import compile as compile_model
         from warmup.serving.compiled.find_dims import find_dims
 
         module = self.model.module
         dims = find_dims(module, self._inputs, largest)
         self.ranges = compile_model(
-            module, dims=dims, buckets=ladders, outside="error", mode=self.mode
+            module, dims=dims, buckets=sizes, outside="error", mode=self.mode
         )
 
     def run_all(self, buckets: Sequence[Bucket], handle: Handle, observer: Observer | None) -> None:

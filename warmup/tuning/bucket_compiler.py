@@ -94,7 +94,7 @@ class BucketCompiler:
             tuner=self.tuner,
             on_tuned=self.progress.save,
             search=self.progress.revisit.search,
-            retunes=self.progress.must_remeasure,
+            retunes=self.progress.must_retune,
         )
 
     @contextlib.contextmanager

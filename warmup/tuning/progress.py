@@ -57,7 +57,7 @@ class Progress:
         """The rows on disk, by key."""
         return self.table.rows
 
-    def must_remeasure(self, key: str) -> bool:
+    def must_retune(self, key: str) -> bool:
         """Whether ``revisit`` has *key* measured again, and this build has not done so yet."""
         row = self.rows.get(key)
         if row is None or key in self._done or key in self.given_up:
@@ -70,9 +70,9 @@ class Progress:
         can_search = self.can_search and kind_of(key).is_searchable
         return is_chosen and is_narrower and can_search and time.monotonic() < revisit.deadline
 
-    def must_measure(self, key: str) -> bool:
+    def must_tune(self, key: str) -> bool:
         """Whether *key* has no row, or a row that is to be measured again."""
-        return key not in self.rows or self.must_remeasure(key)
+        return key not in self.rows or self.must_retune(key)
 
     def save(self, tuned: Tuned) -> None:
         """Write the row of a finished problem to the table on disk.

@@ -65,9 +65,7 @@ def measure_weights(session: Session, buckets: Sequence[Bucket]) -> Prepared:
             dims.update(map(Dim, lowest[group], counts))
     failed: dict[Structure, str] = {}
     for structure, (group, dims) in by_structure.items():
-        missing = sorted(
-            (m for m in dims if progress.must_measure(structure.key(m))), key=_upper_end
-        )
+        missing = sorted((m for m in dims if progress.must_tune(structure.key(m))), key=_upper_end)
         try:
             if missing:
                 _measure_group(session, group, missing)
