@@ -224,7 +224,7 @@ def test_neighbours_are_the_rows_of_the_table_and_of_this_build(
             del question
             return fresh
 
-        def contest(self, key: str, library: Winner, calls: object) -> None:
+        def measure_calls(self, key: str, library: Winner, calls: object) -> None:
             raise AssertionError(key, library, calls)
 
         def close(self) -> None:
@@ -240,14 +240,14 @@ def test_neighbours_are_the_rows_of_the_table_and_of_this_build(
 def test_a_static_problem_is_asked_at_its_size_alone(ask: Ask) -> None:
     """Without a range there is nowhere else to ask."""
     found = ask(FEW, search="default", asked=True)
-    assert (found["size"], found["elsewhere"]) == (None, [])
+    assert (found["size"], found["smaller_sizes"]) == (None, [])
 
 
 def test_a_range_is_asked_below_its_size_too(ask: Ask) -> None:
     """At its lower end and in the middle below the hint, which is 1152, with operands of there."""
     found = ask({**MANY, "m": [256, 2048]}, search="default", asked=True)
     assert found["size"] == 1152
-    assert [(one["size"], one["out"]) for one in found["elsewhere"]] == [
+    assert [(one["size"], one["out"]) for one in found["smaller_sizes"]] == [
         (256, [256, 6144]),
         (704, [704, 6144]),
     ]
@@ -257,7 +257,7 @@ def test_a_range_is_asked_below_its_size_too(ask: Ask) -> None:
 def test_elsewhere_each_candidate_is_the_same_kernel_with_a_grid_of_there(ask: Ask) -> None:
     """A dynamic size is an argument; the tiles that cover the output follow from it."""
     found = ask({**MANY, "m": [256, 2048]}, search="default", asked=True)
-    for one in found["elsewhere"]:
+    for one in found["smaller_sizes"]:
         assert (one["missing"], one["changed"]) == (0, 0)
         assert one["grids"]
         for kwargs, rows, (blocks, *others) in one["grids"]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.measuring.gpu_state import Condition, clock_dropped, look_at, sm_clock_mhz
+from warmup.measuring.gpu_state import Condition, clock_dropped, read_condition, sm_clock_mhz
 
 CUDA = torch.device("cuda", 1)
 MIB = 2**20
@@ -75,14 +75,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
 
 def test_a_gpu_of_our_own_has_nothing_to_complain_about(gpu: FakeGpu) -> None:
     """Clocks are read and no complaint is made."""
-    found = look_at(CUDA)
+    found = read_condition(CUDA)
     assert (found.clock_mhz, found.max_clock_mhz, found.used_percent) == (1500, 1980, 0)
     assert (found.complaints, found.unknown) == ((), None)
 
 
 def test_the_gpu_is_found_by_its_uuid(gpu: FakeGpu) -> None:
     """CUDA's number of a device may be another one's there."""
-    look_at(CUDA)
+    read_condition(CUDA)
     assert gpu.uuids == ["GPU-aaaa-bbbb"]
 
 
@@ -100,13 +100,13 @@ def test_others_on_the_gpu_are_a_complaint(
 ) -> None:
     """How many and how much they hold; our own processes are not counted."""
     gpu.processes = processes
-    assert look_at(CUDA, frozenset({10, 11})).complaints == (complaint,)
+    assert read_condition(CUDA, frozenset({10, 11})).complaints == (complaint,)
 
 
 def test_own_processes_alone_are_no_complaint(gpu: FakeGpu) -> None:
     """The process that measures and the one that compiles are ours."""
     gpu.processes = [(10, MIB), (11, MIB)]
-    assert look_at(CUDA, frozenset({10, 11})).complaints == ()
+    assert read_condition(CUDA, frozenset({10, 11})).complaints == ()
 
 
 @pytest.mark.parametrize(
@@ -127,16 +127,16 @@ def test_what_holds_the_clock_back_is_named(
 ) -> None:
     """Idle and what the user has set are no trouble."""
     gpu.reasons = reasons
-    found = look_at(CUDA)
-    assert found.held_back == names
-    assert found.complaints == ((f"its clock is held back: {', '.join(names)}",) if names else ())
+    found = read_condition(CUDA)
+    assert found.throttled_by == names
+    assert found.complaints == ((f"its clock is throttled: {', '.join(names)}",) if names else ())
 
 
 @pytest.mark.parametrize(("busy", "count"), [(0, 0), (5, 0), (6, 1), (100, 1)])
 def test_a_busy_gpu_is_a_complaint(gpu: FakeGpu, busy: int, count: int) -> None:
     """A few percent are the display's."""
     gpu.busy = busy
-    assert look_at(CUDA).complaints == (f"it is {busy} % busy",) * count
+    assert read_condition(CUDA).complaints == (f"it is {busy} % busy",) * count
 
 
 CALLS = [
@@ -150,7 +150,7 @@ CALLS = [
 def test_what_cannot_be_read_is_said(gpu: FakeGpu, fails: str) -> None:
     """An error of the library is no error of ours: the condition is unknown, and says why."""
     gpu.fails = fails
-    found = look_at(CUDA)
+    found = read_condition(CUDA)
     assert found.unknown is not None
     assert found.unknown.endswith(f"({fails} failed)")
     assert (found.complaints, found.clock_mhz) == ((), None)
@@ -160,7 +160,7 @@ def test_what_cannot_be_read_is_said(gpu: FakeGpu, fails: str) -> None:
 def test_the_library_is_shut_down_as_often_as_started(gpu: FakeGpu, fails: str) -> None:
     """Also after an error."""
     gpu.fails = fails
-    look_at(CUDA)
+    read_condition(CUDA)
     assert (gpu.asked.count("nvmlInit"), gpu.asked.count("nvmlShutdown")) == (1, 1)
     assert gpu.asked[-1] == "nvmlShutdown"
 
@@ -168,7 +168,7 @@ def test_the_library_is_shut_down_as_often_as_started(gpu: FakeGpu, fails: str) 
 def test_without_the_library_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name of the package is said, and nothing else is claimed."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    found = look_at(CUDA)
+    found = read_condition(CUDA)
     assert found.unknown is not None
     assert "no nvidia-ml-py" in found.unknown
     assert sm_clock_mhz(CUDA) is None
@@ -181,7 +181,7 @@ def test_the_clock_alone(gpu: FakeGpu) -> None:
 
 def test_a_cpu_is_not_looked_at(gpu: FakeGpu) -> None:
     """There the library is not even started."""
-    assert look_at(torch.device("cpu")) == Condition()
+    assert read_condition(torch.device("cpu")) == Condition()
     assert gpu.asked == []
 
 

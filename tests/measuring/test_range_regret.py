@@ -14,14 +14,14 @@ from warmup.measuring.range_regret import (
     MOST_RIVALS,
     REGRET_BOUND,
     SizeOutcomes,
-    choose_along,
-    keeps_to_bound,
-    over_bound,
+    is_within_bound,
     rivals_of,
-    with_along_of,
-    with_places,
+    select_for_range,
+    with_bare_range_regret,
+    with_range_regret,
+    worst_regret_over_bound,
 )
-from warmup.measuring.selection import judge
+from warmup.measuring.selection import make_row
 
 KEY = "mm m=257..560 n=1280 k=3420 bf16 a=row b=col out=bf16 | epilogue=none"
 LIBRARY = Winner(Family.EXTERN, "aten::mm")
@@ -51,7 +51,7 @@ def at(size: int, **times_us: float) -> SizeOutcomes:
 
 
 def chosen(*places: SizeOutcomes, winner: Winner = LARGE) -> Winner:
-    return choose_along(winner, places, LIBRARY, METHOD)
+    return select_for_range(winner, places, LIBRARY, METHOD)
 
 
 def test_the_winner_stays_within_the_bound() -> None:
@@ -161,9 +161,9 @@ def test_what_has_no_time_is_no_rival() -> None:
 
 
 def tuned_along(*places: SizeOutcomes) -> Tuned:
-    tuned = judge(KEY, places[-1].outcomes, LIBRARY, METHOD)
+    tuned = make_row(KEY, places[-1].outcomes, LIBRARY, METHOD)
     assert tuned is not None
-    return with_places(tuned, places, LIBRARY, METHOD)
+    return with_range_regret(tuned, places, LIBRARY, METHOD)
 
 
 def test_a_row_says_how_its_winner_does_along_the_range() -> None:
@@ -200,13 +200,13 @@ def test_a_reader_sees_which_rows_are_above_the_bound(
 ) -> None:
     """The evidence alone tells the worst size and by how much."""
     places = at(257, large=low_us, small=10.0), at(560, large=20.0, small=25.0)
-    assert over_bound(tuned_along(*places).row.evidence) == expected
+    assert worst_regret_over_bound(tuned_along(*places).row.evidence) == expected
 
 
 def test_a_given_winner_has_the_evidence_of_its_own_times() -> None:
     """The row of one that was chosen along the range: the faster one is its runner-up."""
     own = at(560, large=20.0, library=24.0)
-    tuned = judge(KEY, own.outcomes, LIBRARY, METHOD, winner=LIBRARY)
+    tuned = make_row(KEY, own.outcomes, LIBRARY, METHOD, winner=LIBRARY)
     assert tuned is not None
     evidence = tuned.row.evidence
     assert (tuned.row.winner, evidence.time_us, evidence.runner_up_us) == (LIBRARY, 24.0, 20.0)
@@ -222,17 +222,17 @@ RANGED = (
 @pytest.mark.parametrize(("winner", "keeps"), [(LARGE, True), (LIBRARY, True), (SMALL, False)])
 def test_who_keeps_to_the_bound_at_smaller_sizes(winner: Winner, *, keeps: bool) -> None:
     """Within a tenth of the best there; times at the bucket's own size do not count."""
-    assert keeps_to_bound(winner, tuned_along(*RANGED)) is keeps
+    assert is_within_bound(winner, tuned_along(*RANGED)) is keeps
 
 
 def test_who_was_not_timed_there_does_not_keep_to_it() -> None:
     """Nothing is taken for fast that was not run."""
-    assert not keeps_to_bound(template(64), tuned_along(*RANGED))
+    assert not is_within_bound(template(64), tuned_along(*RANGED))
 
 
 def test_every_winner_keeps_to_it_where_there_is_no_range() -> None:
     """A row without smaller sizes bounds nobody."""
-    assert keeps_to_bound(SMALL, tuned_along(RANGED[-1]))
+    assert is_within_bound(SMALL, tuned_along(RANGED[-1]))
 
 
 def test_another_winner_as_it_runs_is_told_along_the_range() -> None:
@@ -240,4 +240,4 @@ def test_another_winner_as_it_runs_is_told_along_the_range() -> None:
     bare = tuned_along(*RANGED)
     fused = replace(bare, row=replace(bare.row, winner=LIBRARY))
     assert bare.row.evidence.along == ((257, 1.0), (560, 1.0))
-    assert with_along_of(bare, fused).row.evidence.along == ((257, 1.09), (560, 1.1))
+    assert with_bare_range_regret(bare, fused).row.evidence.along == ((257, 1.09), (560, 1.1))

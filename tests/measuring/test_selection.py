@@ -14,7 +14,7 @@ from warmup.core.roofline import Peaks
 from warmup.core.rows import Family, Flag, Rejection, Row, Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
-from warmup.measuring.selection import Work, choose, doubtful_us, judge, rejections
+from warmup.measuring.selection import Work, doubtful_us, make_row, rejections, select_winner
 
 KEY = "mm m=560 n=1280 k=3420 bf16 a=row b=col out=bf16 | epilogue=none"
 LIBRARY = Winner(Family.EXTERN, "aten::mm")
@@ -38,18 +38,18 @@ def rejected(winner: Winner, reason: Rejection, said: str = "") -> Outcome:
 
 
 def winner_of(*outcomes: Outcome) -> Winner | None:
-    verdict = choose(outcomes, LIBRARY, METHOD)
+    verdict = select_winner(outcomes, LIBRARY, METHOD)
     return None if verdict is None else verdict.outcome.winner
 
 
 def flags_of(*outcomes: Outcome) -> tuple[Flag, ...]:
-    verdict = choose(outcomes, LIBRARY, METHOD)
+    verdict = select_winner(outcomes, LIBRARY, METHOD)
     assert verdict is not None
     return verdict.flags
 
 
 def row_of(*outcomes: Outcome, peaks: Peaks | None = PEAKS, work: Work | None = WORK) -> Row:
-    tuned = judge(KEY, outcomes, LIBRARY, METHOD, work=work, peaks=peaks, clock_mhz=1500)
+    tuned = make_row(KEY, outcomes, LIBRARY, METHOD, work=work, peaks=peaks, clock_mhz=1500)
     assert tuned is not None
     return tuned.row
 
@@ -114,7 +114,7 @@ def test_uncertainty_widens_the_band() -> None:
     The interval of five times is their range: 95 to 105 around 100.
     """
     unsure = timed(template(64), 95.0, 100.0, 100.0, 100.0, 105.0)
-    verdict = choose([unsure, timed(LIBRARY, 104.5)], LIBRARY, METHOD)
+    verdict = select_winner([unsure, timed(LIBRARY, 104.5)], LIBRARY, METHOD)
     assert verdict is not None
     assert verdict.band == pytest.approx(0.05)
     assert (verdict.outcome.winner, verdict.flags) == (LIBRARY, (Flag.NEAR_TIE,))
@@ -123,7 +123,7 @@ def test_uncertainty_widens_the_band() -> None:
 
 def test_only_the_fastest_widens_the_band() -> None:
     """A slow candidate of which little is known changes nothing."""
-    verdict = choose(
+    verdict = select_winner(
         [timed(template(64), 100.0), timed(LIBRARY, 90.0, 104.5, 120.0)], LIBRARY, METHOD
     )
     assert verdict is not None
@@ -199,8 +199,8 @@ def test_what_was_rejected_cannot_win(reason: Rejection) -> None:
 )
 def test_nothing_timed_is_no_row(outcomes: tuple[Outcome, ...]) -> None:
     """Without one candidate that can win there is no verdict and no row."""
-    assert choose(outcomes, LIBRARY, METHOD) is None
-    assert judge(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS) is None
+    assert select_winner(outcomes, LIBRARY, METHOD) is None
+    assert make_row(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS) is None
 
 
 def test_evidence_says_what_was_measured() -> None:
@@ -231,7 +231,7 @@ def test_rejections_are_counted_by_reason() -> None:
 def test_every_candidate_has_its_timing_and_its_reason() -> None:
     """In the order given; a rejected one has no time, and what was said about it."""
     outcomes = [rejected(template(16), Rejection.WRONG, "off by 1"), timed(LIBRARY, 10.0)]
-    tuned = judge(KEY, outcomes, LIBRARY, METHOD)
+    tuned = make_row(KEY, outcomes, LIBRARY, METHOD)
     assert tuned is not None
     assert [(one.winner, one.time_us, one.rejection, one.said) for one in tuned.timings] == [
         (template(16), None, Rejection.WRONG, "off by 1"),
@@ -325,16 +325,16 @@ def test_the_order_of_candidates_never_changes_the_row(
     outcomes: list[Outcome], random: Random
 ) -> None:
     """Judged in any order, the same outcomes give the same row, evidence and all, or none."""
-    first = judge(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS)
+    first = make_row(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS)
     random.shuffle(outcomes)
-    second = judge(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS)
+    second = make_row(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS)
     assert (first and first.row) == (second and second.row)
 
 
 @given(contests())
 def test_a_winner_was_measured_and_is_near_the_fastest(outcomes: list[Outcome]) -> None:
     """Who wins was timed to the end and not rejected, and, unless unstable, is in the band."""
-    verdict = choose(outcomes, LIBRARY, METHOD)
+    verdict = select_winner(outcomes, LIBRARY, METHOD)
     able = [one for one in outcomes if one.rejection is None and one.is_final]
     if verdict is None:
         assert able == []

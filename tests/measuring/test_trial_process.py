@@ -21,7 +21,7 @@ from warmup.core.method import L2, Method
 from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome, TensorSpec, Trial
-from warmup.measuring.selection import judge
+from warmup.measuring.selection import make_row
 from warmup.measuring.trial_process import (
     TrialNotRunError,
     TrialProcess,
@@ -79,7 +79,7 @@ def named(result: TrialResult) -> dict[str, Outcome]:
 
 
 def winner_of(trial: Trial, result: TrialResult) -> str | None:
-    tuned = judge(trial.key, result.outcomes, trial.library, trial.method)
+    tuned = make_row(trial.key, result.outcomes, trial.library, trial.method)
     return None if tuned is None else tuned.row.winner.uid.removeprefix("aten::")
 
 

@@ -18,8 +18,8 @@ from warmup.core.method import L2, Method
 from warmup.core.rows import Rejection, Tuned, Winner
 from warmup.core.trial import Candidate, Operands, Outcome, TensorSpec, Trial, ViewSpec
 from warmup.measuring.operands import OperandSets
-from warmup.measuring.screening import FINAL_ROUNDS, SCREENING
-from warmup.measuring.selection import judge
+from warmup.measuring.screening import FINAL_ROUNDS, SCREENING_ROUNDS
+from warmup.measuring.selection import make_row
 from warmup.measuring.trials import run_trial
 
 MakeTrial = Callable[..., Trial]
@@ -67,7 +67,7 @@ class Bench:
     def run(self, trial: Trial, **options: Any) -> dict[str, Outcome]:
         """Return the outcomes by name; they come in the order of the candidates."""
         self.trial = trial
-        outcomes = run_trial(trial, self.make_sets, self.make_call, at=self.at, **options)
+        outcomes = run_trial(trial, self.make_sets, self.make_call, on_stage=self.at, **options)
         assert [one.winner for one in outcomes] == [one.winner for one in trial.candidates]
         return {one.winner.uid.removeprefix("aten::"): one for one in outcomes}
 
@@ -77,7 +77,7 @@ class Bench:
 
 
 def winner_of(trial: Trial, outcomes: Iterable[Outcome]) -> str | None:
-    tuned: Tuned | None = judge(trial.key, tuple(outcomes), trial.library, trial.method)
+    tuned: Tuned | None = make_row(trial.key, tuple(outcomes), trial.library, trial.method)
     return None if tuned is None else tuned.row.winner.uid.removeprefix("aten::")
 
 
@@ -353,7 +353,7 @@ def test_a_time_below_the_floor_is_measured_again(make_trial: MakeTrial, fake_cl
     trial = make_trial(["mm", "liar"], floor_us=LONG_US / 2)
     outcomes = ran(liar=torch.mm).run(trial)
     assert outcomes["liar"].rejection is Rejection.IMPLAUSIBLE
-    assert fake_clock.taken["liar"] == SCREENING + 2 * FINAL_ROUNDS
+    assert fake_clock.taken["liar"] == SCREENING_ROUNDS + 2 * FINAL_ROUNDS
     assert winner_of(trial, outcomes.values()) == "mm"
     assert "the measured peaks allow 50000.00 us" in outcomes["liar"].said
 
@@ -364,7 +364,7 @@ def test_a_time_just_below_the_floor_stands(make_trial: MakeTrial, fake_clock: A
     outcome = ran().run(trial)["mm"]
     assert (outcome.rejection, fake_clock.taken["mm"]) == (
         None,
-        SCREENING + FINAL_ROUNDS + FINAL_ROUNDS,
+        SCREENING_ROUNDS + FINAL_ROUNDS + FINAL_ROUNDS,
     )
 
 
@@ -372,7 +372,7 @@ def test_a_time_far_above_the_floor_is_measured_again(
     make_trial: MakeTrial, fake_clock: Any
 ) -> None:
     """A device that was busy for a while gets another chance; what it says then is the time."""
-    slow = itertools.repeat(LONG_US * 10, SCREENING + FINAL_ROUNDS)
+    slow = itertools.repeat(LONG_US * 10, SCREENING_ROUNDS + FINAL_ROUNDS)
     fake_clock.times = {"mm": itertools.chain(slow, itertools.repeat(LONG_US))}
     trial = make_trial(floor_us=LONG_US / 200, doubtful_us=LONG_US * 5)
     outcome = ran().run(trial)["mm"]
@@ -382,12 +382,12 @@ def test_a_time_far_above_the_floor_is_measured_again(
 def test_a_time_between_is_measured_once(make_trial: MakeTrial, fake_clock: Any) -> None:
     """Above the floor and not far above it there is nothing to doubt."""
     ran().run(make_trial(floor_us=LONG_US / 2, doubtful_us=LONG_US * 5))
-    assert fake_clock.taken["mm"] == SCREENING + FINAL_ROUNDS
+    assert fake_clock.taken["mm"] == SCREENING_ROUNDS + FINAL_ROUNDS
 
 
 def test_who_wins_after_a_second_look_was_confirmed(make_trial: MakeTrial, fake_clock: Any) -> None:
     """When a winner, measured again, is no longer the fastest, the next one is confirmed too."""
-    fast = itertools.repeat(LONG_US / 10, SCREENING + FINAL_ROUNDS)
+    fast = itertools.repeat(LONG_US / 10, SCREENING_ROUNDS + FINAL_ROUNDS)
     fake_clock.times = {"lucky": itertools.chain(fast, itertools.repeat(LONG_US * 10))}
     bench = ran(lucky=torch.mm, mm=memorizing())
     trial = make_trial(["mm", "lucky"], floor_us=LONG_US / 2)
@@ -451,7 +451,7 @@ def test_what_is_clearly_slower_is_screened_only(make_trial: MakeTrial, fake_clo
     }
     assert found == {
         "mm": (True, FINAL_ROUNDS),
-        "slow": (False, SCREENING),
+        "slow": (False, SCREENING_ROUNDS),
         "own_output": (True, FINAL_ROUNDS),
     }
 
@@ -472,7 +472,7 @@ def test_every_run_is_told_before(make_trial: MakeTrial, fake_clock: Any) -> Non
     bench = ran()
     bench.run(make_trial())
     assert bench.stages("mm") == ["check", "prepare", "time", "confirm"]
-    assert bench.told.count(("mm", "time")) == SCREENING + FINAL_ROUNDS
+    assert bench.told.count(("mm", "time")) == SCREENING_ROUNDS + FINAL_ROUNDS
 
 
 @pytest.mark.parametrize("stage", ["check", "time"])

@@ -144,11 +144,11 @@ class _Counted(Answers):
         self._decided(question.key)
         return self._answers.measure(question)
 
-    def contest(
+    def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
         self._decided(key)
-        return self._answers.contest(key, library, calls)
+        return self._answers.measure_calls(key, library, calls)
 
     def uncovered(self, site: str) -> None:
         self._answers.uncovered(site)

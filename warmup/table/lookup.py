@@ -41,7 +41,7 @@ class QuestionMeasurer(Protocol):
     def measure(self, question: Question) -> Tuned | None:
         """Return the row for a GEMM selection; None when no candidate could be measured."""
 
-    def contest(
+    def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Tuned | None:
         """Return the row for calls that are timed in this process; None as above."""
@@ -124,11 +124,11 @@ class Lookup:
             question = replace(question, known=known)
         return self._tuned(self.tuner.measure(question))
 
-    def contest(
+    def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
         assert self.tuner is not None
-        return self._tuned(self.tuner.contest(key, library, calls))
+        return self._tuned(self.tuner.measure_calls(key, library, calls))
 
     def _tuned(self, result: Tuned | None) -> Winner | None:
         """Answer the finished problem from now on, and hand it on."""

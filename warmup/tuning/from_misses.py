@@ -210,9 +210,9 @@ class _OneKeyLookup(Lookup):
         if key == self.wanted:
             super().miss(key, reason, fallback)
 
-    def contest(
+    def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
         if key == self.wanted:
-            return super().contest(key, library, calls)
+            return super().measure_calls(key, library, calls)
         return library  # about a kernel of the rebuilt module, which nobody will ask for

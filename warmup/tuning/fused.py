@@ -24,7 +24,7 @@ from warmup.inductor.gemm.regions import module_of
 from warmup.inductor.workers import handing_over
 from warmup.measuring.operands import OperandSets, poison_of
 from warmup.measuring.reference import full_precision, wide_dtype
-from warmup.measuring.screening import At
+from warmup.measuring.screening import StageCallback
 from warmup.table.lookup import Lookup, OnMiss
 
 _SEVERAL = 2  # one alone is compiled when it is called
@@ -62,7 +62,7 @@ class Fusing:
         self._open.close()
 
     def hand_over(
-        self, winners: Iterable[Winner], make_sets: Callable[[], Operands], at: At
+        self, winners: Iterable[Winner], make_sets: Callable[[], Operands], at: StageCallback
     ) -> None:
         """Give the kernels of the region with each of *winners* to inductor's workers.
 

@@ -9,8 +9,8 @@ from warmup.core.events import logger
 from warmup.core.method import Method
 from warmup.core.rows import Winner
 from warmup.core.trial import Outcome
-from warmup.keys.question import Elsewhere, Question
-from warmup.measuring.range_regret import SizeOutcomes, choose_along, rivals_of
+from warmup.keys.question import Question, SmallerSize
+from warmup.measuring.range_regret import SizeOutcomes, rivals_of, select_for_range
 from warmup.measuring.trial_process import TrialNotRunError
 
 RunQuestion = Callable[[Question], Sequence[Outcome]]
@@ -31,10 +31,10 @@ def look_elsewhere(
     assert question.size is not None
     assert question.library is not None
     rivals = rivals_of(outcomes, winner, question.library)
-    places = [_look(question, one, rivals, run) for one in question.elsewhere]
+    places = [_look(question, one, rivals, run) for one in question.smaller_sizes]
     while True:
         every = (*places, SizeOutcomes(question.size, outcomes))
-        chosen = choose_along(winner, every, question.library, method)
+        chosen = select_for_range(winner, every, question.library, method)
         if chosen == winner:
             return winner, every
         try:
@@ -61,11 +61,11 @@ def _without(winner: Winner, place: SizeOutcomes) -> SizeOutcomes:
 
 
 def _look(
-    question: Question, elsewhere: Elsewhere, rivals: Sequence[Winner], run: RunQuestion
+    question: Question, smaller: SmallerSize, rivals: Sequence[Winner], run: RunQuestion
 ) -> SizeOutcomes:
-    asked = replace(elsewhere.ask(rivals), library=question.library)
+    asked = replace(smaller.question_for(rivals), library=question.library)
     try:
-        return SizeOutcomes(elsewhere.size, run(asked))
+        return SizeOutcomes(smaller.size, run(asked))
     except TrialNotRunError as error:
-        logger.warning("not timed at %d: %s: %s", elsewhere.size, question.key, error)
-        return SizeOutcomes(elsewhere.size, ())
+        logger.warning("not timed at %d: %s: %s", smaller.size, question.key, error)
+        return SizeOutcomes(smaller.size, ())

@@ -90,7 +90,7 @@ def _run(trial: Trial, skip: list[int], send: Any, fusing: Fusing | None) -> boo
                 make_sets,
                 make_call if fusing is None else fusing.make_call,
                 make_reference=None if fusing is None else fusing.make_reference,
-                at=at,
+                on_stage=at,
                 rejected=skipped,
                 is_lost=is_lost,
             )

@@ -30,7 +30,7 @@ from warmup.inductor.gemm.regions import region_of
 from warmup.inductor.gemm.size_hints import Hints, hinted, hints_of, rehinted
 from warmup.inductor.layouts import settled
 from warmup.keys.gemm import NO_EPILOGUE, GemmProblem
-from warmup.keys.question import Elsewhere, LiveTrial, Question
+from warmup.keys.question import LiveTrial, Question, SmallerSize
 
 _SCALES: Final = (2, 3)  # of the operands of scaled_mm
 _ENVIRONMENT: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
@@ -54,10 +54,10 @@ def question_of(
         return question
     found = _by_winner(choices)
     specs = {candidate.winner: candidate.spec for candidate in question.candidates}
-    elsewhere = tuple(
-        Elsewhere(hints.size, partial(_ask_at, hints, ask, found, specs)) for hints in every[:-1]
+    smaller_sizes = tuple(
+        SmallerSize(hints.size, partial(_ask_at, hints, ask, found, specs)) for hints in every[:-1]
     )
-    return replace(question, size=every[-1].size, elsewhere=elsewhere)
+    return replace(question, size=every[-1].size, smaller_sizes=smaller_sizes)
 
 
 def _by_winner(choices: Sequence[Any]) -> dict[Winner, Any]:

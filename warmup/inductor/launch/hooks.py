@@ -239,5 +239,5 @@ class LaunchConfigs:
         if not offered:
             return launchers[0]
         calls = {winner: call_of(kernel, one, args, kw) for winner, one in offered.items()}
-        chosen = self._answers.contest(key, next(iter(calls)), calls)
+        chosen = self._answers.measure_calls(key, next(iter(calls)), calls)
         return launchers[0] if chosen is None else offered[chosen]

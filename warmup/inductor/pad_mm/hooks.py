@@ -123,7 +123,7 @@ class PadDecisions:
                 return original(*args, **kw)
             as_is, padded = self._asked.calls
             calls = {AS_IS: _numbered(as_is), PADDED: _numbered(padded)}
-            return self._answers.contest(self._asked.key, AS_IS, calls) == PADDED
+            return self._answers.measure_calls(self._asked.key, AS_IS, calls) == PADDED
 
         return is_padded_faster
 
