@@ -6,7 +6,7 @@ import torch
 
 from warmup.core.events import Emitter
 from warmup.inductor import connect
-from warmup.inductor.artifacts import caches_of
+from warmup.inductor.artifacts import own_cache_entries
 from warmup.table.lookup import Lookup, OnMiss
 
 
@@ -15,7 +15,7 @@ def test_a_tag_of_ranges_does_not_outlive_its_table() -> None:
     before, seen = torch.compiler.config.cache_key_tag, []
     for table in ("first", "second"):
         attachment = connect().attach(Lookup({}, OnMiss.FALLBACK, Emitter([])), {}, table)
-        with caches_of("x[0]=2..16"):
+        with own_cache_entries("x[0]=2..16"):
             seen.append(torch.compiler.config.cache_key_tag)
         seen.append(torch.compiler.config.cache_key_tag)
         attachment.detach()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.inductor.cache_files import place, take_graphs, take_kernels
+from warmup.inductor.cache_files import add_to_caches, read_graphs, read_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -72,8 +72,8 @@ def test_libraries_and_graphs_keep_their_names(
         (first / name).write_bytes(name.encode())
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(other))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    taken = {**take_kernels(first, tmp_path / "triton"), **take_graphs(first)}
-    assert place(taken.items(), CPU) == 3
+    taken = {**read_kernels(first, tmp_path / "triton"), **read_graphs(first)}
+    assert add_to_caches(taken.items(), CPU) == 3
     found = {path.relative_to(other).as_posix() for path in other.rglob("*") if path.is_file()}
     assert found == {"ab/cab.main.so", "fxgraph/cd/fcd/one", "aotautograd/ef/two"}
 
@@ -94,5 +94,5 @@ def test_what_is_no_cache_file_is_not_placed(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     with pytest.raises(ValueError, match=r"neither|group|Expecting"):
-        place([member], CPU)
+        add_to_caches([member], CPU)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -44,14 +44,14 @@ def test_no_workers_for_a_cpu(run_program: Run, tmp_path: Path, machine: str, de
 
 HANDING_OVER = """
 import json, torch
-from warmup.inductor.workers import handing_over
+from warmup.inductor.workers import stopping_after_submit
 
 def double(x):
     return torch.relu(x) * 2
 
 x = torch.randn(64, 64)
 try:
-    with handing_over():
+    with stopping_after_submit():
         torch.compile(double)(x)
     left = None
 except Exception as error:
@@ -67,7 +67,7 @@ def test_handing_over_ends_a_compile_and_the_next_one_is_whole(
 ) -> None:
     """With workers or without: nothing runs while kernels are handed over, and later all does."""
     found = run_program(tmp_path, "-c", HANDING_OVER, TORCHINDUCTOR_COMPILE_THREADS=threads)
-    assert "HandedOverError" in found["left"]
+    assert "KernelsSubmittedError" in found["left"]
     assert found["right"]
 
 

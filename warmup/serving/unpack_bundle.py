@@ -63,12 +63,12 @@ def unpack(
     *runtime*, and is whole; nothing of another is unpacked. Without it everything works as well,
     only later: so it is refused with a reason, in the log as a warning, and no error.
     """
-    from warmup.inductor.cache_files import is_graph, place
+    from warmup.inductor.cache_files import add_to_caches, is_graph
 
     path = Path(path)
     try:
         members = read_fitting(path, table, runtime)
-        placed = place(members.items(), device)
+        placed = add_to_caches(members.items(), device)
     except BundleError as error:
         return _refused(path, device, error.reason)
     except (OSError, ValueError) as error:

@@ -21,7 +21,7 @@ from warmup.core.trial import Candidate, Operands, Trial
 from warmup.inductor import connect
 from warmup.inductor.adapter import compile_model, empty_caches
 from warmup.inductor.gemm.regions import module_of
-from warmup.inductor.workers import handing_over
+from warmup.inductor.workers import stopping_after_submit
 from warmup.measuring.operands import OperandSets, poison_of
 from warmup.measuring.reference import full_precision, wide_dtype
 from warmup.measuring.screening import StageCallback
@@ -75,7 +75,7 @@ class Fusing:
         inputs = make_sets().views(0)
         for winner in new:
             at(winner, "compile")
-            with handing_over(), contextlib.suppress(Exception):
+            with stopping_after_submit(), contextlib.suppress(Exception):
                 self._compile(winner, inputs)
 
     def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from warmup.inductor.guard import Artifact
-    from warmup.inductor.guards import Follows, Recorder
+    from warmup.inductor.guards import DerivedSize, Recorder
     from warmup.models.loading import Inputs, LoadedModel
 
 EXPLAINED_MODES: Final = ("default", "max-autotune")
@@ -214,7 +214,7 @@ class _Explaining:
         self,
         compiled: Any,
         made: Inputs,
-        marks: dict[tuple[int, int], Follows],
+        marks: dict[tuple[int, int], DerivedSize],
         recorder: Recorder,
     ) -> Sequence[Artifact]:
         """Run the model at one size and return what was compiled for it."""
@@ -234,7 +234,7 @@ class _Explaining:
                 f"{recorder.dim}={recorder.size}: the model does not compile or run "
                 f"({own or first_line(error)})"
             ) from error
-        recorder.settle()
+        recorder.add_compile_metrics()
         return recorder.artifacts[before:]
 
     def _inputs(self, dim: str, size: int, held: tuple[tuple[str, int], ...]) -> Inputs:
@@ -248,9 +248,9 @@ class _Explaining:
 
     def _find_marks(
         self, dim: str, sizes: tuple[int, ...], held: tuple[tuple[str, int], ...]
-    ) -> dict[tuple[int, int], Follows]:
+    ) -> dict[tuple[int, int], DerivedSize]:
         """Return the sizes of inputs that follow from the dim, by input and axis."""
-        from warmup.inductor.guards import Follows
+        from warmup.inductor.guards import DerivedSize
 
         shapes = [
             [tuple(leaf.shape) if hasattr(leaf, "shape") else () for leaf in _leaves(made)]
@@ -264,7 +264,7 @@ class _Explaining:
                 if here == there:
                     continue
                 times = (there - here) // step
-                follows = Follows(times, here - times * sizes[0])
+                follows = DerivedSize(times, here - times * sizes[0])
                 seen = zip(sizes, (shape[place][axis] for shape in shapes), strict=False)
                 if any(follows.at(size) != found for size, found in seen):
                     raise SettingsError(

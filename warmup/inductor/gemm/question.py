@@ -28,7 +28,7 @@ from warmup.inductor.gemm.choices import identify
 from warmup.inductor.gemm.key import current_node
 from warmup.inductor.gemm.regions import region_of
 from warmup.inductor.gemm.size_hints import Hints, hinted, hints_of, rehinted
-from warmup.inductor.layouts import settled
+from warmup.inductor.layouts import with_fixed_layouts
 from warmup.keys.gemm import NO_EPILOGUE, GemmProblem
 from warmup.keys.question import LiveTrial, Question, SmallerSize
 
@@ -125,7 +125,10 @@ def _question(
             region=_region(problem, ()),
         )
     specs, uncompiled = _specs(found)
-    with settled(input_nodes), FakeTensorMode():  # sizes and strides are wanted, and no memory
+    with (
+        with_fixed_layouts(input_nodes),
+        FakeTensorMode(),
+    ):  # sizes and strides are wanted, and no memory
         args = AlgorithmSelectorCache.get_inputs(
             list(choices), list(input_nodes), layout, dict(input_gen_fns or {})
         )

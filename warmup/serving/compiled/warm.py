@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from warmup.inductor.deferred_kernels import Pending, handing_over_graphs
+from warmup.inductor.deferred_kernels import DeferredCompile, deferring_kernels
 from warmup.serving.compiled.bucket import BucketArtifact
 
 
@@ -22,12 +22,12 @@ def warm_together(calls: Mapping[BucketArtifact, Callable[[], object]]) -> None:
     Raises:
         Exception: the first that was raised, with a note that names the bucket.
     """
-    pending: dict[BucketArtifact, Pending] = {}
+    pending: dict[BucketArtifact, DeferredCompile] = {}
     failed: list[Exception] = []
-    with handing_over_graphs() as handover:
+    with deferring_kernels() as compiler:
         for bucket, call in calls.items():
             try:
-                pending[bucket] = handover.compile(call)
+                pending[bucket] = compiler.compile(call)
             except Exception as error:  # noqa: BLE001  raised below, when the others are done
                 failed.append(_named(error, bucket))
                 break
