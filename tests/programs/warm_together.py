@@ -307,7 +307,7 @@ def queued() -> dict[str, bool]:
 def late() -> dict[str, int]:
     """Decisions about the kernels of a graph that is compiled already."""
     winner = Winner(Family.LAUNCH, "pointwise", (), None)
-    answers = CachedGraphs(Lookup({}, OnMiss.FALLBACK, Emitter([]))).counted()
+    answers = CachedGraphs(Lookup({}, OnMiss.FALLBACK, Emitter([]))).counting_answers()
     graph = SimpleNamespace(_warmup_decisions=("this process", 2, 0))
     with counting_for_graph(graph):
         answers.hit(KEY, winner)
