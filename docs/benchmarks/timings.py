@@ -30,7 +30,7 @@ from warmup.table.codec import digest_of
 from warmup.table.store import read
 
 NEAR = 0.10  # of the winner's time alone: what might have won
-_FINALISTS = 8  # as in warmup/measuring/contest.py; the others were timed in three rounds only
+_FINALISTS = 8  # as in warmup/measuring/screening.py; the others were timed in three rounds only
 _WARP = 32
 _Timed = tuple[Winner, dict[str, Any]]
 _WORDS: Mapping[str, KwargValue] = {"True": True, "False": False, "None": None}

@@ -13,14 +13,14 @@ import sympy
 from torch._inductor.virtualized import V
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from warmup.inductor.gemm.size_hints import Hints, hints_of
+from warmup.inductor.gemm.size_hints import SizeHints, hints_of
 
 S, T = sympy.symbols("s0 s1", integer=True, positive=True)
 
 
 def hints(
     *dims: Any, ranges: dict[Any, tuple[int, int]], at: dict[Any, int], guards: tuple[Any, ...] = ()
-) -> tuple[Hints, ...]:
+) -> tuple[SizeHints, ...]:
     """Return the hints of a product with the sizes *dims* (m, n, k) in a graph of such symbols."""
     m, n, k = dims
     shapes = SimpleNamespace(

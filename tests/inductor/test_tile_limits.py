@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from warmup.core.search import Resource
-from warmup.inductor.gemm.tile_limits import Capacity, Factor, Tile, exceeded, shared_bytes, spills
+from warmup.inductor.gemm.tile_limits import (
+    Capacity,
+    GemmOperand,
+    Tile,
+    missing_resource,
+    shared_bytes,
+    spills,
+)
 
-HALF = Factor(2)
+HALF = GemmOperand(2)
 H100 = Capacity(shared_memory=232448, registers=65536, has_warpgroups=True)
 
 
@@ -41,7 +48,7 @@ def test_an_operand_that_cannot_be_copied_asynchronously_has_one_buffer(
     tile: Tile, a: bool, b: bool, taken: int
 ) -> None:
     """With odd rows of A, of B or of both, the bytes are those that Triton took."""
-    assert shared_bytes(tile, Factor(2, a), Factor(2, b), has_warpgroups=True) == taken
+    assert shared_bytes(tile, GemmOperand(2, a), GemmOperand(2, b), has_warpgroups=True) == taken
 
 
 @pytest.mark.parametrize(
@@ -59,7 +66,7 @@ def test_elsewhere_the_bytes_are_no_more_than_triton_took(
     tile: Tile, itemsize: int, warpgroups: bool, taken: int
 ) -> None:
     """Other dtypes, devices and templates take at least what is foretold."""
-    factor = Factor(itemsize)
+    factor = GemmOperand(itemsize)
     assert 0 < shared_bytes(tile, factor, factor, has_warpgroups=warpgroups) <= taken
 
 
@@ -76,7 +83,7 @@ def test_what_cannot_be_launched_is_told_from_what_can(
     tile: Tile, lacking: Resource | None
 ) -> None:
     """A tile lacks shared memory or registers only where no launch can succeed."""
-    assert exceeded(tile, HALF, HALF, H100) is lacking
+    assert missing_resource(tile, HALF, HALF, H100) is lacking
 
 
 @pytest.mark.parametrize(
@@ -95,7 +102,7 @@ def test_an_accumulator_beyond_255_registers_spills(tile: Tile, does: bool) -> N
 
 def test_a_tile_that_spills_is_not_left_out() -> None:
     """Spilling alone takes no candidate away."""
-    assert exceeded(Tile(256, 256, 64, 2, 8), HALF, HALF, H100) is None
+    assert missing_resource(Tile(256, 256, 64, 2, 8), HALF, HALF, H100) is None
 
 
 @pytest.mark.parametrize(

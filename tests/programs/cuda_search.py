@@ -33,7 +33,7 @@ from warmup.inductor import connect
 from warmup.inductor.gemm.choices import identify
 from warmup.inductor.gemm.key import describe
 from warmup.inductor.gemm.search import Selection, search
-from warmup.inductor.gemm.tile_limits import Factor, shared_bytes
+from warmup.inductor.gemm.tile_limits import GemmOperand, shared_bytes
 from warmup.inductor.gemm.tiles import tile_of
 from warmup.keys.question import Question, SmallerSize
 from warmup.table.lookup import Lookup, OnMiss
@@ -212,7 +212,7 @@ def _compiled(choice: Any) -> dict[str, int]:
     tile = tile_of(choice)
     assert tile is not None
     itemsize = choice.inputs.dtype().itemsize
-    foretold = shared_bytes(tile, Factor(itemsize), Factor(itemsize), has_warpgroups=True)
+    foretold = shared_bytes(tile, GemmOperand(itemsize), GemmOperand(itemsize), has_warpgroups=True)
     return {"taken": taken[0], "foretold": foretold}
 
 

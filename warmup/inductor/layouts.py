@@ -1,4 +1,4 @@
-"""`expect_padding` and `with_fixed_layouts`: predict layouts that inductor has not fixed yet.
+"""`expect_padding` and `fixed_layouts`: predict layouts that inductor has not fixed yet.
 
 Inductor fixes flexible layouts after all nodes are lowered, and pads long rows then (ir.py,
 Layout._pad_strides). A node that produces a graph output forbids padding, and while such a node is
@@ -38,7 +38,7 @@ def _without_current_node(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def with_fixed_layouts(operands: Iterable[Any]) -> Iterator[None]:
+def fixed_layouts(operands: Iterable[Any]) -> Iterator[None]:
     """Give *operands* with a flexible layout their predicted fixed layout while open.
 
     Otherwise inductor takes the strides of example operands from the flexible layout (2.11).

@@ -20,7 +20,7 @@ from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.gemm.key import dim_of, fp32_precision, layout_of
-from warmup.inductor.gemm.sizes import plain
+from warmup.inductor.gemm.sizes import hint_or_value
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
 from warmup.keys.gemm import Dim, Layout
@@ -75,7 +75,7 @@ class PadDecisions:
         def is_mm_compute_bound(m: Any, k: Any, n: Any, dtype: torch.dtype) -> bool:
             # Comparing symbols would guard, and end the range of a bucket where sizes are equal.
             # From torch 2.12 on inductor compares hints itself.
-            sizes = map(plain, (m, k, n)) if self._active else (m, k, n)
+            sizes = map(hint_or_value, (m, k, n)) if self._active else (m, k, n)
             return original(*sizes, dtype)
 
         return is_mm_compute_bound
