@@ -1,4 +1,4 @@
-"""The row kind `pad`: whether inductor pads the operands of an unaligned product.
+"""The row kind `pad`: answers or measures whether inductor pads the operands of an unaligned GEMM.
 
-Imports `core`, `keys` and `warmup.inductor`. `warmup.inductor.adapter` puts its hooks in place.
+Imports `core`, `keys` and `warmup.inductor`. `warmup.inductor.adapter` attaches its hooks.
 """
