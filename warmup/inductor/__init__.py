@@ -1,6 +1,6 @@
 """The adapter to torch: hooks into inductor, and the only folder that imports torch._inductor.
 
-Imports `core` and `keys`. `table`, `tuning`, `serving`, `diagnostics` and `bench` reach torch's
+Imports `core` and `keys`. `models`, `diagnostics`, `tuning`, `serving` and `bench` reach torch's
 internals through it: `connect()` checks the installed torch and returns the adapter;
 `start_workers()` may be called before, so that inductor's workers start during the imports.
 """

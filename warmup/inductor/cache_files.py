@@ -1,4 +1,4 @@
-"""Reads compiled kernels and graphs from inductor's cache folders and adds them to other caches.
+"""`read_kernels`, `read_graphs`, `add_to_caches`: compiled files out of and into torch's caches.
 
 File names in a bundle: ``triton/KEY/FILE`` for kernels compiled by Triton (`FileCacheManager` in
 triton/runtime/cache.py, 3.6 to 3.9), ``cpp/AB/FILE`` for libraries built by the C++ compiler

@@ -227,11 +227,11 @@ def record(recorder: Recorder, recompiles: int) -> Iterator[None]:
 
 
 def compile_recorded(model: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
-    """Return *model* compiled with the backend *recorder*, with torch.compile's default dims."""
+    """Return *model* compiled with the backend *recorder*; torch chooses the dynamic dims."""
     return torch.compile(model, backend=recorder)
 
 
-def mark(tensor: torch.Tensor, dim: int) -> None:
+def mark_unless_fixed(tensor: torch.Tensor, dim: int) -> None:
     """Make the dim *dim* of *tensor* dynamic in later compiles, unless torch fixes it.
 
     `torch._dynamo.mark_dynamic` raises an error if torch fixes the size; here a fixed size is a

@@ -30,8 +30,8 @@ from warmup.keys.question import Answers
 class CompileOptions:
     """Runs every compile under *options*, and reports options that the caller set otherwise.
 
-    A switch (switches.py) is replaced, even if it comes from the mode of a compile; of any other
-    option the caller's value stands.
+    A switch (switches.py) is replaced, even if it comes from the mode of a compile. The caller's
+    value of any other option stands.
     """
 
     def __init__(self, options: Mapping[str, OptionValue], answers: Answers) -> None:

@@ -18,7 +18,7 @@ class Patches:
         self._undo: list[Callable[[], None]] = []
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace attribute *name* of *owner* by ``make(original)``, keeping the kind of method."""
+        """Replace attribute *name* of *owner* by ``make(original)``; classmethods stay so."""
         raw = vars(owner)[name]
         if isinstance(raw, (classmethod, staticmethod)):
             replacement: Any = type(raw)(_named_as(raw.__func__, make(raw.__func__)))

@@ -42,7 +42,7 @@ class Batch(Protocol):
     calls: int
 
     def time(self) -> float:
-        """Run the batch and return the mean device time of a call in microseconds."""
+        """Run the batch and return the device time of a call in microseconds."""
 
 
 def batch_of(call: TimedCall, device: torch.device, launch: Launch, l2: L2, sets: int) -> Batch:

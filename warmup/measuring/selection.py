@@ -135,9 +135,9 @@ def make_fused_row(
     work: Work | None = None,
     peaks: Peaks | None = None,
 ) -> Tuned | None:
-    """Return the row for the key of *bare*, with the winner of *outcomes*, timed with the epilogue.
+    """Return the row for the key of *bare*, won by *outcomes* of candidates within their region.
 
-    Candidates tried and rejected in either measurement count. None when no outcome has a time.
+    Candidates rejected in either measurement count as rejected. None when no outcome has a time.
     """
     fused = make_row(bare.key, outcomes, library, method)
     if fused is None:

@@ -188,7 +188,7 @@ class _Checks:
                 return
 
     def _check_peaks(self, winner: CandidateRun) -> None:
-        """Time the winner again if it beats the peaks or is far below them; reject if it beats."""
+        """Time a winner above or far below the peaks again, and reject it if still above them."""
         floor, doubtful = self._trial.floor_us, self._trial.doubtful_us
         is_slow = doubtful is not None and winner.time_us > doubtful
         if floor is None or (winner.time_us >= floor and not is_slow):

@@ -218,11 +218,11 @@ class _Explaining:
         recorder: Recorder,
     ) -> Sequence[Artifact]:
         """Run the model at one size and return what was compiled for it."""
-        from warmup.inductor.guards import mark
+        from warmup.inductor.guards import mark_unless_fixed
 
         leaves = _leaves(made)
         for place, axis in marks:
-            mark(leaves[place], axis)
+            mark_unless_fixed(leaves[place], axis)
         before = len(recorder.artifacts)
         try:
             compiled(*made.args, **made.kwargs)

@@ -172,8 +172,8 @@ def _prologue(gemm: Node) -> set[Node]:
 def _siblings(gemm: Node, members: set[Node]) -> set[Node]:
     """Return the other GEMMs whose results only *members* use, and the nodes in between.
 
-    None of them depends on *gemm*: the search starts at inputs of members that are no members, and
-    those do not depend on it.
+    None of them depends on *gemm*: the search starts at inputs of members that are not members, and
+    these do not depend on it.
     """
     siblings: set[Node] = set()
     inputs = {node for member in members for node in member.all_input_nodes} - members

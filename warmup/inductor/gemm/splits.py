@@ -25,9 +25,9 @@ _SUM_BYTES: Final = 4
 def splits_of(m: int, n: int, k: int, itemsize: int, *, only_even: bool) -> tuple[int, ...]:
     """Return the numbers of parts into which splitting K is worth trying, ascending.
 
-    These are the divisors of K with parts of at least 128, or with *only_even* parts that are
-    multiples of 32, whose partial sums take no more bytes than the operands, since the sums are
-    written and read back. For a square GEMM of 16-bit operands that is inductor's bound, K / M.
+    These are the divisors of K whose parts have at least 128 elements and whose partial sums take
+    no more bytes than the operands, since the sums are written and read back. For a square GEMM of
+    16-bit operands that is inductor's bound, K / M. *only_even* keeps parts of multiples of 32.
     """
     limit = min(k // _LEAST_PART, itemsize * k * (m + n) // (_SUM_BYTES * m * n)) if m and n else 0
     return tuple(

@@ -125,7 +125,7 @@ def keep_only_config(kernel: Any, config: Any, reload_kernel: Callable[[], Any] 
 
 
 def spills(kernel: Any, launcher: Any) -> bool:
-    """Whether *launcher* spills more registers than inductor allows; it does not time such kernels."""
+    """Whether *launcher* spills more registers than inductor allows for a kernel that it times."""
     threshold = kernel.inductor_meta.get("spill_threshold", 32 if torch.version.hip else 16)
     return launcher.n_spills is not None and launcher.n_spills > threshold
 
