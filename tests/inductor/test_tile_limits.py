@@ -1,4 +1,4 @@
-"""What a tile takes of a device."""
+"""The shared memory and registers of a tile, and whether it can launch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_shared_memory_is_what_triton_took(tile: Tile, taken: int) -> None:
 def test_an_operand_that_cannot_be_copied_asynchronously_has_one_buffer(
     tile: Tile, a: bool, b: bool, taken: int
 ) -> None:
-    """With odd rows of A, of B or of both, the bytes are those that Triton took."""
+    """With odd row lengths of A, B or both, the bytes are those that Triton took."""
     assert shared_bytes(tile, GemmOperand(2, a), GemmOperand(2, b), has_warpgroups=True) == taken
 
 
@@ -65,7 +65,7 @@ def test_an_operand_that_cannot_be_copied_asynchronously_has_one_buffer(
 def test_elsewhere_the_bytes_are_no_more_than_triton_took(
     tile: Tile, itemsize: int, warpgroups: bool, taken: int
 ) -> None:
-    """Other dtypes, devices and templates take at least what is foretold."""
+    """Other dtypes, devices and templates take at least the predicted bytes."""
     factor = GemmOperand(itemsize)
     assert 0 < shared_bytes(tile, factor, factor, has_warpgroups=warpgroups) <= taken
 
@@ -79,9 +79,7 @@ def test_elsewhere_the_bytes_are_no_more_than_triton_took(
         (Tile(16, 16, 16, 2, 128), Resource.REGISTERS),
     ],
 )
-def test_what_cannot_be_launched_is_told_from_what_can(
-    tile: Tile, lacking: Resource | None
-) -> None:
+def test_a_missing_resource_is_certain(tile: Tile, lacking: Resource | None) -> None:
     """A tile lacks shared memory or registers only where no launch can succeed."""
     assert missing_resource(tile, HALF, HALF, H100) is lacking
 
@@ -96,12 +94,12 @@ def test_what_cannot_be_launched_is_told_from_what_can(
     ],
 )
 def test_an_accumulator_beyond_255_registers_spills(tile: Tile, does: bool) -> None:
-    """A tile spills when a thread keeps more than 255 sums."""
+    """A tile spills if a thread holds more than 255 sums."""
     assert spills(tile) is does
 
 
 def test_a_tile_that_spills_is_not_left_out() -> None:
-    """Spilling alone takes no candidate away."""
+    """A tile that spills is not pruned for that."""
     assert missing_resource(Tile(256, 256, 64, 2, 8), HALF, HALF, H100) is None
 
 
@@ -116,5 +114,5 @@ def test_a_tile_that_spills_is_not_left_out() -> None:
     ],
 )
 def test_a_tile_is_read_from_kwargs(kwargs: dict[str, int], tile: Tile | None) -> None:
-    """Kwargs spell a tile when all its five numbers are there."""
+    """Kwargs contain a tile if they have all its five numbers."""
     assert Tile.of(kwargs) == tile
