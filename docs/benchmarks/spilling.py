@@ -25,7 +25,7 @@ SHARE = 0.25
 
 def main(n: str, k: str, m: str, table: str, timings: str) -> None:
     """Tune the product."""
-    every, drawn = search._sources, random.Random(0)  # noqa: S311  the same sample each time
+    every, drawn = search._candidates, random.Random(0)  # noqa: S311  the same sample each time
 
     def some(*asked: Any) -> Iterator[tuple[CandidateSource, Any]]:
         for source, choice in every(*asked):
@@ -34,7 +34,7 @@ def main(n: str, k: str, m: str, table: str, timings: str) -> None:
             if source is not CandidateSource.EXHAUSTIVE or (is_spilling and drawn.random() < SHARE):
                 yield source, choice
 
-    search._sources = some
+    search._candidates = some
     words = [f"--dims=n={n};k={k};m={m}", "--search=exhaustive", f"--out={table}"]
     app(["build", "--model=examples/products.py:Plain", *words, f"--timings={timings}"])
 

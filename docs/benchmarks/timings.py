@@ -25,12 +25,12 @@ from warmup.core.trial import Outcome
 from warmup.inductor.gemm.tile_limits import Tile, spills
 from warmup.keys.gemm import GEMM
 from warmup.keys.registry import kind_of
-from warmup.measuring.selection import choose
+from warmup.measuring.selection import select_winner
 from warmup.table.codec import digest_of
 from warmup.table.store import read
 
 NEAR = 0.10  # of the winner's time alone: what might have won
-_FINALISTS = 8  # as in warmup/measuring/contest.py; the others were timed in three rounds only
+_FINALISTS = 8  # as in warmup/measuring/screening.py; the others were timed in three rounds only
 _WARP = 32
 _Timed = tuple[Winner, dict[str, Any]]
 _WORDS: Mapping[str, KwargValue] = {"True": True, "False": False, "None": None}
@@ -63,7 +63,7 @@ def problem_of(group: str, line: Mapping[str, Any], row: Row | None, method: Met
         if entry["time_us"] is not None
     ]
     library = next(winner for winner in winners if winner.family is Family.EXTERN)
-    alone = choose([_outcome(*one) for one in _finalists(timed, library)], library, method)
+    alone = select_winner([_outcome(*one) for one in _finalists(timed, library)], library, method)
     won = next(e for w, e in timed if w == winner_of(line["winner"]))
     near = [e for _, e in timed if e["time_us"] <= won["time_us"] * (1 + NEAR)]
     tiles = {winner: tile for winner in winners if (tile := Tile.of(dict(winner.kwargs)))}

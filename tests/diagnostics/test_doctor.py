@@ -26,7 +26,7 @@ TARGET = Target(runtime=HERE, memory=(130 * GIB, 140 * GIB), load=Load((), 0))
 CACHE = Folder("cache folder", "TORCHINDUCTOR_CACHE_DIR", "/var/cache/i", free_bytes=9 * GIB)
 TRITON = Folder("Triton folder", "TRITON_CACHE_DIR", "/root/.triton/cache", free_bytes=9 * GIB)
 GPU = Facts(
-    asked="auto",
+    requested="auto",
     torch="2.13.0+cu130",
     on_gpu=True,
     cuda=Cuda("13.0", driver="13.0", has_driver_folder=True, sees_device=True),
@@ -38,7 +38,7 @@ GPU = Facts(
 )
 EPYC = Device(type="cpu", vendor="amd", name="AMD EPYC", arch="x86_64 AVX512", threads=2)
 CPU = Facts(
-    asked="auto",
+    requested="auto",
     torch="2.13.0+cpu",
     compiler=Compiler("C++", "g++"),
     folders=(CACHE,),
@@ -99,7 +99,7 @@ TROUBLES: dict[str, tuple[Facts, str, FindingState, str, str]] = {
         *("driver", FindingState.FAIL, "torch is a CPU build", "install torch for CUDA"),
     ),
     "a container without its GPU": (
-        replace(CPU, cuda=Cuda("13.0", has_driver_folder=True, said="No CUDA GPUs")),
+        replace(CPU, cuda=Cuda("13.0", has_driver_folder=True, message="No CUDA GPUs")),
         *("driver", FindingState.FAIL, "sees no device: No CUDA GPUs", "docker run --gpus all"),
     ),
     "hidden devices": (
@@ -107,7 +107,7 @@ TROUBLES: dict[str, tuple[Facts, str, FindingState, str, str]] = {
         *("driver", FindingState.FAIL, "CUDA_VISIBLE_DEVICES is ''", "unset it"),
     ),
     "a GPU asked for without a driver": (
-        replace(GPU, asked="cuda", cuda=Cuda("13.0")),
+        replace(GPU, requested="cuda", cuda=Cuda("13.0")),
         *("driver", FindingState.FAIL, "no NVIDIA driver", "install the NVIDIA driver"),
     ),
     "no Triton": (
@@ -229,7 +229,7 @@ def test_a_triton_that_torch_takes_is_ok(version: str, wanted: str) -> None:
 
 def test_a_gpu_that_cpu_was_preferred_to_is_no_trouble() -> None:
     """With --device cpu the driver is not checked."""
-    facts = replace(CPU, asked="cpu", cuda=BLIND)
+    facts = replace(CPU, requested="cpu", cuda=BLIND)
     assert "driver" not in [found.name for found in judge(facts)]
 
 
@@ -243,7 +243,7 @@ def test_a_compiler_is_not_blamed_for_a_missing_temporary_folder() -> None:
 def test_an_unsupported_torch_ends_the_examination() -> None:
     """Without torch there is only its finding, with the advice of the error as the fix."""
     error = UnsupportedTorchError("2.16.0", "2.11 to 2.15")
-    assert judge(Facts(asked="auto", torch="2.16.0", torch_error=str(error))) == (
+    assert judge(Facts(requested="auto", torch="2.16.0", torch_error=str(error))) == (
         Finding(
             "torch",
             FindingState.FAIL,
@@ -269,7 +269,7 @@ def tables(
         monkeypatch.chdir(tmp_path)
         monkeypatch.delenv("WARMUP_TABLE", raising=False)
         monkeypatch.setattr("warmup.table.store.search_folders", lambda: (Path("tables"),))
-        monkeypatch.setattr(torch_facts, "examine", lambda _: GPU)
+        monkeypatch.setattr(torch_facts, "collect_facts", lambda _: GPU)
         if runtime is not None:
             Path("t.json").write_text(encode(make_table(runtime=runtime)))
             monkeypatch.setenv("WARMUP_TABLE", "t.json")

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that look at inductor in processes of their own."""
+"""Fixtures for tests that run inductor in separate processes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def _environment(folder: Path, **environment: str) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def run_program() -> Callable[..., Any]:
-    """``run_program(folder, *words, **environment)``: what Python printed, read as JSON.
+    """``run_program(folder, *words, **environment)``: the JSON that a Python process printed.
 
-    Its caches are in *folder*; it must succeed.
+    The caches of the process are in *folder*; it must succeed.
     """
 
     def run(folder: Path, *words: str, **environment: str) -> Any:
@@ -75,8 +75,8 @@ Conversation = Callable[[str, Path], AbstractContextManager[Callable[..., dict[s
 
 @pytest.fixture(scope="session")
 def conversation() -> Conversation:
-    """Start a program of tests/programs, by its name, with its caches in a folder; and end it.
+    """Start a program of tests/programs with its caches in a folder, and end it after the test.
 
-    What is yielded asks it: ``ask(**case)``. It reads a case a line and prints what came of it.
+    Yields ``ask(**case)``: it sends a case to the program and returns the printed result.
     """
     return _conversation

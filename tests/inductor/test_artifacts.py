@@ -1,4 +1,4 @@
-"""Caches of their own for the artifacts of ranges."""
+"""`own_cache_entries`: the artifacts of ranges have their own entries in inductor's caches."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import torch
 
 from warmup.core.events import Emitter
 from warmup.inductor import connect
-from warmup.inductor.artifacts import caches_of
+from warmup.inductor.artifacts import own_cache_entries
 from warmup.table.lookup import Lookup, OnMiss
 
 
 def test_a_tag_of_ranges_does_not_outlive_its_table() -> None:
-    """It joins the tag of the table that is attached; the next table's stands alone again."""
+    """The name is appended to the attached table's tag only; the next table's tag is unchanged."""
     before, seen = torch.compiler.config.cache_key_tag, []
     for table in ("first", "second"):
         attachment = connect().attach(Lookup({}, OnMiss.FALLBACK, Emitter([])), {}, table)
-        with caches_of("x[0]=2..16"):
+        with own_cache_entries("x[0]=2..16"):
             seen.append(torch.compiler.config.cache_key_tag)
         seen.append(torch.compiler.config.cache_key_tag)
         attachment.detach()

@@ -1,4 +1,4 @@
-"""Kernels taken out of caches and put into others, compiled for a GPU that is not here."""
+"""Kernels read from caches and added to other caches, compiled for a GPU that is not here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.inductor.cache_files import place, take_graphs, take_kernels
+from warmup.inductor.cache_files import add_to_caches, read_graphs, read_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def reloaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `programs/reload_kernel.py` found, with the Triton cache of its second place set."""
+    """The output of `programs/reload_kernel.py`, whose second Triton cache is a set folder."""
     folder = tmp_path_factory.mktemp("reload")
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "programs" / "reload_kernel.py"), str(folder)],
@@ -39,25 +39,25 @@ def reloaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(zip(names, json.loads(done.stdout), strict=True))
 
 
-def test_triton_finds_a_kernel_that_was_carried_over(reloaded: dict[str, Any]) -> None:
-    """In another folder; what was not carried over it compiles."""
+def test_triton_loads_an_added_kernel(reloaded: dict[str, Any]) -> None:
+    """Triton loads a kernel added to another cache folder, and compiles other kernels."""
     assert reloaded["was_there"] == [False, True, False]
 
 
-def test_what_is_there_already_is_not_placed_again(reloaded: dict[str, Any]) -> None:
-    """A second unpacking writes nothing."""
+def test_existing_files_are_not_written_again(reloaded: dict[str, Any]) -> None:
+    """Adding the same files again writes nothing."""
     first, second = reloaded["placed"]
     assert first > 0
     assert second == 0
 
 
-def test_what_is_compiled_besides_is_counted(reloaded: dict[str, Any]) -> None:
-    """None after a carried kernel, one after another."""
+def test_kernels_compiled_since_are_counted(reloaded: dict[str, Any]) -> None:
+    """`compiled_since` counts no added kernel, and each kernel compiled since."""
     assert reloaded["besides"] == [0, 1]
 
 
-def test_only_what_a_kernel_is_loaded_from_is_kept(reloaded: dict[str, Any]) -> None:
-    """The code for the device, what describes it, and the list of both: not its sources."""
+def test_only_the_files_a_kernel_is_loaded_from_are_kept(reloaded: dict[str, Any]) -> None:
+    """Device code, its description and the group file are kept; intermediate code is not."""
     assert reloaded["kept"] == ["cubin", "json", "json"]
     assert reloaded["sizes"]["bundle"] < reloaded["sizes"]["cache"]
 
@@ -65,15 +65,15 @@ def test_only_what_a_kernel_is_loaded_from_is_kept(reloaded: dict[str, Any]) -> 
 def test_libraries_and_graphs_keep_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is taken from one cache folder is at the same place in the next."""
+    """Libraries and graphs get the same relative path in the other cache folder."""
     first, other = tmp_path / "first", tmp_path / "other"
     for name in ("ab/cab.main.so", "fxgraph/cd/fcd/one", "aotautograd/ef/two", "ab/cab.main.cpp"):
         (first / name).parent.mkdir(parents=True, exist_ok=True)
         (first / name).write_bytes(name.encode())
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(other))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    taken = {**take_kernels(first, tmp_path / "triton"), **take_graphs(first)}
-    assert place(taken.items(), CPU) == 3
+    taken = {**read_kernels(first, tmp_path / "triton"), **read_graphs(first)}
+    assert add_to_caches(taken.items(), CPU) == 3
     found = {path.relative_to(other).as_posix() for path in other.rglob("*") if path.is_file()}
     assert found == {"ab/cab.main.so", "fxgraph/cd/fcd/one", "aotautograd/ef/two"}
 
@@ -87,12 +87,12 @@ def test_libraries_and_graphs_keep_their_names(
         ("triton/KEY/__grp__k.json", b"{"),
     ],
 )
-def test_what_is_no_cache_file_is_not_placed(
+def test_a_member_that_is_no_cache_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: tuple[str, bytes]
 ) -> None:
-    """It is a ValueError, and nothing of it is left."""
+    """A member that is no cache file is a ValueError, and no file is written."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     with pytest.raises(ValueError, match=r"neither|group|Expecting"):
-        place([member], CPU)
+        add_to_caches([member], CPU)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -24,7 +24,7 @@ pytest.importorskip("triton")
 def lower(
     conversation: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Lower]:
-    """``lower(op="mm", ...)``: lower one case in the program, and what it prints."""
+    """``lower(op="mm", ...)``: lower a case in the program, and return its output."""
     with conversation("cuda_lowering.py", tmp_path_factory.mktemp("lowering")) as ask:
         yield ask
 
@@ -50,7 +50,7 @@ def test_a_template_row_is_the_one_choice_generated_and_its_epilogue_fuses(
 
 @pytest.mark.parametrize("visible", [False, True], ids=["inside", "returned"])
 def test_a_template_row_reads_a_padded_operand(lower: Lower, visible: bool) -> None:
-    """The row of a product that is returned hits, and its kernel reads rows 3456 apart, too."""
+    """The row of a GEMM whose result is returned hits, and its kernel reads rows 3456 apart."""
     open_one = {"m": 64, "n": 256, "k": 3420, "produced": True, "visible": visible}
     result = lower(op="addmm", winner="triton", **open_one)
     assert result["rows_apart"] == {"stated": [3456], "read": [3456]}
@@ -59,7 +59,7 @@ def test_a_template_row_reads_a_padded_operand(lower: Lower, visible: bool) -> N
 
 @pytest.mark.parametrize("op", ["bmm", "baddbmm", "mm_plus_mm", "int_mm", "scaled_mm"])
 def test_the_other_ops_take_template_rows(lower: Lower, op: str) -> None:
-    """Every other op generates one template from one row and hits once."""
+    """Each other op generates one template from one row and hits once."""
     result = lower(op=op, winner="triton", m=64, epilogue=True, tile=TILE)
     assert len(result["generated"]) == 1
     assert result["tile"] == {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
@@ -67,7 +67,7 @@ def test_the_other_ops_take_template_rows(lower: Lower, op: str) -> None:
 
 
 def test_a_decompose_k_row_is_split_as_recorded(lower: Lower) -> None:
-    """A decompose_k row lowers to a batched product and a sum; no Triton template is generated."""
+    """A decompose_k row lowers to a batched GEMM and a sum; no Triton template is generated."""
     result = lower(op="mm", winner="decompose_k", m=32, tile={"k_split": 16})
     assert (result["generated"], result["externs"]) == ([], ["bmm_dtype"])
     assert list(result["rows"].values()) == ["decompose_k(k_split=16)"]
@@ -103,9 +103,9 @@ def test_the_same_gemm_with_another_epilogue_is_another_key(lower: Lower) -> Non
 
 
 def test_a_miss_falls_back_to_the_library_without_generating(lower: Lower) -> None:
-    """Without a row: the library call, no template generated, one miss that says so.
+    """Without a row there is one miss, no template is generated, and the library is called.
 
-    The call is the first that inductor lists; torch 2.11 has another one before addmm.
+    The library call is the first that inductor lists, which in torch 2.11 is not addmm.
     """
     result = lower(op="addmm", winner="none", m=512, mode="fallback")
     first = "bias_addmm" if torch.__version__.startswith("2.11.") else "addmm"
@@ -132,7 +132,7 @@ def test_a_miss_is_an_error_when_strict(lower: Lower) -> None:
 def test_a_row_that_does_not_fit_this_torch_is_a_miss(
     lower: Lower, tile: dict[str, Any], reason: str
 ) -> None:
-    """Kwargs that the template here would not have, or that are untrue, never reach a kernel."""
+    """Kwargs that the installed template lacks, or that are untrue, never reach a kernel."""
     result = lower(op="mm", winner="triton", m=512, mode="fallback", tile=tile)
     assert (result["generated"], result["externs"]) == ([], ["mm"])
     assert [event["reason"] for event in result["events"]] == [reason]

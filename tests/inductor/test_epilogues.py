@@ -1,4 +1,4 @@
-"""Epilogues as they are spelled: read off graphs that torch itself decomposes."""
+"""The text of epilogues, read from graphs that torch decomposes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_epilogue_is_spelled_canonically(name: str) -> None:
+def test_the_text_of_an_epilogue_is_canonical(name: str) -> None:
     """The chain of each GEMM in the graph has the names people use, whatever torch decomposes."""
     function, expected = CASES[name]
     with FakeTensorMode():

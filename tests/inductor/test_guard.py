@@ -1,4 +1,4 @@
-"""Guards: where they hold, and for which sizes an artifact is valid."""
+"""`Guard` and `Artifact`: the sizes at which they hold."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ def make(holds: Callable[[int], bool], *, is_linear: bool = True) -> Guard:
 def test_a_linear_guard_ends_exactly(
     holds: Callable[[int], bool], extent: tuple[int, int | None]
 ) -> None:
-    """The ends are those of the inequality, however far away."""
+    """The ends are those of the inequality, however large."""
     size = 2048 if holds(2048) else 560
     assert make(holds).extent(size, 4096) == extent
 
 
 def test_a_guard_that_recurs_ends_at_its_neighbours() -> None:
-    """Of multiples of 8 the interval around one is itself, and there are others."""
+    """A guard on multiples of 8 holds at a single size, and again at others."""
     guard = make(lambda size: size % 8 == 0, is_linear=False)
     assert guard.extent(16, 64) == (16, 16)
     assert guard.recurs(16, 64)
 
 
 def test_a_curved_guard_with_one_interval_does_not_recur() -> None:
-    """A guard that is not linear is looked at size by size, up to the ceiling."""
+    """A guard that is not linear is evaluated size by size, up to the ceiling."""
     guard = make(lambda size: 10 < size * size < 1000, is_linear=False)
     assert guard.extent(16, 64) == (4, 31)
     assert not guard.recurs(16, 64)
 
 
 def test_an_artifact_serves_where_every_guard_holds() -> None:
-    """One guard that fails is enough for another compile."""
+    """An artifact does not serve a size at which a single guard fails."""
     artifact = Artifact(0, 16, (make(lambda size: size > 2), make(lambda size: size < 20)))
     assert [size for size in (2, 3, 19, 20) if artifact.serves(size)] == [3, 19]

@@ -1,7 +1,7 @@
 """The guards that this torch puts on the rows of Linear(3420 -> 1280) in bf16, on a stated H200.
 
 Up to torch 2.11 pad_mm compares symbolic sizes (`is_mm_compute_bound`), from 2.12 on their hints:
-what each version gives is stated here.
+the expected guards of each version are stated here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytest.importorskip("triton")
 def spans(
     run_program: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[dict[str, Any]]]:
-    """The ranges for 560, 1024 and 2048 rows, without the backward's product and with it."""
+    """The ranges for 560, 1024 and 2048 rows, without the backward's GEMM and with it."""
 
     def run(*, grad: bool) -> list[dict[str, Any]]:
         asked = json.dumps({"sizes": [560, 1024, 2048], "grad": grad})
@@ -40,7 +40,7 @@ def spans(
 def test_training_is_compiled_anew_where_the_rows_pass_the_hidden_size(
     spans: dict[str, list[dict[str, Any]]],
 ) -> None:
-    """To torch 2.11 one range ends at 1280 and the next goes to 3419; later there is one range."""
+    """Up to torch 2.11 a range ends at 1280 and the next at 3419; later there is one range."""
     found = [(span["high"], span["tuned_at"], span["sizes"]) for span in spans["training"]]
     if COMPARES_SYMBOLS:
         assert found == [(1280, 560, [560, 1024]), (3419, 2048, [2048])]
@@ -48,8 +48,8 @@ def test_training_is_compiled_anew_where_the_rows_pass_the_hidden_size(
         assert found == [(None, 560, [560, 1024, 2048])]
 
 
-def test_the_line_in_pad_mm_that_asked_is_named(spans: dict[str, list[dict[str, Any]]]) -> None:
-    """To torch 2.11 both sides of 1280/1281 name is_mm_compute_bound as a heuristic."""
+def test_the_line_in_pad_mm_that_compared_is_named(spans: dict[str, list[dict[str, Any]]]) -> None:
+    """Up to torch 2.11 both sides of 1280/1281 name is_mm_compute_bound as a heuristic."""
     ends = [cause for span in spans["training"] for cause in (span["below"], span["above"])]
     told = [cause for cause in ends if cause and PAD_MM in cause[2]]
     if COMPARES_SYMBOLS:
@@ -65,7 +65,7 @@ def test_the_line_in_pad_mm_that_asked_is_named(spans: dict[str, list[dict[str, 
 
 
 def test_inference_is_compiled_once(spans: dict[str, list[dict[str, Any]]]) -> None:
-    """Without the backward all three sizes run what was chosen for 560, in every version."""
+    """Without the backward all three sizes use the artifact for 560, in every version."""
     (span,) = spans["inference"]
     assert (span["tuned_at"], span["sizes"]) == (560, [560, 1024, 2048])
     assert span["high"] == (3419 if COMPARES_SYMBOLS else None)

@@ -1,4 +1,4 @@
-"""Every internal of torch that warmup names exists here, and leaving one out is noticed."""
+"""Every internal that warmup uses exists in the installed torch, and each is listed."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ FOLDER = Path(__file__).resolve().parents[2] / "warmup" / "inductor"
 
 @pytest.mark.parametrize("name", INTERNALS)
 def test_each_internal_exists_with_the_parameters_relied_on(name: str) -> None:
-    """This torch has the internal, under this name, with this signature."""
+    """The installed torch has the internal with the expected name and signature."""
     check_internals((name,))
 
 
 @pytest.mark.parametrize("name", ASSEMBLER_INTERNALS)
-def test_what_is_told_of_another_assembler_can_be_forgotten(name: str) -> None:
-    """What Triton and inductor remember of an assembler can be cleared under these names."""
+def test_the_cached_version_of_an_assembler_can_be_cleared(name: str) -> None:
+    """The caches of an assembler's version in Triton and inductor exist under these names."""
     pytest.importorskip("triton")
     check_internals((name,))
 
 
 def test_this_torchs_version_file_holds() -> None:
-    """The internals of the version file chosen for this torch exist."""
+    """The internals listed for the installed torch minor exist."""
     check_internals(version_for(torch.__version__).INTERNALS)
 
 
@@ -56,7 +56,7 @@ def imported_internals() -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize(("module", "name"), sorted(imported_internals()))
 def test_each_imported_internal_is_listed(module: str, name: str) -> None:
-    """Whatever warmup imports from torch._inductor or torch._dynamo stands in the checked list."""
+    """Every name that warmup imports from torch._inductor or torch._dynamo is in the list."""
     listed = {entry.partition("(")[0] for entry in (*INTERNALS, *ASSEMBLER_INTERNALS)}
     as_module = any(entry.startswith(f"{module}.{name}:") for entry in listed)
     as_name = any(
@@ -133,14 +133,14 @@ def _attach(quiet: bool) -> None:
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_detaching_leaves_no_trace(quiet: bool) -> None:
-    """Every attribute, option, cache tag, saver and log filter is what it was before attaching."""
+    """Every attribute, option, cache tag, saver and log filter is as before attaching."""
     before = _snapshot()
     _attach(quiet)
     assert _snapshot() == before
 
 
 def test_a_failed_attach_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hook that cannot be put in place raises, and everything is as before."""
+    """A hook that cannot be attached raises, and everything is as before."""
     before = _snapshot()
     lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]))
     monkeypatch.setattr(LaunchConfigs, "attach", lambda *_: 1 / 0)
@@ -161,7 +161,7 @@ def test_a_table_sets_no_option_that_a_build_does_not_write(option: dict[str, An
 
 
 def test_a_wrapper_put_over_ours_stays() -> None:
-    """Restoring does not throw away what somebody else wrapped around the attribute meanwhile."""
+    """Restoring keeps a wrapper that other code put around the attribute since."""
 
     class Owner:
         def method(self) -> str:

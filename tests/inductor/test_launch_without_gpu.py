@@ -1,7 +1,7 @@
-"""Rows of kind ``launch``: inductor's own kernels for a stated H100, without a GPU.
+"""Rows of kind ``launch``: inductor's generated kernels for a stated H100, without a GPU.
 
-Two processes run tests/programs/cuda_kernels.py: one builds and then serves in every way, the other
-only builds, elsewhere. Triton compiles; loading, launching and timing are stated.
+Two processes run tests/programs/cuda_kernels.py: the first builds and then serves every scenario,
+the second only builds, in another folder. Triton compiles; loading, launching and timing are faked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ pytest.importorskip("triton")
 
 @pytest.fixture(scope="module")
 def results(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """A build and every scenario, in one process."""
+    """The results of a build and every scenario, in one process."""
     case = json.dumps({"scenarios": SCENARIOS})
     found: Result = run_program(tmp_path_factory.mktemp("here"), PROGRAM, case)
     return found
@@ -44,7 +44,7 @@ def results(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> Resul
 
 @pytest.fixture(scope="module")
 def elsewhere(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """A build of the same kernels on the second device, numbered otherwise."""
+    """The results of a build of the same kernels on another device ordinal."""
     case = json.dumps({"device": 1, "backwards": True})
     found: Result = run_program(tmp_path_factory.mktemp("elsewhere"), PROGRAM, case)
     return found
@@ -71,7 +71,7 @@ def config_of(row: Result) -> str:
 
 
 def test_a_build_writes_one_row_per_kernel(results: Result) -> None:
-    """Each kernel that has several configs gives one row, once, with a well-formed key."""
+    """Each kernel with several configs gives one row, with a well-formed key."""
     rows = results["build"]["rows"]
     assert names(results["build"]) == ["problem.tuned"] * 3
     assert len({row["key"] for row in rows}) == 3
@@ -80,7 +80,7 @@ def test_a_build_writes_one_row_per_kernel(results: Result) -> None:
 
 
 def test_a_row_has_every_candidate_and_the_fastest_wins(results: Result) -> None:
-    """All timed configs stand in the rows with their stated times; the winner is the minimum."""
+    """The row has all timed configs with their faked times, and the fastest wins."""
     build = results["build"]
     for row in build["rows"]:
         assert row["tried"] == len(row["timings"]) > 1
@@ -89,7 +89,7 @@ def test_a_row_has_every_candidate_and_the_fastest_wins(results: Result) -> None
     assert timed == build["timed"]
 
 
-def test_the_yardstick_of_a_row_is_the_first_config(results: Result) -> None:
+def test_the_library_time_of_a_row_is_the_first_config(results: Result) -> None:
     """``library_us`` is the time of the config that inductor would launch without timing."""
     for row in results["build"]["rows"]:
         assert row["library_us"] == next(iter(row["timings"].values()))
@@ -103,7 +103,7 @@ def test_the_built_kernel_runs_its_winner(results: Result) -> None:
 
 
 def test_a_key_is_the_same_elsewhere(results: Result, elsewhere: Result) -> None:
-    """Not in a key: the number in a kernel's name, the device ordinal, the cache folder."""
+    """A key has no kernel number, device ordinal or cache folder."""
     here, there = results["build"], elsewhere["build"]
     assert here["names"] != there["names"]
     assert here["folder"] != there["folder"]
@@ -126,7 +126,7 @@ def test_with_rows_one_config_is_compiled_and_none_is_timed(results: Result) -> 
 
 @pytest.mark.parametrize("label", ["descent", "stages"])
 def test_a_config_that_was_not_offered_is_built(results: Result, label: str) -> None:
-    """A row as coordinate descent finds it, with the kernel's arguments, is compiled and hits."""
+    """A row with a config of coordinate descent is compiled and hits."""
     chosen = results["chosen"][label]
     (hit,) = chosen["events"]
     assert hit["name"] == "lookup.hit"
@@ -146,8 +146,8 @@ def test_a_config_that_was_not_offered_is_built(results: Result, label: str) -> 
         ("an argument less", "template_changed"),
     ],
 )
-def test_a_config_that_cannot_be_is_a_miss(results: Result, label: str, reason: str) -> None:
-    """Such a row never reaches a compiler: one miss, the first config, nothing timed."""
+def test_an_impossible_config_is_a_miss(results: Result, label: str, reason: str) -> None:
+    """A row with an impossible config is not compiled: one miss, the first config, no timing."""
     chosen = results["chosen"][label]
     assert chosen["error"] is None
     assert reasons(chosen) == [reason]
@@ -157,7 +157,7 @@ def test_a_config_that_cannot_be_is_a_miss(results: Result, label: str, reason: 
 
 @pytest.mark.parametrize("place", ["", " in a pool"], ids=["here", "pool"])
 def test_a_row_whose_kernel_does_not_load_is_a_miss(results: Result, place: str) -> None:
-    """What the device refuses to load is counted, and the first config serves."""
+    """A config that the device refuses to load is one miss, and the first config serves."""
     refused = results["refused"]["row" + place]
     assert refused["error"] is None
     assert reasons(refused) == ["choice_rejected"]
@@ -166,7 +166,7 @@ def test_a_row_whose_kernel_does_not_load_is_a_miss(results: Result, place: str)
 
 @pytest.mark.parametrize("place", ["", " in a pool"], ids=["here", "pool"])
 def test_a_first_config_that_does_not_load_is_passed_over(results: Result, place: str) -> None:
-    """Without a row the first config that the device loads serves, as it does without a table."""
+    """Without a row the first config that loads serves, as without a table."""
     refused = results["refused"]["first" + place]
     assert refused["error"] is None
     assert reasons(refused) == ["not_in_table"]
@@ -177,7 +177,7 @@ def test_a_first_config_that_does_not_load_is_passed_over(results: Result, place
 
 
 def test_without_a_row_the_first_config_serves(results: Result) -> None:
-    """Fallback: one miss per kernel that names the first config, which alone is compiled."""
+    """In fallback mode each kernel is one miss, and only the first config is compiled."""
     missed = results["unanswered"]["fallback"]
     first = [next(iter(row["timings"])) for row in results["build"]["rows"]]
     assert [event["choice"] for event in missed["events"]] == first
@@ -187,7 +187,7 @@ def test_without_a_row_the_first_config_serves(results: Result) -> None:
 
 
 def test_without_a_row_strict_serving_stops_before_compiling(results: Result) -> None:
-    """Strict: a MissError that names the kernel, before anything is compiled."""
+    """In strict mode a MissError names the kernel, before any compile."""
     missed = results["unanswered"]["strict"]
     assert missed["error"].startswith("MissError: no row answers `launch triton_poi_fused ")
     assert (missed["compiled"], missed["timed"], missed["launched"]) == ([], {}, [])
@@ -198,7 +198,7 @@ def test_without_a_row_strict_serving_stops_before_compiling(results: Result) ->
 
 @pytest.mark.parametrize("label", ["one", "other", "again"])
 def test_tables_over_one_kernel_do_not_mix(results: Result, label: str) -> None:
-    """Each table in turn gets its own row's config out of the kernel in memory."""
+    """Each table in turn gets the config of its own row from the kernel in memory."""
     replaced = results["replaced"][label]
     (hit,) = replaced["events"]
     assert hit["name"] == "lookup.hit"
@@ -208,7 +208,7 @@ def test_tables_over_one_kernel_do_not_mix(results: Result, label: str) -> None:
 
 
 def test_a_table_without_the_row_does_not_get_the_last_ones(results: Result) -> None:
-    """A table that has no row misses and serves the first config, whoever was there before."""
+    """A table without the row misses and serves the first config, whatever table was before."""
     replaced = results["replaced"]["empty"]
     assert reasons(replaced) == ["not_in_table"]
     assert set(replaced["launched"]) == {results["refused"]["offered"][0]}
@@ -216,12 +216,12 @@ def test_a_table_without_the_row_does_not_get_the_last_ones(results: Result) -> 
 
 @pytest.mark.parametrize("label", ["tune", "none"])
 def test_a_closed_table_leaves_nothing_to_later_loads(results: Result, label: str) -> None:
-    """Loaded again, in a build or without a table, the kernel times all that it was offered."""
+    """Loaded again, in a build or without a table, the kernel times all offered configs."""
     assert list(results["replaced"][label]["timed"]) == results["refused"]["offered"]
 
 
 def test_a_kernel_compiled_earlier_is_answered_at_its_first_call(results: Result) -> None:
-    """All configs are loaded already: the row's is launched, one hit, none timed or compiled."""
+    """With all configs loaded, the row's config is launched: one hit, no timing, no compile."""
     earlier = results["earlier"]["answered"]
     (hit,) = earlier["events"]
     assert hit["name"] == "lookup.hit"
@@ -235,7 +235,7 @@ def test_a_kernel_compiled_earlier_is_answered_at_its_first_call(results: Result
 def test_a_kernel_compiled_earlier_is_not_timed_without_its_row(
     results: Result, label: str, reason: str
 ) -> None:
-    """One miss at the first call, and the first config serves."""
+    """Without its row the first call is one miss, and the first config serves."""
     earlier = results["earlier"][label]
     assert reasons(earlier) == [reason]
     assert set(earlier["launched"]) == {results["refused"]["offered"][0]}
@@ -255,7 +255,7 @@ def test_a_kernel_compiled_earlier_stops_strict_serving(results: Result) -> None
 def test_coordinate_descent_does_not_run_while_a_table_is_installed(
     results: Result, label: str, first: str
 ) -> None:
-    """A kernel written under that mode is answered or missed as any other, and not tuned."""
+    """A kernel compiled for coordinate descent is a hit or a miss, and is not tuned."""
     descending = results["descending"][label]
     assert names(descending)[:1] == [first]
     assert len([name for name in names(descending) if name.startswith("lookup.")]) == 1
@@ -263,14 +263,14 @@ def test_coordinate_descent_does_not_run_while_a_table_is_installed(
 
 
 def test_coordinate_descent_runs_again_after_the_table(results: Result) -> None:
-    """Loaded again without a table, the kernel is tuned as if there had been none."""
+    """Loaded again without a table, the kernel is tuned by coordinate descent."""
     after, fresh = results["descending"]["after"], results["descending"]["fresh"]
     assert len(fresh["timed"]) > len(results["refused"]["offered"])
     assert after["timed"] == fresh["timed"]
 
 
 def test_a_build_records_what_coordinate_descent_finds(results: Result) -> None:
-    """The row is the end of the descent, one event, though inductor had not offered it."""
+    """The row has the config that the descent ends at, though inductor had not offered it."""
     built = results["descending"]["built"]
     winner = config_in(results["descending"]["row"])
     assert names(built) == ["problem.tuned"]
@@ -282,8 +282,8 @@ def test_a_build_records_what_coordinate_descent_finds(results: Result) -> None:
 # -- compile workers ---------------------------------------------------------------------------
 
 
-def test_a_compile_worker_is_told_the_row_of_its_kernel(results: Result) -> None:
-    """With each kernel goes its own row and no other, and the worker compiles that one config."""
+def test_a_compile_worker_gets_the_row_of_its_kernel(results: Result) -> None:
+    """Each kernel is sent with its own row, and the worker compiles only that config."""
     answered = results["pooled"]["answered"]
     wanted = [config_of(row) for row in results["build"]["rows"]]
     told = [
@@ -298,7 +298,7 @@ def test_a_compile_worker_is_told_the_row_of_its_kernel(results: Result) -> None
 
 
 def test_a_compile_worker_builds_a_config_that_was_not_offered(results: Result) -> None:
-    """A row as coordinate descent finds it is compiled in the worker, and is a hit here."""
+    """A config of coordinate descent is compiled in the worker, and is a hit in this process."""
     descent = results["pooled"]["descent"]
     (worker,) = descent["told"]
     assert worker["compiled"] == ["XBLOCK=32,YBLOCK=512,num_stages=1,num_warps=8"]
@@ -314,10 +314,10 @@ def test_a_compile_worker_builds_a_config_that_was_not_offered(results: Result) 
         ("an argument less", "template_changed"),
     ],
 )
-def test_a_compile_worker_is_told_nothing_that_it_would_misread(
+def test_a_compile_worker_gets_no_row_that_it_would_misread(
     results: Result, label: str, reason: str
 ) -> None:
-    """Without a row of exactly the kernel's blocks it compiles all; one miss, the first serves."""
+    """Without a row for the kernel's blocks the worker compiles all; one miss, the first serves."""
     pooled = results["pooled"][label]
     offered = results["refused"]["offered"]
     assert pooled["error"] is None
@@ -342,22 +342,22 @@ def test_a_row_wins_over_inductors_cache(results: Result, label: str) -> None:
 
 
 @pytest.mark.parametrize("label", ["no row", "in memory"])
-def test_what_inductor_tuned_earlier_is_a_miss_without_a_row(results: Result, label: str) -> None:
-    """A kernel that inductor tuned before the table came is counted, and not timed again."""
+def test_a_kernel_tuned_earlier_is_a_miss_without_a_row(results: Result, label: str) -> None:
+    """A kernel tuned before the table was installed is a miss, and is not timed again."""
     cached = results["cached"][label]
     assert reasons(cached) == ["not_in_table"]
     assert cached["timed"] == {}
 
 
-def test_a_miss_keeps_what_inductors_cache_has(results: Result) -> None:
-    """Without a row, the config that inductor had cached serves: it is all that it offers."""
+def test_a_miss_keeps_the_config_in_inductors_cache(results: Result) -> None:
+    """Without a row, inductor's cached config serves."""
     cached = results["cached"]
     assert cached["no row"]["compiled"] == cached["reduced"]["compiled"]
     assert set(cached["no row"]["launched"]) == set(cached["reduced"]["compiled"])
 
 
-def test_five_or_six_layers_ask_what_more_of_them_do(run_program: Run, tmp_path: Path) -> None:
-    """Kernels between the products of equal layers repeat every second layer, not sooner."""
+def test_five_or_six_layers_need_the_rows_of_more_layers(run_program: Run, tmp_path: Path) -> None:
+    """Kernels between the GEMMs of equal layers repeat every second layer, not sooner."""
     found = run_program(tmp_path, str(PROGRAMS / "cuda_layers.py"), "3,4,5,6,7,8,9")
     assert found["5"] == found["7"] == found["9"] != found["3"]
     assert found["6"] == found["8"] != found["4"]

@@ -1,6 +1,6 @@
-"""Rows of kind ``pad``: inductor's own pad_mm pass on a stated H100, on a machine without a GPU.
+"""Rows of kind ``pad``: inductor's pad_mm pass on a stated H100, on a machine without a GPU.
 
-Nearly all cases run in one process (tests/programs/cuda_padding.py); only the times are stated.
+Nearly all cases run in one process (tests/programs/cuda_padding.py); only the times are faked.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ pytest.importorskip("triton")
 def results(
     run_program: Run, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Any]]:
-    """What the pass did in each case."""
+    """The results of the pass in each case."""
     folder = tmp_path_factory.mktemp("caches")
     found: dict[str, dict[str, Any]] = run_program(folder, PROGRAM, json.dumps(CASES))
     return found
@@ -76,16 +76,16 @@ def key_in(result: dict[str, Any]) -> str:
         ("bmm ranged", "pad bmm batch=4 m=2..1024 n=1280 k=3420 bf16 a=row b=col"),
     ],
 )
-def test_a_build_records_the_question_by_its_key(
+def test_a_build_records_the_gemm_by_its_key(
     results: dict[str, dict[str, Any]], case: str, key: str
 ) -> None:
-    """What was measured becomes one row; its key says sizes, ranges and which padding is free."""
+    """A measured GEMM becomes one row; its key has sizes, ranges and the operands padded free."""
     assert key_in(results[case]) == key
     check_key(key)
 
 
 def test_a_range_across_another_size_stays_whole(results: dict[str, dict[str, Any]]) -> None:
-    """Whether padding may pay is decided at the hint: no comparison ends the range at 1284 rows."""
+    """The pass compares hints, so that no comparison ends the range at 1284 rows."""
     across = results["mm ranged across its n"]
     assert key_in(across) == "pad mm m=1025..2048 n=1280 k=1284 bf16 a=row b=col"
     assert across["guards"] == []
@@ -110,21 +110,23 @@ def test_a_build_records_the_winner_and_both_times(
     assert (row["time_us"], row["library_us"]) == (times[winner], as_is)
 
 
-def test_the_recorded_verdict_is_what_the_build_compiles(
+def test_a_build_compiles_the_recorded_decision(
     results: dict[str, dict[str, Any]],
 ) -> None:
-    """A build pads where its row says padded and nowhere else."""
+    """A build pads exactly the GEMMs whose row says padded."""
     assert results["mm"]["pads"] > 0
     assert results["slower padded"]["pads"] == 0
 
 
-def test_the_same_question_has_one_key(results: dict[str, dict[str, Any]]) -> None:
+def test_the_same_gemm_has_one_key(results: dict[str, dict[str, Any]]) -> None:
     """Neither the name of a symbol nor the hint of its size is in a key."""
     ranged, elsewhere = results["mm ranged"], results["mm ranged, another symbol and hint"]
     assert key_in(ranged) == key_in(elsewhere)
 
 
-def test_what_inductor_does_not_measure_is_not_asked(results: dict[str, dict[str, Any]]) -> None:
+def test_a_gemm_that_inductor_does_not_measure_has_no_row(
+    results: dict[str, dict[str, Any]],
+) -> None:
     """An aligned GEMM gives no row and no event."""
     aligned = results["aligned"]
     assert (aligned["rows"], aligned["events"], aligned["timed"]) == ([], [], [])
@@ -150,7 +152,7 @@ def test_a_row_decides_without_a_measurement(
 def test_no_row_is_an_error_when_strict(
     results: dict[str, dict[str, Any]], op: str, m: str
 ) -> None:
-    """Strict serving raises a MissError that names the question, and measures nothing."""
+    """Strict serving raises a MissError with the key, and measures nothing."""
     missed = results[f"{op} none {m}"]
     assert missed["error"].startswith(f"MissError: no row answers `pad {op} ")
     assert missed["timed"] == []
@@ -162,7 +164,7 @@ def test_no_row_is_an_error_when_strict(
 def test_no_row_leaves_the_gemm_as_it_is(
     results: dict[str, dict[str, Any]], case: str, reason: str
 ) -> None:
-    """Fallback serving does not pad, counts one miss that says so, and measures nothing."""
+    """Fallback serving does not pad, reports one miss, and measures nothing."""
     missed = results[case]
     assert (missed["pads"], missed["timed"], missed["error"]) == (0, [], None)
     assert [(e["name"], e["reason"], e["choice"]) for e in missed["events"]] == [
@@ -173,7 +175,7 @@ def test_no_row_leaves_the_gemm_as_it_is(
 def test_inductors_own_cache_never_answers_for_the_table(
     results: dict[str, dict[str, Any]],
 ) -> None:
-    """What inductor measured earlier and cached loses to the row, and to its absence."""
+    """A decision in inductor's cache is ignored, with a row and without."""
     assert results["padded, cache against"]["pads"] > 0
     assert results["as_is, cache against"]["pads"] == 0
     assert results["none, cache for padding"]["pads"] == 0
@@ -182,14 +184,14 @@ def test_inductors_own_cache_never_answers_for_the_table(
 def test_a_build_measures_although_inductor_has_an_answer(
     results: dict[str, dict[str, Any]],
 ) -> None:
-    """A cached verdict is no row: the padded form is timed, and the row is what came out."""
+    """A build times the padded form although inductor's cache has a decision."""
     built = results["built, cache against"]
     assert built["timed"] == [0.5, 0.1]
     assert built["rows"][0]["winner"] == "padded"
 
 
 def test_inductors_memo_never_answers_for_the_table(run_program: Run, tmp_path: Path) -> None:
-    """The memo of whole answers, off by default, loses to the row and to its absence too."""
+    """Inductor's memo of decisions, off by default, is ignored, with a row and without."""
     cases = {label: CASES[label] for label in CASES if "cache" in label and "built" not in label}
     memo = {"TORCHINDUCTOR_ENABLE_CACHING_MODULE": "1"}
     found = run_program(tmp_path, PROGRAM, json.dumps(cases), **memo)

@@ -35,7 +35,7 @@ Cut = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def cuts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Cut]]:
-    """For each model what was cut out of it, by the key in the model."""
+    """The regions of each model, by key."""
     folder = tmp_path_factory.mktemp("regions")
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests/programs/region_lowering.py"), *CASES],
@@ -53,8 +53,8 @@ def cuts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Cut]]:
     return {name: {cut["key"]: cut for cut in cut_out} for name, cut_out in found.items()}
 
 
-def test_a_region_asks_for_the_key_that_it_was_cut_for(cuts: dict[str, dict[str, Cut]]) -> None:
-    """Lowered alone, every region makes inductor ask what the model made it ask."""
+def test_a_region_has_the_key_of_its_gemm(cuts: dict[str, dict[str, Cut]]) -> None:
+    """Lowered alone, every region gives the same key as in the model."""
     fixed = [found for name, found in cuts.items() if name not in RANGED]
     regions = [cut for found in fixed for cut in found.values() if cut["steps"]]
     assert len(regions) == 4
@@ -65,7 +65,7 @@ def test_a_region_asks_for_the_key_that_it_was_cut_for(cuts: dict[str, dict[str,
 def test_a_region_of_a_range_has_the_sizes_of_its_bucket(
     cuts: dict[str, dict[str, Cut]], name: str
 ) -> None:
-    """It is the region of the same model with the bucket's rows, and asks for that key."""
+    """The region of a dynamic model equals that of the static model with the bucket's rows."""
     ranged, fixed = cuts[name], cuts[name.partition(" ")[0]]
     assert all("m=33..64 " in key for key in ranged)
     assert {at_upper_end(key): cut["steps"] for key, cut in ranged.items()} == {
@@ -77,12 +77,12 @@ def test_a_region_of_a_range_has_the_sizes_of_its_bucket(
 
 @pytest.mark.parametrize("name", RANGED)
 def test_cutting_a_region_guards_on_no_size(cuts: dict[str, dict[str, Cut]], name: str) -> None:
-    """Hints are read, and compared with nothing."""
+    """Cutting a region reads hints and adds no guards."""
     assert [cut["guards"] for cut in cuts[name].values()] == [[]] * len(cuts[name])
 
 
 def test_an_activation_is_in_the_region(cuts: dict[str, dict[str, Cut]]) -> None:
-    """From the product to the cast back to its dtype, which is what the model wants of it."""
+    """The region reaches from the GEMM to the cast back to its dtype, which is the output."""
     found = cuts["gelu"][GELU]
     assert found["steps"][0] == "aten.addmm.default"
     assert "aten.tanh.default" in found["steps"]
@@ -92,12 +92,12 @@ def test_an_activation_is_in_the_region(cuts: dict[str, dict[str, Cut]]) -> None
 def test_both_products_of_a_gate_are_in_the_region_of_either(
     cuts: dict[str, dict[str, Cut]],
 ) -> None:
-    """Only one of them can take the multiplication, so each is measured beside the other."""
+    """Only one GEMM can fuse the multiplication, so each region contains both."""
     assert [sorted(cuts["gated"][key]["again"]) for key in (GATE, UP)] == [sorted([GATE, UP])] * 2
 
 
 def test_a_product_with_nothing_to_fuse_has_no_region(cuts: dict[str, dict[str, Cut]]) -> None:
-    """Neither the last one of a model, nor one whose sum became its bias before a norm."""
+    """There is none for a model's last GEMM, nor for a GEMM with the sum before a norm as bias."""
     alone = [*cuts["whole"].values(), *cuts["residual"].values(), cuts["gated"][DOWN]]
     assert [cut["steps"] for cut in alone] == [None] * 4
 
@@ -136,7 +136,7 @@ def _inputs(*sizes: int) -> tuple[torch.Tensor, ...]:
 
 
 def test_the_module_of_a_region_computes_what_the_graph_does() -> None:
-    """Whatever other nodes want of it is an output: here the sum, and what is reduced from it."""
+    """Every value used outside the region is an output: here the sum and its reduction."""
     inputs = _inputs(16, 16)
     _, region = _cut(*inputs)
     summed, largest = module_of(region, torch.device("cpu"))(*inputs)
@@ -145,7 +145,7 @@ def test_the_module_of_a_region_computes_what_the_graph_does() -> None:
 
 
 def test_a_region_survives_the_way_to_another_process() -> None:
-    """As a part of its trial, through JSON."""
+    """A region survives JSON as a part of its trial."""
     _, region = _cut(*_inputs(8, 8))
     spec, library = TensorSpec((1,), (1,), 0, "float32"), Winner(Family.EXTERN, "aten::mm")
     trial = Trial(
@@ -167,9 +167,9 @@ def test_a_region_survives_the_way_to_another_process() -> None:
 
 @pytest.mark.parametrize("target", ["aten.mm", "os.system.default", "aten.__class__.x", "a b.c.d"])
 def test_only_operators_of_torch_are_made(target: str) -> None:
-    """A step names an operator below torch.ops.aten or prims, or nothing is made of it."""
+    """A step that names no operator of torch.ops.aten or prims is refused."""
     _, region = _cut(*_inputs(8, 8))
     step = region.steps[0]
     bad = Region(region.inputs, (type(step)(target, (), {}),), (0,), (1,))
-    with pytest.raises(ValueError, match="no operator of torch"):
+    with pytest.raises(ValueError, match="not an operator of torch"):
         module_of(bad, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""What a search adds to inductor's candidates for a stated H100, and that all of it can be forced.
+"""The candidates that a search adds for a stated H100, and that a row can force each of them.
 
 Each case is one line to tests/programs/cuda_search.py: real heuristics, lowering and codegen.
 """
@@ -42,32 +42,32 @@ Ask = Callable[..., dict[str, Any]]
 def ask(
     conversation: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Ask]:
-    """``ask(FEW, search="wide")``: search in the program, and what it prints."""
+    """``ask(FEW, search="wide")``: search in the program, and return its output."""
     with conversation("cuda_search.py", tmp_path_factory.mktemp("search")) as search:
         yield lambda problem, **case: search(**problem, **case)
 
 
 def test_the_default_adds_persistent_tma_alone(ask: Ask) -> None:
-    """The default space is inductor's list and its persistent TMA candidates."""
+    """The default search has inductor's list and the persistent TMA candidates."""
     found = ask(FEW, search="default")
     assert found["added"] == {"tma": 7}
 
 
 def test_a_single_row_has_no_persistent_tma(ask: Ask) -> None:
-    """Its template would read one row as a column, and be wrong."""
+    """The persistent TMA template would read a single row as a column and be wrong."""
     found = ask({**FEW, "m": 1}, search="wide")
     assert "tma" not in found["added"]
 
 
-def test_wide_adds_splits_and_stated_tiles(ask: Ask) -> None:
-    """A wide search adds each source, and no more candidates than can be waited for."""
+def test_wide_adds_splits_and_tiles(ask: Ask) -> None:
+    """A wide search adds candidates of each source, and a bounded number of them."""
     found = ask(FEW, search="wide")
     assert list(found["added"]) == ["tma", "splits", "tiles"]
     assert found["tried"] < 80
 
 
 def test_exhaustive_adds_what_inductor_would_list(ask: Ask) -> None:
-    """Beside splits and six stages, all of inductor's 426 are tried but 25 that cannot launch."""
+    """Besides splits and six stages, inductor's 426 are tried, less 25 that cannot launch."""
     found = ask(FEW, search="exhaustive")
     six_stages = 14
     assert found["pruned"] == {"shared_memory": 25}
@@ -91,22 +91,20 @@ def test_spilling_tiles_are_tried_and_counted(ask: Ask) -> None:
     ],
     ids=lambda problem: f"{problem['op']} {problem['m']} {problem.get('k', '')}",
 )
-def test_nothing_is_there_twice_and_no_size_is_guarded_on(
-    ask: Ask, problem: dict[str, Any]
-) -> None:
-    """Whatever the product, each candidate is there once and the search leaves no guard."""
+def test_there_are_no_duplicates_and_no_guards(ask: Ask, problem: dict[str, Any]) -> None:
+    """For every GEMM there are no duplicates, and the search adds no guard."""
     found = ask(problem, search="exhaustive", neighbours=[ELSEWHERE])
     assert (found["twice"], found["guards"]) == (0, [])
 
 
 def test_k_is_split_where_inductor_would_not(ask: Ask) -> None:
-    """A product with few rows and a K below 32 times N is offered all even splits."""
+    """A GEMM with few rows and a K below 32 times N gets all even splits."""
     found = ask(FEW, search="wide")
     assert found["splits"] == [2, 4, 8, 16, 32]
 
 
 def test_a_dynamic_m_is_not_split(ask: Ask) -> None:
-    """Splits are offered for constants only."""
+    """Splits are offered for constant sizes only."""
     assert ask({"op": "mm", "m": [2, 1024]}, search="exhaustive")["splits"] == []
 
 
@@ -125,12 +123,12 @@ def test_a_dynamic_m_is_not_split(ask: Ask) -> None:
 def test_splits_leave_parts_worth_a_block(
     sizes: tuple[int, int, int], only_even: bool, splits: tuple[int, ...]
 ) -> None:
-    """Parts are at least 128 long, and the partial sums no larger than the operands."""
+    """Parts have at least 128 elements, and partial sums no more bytes than the operands."""
     assert splits_of(*sizes, 2, only_even=only_even) == splits
 
 
-def test_a_neighbours_tile_is_worked_out_anew(ask: Ask) -> None:
-    """Of a neighbour only the tile is taken; EVEN_K and the accumulator are this problem's."""
+def test_a_neighbours_tile_is_adapted_to_the_problem(ask: Ask) -> None:
+    """Only the tile comes from a neighbour; EVEN_K and the accumulator follow from the problem."""
     found = ask({"op": "mm", "m": 200}, search="wide", neighbours=[ELSEWHERE])["last"]["neighbours"]
     tile = {"BLOCK_M": 128, "BLOCK_N": 32, "BLOCK_K": 64, "GROUP_M": 4, "num_stages": 6}
     assert found.items() >= {**tile, "EVEN_K": True, "ACC_TYPE": "tl.float32"}.items()
@@ -138,19 +136,19 @@ def test_a_neighbours_tile_is_worked_out_anew(ask: Ask) -> None:
 
 
 def test_a_neighbours_tile_is_cut_to_the_problem(ask: Ask) -> None:
-    """A neighbour with more rows lends what fits these."""
+    """The tile of a neighbour with more rows is cut to the problem's rows."""
     found = ask(FEW, search="wide", neighbours=[ELSEWHERE])["last"]["neighbours"]
     assert (found["BLOCK_M"], found["BLOCK_N"], found["num_warps"]) == (16, 32, 2)
 
 
 def test_a_neighbour_that_is_listed_already_adds_nothing(ask: Ask) -> None:
-    """A tile of inductor's own list is not tried twice."""
+    """A tile of inductor's list is not tried twice."""
     listed = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_stages": 3, "num_warps": 4}
     assert "neighbours" not in ask(MANY, search="wide", neighbours=[listed])["added"]
 
 
 def test_an_exhaustive_search_offers_templates_for_a_large_k(ask: Ask) -> None:
-    """Where the lowering offers decompose_k alone, the tiles are tried too."""
+    """If the lowering offers decompose_k alone, the template's tiles are tried too."""
     assert ask(LARGE_K, search="wide")["added"] == {}
     assert ask(LARGE_K, search="exhaustive")["added"] == {"exhaustive": 175}
 
@@ -172,7 +170,7 @@ def test_an_exhaustive_search_offers_templates_for_a_large_k(ask: Ask) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else f"{value['op']} {value['m']}",
 )
-def test_what_a_search_finds_is_served(
+def test_a_row_of_a_search_is_served(
     ask: Ask, problem: dict[str, Any], word: str, source: str
 ) -> None:
     """A row with the last candidate of a source hits, and only its template is generated."""
@@ -185,15 +183,15 @@ def test_what_a_search_finds_is_served(
 
 
 @pytest.mark.parametrize("op", ["mm", "addmm", "bmm"])
-def test_stated_tiles_compile_and_take_the_foretold_shared_memory(ask: Ask, op: str) -> None:
-    """Triton compiles the last stated tile, and takes what was foretold and the barriers."""
+def test_wide_tiles_compile_with_the_predicted_shared_memory(ask: Ask, op: str) -> None:
+    """Triton compiles the last wide-search tile with the predicted bytes plus barriers."""
     found = ask({"op": op, "m": 16}, search="wide", compile=["tiles"])["shared"]["tiles"]
     assert 0 <= found["taken"] - found["foretold"] <= 64
 
 
 @pytest.mark.parametrize("op", ["mm", "addmm"])
-def test_a_tuner_is_told_of_the_search(ask: Ask, op: str) -> None:
-    """The question holds every candidate of the search, and what it came to."""
+def test_a_question_has_the_record_of_its_search(ask: Ask, op: str) -> None:
+    """The question has every candidate and the record of the search."""
     asked = ask({"op": op, "m": 16}, search="wide", asked=True)
     assert asked["word"] == "wide"
     assert asked["offered"] == asked["tried"]
@@ -202,10 +200,8 @@ def test_a_tuner_is_told_of_the_search(ask: Ask, op: str) -> None:
 
 @pytest.mark.parametrize("visible", [False, True], ids=["inside", "returned"])
 @pytest.mark.parametrize("op", ["mm", "addmm"])
-def test_an_operand_made_in_the_graph_is_asked_about_as_it_will_lie(
-    ask: Ask, op: str, visible: bool
-) -> None:
-    """Inductor pads its rows, from 3420 to 3456: the key, candidates and memory are for that."""
+def test_an_operand_from_the_graph_has_its_final_layout(ask: Ask, op: str, visible: bool) -> None:
+    """Inductor pads its rows from 3420 to 3456, and key, candidates and memory follow."""
     open_one = {"op": op, "m": 64, "n": 256, "k": 3420, "produced": True, "visible": visible}
     asked = ask(open_one, search="default", asked=True)
     assert " a=row/3456 " in asked["key"]
@@ -216,7 +212,7 @@ def test_an_operand_made_in_the_graph_is_asked_about_as_it_will_lie(
 def test_neighbours_are_the_rows_of_the_table_and_of_this_build(
     make_key: Callable[..., str], make_row: Callable[..., Row]
 ) -> None:
-    """A lookup's neighbours come from its table and from what was tuned since, nearest first."""
+    """A lookup's neighbours come from its table and from rows tuned since, nearest first."""
     fresh = Tuned(make_key(40), make_row(BLOCK_M=40), ())
 
     class Finished:
@@ -224,7 +220,7 @@ def test_neighbours_are_the_rows_of_the_table_and_of_this_build(
             del question
             return fresh
 
-        def contest(self, key: str, library: Winner, calls: object) -> None:
+        def measure_calls(self, key: str, library: Winner, calls: object) -> None:
             raise AssertionError(key, library, calls)
 
         def close(self) -> None:
@@ -237,27 +233,27 @@ def test_neighbours_are_the_rows_of_the_table_and_of_this_build(
     assert [dict(winner.kwargs)["BLOCK_M"] for winner in found] == [40, 16]
 
 
-def test_a_static_problem_is_asked_at_its_size_alone(ask: Ask) -> None:
-    """Without a range there is nowhere else to ask."""
+def test_a_static_problem_has_no_smaller_sizes(ask: Ask) -> None:
+    """Without a range a question has no smaller sizes."""
     found = ask(FEW, search="default", asked=True)
-    assert (found["size"], found["elsewhere"]) == (None, [])
+    assert (found["size"], found["smaller_sizes"]) == (None, [])
 
 
-def test_a_range_is_asked_below_its_size_too(ask: Ask) -> None:
-    """At its lower end and in the middle below the hint, which is 1152, with operands of there."""
+def test_a_range_has_questions_at_smaller_sizes(ask: Ask) -> None:
+    """A range has questions at its lower end and below the hint, with operands of these sizes."""
     found = ask({**MANY, "m": [256, 2048]}, search="default", asked=True)
     assert found["size"] == 1152
-    assert [(one["size"], one["out"]) for one in found["elsewhere"]] == [
+    assert [(one["size"], one["out"]) for one in found["smaller_sizes"]] == [
         (256, [256, 6144]),
         (704, [704, 6144]),
     ]
     assert found["guards"] == []
 
 
-def test_elsewhere_each_candidate_is_the_same_kernel_with_a_grid_of_there(ask: Ask) -> None:
-    """A dynamic size is an argument; the tiles that cover the output follow from it."""
+def test_at_smaller_sizes_each_candidate_is_the_same_kernel_with_another_grid(ask: Ask) -> None:
+    """A dynamic size is an argument, and the launch grid follows from it."""
     found = ask({**MANY, "m": [256, 2048]}, search="default", asked=True)
-    for one in found["elsewhere"]:
+    for one in found["smaller_sizes"]:
         assert (one["missing"], one["changed"]) == (0, 0)
         assert one["grids"]
         for kwargs, rows, (blocks, *others) in one["grids"]:

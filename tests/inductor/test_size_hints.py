@@ -1,4 +1,4 @@
-"""At which sizes of its range a selection is asked about: its lower end, its middle, its own."""
+"""`hints_of`: the sizes of a range with a question: its lower end, its middle, its tuned size."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import sympy
 from torch._inductor.virtualized import V
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from warmup.inductor.gemm.size_hints import Hints, hints_of
+from warmup.inductor.gemm.size_hints import SizeHints, hints_of
 
 S, T = sympy.symbols("s0 s1", integer=True, positive=True)
 
 
 def hints(
     *dims: Any, ranges: dict[Any, tuple[int, int]], at: dict[Any, int], guards: tuple[Any, ...] = ()
-) -> tuple[Hints, ...]:
-    """Return the hints of a product with the sizes *dims* (m, n, k) in a graph of such symbols."""
+) -> tuple[SizeHints, ...]:
+    """Return the hints of a GEMM with the sizes *dims* (m, n, k) in a graph with these symbols."""
     m, n, k = dims
     shapes = SimpleNamespace(
         backed_var_to_val={one: sympy.Integer(size) for one, size in at.items()},
@@ -35,8 +35,8 @@ def hints(
         return hints_of(nodes, SimpleNamespace(size=[m, n]))
 
 
-def test_the_lower_end_the_middle_and_its_own() -> None:
-    """Ascending, and what each symbol is there."""
+def test_the_lower_end_the_middle_and_the_tuned_size() -> None:
+    """The sizes are ascending, each with the hints of all symbols."""
     found = hints(S, 64, 32, ranges={S: (257, 560)}, at={S: 560})
     assert [(one.size, one.symbols) for one in found] == [
         (257, {S: 257}),
@@ -45,30 +45,30 @@ def test_the_lower_end_the_middle_and_its_own() -> None:
     ]
 
 
-def test_without_a_range_there_is_none() -> None:
-    """Of constants alone there is nothing else to ask."""
+def test_constant_sizes_have_no_hints() -> None:
+    """Constant sizes have no hints."""
     assert hints(560, 64, 32, ranges={}, at={}) == ()
 
 
-def test_a_symbol_without_a_hint_ends_it() -> None:
-    """Inductor guesses its size: nothing says that it can be another one."""
+def test_a_symbol_without_a_hint_gives_no_sizes() -> None:
+    """A symbol without a hint gives no sizes: inductor only guesses its size."""
     assert hints(S, 64, 32, ranges={S: (2, 560)}, at={}) == ()
 
 
 def test_sizes_are_those_of_the_key() -> None:
-    """Eight rows for each of the symbol."""
+    """The size of 8 * s is eight times the hint of s."""
     found = hints(8 * S, 64, 32, ranges={S: (2, 16)}, at={S: 16})
     assert [one.size for one in found] == [16, 72, 128]
 
 
-def test_a_range_in_k_alone_is_told_by_k() -> None:
-    """The first size of the key that is a range."""
+def test_a_range_in_k_alone_has_the_sizes_of_k() -> None:
+    """The size is the key's first ranged size, here K."""
     found = hints(64, 64, S, ranges={S: (2, 16)}, at={S: 16})
     assert [one.size for one in found] == [2, 9, 16]
 
 
 def test_several_symbols_go_together() -> None:
-    """All at their lower ends, then all in the middle."""
+    """All symbols are at their lower ends, then all in the middle."""
     found = hints(S, T, 32, ranges={S: (2, 16), T: (10, 30)}, at={S: 16, T: 30})
     assert [dict(one.symbols) for one in found] == [
         {S: 2, T: 10},
@@ -78,13 +78,13 @@ def test_several_symbols_go_together() -> None:
 
 
 def test_sizes_that_a_guard_excludes_are_stepped_over() -> None:
-    """A graph for multiples of 16 is never called at 257, nor in the very middle."""
+    """In a graph for multiples of 16, sizes move up to the next multiple."""
     guard = sympy.Eq(sympy.Mod(S, 16), 0)
     found = hints(S, 64, 32, ranges={S: (257, 560)}, at={S: 560}, guards=(guard,))
     assert [one.size for one in found] == [272, 416, 560]
 
 
-def test_what_lies_above_the_own_size_is_not_asked() -> None:
-    """A range without an upper end has a lower half all the same."""
+def test_no_size_is_above_the_tuned_size() -> None:
+    """A range without an upper end has smaller sizes, and none above the tuned size."""
     found = hints(S, 64, 32, ranges={S: (2, 2**31)}, at={S: 560})
     assert [one.size for one in found] == [2, 281, 560]

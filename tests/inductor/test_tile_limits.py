@@ -1,13 +1,20 @@
-"""What a tile takes of a device."""
+"""The shared memory and registers of a tile, and whether it can launch."""
 
 from __future__ import annotations
 
 import pytest
 
 from warmup.core.search import Resource
-from warmup.inductor.gemm.tile_limits import Capacity, Factor, Tile, exceeded, shared_bytes, spills
+from warmup.inductor.gemm.tile_limits import (
+    Capacity,
+    GemmOperand,
+    Tile,
+    missing_resource,
+    shared_bytes,
+    spills,
+)
 
-HALF = Factor(2)
+HALF = GemmOperand(2)
 H100 = Capacity(shared_memory=232448, registers=65536, has_warpgroups=True)
 
 
@@ -40,8 +47,8 @@ def test_shared_memory_is_what_triton_took(tile: Tile, taken: int) -> None:
 def test_an_operand_that_cannot_be_copied_asynchronously_has_one_buffer(
     tile: Tile, a: bool, b: bool, taken: int
 ) -> None:
-    """With odd rows of A, of B or of both, the bytes are those that Triton took."""
-    assert shared_bytes(tile, Factor(2, a), Factor(2, b), has_warpgroups=True) == taken
+    """With odd row lengths of A, B or both, the bytes are those that Triton took."""
+    assert shared_bytes(tile, GemmOperand(2, a), GemmOperand(2, b), has_warpgroups=True) == taken
 
 
 @pytest.mark.parametrize(
@@ -58,8 +65,8 @@ def test_an_operand_that_cannot_be_copied_asynchronously_has_one_buffer(
 def test_elsewhere_the_bytes_are_no_more_than_triton_took(
     tile: Tile, itemsize: int, warpgroups: bool, taken: int
 ) -> None:
-    """Other dtypes, devices and templates take at least what is foretold."""
-    factor = Factor(itemsize)
+    """Other dtypes, devices and templates take at least the predicted bytes."""
+    factor = GemmOperand(itemsize)
     assert 0 < shared_bytes(tile, factor, factor, has_warpgroups=warpgroups) <= taken
 
 
@@ -72,11 +79,9 @@ def test_elsewhere_the_bytes_are_no_more_than_triton_took(
         (Tile(16, 16, 16, 2, 128), Resource.REGISTERS),
     ],
 )
-def test_what_cannot_be_launched_is_told_from_what_can(
-    tile: Tile, lacking: Resource | None
-) -> None:
+def test_a_missing_resource_is_certain(tile: Tile, lacking: Resource | None) -> None:
     """A tile lacks shared memory or registers only where no launch can succeed."""
-    assert exceeded(tile, HALF, HALF, H100) is lacking
+    assert missing_resource(tile, HALF, HALF, H100) is lacking
 
 
 @pytest.mark.parametrize(
@@ -89,13 +94,13 @@ def test_what_cannot_be_launched_is_told_from_what_can(
     ],
 )
 def test_an_accumulator_beyond_255_registers_spills(tile: Tile, does: bool) -> None:
-    """A tile spills when a thread keeps more than 255 sums."""
+    """A tile spills if a thread holds more than 255 sums."""
     assert spills(tile) is does
 
 
 def test_a_tile_that_spills_is_not_left_out() -> None:
-    """Spilling alone takes no candidate away."""
-    assert exceeded(Tile(256, 256, 64, 2, 8), HALF, HALF, H100) is None
+    """A tile that spills is not pruned for that."""
+    assert missing_resource(Tile(256, 256, 64, 2, 8), HALF, HALF, H100) is None
 
 
 @pytest.mark.parametrize(
@@ -109,5 +114,5 @@ def test_a_tile_that_spills_is_not_left_out() -> None:
     ],
 )
 def test_a_tile_is_read_from_kwargs(kwargs: dict[str, int], tile: Tile | None) -> None:
-    """Kwargs spell a tile when all its five numbers are there."""
+    """Kwargs contain a tile if they have all its five numbers."""
     assert Tile.of(kwargs) == tile

@@ -1,6 +1,6 @@
-"""Compile workers: started first, only for a GPU, and given kernels that nobody waits for yet.
+"""Compile workers: started early, only for a GPU, and given kernels without waiting.
 
-No GPU is needed: its presence is stated.
+No GPU is needed: its presence is faked.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ print(json.dumps(result))
 def test_workers_start_before_the_graph_compiler_is_imported(
     run_program: Run, tmp_path: Path
 ) -> None:
-    """On a GPU machine a worker answers, while this process has not imported all of inductor."""
+    """On a GPU machine a worker runs before this process has imported all of inductor."""
     found = run_program(tmp_path, "-c", PROGRAM, "gpu", "auto", **TWO_THREADS)
     assert found == {"graph_compiler": False, "answer": "ready"}
 
 
 @pytest.mark.parametrize(("machine", "device"), [("gpu", "cpu"), ("none", "auto")])
 def test_no_workers_for_a_cpu(run_program: Run, tmp_path: Path, machine: str, device: str) -> None:
-    """A table for a CPU, or a machine without a GPU, starts no process."""
+    """For a CPU, or without a GPU, no process starts."""
     found = run_program(tmp_path, "-c", PROGRAM, machine, device, **TWO_THREADS)
     assert found["answer"] is None
 
 
 HANDING_OVER = """
 import json, torch
-from warmup.inductor.workers import handing_over
+from warmup.inductor.workers import stopping_after_submit
 
 def double(x):
     return torch.relu(x) * 2
 
 x = torch.randn(64, 64)
 try:
-    with handing_over():
+    with stopping_after_submit():
         torch.compile(double)(x)
     left = None
 except Exception as error:
@@ -62,12 +62,12 @@ print(json.dumps({"left": left, "right": bool(torch.equal(found, double(x)))}))
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
-def test_handing_over_ends_a_compile_and_the_next_one_is_whole(
+def test_a_compile_stops_after_submitting_and_the_next_is_complete(
     run_program: Run, tmp_path: Path, threads: str
 ) -> None:
-    """With workers or without: nothing runs while kernels are handed over, and later all does."""
+    """With workers or without, the first compile stops after submitting; the second is complete."""
     found = run_program(tmp_path, "-c", HANDING_OVER, TORCHINDUCTOR_COMPILE_THREADS=threads)
-    assert "HandedOverError" in found["left"]
+    assert "KernelsSubmittedError" in found["left"]
     assert found["right"]
 
 
@@ -82,7 +82,7 @@ print(json.dumps({"ptxas": os.environ.get("TRITON_PTXAS_PATH")}))
 
 
 def test_the_ptxas_that_torch_brings_is_used(run_program: Run, tmp_path: Path) -> None:
-    """Where torch has an assembler of its own, Triton in this process takes it, as workers do."""
+    """If torch bundles a ptxas, Triton in this process uses it, as workers do."""
     brought = _bring_ptxas(tmp_path)
     found = run_program(tmp_path, "-c", ASSEMBLING, str(tmp_path))
     assert found["ptxas"] in brought
@@ -103,10 +103,10 @@ print(json.dumps([*found, version(other)]))
 """
 
 
-def test_what_triton_remembers_of_another_assembler_is_forgotten(
+def test_the_cached_version_of_another_assembler_is_cleared(
     run_program: Run, tmp_path: Path
 ) -> None:
-    """Its version is in the names of kernels: it is asked for anew, not remembered any more."""
+    """The version of ptxas, which is part of kernel names, is read again."""
     pytest.importorskip("triton")
     paths = []
     for version in ("V12.8.1", "V13.0.2"):
@@ -119,7 +119,7 @@ def test_what_triton_remembers_of_another_assembler_is_forgotten(
 
 
 def test_a_ptxas_that_the_user_names_stays(run_program: Run, tmp_path: Path) -> None:
-    """A setting of the user's is not overruled."""
+    """A ptxas named by the user is not replaced."""
     _bring_ptxas(tmp_path)
     found = run_program(tmp_path, "-c", ASSEMBLING, str(tmp_path), TRITON_PTXAS_PATH="/own/ptxas")
     assert found == {"ptxas": "/own/ptxas"}

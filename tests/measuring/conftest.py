@@ -53,7 +53,7 @@ def _make_trial(names: Sequence[str] = ("mm",), **changes: Any) -> Trial:
 class FakeClock:
     """Reports ``times``, by the uid of a call: one number, or what an iterator yields.
 
-    What it takes from an iterator may be an exception, which is raised. ``taken`` counts.
+    An iterator may yield an exception, which is raised. ``taken`` counts.
     """
 
     times: dict[str, float | Iterator[float | Exception]] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def make_trial() -> Callable[..., Trial]:
 
 @pytest.fixture
 def fake_clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """The clock of a contest in this process, until the test ends; 0.1 s for every call."""
+    """The clock of measurements in this process, until the test ends; 0.1 s for every call."""
     clock = FakeClock()
     monkeypatch.setattr(screening, "batch_of", clock.batch_of)
     return clock

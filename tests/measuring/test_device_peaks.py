@@ -1,4 +1,4 @@
-"""Where measured peaks are kept; measuring is replaced, since there is no GPU here."""
+"""The cache file of measured peaks; the measurement itself is replaced, since there is no GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Measure = Callable[[], Peaks | None]
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
-    """The devices that were measured, which takes no time and gives ``PEAKS``."""
+    """The devices passed to the replaced measurement, which returns ``PEAKS``."""
     found: list[torch.device] = []
 
     def measure(device: torch.device) -> Peaks:
@@ -45,7 +45,7 @@ def only_file(folder: Path) -> Path:
 
 
 def test_peaks_are_measured_once(measured: list[torch.device], tmp_path: Path) -> None:
-    """The second process reads what the first has written, date and clock included."""
+    """The second process reads the file of the first, date and clock included."""
     assert measured_peaks(CUDA, tmp_path / "new") == PEAKS
     assert measured_peaks(CUDA, tmp_path / "new") == PEAKS
     assert measured == [CUDA]
@@ -54,7 +54,7 @@ def test_peaks_are_measured_once(measured: list[torch.device], tmp_path: Path) -
 def test_a_file_is_for_one_device_and_one_torch(
     measured: list[torch.device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its name says which; another device of the same kind, or another torch, has its own."""
+    """Another device of the same model, or another torch, has a file of its own."""
     measured_peaks(CUDA, tmp_path)
     name = only_file(tmp_path).name
     assert name.startswith("nvidia-h200-nvl-aaaa-bbbb-torch")
@@ -69,7 +69,7 @@ def test_a_file_is_for_one_device_and_one_torch(
 def test_an_unknown_clock_is_kept_as_unknown(
     measured: list[torch.device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without NVIDIA's library there is no clock, and that is no reason to measure again."""
+    """Without NVML the clock is unknown, and the file is still used."""
     without = replace(PEAKS, clock_mhz=None)
     monkeypatch.setattr(device_peaks, "measure_peaks", lambda _device: without)
     measured_peaks(CUDA, tmp_path)
@@ -136,7 +136,7 @@ def test_bytes_that_are_no_text_are_written_anew(
 def test_a_folder_that_cannot_be_written_is_no_error(
     measured: list[torch.device], tmp_path: Path
 ) -> None:
-    """Where a file stands in the way, peaks are measured by each process, and returned."""
+    """If the folder cannot be created, each process measures and returns the peaks."""
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     assert [measured_peaks(CUDA, blocked / "peaks") for _ in range(2)] == [PEAKS, PEAKS]
@@ -146,7 +146,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(
 def test_a_full_disk_is_no_error_and_leaves_nothing(
     measured: list[torch.device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The peaks are returned, and no half-written file is found by the next process."""
+    """The peaks are returned, and no partial file is left for the next process."""
 
     def full(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")

@@ -1,4 +1,4 @@
-"""The condition of a GPU, read through a stand-in for NVIDIA's library: there is no GPU here."""
+"""The condition of a GPU, read through a fake NVML, since the test machine has no GPU."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.measuring.gpu_state import Condition, clock_dropped, look_at, sm_clock_mhz
+from warmup.measuring.gpu_state import Condition, clock_dropped, read_condition, sm_clock_mhz
 
 CUDA = torch.device("cuda", 1)
 MIB = 2**20
 
 
 class FakeNVMLError(Exception):
-    """As the library's, of which every other error is a kind."""
+    """The base class of errors, as in NVML."""
 
 
 @dataclass
 class FakeGpu:
-    """What the stand-in answers, and what it was asked."""
+    """The answers of the fake NVML, and the functions that were called."""
 
     processes: list[tuple[int, int | None]] = field(default_factory=list)
     reasons: int = 0
@@ -74,15 +74,15 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
 
 
 def test_a_gpu_of_our_own_has_nothing_to_complain_about(gpu: FakeGpu) -> None:
-    """Clocks are read and no complaint is made."""
-    found = look_at(CUDA)
+    """Clocks are read, and there is no complaint."""
+    found = read_condition(CUDA)
     assert (found.clock_mhz, found.max_clock_mhz, found.used_percent) == (1500, 1980, 0)
     assert (found.complaints, found.unknown) == ((), None)
 
 
 def test_the_gpu_is_found_by_its_uuid(gpu: FakeGpu) -> None:
-    """CUDA's number of a device may be another one's there."""
-    look_at(CUDA)
+    """CUDA and NVML may number devices differently."""
+    read_condition(CUDA)
     assert gpu.uuids == ["GPU-aaaa-bbbb"]
 
 
@@ -98,15 +98,15 @@ def test_the_gpu_is_found_by_its_uuid(gpu: FakeGpu) -> None:
 def test_others_on_the_gpu_are_a_complaint(
     gpu: FakeGpu, processes: list[tuple[int, int | None]], complaint: str
 ) -> None:
-    """How many and how much they hold; our own processes are not counted."""
+    """The number of processes and their memory; our own processes are not counted."""
     gpu.processes = processes
-    assert look_at(CUDA, frozenset({10, 11})).complaints == (complaint,)
+    assert read_condition(CUDA, frozenset({10, 11})).complaints == (complaint,)
 
 
 def test_own_processes_alone_are_no_complaint(gpu: FakeGpu) -> None:
-    """The process that measures and the one that compiles are ours."""
+    """Both the measuring and the compiling process count as our own."""
     gpu.processes = [(10, MIB), (11, MIB)]
-    assert look_at(CUDA, frozenset({10, 11})).complaints == ()
+    assert read_condition(CUDA, frozenset({10, 11})).complaints == ()
 
 
 @pytest.mark.parametrize(
@@ -122,21 +122,19 @@ def test_own_processes_alone_are_no_complaint(gpu: FakeGpu) -> None:
     ],
     ids=["power", "heat", "software", "brake", "idle", "set by the user", "several"],
 )
-def test_what_holds_the_clock_back_is_named(
-    gpu: FakeGpu, reasons: int, names: tuple[str, ...]
-) -> None:
-    """Idle and what the user has set are no trouble."""
+def test_throttle_reasons_are_named(gpu: FakeGpu, reasons: int, names: tuple[str, ...]) -> None:
+    """An idle GPU and clocks set by the user are no complaints."""
     gpu.reasons = reasons
-    found = look_at(CUDA)
-    assert found.held_back == names
-    assert found.complaints == ((f"its clock is held back: {', '.join(names)}",) if names else ())
+    found = read_condition(CUDA)
+    assert found.throttled_by == names
+    assert found.complaints == ((f"its clock is throttled: {', '.join(names)}",) if names else ())
 
 
 @pytest.mark.parametrize(("busy", "count"), [(0, 0), (5, 0), (6, 1), (100, 1)])
 def test_a_busy_gpu_is_a_complaint(gpu: FakeGpu, busy: int, count: int) -> None:
-    """A few percent are the display's."""
+    """A few percent of load, such as a display's, are no complaint."""
     gpu.busy = busy
-    assert look_at(CUDA).complaints == (f"it is {busy} % busy",) * count
+    assert read_condition(CUDA).complaints == (f"it is {busy} % busy",) * count
 
 
 CALLS = [
@@ -147,10 +145,10 @@ CALLS = [
 
 
 @pytest.mark.parametrize("fails", CALLS)
-def test_what_cannot_be_read_is_said(gpu: FakeGpu, fails: str) -> None:
-    """An error of the library is no error of ours: the condition is unknown, and says why."""
+def test_an_nvml_error_is_reported_as_unknown(gpu: FakeGpu, fails: str) -> None:
+    """On an NVML error the condition is unknown and gives the reason; nothing is raised."""
     gpu.fails = fails
-    found = look_at(CUDA)
+    found = read_condition(CUDA)
     assert found.unknown is not None
     assert found.unknown.endswith(f"({fails} failed)")
     assert (found.complaints, found.clock_mhz) == ((), None)
@@ -158,30 +156,30 @@ def test_what_cannot_be_read_is_said(gpu: FakeGpu, fails: str) -> None:
 
 @pytest.mark.parametrize("fails", ["", *CALLS[1:]])
 def test_the_library_is_shut_down_as_often_as_started(gpu: FakeGpu, fails: str) -> None:
-    """Also after an error."""
+    """Init and shutdown calls are balanced, also after an error."""
     gpu.fails = fails
-    look_at(CUDA)
+    read_condition(CUDA)
     assert (gpu.asked.count("nvmlInit"), gpu.asked.count("nvmlShutdown")) == (1, 1)
     assert gpu.asked[-1] == "nvmlShutdown"
 
 
-def test_without_the_library_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name of the package is said, and nothing else is claimed."""
+def test_a_missing_nvml_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The condition names the missing package and reports nothing else."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    found = look_at(CUDA)
+    found = read_condition(CUDA)
     assert found.unknown is not None
     assert "no nvidia-ml-py" in found.unknown
     assert sm_clock_mhz(CUDA) is None
 
 
 def test_the_clock_alone(gpu: FakeGpu) -> None:
-    """In MHz, as it is now, not as it could be."""
+    """`sm_clock_mhz` returns the current clock in MHz, not the maximum."""
     assert sm_clock_mhz(CUDA) == 1500
 
 
-def test_a_cpu_is_not_looked_at(gpu: FakeGpu) -> None:
-    """There the library is not even started."""
-    assert look_at(torch.device("cpu")) == Condition()
+def test_nvml_is_not_used_for_a_cpu(gpu: FakeGpu) -> None:
+    """For a CPU, NVML is not initialized."""
+    assert read_condition(torch.device("cpu")) == Condition()
     assert gpu.asked == []
 
 
@@ -195,6 +193,6 @@ def test_a_cpu_is_not_looked_at(gpu: FakeGpu) -> None:
     ],
     ids=["none", "one", "a little", "far"],
 )
-def test_a_clock_that_dropped_is_said(clocks: list[int], said: str | None) -> None:
-    """By more than a tenth, wherever in between it was."""
+def test_a_clock_drop_is_reported(clocks: list[int], said: str | None) -> None:
+    """A drop beyond the threshold is reported, wherever in the sequence it happened."""
     assert clock_dropped(clocks) == said

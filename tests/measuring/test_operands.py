@@ -1,4 +1,4 @@
-"""Operand sets: random, different, within memory; views share what they are views of."""
+"""Operand sets: random, different, within the memory limit; views share their operand's memory."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_no_two_sets_and_no_two_operands_are_equal(make_trial: MakeTrial) -> Non
 
 
 def test_the_seed_decides_the_values(make_trial: MakeTrial) -> None:
-    """The same seed gives the same operands, another one others."""
+    """The same seed gives the same operands, another seed other operands."""
     first, same, other = (sets_of(make_trial(), seed).operands(1)[0] for seed in (7, 7, 8))
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
 
 
 def test_set_numbers_wrap_around(make_trial: MakeTrial) -> None:
-    """Call number three of three sets is on the first."""
+    """With three sets, call number three uses the first set."""
     sets = sets_of(make_trial())
     pairs = zip(sets.operands(0), sets.operands(3), strict=True)
     assert [a.data_ptr() == b.data_ptr() for a, b in pairs] == [True, True]
@@ -47,7 +47,7 @@ def test_set_numbers_wrap_around(make_trial: MakeTrial) -> None:
 
 
 def test_a_view_is_of_its_operand(make_trial: MakeTrial) -> None:
-    """What templates and library calls are given is the same memory, also with other strides."""
+    """Templates and library calls use the same memory, also with other strides."""
     sets = one_operand(
         make_trial,
         TensorSpec((4, 6), (6, 1), 0, "float32"),
@@ -62,7 +62,7 @@ def test_a_view_is_of_its_operand(make_trial: MakeTrial) -> None:
 
 
 def test_one_operand_may_have_two_views(make_trial: MakeTrial) -> None:
-    """A product of a matrix with its own transpose has one operand."""
+    """A matmul of a matrix with its transpose has a single operand."""
     spec = TensorSpec((4, 6), (6, 1), 0, "float32")
     views = ViewSpec(0, (4, 6), (6, 1), 0), ViewSpec(0, (6, 4), (1, 6), 0)
     first, second = one_operand(make_trial, spec, *views).views(0)
@@ -98,14 +98,14 @@ def test_floats_are_normal(make_trial: MakeTrial, dense: Dense, dtype: str) -> N
 
 
 def test_scales_are_positive(make_trial: MakeTrial) -> None:
-    """None is near zero, where a product would say nothing about its factors."""
+    """No scale is near zero, where a result would not depend on its factors."""
     spec = TensorSpec((64, 32), (32, 1), 0, "float32", Fill.POSITIVE)
     assert one_operand(make_trial, spec).operands(0)[0].min().item() >= 0.5
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint8", "bool"])
 def test_integers_are_small(make_trial: MakeTrial, dense: Dense, dtype: str) -> None:
-    """Sums of their products do not overflow, and they are not all the same."""
+    """Sums of their products do not overflow, and the values differ."""
     values = one_operand(make_trial, dense(64, 32, dtype=dtype)).operands(0)[0]
     assert (values.dtype, len(values.unique()) > 1) == (dtype_named(dtype), True)
     assert (values.long().min().item(), values.long().max().item() < 8) == (0, True)
@@ -115,7 +115,7 @@ def test_integers_are_small(make_trial: MakeTrial, dense: Dense, dtype: str) -> 
 def test_poison_covers_all_memory_of_every_output(
     make_trial: MakeTrial, dense: Dense, dtype: str
 ) -> None:
-    """Also what is before an offset and between rows, and that of every set."""
+    """Memory before an offset and between rows is poisoned too, in every set."""
     spec = TensorSpec((8, 16), (32, 1), 24, dtype)
     sets = sets_of(make_trial(operands=(dense(2, 2),), views=(), out=spec))
     sets.poison()
@@ -129,7 +129,7 @@ def test_poison_covers_all_memory_of_every_output(
 def test_memory_bounds_the_sets(
     make_trial: MakeTrial, dense: Dense, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many sets as fit, and one where none would; never more than asked for or useful."""
+    """As many sets as fit, at least one, and never more than requested or useful."""
     trial = make_trial(operands=(dense(100),), views=(), out=dense(50))
     counts = {}
     for room in (1, 1200, 1799, 10**9):
@@ -139,13 +139,13 @@ def test_memory_bounds_the_sets(
 
 
 def test_operands_without_elements_are_no_trouble(make_trial: MakeTrial, dense: Dense) -> None:
-    """A product over an empty dim has tensors of its sizes."""
+    """A GEMM with an empty dim has tensors of its sizes."""
     sets = sets_of(make_trial(operands=(dense(0, 4),), views=(), out=dense(0, 4)))
     assert tuple(sets.operands(0)[0].shape) == tuple(sets.out(0).shape) == (0, 4)
 
 
 @pytest.mark.parametrize("name", ["manual_seed", "no_such_dtype"])
 def test_only_dtypes_are_dtypes(name: str) -> None:
-    """Another name of torch, or none of its names, is refused."""
+    """A name that is no dtype of torch is refused."""
     with pytest.raises((AssertionError, AttributeError)):
         dtype_named(name)

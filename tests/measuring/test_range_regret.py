@@ -1,4 +1,4 @@
-"""Who wins along a range: the winner at its largest size, unless it is too slow below."""
+"""The winner of a range: the winner at its largest size, unless its regret below is too high."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from warmup.measuring.range_regret import (
     MOST_RIVALS,
     REGRET_BOUND,
     SizeOutcomes,
-    choose_along,
-    keeps_to_bound,
-    over_bound,
+    is_within_bound,
     rivals_of,
-    with_along_of,
-    with_places,
+    select_for_range,
+    with_bare_range_regret,
+    with_range_regret,
+    worst_regret_over_bound,
 )
-from warmup.measuring.selection import judge
+from warmup.measuring.selection import make_row
 
 KEY = "mm m=257..560 n=1280 k=3420 bf16 a=row b=col out=bf16 | epilogue=none"
 LIBRARY = Winner(Family.EXTERN, "aten::mm")
@@ -45,60 +45,60 @@ def failed(winner: Winner, reason: Rejection) -> Outcome:
 
 
 def at(size: int, **times_us: float) -> SizeOutcomes:
-    """Return a place with the times of ``large``, ``small`` and ``library``."""
+    """Return the outcomes at a size, with the times of ``large``, ``small`` and ``library``."""
     named = {"large": LARGE, "small": SMALL, "library": LIBRARY}
     return SizeOutcomes(size, [timed(named[name], time_us) for name, time_us in times_us.items()])
 
 
 def chosen(*places: SizeOutcomes, winner: Winner = LARGE) -> Winner:
-    return choose_along(winner, places, LIBRARY, METHOD)
+    return select_for_range(winner, places, LIBRARY, METHOD)
 
 
 def test_the_winner_stays_within_the_bound() -> None:
-    """At a tenth more than the best it stays, although another's worst regret is less."""
+    """At a regret of a tenth the winner stays, even if another worst regret is less."""
     low = at(257, large=11.0, small=10.0, library=30.0)
     own = at(560, large=20.0, small=21.0, library=40.0)
     assert chosen(low, own) == LARGE
 
 
 def test_above_the_bound_the_least_worst_regret_wins() -> None:
-    """A runner-up that is never far behind, not the one that is best at the lower end."""
+    """The candidate that is never far behind wins, not the best one at the lower end."""
     low = at(257, large=15.0, small=10.0, library=10.8)
     own = at(560, large=20.0, small=30.0, library=21.0)
     assert chosen(low, own) == LIBRARY
 
 
 def test_among_near_ties_the_library_is_first() -> None:
-    """Two that are both better along the range, and as good as each other."""
+    """Of two equal candidates that are better along the range, the library wins."""
     low = at(257, large=15.0, small=10.0, library=10.1)
     own = at(560, large=20.0, small=20.8, library=21.2)
     assert chosen(low, own) == LIBRARY
 
 
 def test_a_tie_does_not_lead_above_the_bound() -> None:
-    """The library ties, but is above the bound where the other is not."""
+    """The library ties but is above the bound at a size, so the other candidate wins."""
     low = at(257, large=15.0, small=10.9, library=10.0)
     own = at(560, large=20.0, small=20.0, library=22.2)
     assert chosen(low, own) == SMALL
 
 
 def test_the_middle_counts_like_the_lower_end() -> None:
-    """Any place may show that the winner is too slow."""
+    """At any size the winner may be too slow."""
     low = at(257, large=10.0, small=10.0, library=30.0)
     middle = at(408, large=15.0, small=10.0, library=30.0)
     own = at(560, large=20.0, small=21.0, library=40.0)
     assert chosen(low, middle, own) == SMALL
 
 
-def test_one_that_fails_at_a_place_gives_way() -> None:
-    """A wrong result at the lower end is worse than any time."""
+def test_a_winner_that_fails_at_a_size_is_replaced() -> None:
+    """A winner with a wrong result at the lower end is replaced."""
     low = SizeOutcomes(257, [failed(LARGE, Rejection.WRONG), timed(SMALL, 10.0)])
     own = at(560, large=20.0, small=60.0)
     assert chosen(low, own) == SMALL
 
 
-def test_one_that_fails_at_a_place_is_not_taken() -> None:
-    """However fast it is elsewhere."""
+def test_a_candidate_that_fails_at_a_size_does_not_win() -> None:
+    """A candidate that fails at a size does not win, however fast it is at the others."""
     low = SizeOutcomes(
         257, [timed(LARGE, 15.0), failed(SMALL, Rejection.CRASHED), timed(LIBRARY, 10.0)]
     )
@@ -106,8 +106,8 @@ def test_one_that_fails_at_a_place_is_not_taken() -> None:
     assert chosen(low, own) == LIBRARY
 
 
-def test_one_that_was_not_timed_at_a_place_is_not_taken() -> None:
-    """Nothing is known of it there."""
+def test_a_candidate_not_timed_at_a_size_does_not_win() -> None:
+    """A candidate without a time at a size does not win."""
     low = at(257, large=15.0, library=10.0)
     own = at(560, large=20.0, small=20.0, library=25.0)
     assert chosen(low, own) == LIBRARY
@@ -122,52 +122,52 @@ def test_one_that_was_not_timed_at_a_place_is_not_taken() -> None:
     ],
 )
 def test_where_nothing_is_known_of_the_winner_it_stays(low: SizeOutcomes) -> None:
-    """Not run at all, another kernel there, or a time that cannot be true."""
+    """A size at which the winner was not run, or has an implausible time, does not count."""
     assert chosen(low, at(560, large=20.0, small=21.0, library=22.0)) == LARGE
 
 
-def test_times_that_shake_unseat_nobody() -> None:
-    """The control's quartiles at the lower end lie far apart, and within the winner's times."""
+def test_unstable_sizes_are_ignored() -> None:
+    """A size whose control has an unstable time, overlapping with the winner's, does not count."""
     shaken = timed(LIBRARY, 8.0, 10.0, 14.0, 18.0)
     low = SizeOutcomes(257, [timed(LARGE, 15.0), timed(SMALL, 10.0), shaken])
     assert chosen(low, at(560, large=20.0, small=21.0, library=22.0)) == LARGE
 
 
 def test_an_unstable_row_keeps_the_library() -> None:
-    """What shook at the largest size is no reason to leave the library elsewhere."""
+    """If the largest size is unstable, the library stays the winner."""
     low = at(257, large=10.0, small=10.0, library=20.0)
     own = SizeOutcomes(560, [timed(LARGE, 20.0), timed(LIBRARY, 15.0, 21.0, 25.0, 30.0)])
     assert chosen(low, own, winner=LIBRARY) == LIBRARY
 
 
 def test_when_all_fail_somewhere_the_winner_stays() -> None:
-    """There is nobody to take its place."""
+    """When every candidate fails at some size, no candidate replaces the winner."""
     low = SizeOutcomes(257, [failed(LARGE, Rejection.WRONG), failed(LIBRARY, Rejection.WRONG)])
     assert chosen(low, at(560, large=20.0, library=21.0)) == LARGE
 
 
 def test_rivals_are_few_and_the_library_is_among_them() -> None:
-    """The winner, the control, and the fastest of the rest, whether timed to the end or not."""
+    """Rivals are the winner, the control and the fastest others, final or only screened."""
     many = [timed(template(16 * i), 10.0 + i, is_final=i < 4) for i in range(1, 20)]
     found = rivals_of([*many, timed(LIBRARY, 99.0)], many[0].winner, LIBRARY)
     assert set(found) == {LIBRARY, *(one.winner for one in many[:MOST_RIVALS])}
     assert found[0] == many[0].winner
 
 
-def test_what_has_no_time_is_no_rival() -> None:
-    """A candidate that was rejected is not run again, and a library that was not there neither."""
+def test_a_candidate_without_a_time_is_no_rival() -> None:
+    """Neither a rejected candidate nor a library that was no candidate is run again."""
     outcomes = [timed(LARGE, 10.0), failed(SMALL, Rejection.LAUNCH)]
     assert rivals_of(outcomes, LARGE, LIBRARY) == [LARGE]
 
 
 def tuned_along(*places: SizeOutcomes) -> Tuned:
-    tuned = judge(KEY, places[-1].outcomes, LIBRARY, METHOD)
+    tuned = make_row(KEY, places[-1].outcomes, LIBRARY, METHOD)
     assert tuned is not None
-    return with_places(tuned, places, LIBRARY, METHOD)
+    return with_range_regret(tuned, places, LIBRARY, METHOD)
 
 
 def test_a_row_says_how_its_winner_does_along_the_range() -> None:
-    """Sizes, and its time over the best there; nothing where it has none."""
+    """The row has each size with the winner's ratio to the best, None without a time."""
     low = at(257, large=12.0, small=10.0)
     middle = SizeOutcomes(408, [failed(LARGE, Rejection.IMPLAUSIBLE), timed(SMALL, 10.0)])
     own = at(560, large=20.0, small=25.0, library=26.0)
@@ -175,8 +175,8 @@ def test_a_row_says_how_its_winner_does_along_the_range() -> None:
     assert evidence.along == ((257, 1.2), (408, None), (560, 1.0))
 
 
-def test_a_row_does_not_say_what_shook() -> None:
-    """Times of a place where the control's quartiles lie far apart are no evidence."""
+def test_a_row_has_no_ratio_at_an_unstable_size() -> None:
+    """The ratio is None at a size where the control's time is unstable."""
     shaken = timed(LIBRARY, 8.0, 10.0, 14.0, 18.0)
     low = SizeOutcomes(257, [timed(LARGE, 15.0), timed(SMALL, 10.0), shaken])
     own = at(560, large=20.0, small=25.0, library=26.0)
@@ -184,7 +184,7 @@ def test_a_row_does_not_say_what_shook() -> None:
 
 
 def test_each_candidate_keeps_its_times_along_the_range() -> None:
-    """At the sizes where it was run, the own one of the row left out."""
+    """Each timing lists the smaller sizes at which the candidate was run."""
     low = at(257, large=12.0, small=10.0)
     own = at(560, large=20.0, small=25.0, library=26.0)
     timings = {one.winner: one.along_us for one in tuned_along(low, own).timings}
@@ -198,15 +198,15 @@ def test_each_candidate_keeps_its_times_along_the_range() -> None:
 def test_a_reader_sees_which_rows_are_above_the_bound(
     low_us: float, expected: tuple[int, float] | None
 ) -> None:
-    """The evidence alone tells the worst size and by how much."""
+    """The worst size and its ratio follow from the evidence alone."""
     places = at(257, large=low_us, small=10.0), at(560, large=20.0, small=25.0)
-    assert over_bound(tuned_along(*places).row.evidence) == expected
+    assert worst_regret_over_bound(tuned_along(*places).row.evidence) == expected
 
 
 def test_a_given_winner_has_the_evidence_of_its_own_times() -> None:
-    """The row of one that was chosen along the range: the faster one is its runner-up."""
+    """In the row of a winner selected for the range, the faster candidate is the runner-up."""
     own = at(560, large=20.0, library=24.0)
-    tuned = judge(KEY, own.outcomes, LIBRARY, METHOD, winner=LIBRARY)
+    tuned = make_row(KEY, own.outcomes, LIBRARY, METHOD, winner=LIBRARY)
     assert tuned is not None
     evidence = tuned.row.evidence
     assert (tuned.row.winner, evidence.time_us, evidence.runner_up_us) == (LIBRARY, 24.0, 20.0)
@@ -220,24 +220,24 @@ RANGED = (
 
 
 @pytest.mark.parametrize(("winner", "keeps"), [(LARGE, True), (LIBRARY, True), (SMALL, False)])
-def test_who_keeps_to_the_bound_at_smaller_sizes(winner: Winner, *, keeps: bool) -> None:
-    """Within a tenth of the best there; times at the bucket's own size do not count."""
-    assert keeps_to_bound(winner, tuned_along(*RANGED)) is keeps
+def test_the_bound_holds_at_smaller_sizes(winner: Winner, *, keeps: bool) -> None:
+    """The bound is a tenth above the best at smaller sizes; the largest size does not count."""
+    assert is_within_bound(winner, tuned_along(*RANGED)) is keeps
 
 
-def test_who_was_not_timed_there_does_not_keep_to_it() -> None:
-    """Nothing is taken for fast that was not run."""
-    assert not keeps_to_bound(template(64), tuned_along(*RANGED))
+def test_a_candidate_without_a_time_is_not_within_the_bound() -> None:
+    """A candidate without a time at a smaller size is not within the bound."""
+    assert not is_within_bound(template(64), tuned_along(*RANGED))
 
 
-def test_every_winner_keeps_to_it_where_there_is_no_range() -> None:
-    """A row without smaller sizes bounds nobody."""
-    assert keeps_to_bound(SMALL, tuned_along(RANGED[-1]))
+def test_without_a_range_every_candidate_is_within_the_bound() -> None:
+    """Without smaller sizes every candidate is within the bound."""
+    assert is_within_bound(SMALL, tuned_along(RANGED[-1]))
 
 
-def test_another_winner_as_it_runs_is_told_along_the_range() -> None:
-    """Its own times alone, over the best, at the sizes that are told."""
+def test_a_fused_winner_gets_its_bare_ratios() -> None:
+    """A winner timed with its region gets its ratios from the times of the GEMM alone."""
     bare = tuned_along(*RANGED)
     fused = replace(bare, row=replace(bare.row, winner=LIBRARY))
     assert bare.row.evidence.along == ((257, 1.0), (560, 1.0))
-    assert with_along_of(bare, fused).row.evidence.along == ((257, 1.09), (560, 1.1))
+    assert with_bare_range_regret(bare, fused).row.evidence.along == ((257, 1.09), (560, 1.1))

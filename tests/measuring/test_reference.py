@@ -1,4 +1,4 @@
-"""References: what each op should give, in higher precision, and how far off a result is."""
+"""References: the expected result of each op in higher precision, and the error of an output."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_reference_is_what_a_plain_loop_gives(make_trial: MakeTrial, case: str
 def test_what_is_not_known_has_no_reference(
     make_trial: MakeTrial, op: str, operands: Sequence[torch.Tensor]
 ) -> None:
-    """Rather none than a wrong one."""
+    """An op or layout without a known reference gives None."""
     assert reference_of(make_trial(op=op), operands) is None
 
 
@@ -111,7 +111,7 @@ def test_a_reference_is_of_higher_precision(
 
 @pytest.mark.parametrize("before", ["tf32", "ieee"])
 def test_precision_is_switched_back(make_trial: MakeTrial, before: str) -> None:
-    """Products of a reference are in full precision; the process's own setting returns."""
+    """References are computed in full precision; the process's setting is restored."""
     matmul = torch.backends.cuda.matmul
     own = matmul.fp32_precision
     matmul.fp32_precision = before
@@ -126,7 +126,7 @@ def test_precision_is_switched_back(make_trial: MakeTrial, before: str) -> None:
 
 
 def test_operands_stay_as_they_are(make_trial: MakeTrial) -> None:
-    """No op writes into what it is given."""
+    """No op writes into its operands."""
     copies = [operand.clone() for operand in (BIAS, A, B)]
     reference_of(make_trial(op="addmm", alpha=2.0, beta=0.5), copies)
     assert [torch.equal(a, b) for a, b in zip(copies, (BIAS, A, B), strict=True)] == [True] * 3
@@ -158,27 +158,27 @@ def changed(value: float, count: int = 1) -> torch.Tensor:
 def test_a_result_is_judged_as_a_whole_and_by_element(
     out: torch.Tensor, tolerance: float, error: float, reason: Rejection | None
 ) -> None:
-    """The norm may be off by the tolerance, one element by ten of them; the worst is the error."""
+    """The norm may be off by the tolerance, an element by ten times that; the worst is reported."""
     found, rejection, said = judge_output(out, EXACT, tolerance)
     assert (found, rejection, bool(said)) == (pytest.approx(error, rel=1e-5), reason, bool(reason))
 
 
 def test_an_error_is_in_units_of_the_reference() -> None:
-    """Of results a thousand times larger the error is the same number."""
+    """Results a thousand times larger have the same error."""
     small = judge_output(changed(2.02), EXACT, 1.0)[0]
     large = judge_output(changed(2.02) * 1000, EXACT * 1000, 1.0)[0]
     assert small == pytest.approx(large, rel=1e-4)
 
 
 def test_a_nan_that_belongs_there_is_written() -> None:
-    """Where the reference itself is no number, NaN does not mean that nothing was written."""
+    """Where the reference is NaN, a NaN in the output counts as written."""
     reference = EXACT.clone()
     reference[0, 0] = float("nan")
     assert judge_output(changed(float("nan")), reference, 1.0)[1] is not Rejection.UNWRITTEN
 
 
 def test_a_result_without_elements_is_right() -> None:
-    """There is nothing to be wrong about."""
+    """An empty output has no error."""
     nothing = torch.empty(0, 4)
     assert judge_output(nothing, nothing.double(), 0.0) == (0.0, None, "")
 

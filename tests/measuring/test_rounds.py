@@ -1,4 +1,4 @@
-"""Rounds: every batch once a round, in turn, and each round starts one further on."""
+"""`run_rounds`: every batch once per round, and each round starts with the next batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def batches(names: str) -> tuple[dict[str, Counted], list[str]]:
 
 
 def test_the_order_rotates() -> None:
-    """Three batches in four rounds: each is the first in turn, so none always follows a rest."""
+    """With three batches and four rounds, each batch is first in turn."""
     made, order = batches("abc")
     run_rounds(made, 4)
     assert "".join(order) == "abc" + "bca" + "cab" + "abc"
@@ -40,7 +40,7 @@ def test_the_order_rotates() -> None:
 
 @given(st.integers(0, 6), st.integers(0, 9))
 def test_every_batch_is_timed_once_a_round(count: int, rounds: int) -> None:
-    """However many there are, none is timed twice before all were timed."""
+    """No batch is timed twice before all batches were timed, whatever their number."""
     made, order = batches("abcdef"[:count])
     found = run_rounds(made, rounds)
     assert [len(samples.times_us) for samples in found.values()] == [rounds] * count
@@ -49,7 +49,7 @@ def test_every_batch_is_timed_once_a_round(count: int, rounds: int) -> None:
 
 
 def test_times_belong_to_their_batch_in_the_order_taken() -> None:
-    """The first of two has times number 0 and 3, the second 1 and 2."""
+    """Of two batches, the first has times number 0 and 3, the second 1 and 2."""
     made, _ = batches("ab")
     found = run_rounds(made, 2)
     assert {name: samples.times_us for name, samples in found.items()} == {
@@ -59,7 +59,7 @@ def test_times_belong_to_their_batch_in_the_order_taken() -> None:
 
 
 def test_a_batch_is_told_before_it_is_timed() -> None:
-    """What was told last is what runs, also when it raises."""
+    """`before_each` is called with the batch that runs next, also if that batch raises."""
     told: list[tuple[str, int]] = []
     made, order = batches("ab")
     run_rounds(made, 2, lambda name: told.append((name, len(order))))
@@ -67,7 +67,7 @@ def test_a_batch_is_told_before_it_is_timed() -> None:
 
 
 def test_what_a_batch_raises_ends_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error arrives, and the batch told last is the one that raised it."""
+    """The error is raised, and the last batch passed to `before_each` is its source."""
     made, order = batches("abc")
     fail: Callable[[], float] = lambda: 1 / 0  # noqa: E731
     monkeypatch.setattr(made["b"], "time", fail)

@@ -1,4 +1,4 @@
-"""From outcomes to a row: who wins, who cannot, and what the row says about it."""
+"""`select_winner` and `make_row`: which candidate wins, which cannot, and the row's evidence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warmup.core.roofline import Peaks
 from warmup.core.rows import Family, Flag, Rejection, Row, Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
-from warmup.measuring.selection import Work, choose, doubtful_us, judge, rejections
+from warmup.measuring.selection import Work, doubtful_us, make_row, rejections, select_winner
 
 KEY = "mm m=560 n=1280 k=3420 bf16 a=row b=col out=bf16 | epilogue=none"
 LIBRARY = Winner(Family.EXTERN, "aten::mm")
@@ -38,24 +38,24 @@ def rejected(winner: Winner, reason: Rejection, said: str = "") -> Outcome:
 
 
 def winner_of(*outcomes: Outcome) -> Winner | None:
-    verdict = choose(outcomes, LIBRARY, METHOD)
+    verdict = select_winner(outcomes, LIBRARY, METHOD)
     return None if verdict is None else verdict.outcome.winner
 
 
 def flags_of(*outcomes: Outcome) -> tuple[Flag, ...]:
-    verdict = choose(outcomes, LIBRARY, METHOD)
+    verdict = select_winner(outcomes, LIBRARY, METHOD)
     assert verdict is not None
     return verdict.flags
 
 
 def row_of(*outcomes: Outcome, peaks: Peaks | None = PEAKS, work: Work | None = WORK) -> Row:
-    tuned = judge(KEY, outcomes, LIBRARY, METHOD, work=work, peaks=peaks, clock_mhz=1500)
+    tuned = make_row(KEY, outcomes, LIBRARY, METHOD, work=work, peaks=peaks, clock_mhz=1500)
     assert tuned is not None
     return tuned.row
 
 
 def test_clearly_fastest_wins() -> None:
-    """Outside the band the time decides, and nothing is to be said about it."""
+    """Outside the band the time decides, and no flag is set."""
     outcomes = timed(LIBRARY, 10.0), timed(template(64), 8.0), timed(template(32), 9.0)
     assert winner_of(*outcomes) == template(64)
     assert flags_of(*outcomes) == ()
@@ -82,7 +82,7 @@ def test_a_tie_of_others_does_not_bring_the_library_in() -> None:
 
 
 def test_among_equal_templates_the_smallest_tile_wins() -> None:
-    """Three within the band: the smallest product of blocks, not the fastest."""
+    """Of three templates in the band, the smallest tile wins, not the fastest template."""
     outcomes = timed(template(128), 10.0), timed(template(32), 10.2), timed(template(64), 10.1)
     assert winner_of(*outcomes) == template(32)
 
@@ -100,7 +100,7 @@ def test_among_equal_templates_the_smallest_tile_wins() -> None:
     ids=["extern", "pad", "cpp", "subgraph last", "uid", "kwargs"],
 )
 def test_the_order_of_equals_is_fixed(first: Winner, second: Winner) -> None:
-    """Family, tile, uid, spelling: the first wins, whichever came first or was faster."""
+    """The order is family, tile, uid, text, whatever the order and the times of the outcomes."""
     faster, slower = (10.0, 10.2), (10.2, 10.0)
     for times in (faster, slower):
         one, other = timed(first, times[0]), timed(second, times[1])
@@ -114,7 +114,7 @@ def test_uncertainty_widens_the_band() -> None:
     The interval of five times is their range: 95 to 105 around 100.
     """
     unsure = timed(template(64), 95.0, 100.0, 100.0, 100.0, 105.0)
-    verdict = choose([unsure, timed(LIBRARY, 104.5)], LIBRARY, METHOD)
+    verdict = select_winner([unsure, timed(LIBRARY, 104.5)], LIBRARY, METHOD)
     assert verdict is not None
     assert verdict.band == pytest.approx(0.05)
     assert (verdict.outcome.winner, verdict.flags) == (LIBRARY, (Flag.NEAR_TIE,))
@@ -122,8 +122,8 @@ def test_uncertainty_widens_the_band() -> None:
 
 
 def test_only_the_fastest_widens_the_band() -> None:
-    """A slow candidate of which little is known changes nothing."""
-    verdict = choose(
+    """The uncertainty of a slow candidate changes nothing."""
+    verdict = select_winner(
         [timed(template(64), 100.0), timed(LIBRARY, 90.0, 104.5, 120.0)], LIBRARY, METHOD
     )
     assert verdict is not None
@@ -141,7 +141,7 @@ WIDE = (80.0, 90.0, 100.0, 110.0, 120.0)
 def test_an_unstable_time_keeps_the_library(
     winning: tuple[float, ...], control: tuple[float, ...]
 ) -> None:
-    """When the winner's or the library's spread is above the limit, no one is replaced."""
+    """When the spread of the winner or of the library is above the limit, the library wins."""
     outcomes = timed(template(64), *winning), timed(LIBRARY, *control)
     assert winner_of(*outcomes) == LIBRARY
     assert Flag.UNSTABLE in flags_of(*outcomes)
@@ -155,34 +155,34 @@ def test_an_unstable_time_keeps_the_library(
 def test_a_winner_that_is_always_faster_wins(
     winning: tuple[float, ...], control: tuple[float, ...]
 ) -> None:
-    """However much the times shake: its slowest round beats the library's fastest."""
+    """Its slowest round beats the library's fastest, however unstable the times are."""
     outcomes = timed(template(64), *winning), timed(LIBRARY, *control)
     assert winner_of(*outcomes) == template(64)
     assert flags_of(*outcomes) == ()
 
 
 def test_an_unstable_bystander_is_no_trouble() -> None:
-    """A candidate that neither wins nor is the library may be as unstable as it likes."""
+    """The spread of a candidate that is neither the winner nor the library does not matter."""
     outcomes = timed(template(64), 50.0), timed(LIBRARY, 100.0), timed(template(32), *WIDE)
     assert winner_of(*outcomes) == template(64)
     assert flags_of(*outcomes) == ()
 
 
-def test_unstable_without_a_library_is_said_all_the_same() -> None:
-    """Where no library default was timed, the chosen one stays and the flag is set."""
+def test_unstable_is_flagged_without_a_library() -> None:
+    """Without a timed library default the winner stays, and the flag is set."""
     outcomes = timed(template(64), 60.0, 80.0, 100.0), rejected(LIBRARY, Rejection.WRONG)
     assert winner_of(*outcomes) == template(64)
     assert flags_of(*outcomes) == (Flag.UNSTABLE,)
 
 
-def test_what_was_only_screened_cannot_win() -> None:
-    """A candidate that was timed a few times only loses to one that was timed to the end."""
+def test_a_screened_candidate_cannot_win() -> None:
+    """A candidate that was only screened loses to a final candidate."""
     assert winner_of(timed(template(64), 1.0, is_final=False), timed(LIBRARY, 10.0)) == LIBRARY
 
 
 @pytest.mark.parametrize("reason", Rejection)
-def test_what_was_rejected_cannot_win(reason: Rejection) -> None:
-    """Not for any reason, though its time was the shortest."""
+def test_a_rejected_candidate_cannot_win(reason: Rejection) -> None:
+    """A rejected candidate never wins, even with the shortest time."""
     assert winner_of(rejected(template(64), reason), timed(LIBRARY, 10.0)) == LIBRARY
 
 
@@ -198,13 +198,13 @@ def test_what_was_rejected_cannot_win(reason: Rejection) -> None:
     ids=["nothing", "not timed", "rejected", "screened", "took no time"],
 )
 def test_nothing_timed_is_no_row(outcomes: tuple[Outcome, ...]) -> None:
-    """Without one candidate that can win there is no verdict and no row."""
-    assert choose(outcomes, LIBRARY, METHOD) is None
-    assert judge(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS) is None
+    """Without a candidate that can win there is no winner and no row."""
+    assert select_winner(outcomes, LIBRARY, METHOD) is None
+    assert make_row(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS) is None
 
 
 def test_evidence_says_what_was_measured() -> None:
-    """The winner's time, the library's, the runner-up's and the rates, by hand."""
+    """The times of winner, library and runner-up and the rates equal those computed by hand."""
     row = row_of(timed(LIBRARY, 20.0), timed(template(64), 10.0), timed(template(32), 15.0))
     evidence = row.evidence
     assert (evidence.time_us, evidence.library_us, evidence.tried) == (10.0, 20.0, 3)
@@ -215,7 +215,7 @@ def test_evidence_says_what_was_measured() -> None:
 
 
 def test_rejections_are_counted_by_reason() -> None:
-    """In the evidence in the order of their names, and over several rows together."""
+    """Counts are in the order of the reasons' names, for a row and for several rows together."""
     outcomes = [
         timed(LIBRARY, 10.0),
         rejected(template(16), Rejection.WRONG),
@@ -229,9 +229,9 @@ def test_rejections_are_counted_by_reason() -> None:
 
 
 def test_every_candidate_has_its_timing_and_its_reason() -> None:
-    """In the order given; a rejected one has no time, and what was said about it."""
+    """Timings are in the given order; a rejected candidate has a reason and a message, no time."""
     outcomes = [rejected(template(16), Rejection.WRONG, "off by 1"), timed(LIBRARY, 10.0)]
-    tuned = judge(KEY, outcomes, LIBRARY, METHOD)
+    tuned = make_row(KEY, outcomes, LIBRARY, METHOD)
     assert tuned is not None
     assert [(one.winner, one.time_us, one.rejection, one.said) for one in tuned.timings] == [
         (template(16), None, Rejection.WRONG, "off by 1"),
@@ -240,13 +240,13 @@ def test_every_candidate_has_its_timing_and_its_reason() -> None:
 
 
 def test_a_lone_winner_has_no_runner_up() -> None:
-    """One candidate: there is nobody to compare it with."""
+    """With a single candidate there is no runner-up."""
     evidence = row_of(timed(LIBRARY, 10.0)).evidence
     assert (evidence.runner_up, evidence.runner_up_us) == (None, None)
 
 
 def test_without_the_library_there_is_no_library_time() -> None:
-    """A control that was rejected has no time that could be shown."""
+    """A rejected library default has no time in the evidence."""
     row = row_of(timed(template(64), 10.0), rejected(LIBRARY, Rejection.WRONG))
     assert row.evidence.library_us is None
 
@@ -255,14 +255,14 @@ def test_without_the_library_there_is_no_library_time() -> None:
     ("work", "peaks"), [(None, PEAKS), (WORK, None), (None, None)], ids=["work", "peaks", "both"]
 )
 def test_without_work_or_peaks_there_is_no_share(work: Work | None, peaks: Peaks | None) -> None:
-    """What is unknown is None, and no flag about it is set, however slow the winner is."""
+    """An unknown share is None and sets no flag, however slow the winner is."""
     evidence = row_of(timed(LIBRARY, 1e6), work=work, peaks=peaks).evidence
     assert (evidence.peak_share, evidence.flags) == (None, ())
     assert (evidence.gbps is None) == (work is None)
 
 
 def test_unknown_operations_leave_the_bytes() -> None:
-    """An op whose operations nobody counts has GB/s and a share, and no TFLOP/s."""
+    """An op without a known number of operations has GB/s and a share, but no TFLOP/s."""
     evidence = row_of(timed(LIBRARY, 10.0), work=replace(WORK, flops=None)).evidence
     assert (evidence.tflops, evidence.gbps, evidence.peak_share) == (None, 100.0, 0.1)
 
@@ -279,12 +279,12 @@ def test_unknown_operations_leave_the_bytes() -> None:
 def test_a_share_that_is_hard_to_believe_is_flagged(
     time_us: float, flags: tuple[Flag, ...]
 ) -> None:
-    """The work takes 1 us at the peaks: less is over them, a hundred times that is far below."""
+    """For work of 1 us at the peaks, less time is over the peaks, 100 times more far below."""
     assert row_of(timed(LIBRARY, time_us)).evidence.flags == flags
 
 
 def test_a_short_time_is_not_far_below_the_peaks() -> None:
-    """A few microseconds are the launch: a thousandth of the peak in 90 us is no news."""
+    """A time of 90 us at a thousandth of the peak is not flagged: launches dominate."""
     evidence = row_of(timed(LIBRARY, 90.0), work=Work("bf16", 10**7, 10**3)).evidence
     assert evidence.peak_share is not None
     assert evidence.peak_share < 0.01
@@ -293,7 +293,7 @@ def test_a_short_time_is_not_far_below_the_peaks() -> None:
 
 @pytest.mark.parametrize(("floor_us", "doubtful"), [(0.1, 100.0), (1.0, 100.0), (20.0, 2000.0)])
 def test_a_time_is_doubtful_where_it_would_be_flagged(floor_us: float, doubtful: float) -> None:
-    """A hundred times the time at the peaks, and never below what a launch may take."""
+    """The limit is a hundred times the time at the peaks, and at least 100 us."""
     assert doubtful_us(floor_us) == pytest.approx(doubtful)
 
 
@@ -306,8 +306,8 @@ WINNERS = (
 
 
 @st.composite
-def contests(draw: st.DrawFn) -> list[Outcome]:
-    """Draw some outcomes: timed closely, only screened, rejected."""
+def outcome_lists(draw: st.DrawFn) -> list[Outcome]:
+    """Draw outcomes with close times, some only screened, some rejected."""
     times = st.lists(st.floats(9.5, 10.5), min_size=1, max_size=8).map(tuple)
     return [
         Outcome(
@@ -320,21 +320,21 @@ def contests(draw: st.DrawFn) -> list[Outcome]:
     ]
 
 
-@given(contests(), st.randoms())
+@given(outcome_lists(), st.randoms())
 def test_the_order_of_candidates_never_changes_the_row(
     outcomes: list[Outcome], random: Random
 ) -> None:
-    """Judged in any order, the same outcomes give the same row, evidence and all, or none."""
-    first = judge(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS)
+    """The same outcomes in any order give the same row with the same evidence, or no row."""
+    first = make_row(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS)
     random.shuffle(outcomes)
-    second = judge(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS)
+    second = make_row(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS)
     assert (first and first.row) == (second and second.row)
 
 
-@given(contests())
+@given(outcome_lists())
 def test_a_winner_was_measured_and_is_near_the_fastest(outcomes: list[Outcome]) -> None:
-    """Who wins was timed to the end and not rejected, and, unless unstable, is in the band."""
-    verdict = choose(outcomes, LIBRARY, METHOD)
+    """The winner is final, not rejected and, unless flagged unstable, within the band."""
+    verdict = select_winner(outcomes, LIBRARY, METHOD)
     able = [one for one in outcomes if one.rejection is None and one.is_final]
     if verdict is None:
         assert able == []
@@ -353,7 +353,7 @@ def test_a_winner_was_measured_and_is_near_the_fastest(outcomes: list[Outcome]) 
 def test_noise_within_the_band_never_beats_the_library(
     times: list[float], noise: list[float]
 ) -> None:
-    """Where the library is as fast as any, 1 % of jitter on all never makes another one win."""
+    """If the library is as fast as any candidate, 1 % of jitter never makes another win."""
     others = (template(8 * (number + 1)) for number in range(len(times)))
     measured = [
         timed(winner, time * shift)

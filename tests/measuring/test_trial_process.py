@@ -1,4 +1,4 @@
-"""The child process: real ones on a CPU, with candidates that misbehave, or that only pretend."""
+"""`TrialProcess` with real children on a CPU, whose candidates crash, hang, lie or pretend to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from warmup.core.method import L2, Method
 from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome, TensorSpec, Trial
-from warmup.measuring.selection import judge
+from warmup.measuring.selection import make_row
 from warmup.measuring.trial_process import (
     TrialNotRunError,
     TrialProcess,
@@ -79,12 +79,12 @@ def named(result: TrialResult) -> dict[str, Outcome]:
 
 
 def winner_of(trial: Trial, result: TrialResult) -> str | None:
-    tuned = judge(trial.key, result.outcomes, trial.library, trial.method)
+    tuned = make_row(trial.key, result.outcomes, trial.library, trial.method)
     return None if tuned is None else tuned.row.winner.uid.removeprefix("aten::")
 
 
 def is_running(pid: int) -> bool:
-    """Return whether *pid* is a process that has not ended; one that nobody waited for has."""
+    """Return whether *pid* is a running process; a zombie is not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -102,7 +102,7 @@ def has_ended(pid: int, limit_s: float = 15) -> bool:
 def test_every_bad_candidate_is_rejected_and_a_good_one_wins(
     make_trial: MakeTrial, start: Start
 ) -> None:
-    """Nine that are wrong, crash, hang or lie, in one trial: each has its reason, none the row."""
+    """In a trial with nine candidates that are wrong, crash, hang or lie, each is rejected."""
     noisy = Method(l2=L2.WARM, max_spread=1e3)  # however busy this machine is, the liar leads
     trial = make_trial(["mm", "good", *REASONS], method=noisy)
     process = start(program("bad_candidates.py"))
@@ -117,7 +117,7 @@ def test_every_bad_candidate_is_rejected_and_a_good_one_wins(
 
 
 def test_a_trial_after_a_crash_runs_in_a_new_child(make_trial: MakeTrial, start: Start) -> None:
-    """The process that died is replaced, within a trial and for the next one."""
+    """A dead child is replaced, within the trial and for the next trial."""
     process = start(program("bad_candidates.py"))
     process.start()
     first = process.pid
@@ -146,7 +146,7 @@ def test_warmups_own_program_runs_a_good_trial(make_trial: MakeTrial, start: Sta
 def test_operands_that_do_not_fit_leave_the_child_alive(
     make_trial: MakeTrial, start: Start
 ) -> None:
-    """Such a trial is not run, for a reason; the next one is, by the same process."""
+    """Such a trial raises an error with the reason; the same child runs the next trial."""
     process = start(own_command(), 60)
     huge = TensorSpec((2**50,), (1,), 0, "float32")
     with pytest.raises(TrialNotRunError, match="memory"):
@@ -178,7 +178,7 @@ def test_a_child_that_does_not_start_fails_the_build(
 
 
 def test_each_death_costs_one_candidate(make_trial: MakeTrial, start: Start) -> None:
-    """A child that dies of whatever it runs rejects one after another; all have its last words."""
+    """If every candidate kills the child, each is rejected with the last line of its output."""
     outcomes = named(start(program("fake_measurer.py", "dies")).run(make_trial(["mm", "a", "b"])))
     assert [(one.rejection, one.said) for one in outcomes.values()] == [
         (Rejection.CRASHED, "ended with exit code 7 (these are my last words)")
@@ -186,7 +186,7 @@ def test_each_death_costs_one_candidate(make_trial: MakeTrial, start: Start) -> 
 
 
 def test_too_many_deaths_end_the_trial(make_trial: MakeTrial, start: Start) -> None:
-    """After sixteen the problem is given up, and nothing is left running."""
+    """After sixteen deaths the trial is given up, and no process is left."""
     process = start(program("fake_measurer.py", "dies"))
     with pytest.raises(TrialNotRunError, match="16 candidates"):
         process.run(make_trial(["mm", *(f"other{number}" for number in range(20))]))
@@ -194,7 +194,7 @@ def test_too_many_deaths_end_the_trial(make_trial: MakeTrial, start: Start) -> N
 
 
 def test_a_hang_is_ended_with_its_process(make_trial: MakeTrial, start: Start) -> None:
-    """Who says nothing for the limit is rejected, and its process is gone."""
+    """A candidate that reports nothing within the limit is rejected, and its process is killed."""
     process = start(program("fake_measurer.py", "hangs"), 1)
     process.start()
     first = process.pid
@@ -205,7 +205,7 @@ def test_a_hang_is_ended_with_its_process(make_trial: MakeTrial, start: Start) -
 
 
 def test_what_a_child_prints_is_no_answer(make_trial: MakeTrial, start: Start) -> None:
-    """Standard output goes to the log; answers have a way of their own."""
+    """Standard output goes to the log; results use a file descriptor of their own."""
     process = start(program("fake_measurer.py", "works"))
     result = process.run(make_trial(["mm"]))
     assert (result.outcomes[0].time_us, result.clock_mhz) == (2.0, 1500)
@@ -215,7 +215,7 @@ def test_what_a_child_prints_is_no_answer(make_trial: MakeTrial, start: Start) -
 
 
 def test_a_child_that_died_between_trials_is_replaced(make_trial: MakeTrial, start: Start) -> None:
-    """No candidate ran, so none is to blame, and nothing says that it would not start."""
+    """A child that died while no candidate ran is replaced, and no candidate is rejected."""
     process = start(program("fake_measurer.py", "works"))
     process.run(make_trial(["mm"]))
     assert process.pid is not None
@@ -225,7 +225,7 @@ def test_a_child_that_died_between_trials_is_replaced(make_trial: MakeTrial, sta
 
 
 def test_close_leaves_no_process(make_trial: MakeTrial, start: Start) -> None:
-    """Before the first trial, after one, and twice; a closed one can be used again."""
+    """Closing works before and after a trial and twice; a closed process can be used again."""
     process = start(program("fake_measurer.py", "works"))
     process.start()
     first = process.pid
@@ -270,6 +270,6 @@ OUTCOMES = st.builds(
 
 @given(OUTCOMES)
 def test_an_outcome_arrives_as_it_was_sent(outcome: Outcome) -> None:
-    """Through the text of JSON and back, also one whose error is infinite."""
+    """An outcome survives JSON text and back, also with an infinite error."""
     sent = json.dumps(outcome_to_json(outcome))
     assert outcome_from_json(WINNER, json.loads(sent)) == outcome

@@ -1,4 +1,4 @@
-"""Trials run in this process, on a CPU: what is wrong is out, what is left is timed and confirmed.
+"""`run_trial` on a CPU: wrong candidates are rejected, the others timed, the winner confirmed.
 
 Times are made up, except where a test says so.
 """
@@ -18,8 +18,8 @@ from warmup.core.method import L2, Method
 from warmup.core.rows import Rejection, Tuned, Winner
 from warmup.core.trial import Candidate, Operands, Outcome, TensorSpec, Trial, ViewSpec
 from warmup.measuring.operands import OperandSets
-from warmup.measuring.screening import FINAL_ROUNDS, SCREENING
-from warmup.measuring.selection import judge
+from warmup.measuring.screening import FINAL_ROUNDS, SCREENING_ROUNDS
+from warmup.measuring.selection import make_row
 from warmup.measuring.trials import run_trial
 
 MakeTrial = Callable[..., Trial]
@@ -44,14 +44,14 @@ class Call:
 
 @dataclass
 class Bench:
-    """Runs trials of ``kernels``; notes what it is told, and which operand sets were made."""
+    """Runs trials of ``kernels``; records the stages reported and the operand sets made."""
 
     kernels: dict[str, Kernel]
-    told: list[tuple[str, str]] = field(default_factory=list)
+    reported: list[tuple[str, str]] = field(default_factory=list)
     made: list[OperandSets] = field(default_factory=list)
 
     def make_sets(self, seed: int, most: int) -> OperandSets:
-        """Return operand sets, and note them."""
+        """Return operand sets, and record them."""
         self.made.append(OperandSets(self.trial, CPU, seed, most))
         return self.made[-1]
 
@@ -61,23 +61,23 @@ class Bench:
         return Call(name, self.kernels[name], sets)
 
     def at(self, winner: Winner, stage: str) -> None:
-        """Note what is run next."""
-        self.told.append((winner.uid.removeprefix("aten::"), stage))
+        """Record the stage and the candidate that runs next."""
+        self.reported.append((winner.uid.removeprefix("aten::"), stage))
 
     def run(self, trial: Trial, **options: Any) -> dict[str, Outcome]:
         """Return the outcomes by name; they come in the order of the candidates."""
         self.trial = trial
-        outcomes = run_trial(trial, self.make_sets, self.make_call, at=self.at, **options)
+        outcomes = run_trial(trial, self.make_sets, self.make_call, on_stage=self.at, **options)
         assert [one.winner for one in outcomes] == [one.winner for one in trial.candidates]
         return {one.winner.uid.removeprefix("aten::"): one for one in outcomes}
 
     def stages(self, name: str) -> list[str]:
         """Return each stage that *name* went through once, in order."""
-        return list(dict.fromkeys(stage for told, stage in self.told if told == name))
+        return list(dict.fromkeys(stage for reported, stage in self.reported if reported == name))
 
 
 def winner_of(trial: Trial, outcomes: Iterable[Outcome]) -> str | None:
-    tuned: Tuned | None = judge(trial.key, tuple(outcomes), trial.library, trial.method)
+    tuned: Tuned | None = make_row(trial.key, tuple(outcomes), trial.library, trial.method)
     return None if tuned is None else tuned.row.winner.uid.removeprefix("aten::")
 
 
@@ -155,7 +155,7 @@ def ran(*kernels: Kernel, **more: Kernel) -> Bench:
 def test_what_misbehaves_is_rejected_for_what_it_does(
     make_trial: MakeTrial, fake_clock: Any, kernel: Kernel, reason: Rejection
 ) -> None:
-    """It is never timed, and does not win, though it would be the fastest by far."""
+    """A misbehaving candidate is never timed and cannot win, although it would be the fastest."""
     fake_clock.times = {"bad": 1.0}
     trial = make_trial(["mm", "bad"])
     outcomes = ran(bad=kernel).run(trial)
@@ -166,7 +166,7 @@ def test_what_misbehaves_is_rejected_for_what_it_does(
 def test_a_small_wrong_tile_hides_from_a_norm_and_is_found(
     make_trial: MakeTrial, fake_clock: Any
 ) -> None:
-    """Four elements of 32768 leave the relative L2 error within the tolerance; it is wrong yet."""
+    """Four wrong elements of 32768 stay within the L2 tolerance, and are rejected all the same."""
     trial = make_trial(["mm", "one_tile"], tolerance=0.05)
     bench = ran(one_tile)
     outcome = bench.run(trial)["one_tile"]
@@ -179,8 +179,8 @@ def test_a_small_wrong_tile_hides_from_a_norm_and_is_found(
     assert outcome.error > 0.5
 
 
-def test_the_reason_is_said(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """How much is unwritten, how wrong it is, and what was raised, in one line."""
+def test_the_message_gives_the_reason(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """The message says how much is unwritten, how large the error is, or what was raised."""
     trial = make_trial(["mm", "half", "zeros", "bad"])
     said = {
         name: outcome.said
@@ -197,19 +197,19 @@ def test_the_reason_is_said(make_trial: MakeTrial, fake_clock: Any) -> None:
 def test_the_tolerance_decides_what_is_near_enough(
     make_trial: MakeTrial, fake_clock: Any, tolerance: float, reason: Rejection | None
 ) -> None:
-    """A product in bfloat16 is right to one percent, and not to a hundredth of that."""
+    """A bfloat16 matmul is within one percent of the reference, not within a hundredth of that."""
     outcomes = ran(rounded).run(make_trial(["mm", "rounded"], tolerance=tolerance))
     assert outcomes["rounded"].rejection is reason
 
 
 def test_without_a_tolerance_nothing_is_compared(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """Zeros pass then, and no error is known."""
+    """Without a tolerance zeros pass, and the error is unknown."""
     outcome = ran(zeros).run(make_trial(["mm", "zeros"], tolerance=None))["zeros"]
     assert (outcome.rejection, outcome.error) == (None, None)
 
 
 def test_a_call_may_make_its_own_output(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """What it returns is compared; the poisoned output that it did not touch is not."""
+    """The returned tensor is compared, not the poisoned output of the operand set."""
     outcome = ran(own_output).run(make_trial(["mm", "own_output"]))["own_output"]
     assert outcome.rejection is None
     assert outcome.error is not None
@@ -234,7 +234,7 @@ def int_half(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
 def test_integers_are_poisoned_and_compared_exactly(
     make_trial: MakeTrial, dense: Dense, fake_clock: Any
 ) -> None:
-    """An int8 product has no error; half of one is unwritten, though no integer is NaN."""
+    """An int8 matmul has no error; half an int8 result is found unwritten without NaN."""
     trial = int_trial(make_trial, dense, "int_mm", "int_half")
     outcomes = ran(int_mm, int_half).run(trial)
     assert (outcomes["int_mm"].rejection, outcomes["int_mm"].error) == (None, 0.0)
@@ -245,7 +245,7 @@ def test_integers_are_poisoned_and_compared_exactly(
 def test_where_no_reference_is_known_the_control_is(
     make_trial: MakeTrial, fake_clock: Any, control: Kernel
 ) -> None:
-    """Of an op that nobody can check candidates must agree with the library default."""
+    """Without a reference, candidates must agree with the library default."""
     trial = make_trial(["mm", "zeros", "half", "own_output"], op="unheard_of")
     outcomes = ran(zeros, half, own_output, mm=control).run(trial)
     assert {name: one.rejection for name, one in outcomes.items()} == {
@@ -259,7 +259,7 @@ def test_where_no_reference_is_known_the_control_is(
 def test_a_wrong_control_loses_where_the_reference_is_known(
     make_trial: MakeTrial, fake_clock: Any
 ) -> None:
-    """The library default is a candidate as any other: when it is wrong, another one wins."""
+    """A wrong library default is rejected like any candidate, and another candidate wins."""
     trial = make_trial(["mm", "own_output"])
     outcomes = ran(own_output, mm=zeros).run(trial)
     assert outcomes["mm"].rejection is Rejection.WRONG
@@ -269,7 +269,7 @@ def test_a_wrong_control_loses_where_the_reference_is_known(
 def test_a_result_at_an_offset_is_looked_for_there(
     make_trial: MakeTrial, dense: Dense, fake_clock: Any
 ) -> None:
-    """A call that returns nothing, as templates do, has written at the offset of the output."""
+    """For a call that returns None, the output at its offset is compared."""
 
     def at_offset(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
         torch.mm(a, b, out=out)
@@ -279,7 +279,7 @@ def test_a_result_at_an_offset_is_looked_for_there(
 
 
 def memorizing() -> Kernel:
-    """Return a product that is right once, and returns that ever after."""
+    """Return a matmul that computes its first result and returns it ever after."""
     memory: list[torch.Tensor] = []
 
     def memorized(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
@@ -291,7 +291,7 @@ def memorizing() -> Kernel:
 
 
 def test_a_winner_is_confirmed_on_fresh_data(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """A call that only remembers its first result passes the check, and loses when it has won."""
+    """A call that returns its first result passes the first check and is rejected later."""
     fake_clock.times = {"memo": LONG_US / 2}
     bench = ran(memo=memorizing())
     trial = make_trial(["mm", "memo"])
@@ -303,7 +303,7 @@ def test_a_winner_is_confirmed_on_fresh_data(make_trial: MakeTrial, fake_clock: 
 
 
 def test_fresh_data_differs_from_the_first(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """The operands of the confirmation have nothing in common with those of the check."""
+    """The operands of the confirmation differ from those of the check."""
     bench = ran()
     bench.run(make_trial())
     first, second = (sets.views(0) for sets in bench.made)
@@ -314,20 +314,20 @@ def test_fresh_data_differs_from_the_first(make_trial: MakeTrial, fake_clock: An
 
 
 def test_only_who_wins_is_confirmed(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """Others that are slower are not looked at again."""
+    """Slower candidates are not confirmed."""
     fake_clock.times = {"own_output": LONG_US * 2}
     bench = ran(own_output)
     bench.run(make_trial(["own_output", "mm"]))
-    assert ("mm", "confirm") in bench.told
-    assert ("own_output", "confirm") not in bench.told
+    assert ("mm", "confirm") in bench.reported
+    assert ("own_output", "confirm") not in bench.reported
 
 
 def test_who_is_next_after_a_rejection_was_timed_to_the_end(
     make_trial: MakeTrial, fake_clock: Any
 ) -> None:
-    """A cheater that outruns all others does not leave them half measured: the fastest honest wins.
+    """After the rejection of a much faster cheater, the others are timed to the end.
 
-    Next to its made-up time neither is near enough to be timed again at first.
+    Next to the cheater's time, no honest candidate is a finalist at first.
     """
     fake_clock.times = {"memo": LONG_US / 100, "fast": LONG_US / 2}
     trial = make_trial(["mm", "memo", "fast"])
@@ -340,7 +340,7 @@ def test_who_is_next_after_a_rejection_was_timed_to_the_end(
 def test_somebody_wins_when_the_control_and_a_cheater_are_out(
     make_trial: MakeTrial, fake_clock: Any
 ) -> None:
-    """One honest candidate that ran is enough for a row."""
+    """A single candidate that is not rejected is enough for a row."""
     fake_clock.times = {"memo": LONG_US / 100}
     trial = make_trial(["mm", "memo", "own_output"])
     outcomes = ran(own_output, mm=zeros, memo=memorizing()).run(trial)
@@ -348,31 +348,31 @@ def test_somebody_wins_when_the_control_and_a_cheater_are_out(
 
 
 def test_a_time_below_the_floor_is_measured_again(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """A clock that keeps saying less than the peaks allow makes a candidate implausible."""
+    """A candidate that is faster than the peaks allow, twice, is implausible."""
     fake_clock.times = {"liar": LONG_US / 3}
     trial = make_trial(["mm", "liar"], floor_us=LONG_US / 2)
     outcomes = ran(liar=torch.mm).run(trial)
     assert outcomes["liar"].rejection is Rejection.IMPLAUSIBLE
-    assert fake_clock.taken["liar"] == SCREENING + 2 * FINAL_ROUNDS
+    assert fake_clock.taken["liar"] == SCREENING_ROUNDS + 2 * FINAL_ROUNDS
     assert winner_of(trial, outcomes.values()) == "mm"
     assert "the measured peaks allow 50000.00 us" in outcomes["liar"].said
 
 
 def test_a_time_just_below_the_floor_stands(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """The peaks are measured too: within ten percent of them a time is measured again and kept."""
+    """A time that beats the peaks by less than ten percent is measured again and kept."""
     trial = make_trial(floor_us=LONG_US * 1.05)
     outcome = ran().run(trial)["mm"]
     assert (outcome.rejection, fake_clock.taken["mm"]) == (
         None,
-        SCREENING + FINAL_ROUNDS + FINAL_ROUNDS,
+        SCREENING_ROUNDS + FINAL_ROUNDS + FINAL_ROUNDS,
     )
 
 
 def test_a_time_far_above_the_floor_is_measured_again(
     make_trial: MakeTrial, fake_clock: Any
 ) -> None:
-    """A device that was busy for a while gets another chance; what it says then is the time."""
-    slow = itertools.repeat(LONG_US * 10, SCREENING + FINAL_ROUNDS)
+    """A time far above the floor is measured again, and the second time counts."""
+    slow = itertools.repeat(LONG_US * 10, SCREENING_ROUNDS + FINAL_ROUNDS)
     fake_clock.times = {"mm": itertools.chain(slow, itertools.repeat(LONG_US))}
     trial = make_trial(floor_us=LONG_US / 200, doubtful_us=LONG_US * 5)
     outcome = ran().run(trial)["mm"]
@@ -380,21 +380,21 @@ def test_a_time_far_above_the_floor_is_measured_again(
 
 
 def test_a_time_between_is_measured_once(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """Above the floor and not far above it there is nothing to doubt."""
+    """A time not far above the floor is measured once."""
     ran().run(make_trial(floor_us=LONG_US / 2, doubtful_us=LONG_US * 5))
-    assert fake_clock.taken["mm"] == SCREENING + FINAL_ROUNDS
+    assert fake_clock.taken["mm"] == SCREENING_ROUNDS + FINAL_ROUNDS
 
 
 def test_who_wins_after_a_second_look_was_confirmed(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """When a winner, measured again, is no longer the fastest, the next one is confirmed too."""
-    fast = itertools.repeat(LONG_US / 10, SCREENING + FINAL_ROUNDS)
+    """If a winner is slower when measured again, the next winner is confirmed too."""
+    fast = itertools.repeat(LONG_US / 10, SCREENING_ROUNDS + FINAL_ROUNDS)
     fake_clock.times = {"lucky": itertools.chain(fast, itertools.repeat(LONG_US * 10))}
     bench = ran(lucky=torch.mm, mm=memorizing())
     trial = make_trial(["mm", "lucky"], floor_us=LONG_US / 2)
     outcomes = bench.run(trial)
     winner = winner_of(trial, outcomes.values())
     assert winner is not None
-    assert (winner, "confirm") in bench.told
+    assert (winner, "confirm") in bench.reported
     assert outcomes["mm"].rejection is Rejection.WRONG
 
 
@@ -406,7 +406,7 @@ def slow_product(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None
 def test_a_lying_clock_is_contradicted_by_the_wall_clock(
     make_trial: MakeTrial, fake_clock: Any
 ) -> None:
-    """A call that takes a millisecond and is said to take ten microseconds is implausible."""
+    """A call of a millisecond with a reported time of ten microseconds is implausible."""
     fake_clock.times = {"liar": 10.0}
     trial = make_trial(["mm", "liar"])
     outcomes = ran(liar=slow_product).run(trial)
@@ -418,7 +418,7 @@ def test_a_lying_clock_is_contradicted_by_the_wall_clock(
 def test_what_fails_while_it_is_timed_is_out_and_the_rest_goes_on(
     make_trial: MakeTrial, fake_clock: Any
 ) -> None:
-    """The others are timed as often as if it had never been there."""
+    """The others are timed as often as without the failing candidate."""
     failing_later: Iterator[float | Exception] = iter([1.0, 1.0, RuntimeError("gone")])
     fake_clock.times = {"bad": failing_later}
     trial = make_trial(["mm", "bad", "own_output"])
@@ -431,7 +431,7 @@ def test_what_fails_while_it_is_timed_is_out_and_the_rest_goes_on(
 
 
 def test_an_unsteady_finalist_is_timed_longer(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """As long as the spread is wide rounds are added, three times at most; then it stays so."""
+    """Rounds are added while the spread is wide, at most three times."""
     fake_clock.times = {"mm": itertools.cycle([LONG_US, LONG_US * 2])}
     outcomes = ran(own_output).run(make_trial(["mm", "own_output"]))
     counts = {
@@ -441,7 +441,7 @@ def test_an_unsteady_finalist_is_timed_longer(make_trial: MakeTrial, fake_clock:
 
 
 def test_what_is_clearly_slower_is_screened_only(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """A slow candidate has its few times and is not final; the control is timed to the end."""
+    """A slow candidate is only screened; the control is timed to the end."""
     fake_clock.times = {"slow": LONG_US * 2, "mm": LONG_US * 2}
     outcomes = ran(own_output, slow=torch.mm).run(make_trial(["mm", "slow", "own_output"]))
     found = {
@@ -451,13 +451,13 @@ def test_what_is_clearly_slower_is_screened_only(make_trial: MakeTrial, fake_clo
     }
     assert found == {
         "mm": (True, FINAL_ROUNDS),
-        "slow": (False, SCREENING),
+        "slow": (False, SCREENING_ROUNDS),
         "own_output": (True, FINAL_ROUNDS),
     }
 
 
 def test_what_was_rejected_before_is_not_run(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """Nobody is told about it, its kernel is not called, and its outcome is the one given."""
+    """A candidate rejected before has no stage, its kernel is not called, its outcome is kept."""
     trial = make_trial(["mm", "bad"])
     before = Outcome(
         winner=trial.candidates[1].winner, rejection=Rejection.CRASHED, said="took the process down"
@@ -467,29 +467,29 @@ def test_what_was_rejected_before_is_not_run(make_trial: MakeTrial, fake_clock: 
     assert (outcomes["bad"], bench.stages("bad")) == (before, [])
 
 
-def test_every_run_is_told_before(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """One that ends the process is the last that was told about: check, prepare, time, confirm."""
+def test_every_stage_is_reported_before_it_runs(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """`on_stage` is called before each stage of a candidate: check, prepare, time, confirm."""
     bench = ran()
     bench.run(make_trial())
     assert bench.stages("mm") == ["check", "prepare", "time", "confirm"]
-    assert bench.told.count(("mm", "time")) == SCREENING + FINAL_ROUNDS
+    assert bench.reported.count(("mm", "time")) == SCREENING_ROUNDS + FINAL_ROUNDS
 
 
 @pytest.mark.parametrize("stage", ["check", "time"])
 def test_an_error_that_loses_the_device_is_raised(
     make_trial: MakeTrial, fake_clock: Any, stage: str
 ) -> None:
-    """Nothing more can be run there then; the candidate told about last is the one."""
+    """The error is raised, and the candidate reported last is its cause."""
     error = RuntimeError("an illegal memory access was encountered")
     fake_clock.times = {"bad": iter([error])}
     bench = ran(bad=failing(error) if stage == "check" else torch.mm)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         bench.run(make_trial(["mm", "bad", "own_output"]), is_lost=lambda found: found is error)
-    assert bench.told[-1] == ("bad", stage)
+    assert bench.reported[-1] == ("bad", stage)
 
 
 def test_operands_that_do_not_fit_are_an_error(make_trial: MakeTrial) -> None:
-    """No candidate is to blame: the error of the memory is raised."""
+    """The out-of-memory error is raised, and no candidate is rejected."""
 
     def no_room(seed: int, most: int) -> OperandSets:
         raise torch.OutOfMemoryError
@@ -502,7 +502,7 @@ def test_operands_that_do_not_fit_are_an_error(make_trial: MakeTrial) -> None:
 def test_a_cold_cache_takes_several_operand_sets(
     make_trial: MakeTrial, fake_clock: Any, l2: L2, has_many: bool
 ) -> None:
-    """Calls that are to find their operands in the cache share one set, others have their own."""
+    """With a warm cache calls share an operand set, with a cold cache each call has its own."""
     bench = ran()
     bench.run(make_trial(method=Method(l2=l2)))
     assert (bench.made[0].count > 1) == has_many
@@ -515,7 +515,7 @@ def test_a_trial_without_candidates_has_no_outcome(make_trial: MakeTrial, fake_c
 
 @pytest.mark.parametrize("l2", L2)
 def test_the_real_clock_times_every_honest_call(make_trial: MakeTrial, l2: L2) -> None:
-    """With times that are measured: both have as many as full rounds give, and next to no error."""
+    """With measured times, both candidates have all rounds and almost no error."""
     trial = make_trial(["mm", "own_output"], method=Method(l2=l2, max_spread=1e9, near_tie=0.5))
     outcomes = ran(own_output).run(trial)
     control = outcomes["mm"].samples

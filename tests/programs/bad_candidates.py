@@ -112,14 +112,14 @@ class _LyingBatch:
 def _misbehave() -> None:
     for kernel in (good, *BAD):
         setattr(extern_kernels, kernel.__name__, kernel)
-    prepare = screening.Contest._prepare
+    prepare = screening.Screening._prepare
 
-    def lie(self: screening.Contest, contender: screening.Contender) -> None:
-        prepare(self, contender)
-        if "bad_clock" in contender.winner.uid and contender.batch is not None:
-            contender.batch = _LyingBatch(contender.batch)
+    def lie(self: screening.Screening, run: screening.CandidateRun) -> None:
+        prepare(self, run)
+        if "bad_clock" in run.winner.uid and run.batch is not None:
+            run.batch = _LyingBatch(run.batch)
 
-    screening.Contest._prepare = lie
+    screening.Screening._prepare = lie
 
 
 if __name__ == "__main__":

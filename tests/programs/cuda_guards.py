@@ -30,7 +30,7 @@ from warmup.core.events import Emitter  # noqa: E402
 from warmup.diagnostics.recompiles.ranges import cover  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.guard import Artifact  # noqa: E402
-from warmup.inductor.guards import Follows, Recorder, record  # noqa: E402
+from warmup.inductor.guards import DerivedSize, Recorder, record  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
 K, N = 3420, 1280
@@ -71,7 +71,7 @@ def main() -> None:
     facts.get_device_tflops = lambda *_: H200["tflops"]
     facts.get_gpu_dram_gbps = lambda *_: H200["gbps"]
     asked = json.loads(sys.argv[1])
-    recorder = Recorder("rows", (Follows(1),))
+    recorder = Recorder("rows", (DerivedSize(1),))
     lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]))
     attachment = connect().attach(lookup, {}, "test", quiet=True)
     try:

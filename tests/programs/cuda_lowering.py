@@ -38,7 +38,7 @@ from warmup.core.rows import Evidence, Row, Winner  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.choices import identify  # noqa: E402
 from warmup.inductor.gemm.key import describe  # noqa: E402
-from warmup.inductor.gemm.search import Selection, unlisted  # noqa: E402
+from warmup.inductor.gemm.search import Selection, unlisted_candidates  # noqa: E402
 from warmup.inductor.layouts import expect_padding  # noqa: E402
 from warmup.inductor.patches import Patches  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
@@ -146,7 +146,7 @@ def list_candidates(case: dict[str, Any]) -> dict[str, Winner]:
             key = describe(op_name, kernel_inputs.nodes(), kernel_inputs.output_layout()).key
             selection = Selection(connect().version, self, kernel_inputs, templates, op_name)
             kept = []
-            for uid, candidates in {**template_choices, **unlisted(selection)}.items():
+            for uid, candidates in {**template_choices, **unlisted_candidates(selection)}.items():
                 first = next(candidates, None)
                 if first is None:
                     continue

@@ -33,9 +33,9 @@ from warmup.inductor import connect
 from warmup.inductor.gemm.choices import identify
 from warmup.inductor.gemm.key import describe
 from warmup.inductor.gemm.search import Selection, search
-from warmup.inductor.gemm.tile_limits import Factor, shared_bytes
+from warmup.inductor.gemm.tile_limits import GemmOperand, shared_bytes
 from warmup.inductor.gemm.tiles import tile_of
-from warmup.keys.question import Elsewhere, Question
+from warmup.keys.question import Question, SmallerSize
 from warmup.table.lookup import Lookup, OnMiss
 
 
@@ -108,13 +108,13 @@ class Silent:
     """A tuner that measures nothing, and keeps what it was asked."""
 
     questions: list[Question] = field(default_factory=list)
-    elsewhere: list[dict[str, Any]] = field(default_factory=list)
+    smaller_sizes: list[dict[str, Any]] = field(default_factory=list)
 
     def measure(self, question: Question) -> None:
         self.questions.append(question)
-        self.elsewhere += [_elsewhere(question, one) for one in question.elsewhere]
+        self.smaller_sizes += [_at_smaller_size(question, one) for one in question.smaller_sizes]
 
-    def contest(self, key: str, library: Winner, calls: object) -> None:
+    def measure_calls(self, key: str, library: Winner, calls: object) -> None:
         raise AssertionError(key)
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ def ask(case: dict[str, Any]) -> dict[str, Any]:
         "key": question.key,
         "strides": [view.strides for view in question.views],
         "rows_apart": rows_apart(_sources(question)),
-        "elsewhere": tuner.elsewhere,
+        "smaller_sizes": tuner.smaller_sizes,
         "guards": [str(guard.expr) for guard in shapes.guards],
     }
 
@@ -152,14 +152,14 @@ def _sources(question: Question) -> str:
     return "".join(Path(spec["template"]["module_path"]).read_text() for spec in specs)
 
 
-def _elsewhere(question: Question, elsewhere: Elsewhere) -> dict[str, Any]:
+def _at_smaller_size(question: Question, smaller: SmallerSize) -> dict[str, Any]:
     """Return what is asked there: the output, grids by tile, and which kernels are not the same."""
-    asked = elsewhere.ask([candidate.winner for candidate in question.candidates])
+    asked = smaller.question_for([candidate.winner for candidate in question.candidates])
     before = {candidate.winner: candidate.spec for candidate in question.candidates}
     assert asked.out is not None
     templates = [one for one in asked.candidates if "template" in one.spec]
     return {
-        "size": elsewhere.size,
+        "size": smaller.size,
         "out": asked.out.sizes,
         "grids": [
             (dict(one.winner.kwargs), one.spec["extra"][0], one.spec["extra"][-3:])
@@ -212,7 +212,7 @@ def _compiled(choice: Any) -> dict[str, int]:
     tile = tile_of(choice)
     assert tile is not None
     itemsize = choice.inputs.dtype().itemsize
-    foretold = shared_bytes(tile, Factor(itemsize), Factor(itemsize), has_warpgroups=True)
+    foretold = shared_bytes(tile, GemmOperand(itemsize), GemmOperand(itemsize), has_warpgroups=True)
     return {"taken": taken[0], "foretold": foretold}
 
 

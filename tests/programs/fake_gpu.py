@@ -20,7 +20,7 @@ from warmup.core.rows import Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
 from warmup.keys.question import Question
-from warmup.measuring.selection import judge
+from warmup.measuring.selection import make_row
 
 _KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)
 NAME = "NVIDIA H100 80GB HBM3"
@@ -187,7 +187,7 @@ class StatedTuner:
     def measure(self, question: Question) -> Tuned | None:
         raise AssertionError(question.key)
 
-    def contest(
+    def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Tuned | None:
         """Choose as the real one does."""
@@ -196,7 +196,7 @@ class StatedTuner:
             time = self.time_us(winner)
             self.timed[",".join(f"{name}={value}" for name, value in winner.kwargs)] = time
             outcomes.append(Outcome(winner=winner, samples=Samples((time,))))
-        return judge(key, outcomes, library, Method())
+        return make_row(key, outcomes, library, Method())
 
     def close(self) -> None:
         pass

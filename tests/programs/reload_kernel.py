@@ -17,7 +17,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from warmup.inductor.cache_files import compiled_since, place, take_kernels
+from warmup.inductor.cache_files import add_to_caches, compiled_since, read_kernels
 from warmup.table.bundle_file import read_members, write_bundle
 
 
@@ -45,10 +45,10 @@ def main() -> None:
     first, other = folder / "first", folder / "other"
     here = torch.device("cuda", 0)  # names a folder, nothing more
     was_there = [compile_for(first, 64)]
-    taken = take_kernels(folder / "none", first)
+    taken = read_kernels(folder / "none", first)
     write_bundle(folder / "t.bundle", "ab" * 32, {}, taken)
     began = time.time()
-    placed = [place(list(read_members(folder / "t.bundle")), here) for _ in range(2)]
+    placed = [add_to_caches(list(read_members(folder / "t.bundle")), here) for _ in range(2)]
     was_there.append(compile_for(other, 64))
     besides = [compiled_since(began, taken, here)]
     was_there.append(compile_for(other, 128))

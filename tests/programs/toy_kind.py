@@ -99,7 +99,7 @@ class ToyChoices:
             self._answers.hit(key, answer)
             return answer
         if self._answers.tunes:
-            return self._answers.contest(key, PARTS, calls_of(key)) or PARTS
+            return self._answers.measure_calls(key, PARTS, calls_of(key)) or PARTS
         self._answers.miss(key, answer, str(PARTS))
         return PARTS
 

@@ -30,8 +30,8 @@ import warmup
 from warmup.core.events import Emitter
 from warmup.core.rows import Family, MissReason, Winner
 from warmup.inductor import connect
-from warmup.inductor.cached_graphs import CachedGraphs, deciding_for
-from warmup.inductor.deferred_kernels import handing_over_graphs
+from warmup.inductor.cached_graphs import CachedGraphs, counting_for_graph
+from warmup.inductor.deferred_kernels import deferring_kernels
 from warmup.inductor.patches import Patches
 from warmup.table.lookup import Lookup, OnMiss
 
@@ -273,7 +273,7 @@ def early() -> dict[str, Any]:
         with torch.no_grad():
             errors.append((compiled(x) - model(x)).abs().max().item())
 
-    with handing_over_graphs() as handover:
+    with deferring_kernels() as handover:
         pending = handover.compile(call)
         calls_then = len(errors)
         with ThreadPoolExecutor() as other:
@@ -296,7 +296,7 @@ def queued() -> dict[str, bool]:
             found["elsewhere"] = other.submit(AsyncCompile.use_process_pool).result()
 
     try:
-        with handing_over_graphs() as handover:
+        with deferring_kernels() as handover:
             handover.compile(call)
             found["after"] = AsyncCompile.use_process_pool()
     finally:
@@ -307,9 +307,9 @@ def queued() -> dict[str, bool]:
 def late() -> dict[str, int]:
     """Decisions about the kernels of a graph that is compiled already."""
     winner = Winner(Family.LAUNCH, "pointwise", (), None)
-    answers = CachedGraphs(Lookup({}, OnMiss.FALLBACK, Emitter([]))).counted()
+    answers = CachedGraphs(Lookup({}, OnMiss.FALLBACK, Emitter([]))).counting_answers()
     graph = SimpleNamespace(_warmup_decisions=("this process", 2, 0))
-    with deciding_for(graph):
+    with counting_for_graph(graph):
         answers.hit(KEY, winner)
         answers.miss(KEY, MissReason.NOT_IN_TABLE, "first")
     answers.hit(KEY, winner)

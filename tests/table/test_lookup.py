@@ -55,7 +55,7 @@ class _Finished:
     def measure(self, question: Question) -> Tuned | None:
         return self._result
 
-    def contest(self, key: str, library: Winner, calls: Any) -> Tuned | None:
+    def measure_calls(self, key: str, library: Winner, calls: Any) -> Tuned | None:
         return self._result
 
     def close(self) -> None:
@@ -288,7 +288,7 @@ def test_a_tuned_problem_is_answered_from_then_on(
     """A row measured in this process is used, also when the table is for another device."""
     row = make_row(BLOCK_M=7)
     lookup, _ = make_lookup(OnMiss.TUNE, *mismatches, tuned=Tuned(make_key(7), row, ()))
-    assert lookup.contest(make_key(7), row.winner, {}) == row.winner
+    assert lookup.measure_calls(make_key(7), row.winner, {}) == row.winner
     assert lookup.find(make_key(7)) == row.winner
 
 
@@ -298,7 +298,7 @@ def test_a_tuned_row_goes_before_the_tables(
     """A key tuned again is answered with the new winner."""
     row = make_row(BLOCK_M=7)
     lookup, _ = make_lookup(OnMiss.TUNE, tuned=Tuned(make_key(560), row, ()))
-    lookup.contest(make_key(560), row.winner, {})
+    lookup.measure_calls(make_key(560), row.winner, {})
     assert lookup.find(make_key(560)) == row.winner
 
 
@@ -309,7 +309,7 @@ def test_a_tuned_problem_is_one_event_and_is_handed_on(
     handed: list[Tuned] = []
     result = Tuned(make_key(7), make_row(), ())
     lookup, events = make_lookup(OnMiss.TUNE, on_tuned=handed.append, tuned=result)
-    lookup.contest(make_key(7), result.row.winner, {})
+    lookup.measure_calls(make_key(7), result.row.winner, {})
     assert ([event.name for event in events], handed) == ([EventName.TUNED], [result])
 
 
@@ -318,7 +318,7 @@ def test_a_problem_that_could_not_be_measured_has_no_answer(
 ) -> None:
     """Without a result there is no winner, no event and no row."""
     lookup, events = make_lookup(OnMiss.TUNE)
-    found = lookup.contest(make_key(7), make_row().winner, {})
+    found = lookup.measure_calls(make_key(7), make_row().winner, {})
     assert (found, events, lookup.find(make_key(7))) == (None, [], MissReason.NOT_IN_TABLE)
 
 

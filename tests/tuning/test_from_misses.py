@@ -30,7 +30,7 @@ def make_lookup(make_row: Callable[..., Row], toy_kind: Kind) -> MakeLookup:
         def measure(self, question: Question) -> Tuned | None:
             return Tuned(question.key, make_row(), ())
 
-        def contest(self, key: str, library: Winner, calls: object) -> Tuned | None:
+        def measure_calls(self, key: str, library: Winner, calls: object) -> Tuned | None:
             return Tuned(key, make_row(), ())
 
         def close(self) -> None:
@@ -66,7 +66,7 @@ def test_a_gemm_beside_the_missed_key_is_not_measured(make_lookup: MakeLookup) -
 def test_another_kind_beside_the_missed_key_is_not_timed(make_lookup: MakeLookup) -> None:
     """A decision of another kind keeps its library default, and has no row."""
     lookup, events = make_lookup(GEMM)
-    assert (lookup.contest(TOY, LIBRARY, {}), events) == (LIBRARY, [])
+    assert (lookup.measure_calls(TOY, LIBRARY, {}), events) == (LIBRARY, [])
 
 
 def test_another_kind_takes_its_neutral_winner(make_lookup: MakeLookup) -> None:

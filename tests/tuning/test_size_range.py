@@ -15,7 +15,7 @@ from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Candidate, Outcome
 from warmup.keys.gemm_text import parse_problem
-from warmup.keys.question import Elsewhere, Question
+from warmup.keys.question import Question, SmallerSize
 from warmup.measuring.range_regret import SizeOutcomes
 from warmup.measuring.trial_process import TrialNotRunError
 from warmup.tuning.size_range import choose_for_range
@@ -72,10 +72,10 @@ def look(make_key: Callable[..., str]) -> Callable[..., Looked]:
                 raise TrialNotRunError("for want of memory")
             return outcomes_of({one: times[one] for one in winners if one in times})
 
-        elsewhere = tuple(
-            Elsewhere(size, lambda winners, size=size: ask(size, winners)) for size in stated
+        smaller_sizes = tuple(
+            SmallerSize(size, lambda winners, size=size: ask(size, winners)) for size in stated
         )
-        question = replace(base, elsewhere=elsewhere)
+        question = replace(base, smaller_sizes=smaller_sizes)
         winner, places = choose_for_range(question, outcomes_of(OWN), LARGE, Method(), run)
         return winner, places, asked
 

@@ -20,7 +20,7 @@ from warmup.core.roofline import Peaks
 from warmup.core.rows import Flag, Rejection, Row, Tuned
 from warmup.core.search import search_to_json
 from warmup.keys.registry import KINDS, kind_of
-from warmup.measuring.range_regret import over_bound
+from warmup.measuring.range_regret import worst_regret_over_bound
 from warmup.measuring.selection import rejections
 from warmup.tuning.report import BuildReport
 
@@ -153,7 +153,7 @@ def _splits(report: BuildReport) -> list[_Split]:
     found = []
     for result in report.buckets:
         rows = ((key, report.table.rows[key]) for key in result.keys)
-        over = {key: worst for key, row in rows if (worst := over_bound(row.evidence))}
+        over = {key: worst for key, row in rows if (worst := worst_regret_over_bound(row.evidence))}
         if over and (within := sizes_within(result.bucket)):
             size, ratio = max(over.values(), key=lambda worst: worst[1])
             found.append(_Split(result.name, tuple(over), size, ratio, within[-1]))

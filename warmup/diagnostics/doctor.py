@@ -58,9 +58,9 @@ def diagnose(device: str = "auto") -> Diagnosis:
     Raises:
         SettingsError: *device* is not ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
     """
-    from warmup.inductor.torch_facts import examine
+    from warmup.inductor.torch_facts import collect_facts
 
-    facts = examine(device)
+    facts = collect_facts(device)
     here = facts.target.runtime if facts.target else None
     return Diagnosis((*judge(facts), *(() if here is None else (_tables(here),))))
 
@@ -70,7 +70,7 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
     findings = [_torch(facts)]
     if facts.torch_error is not None:
         return tuple(findings)
-    if facts.on_gpu or facts.asked == "auto":
+    if facts.on_gpu or facts.requested == "auto":
         findings.append(_driver(facts))
     findings.append(_triton(facts))
     compiler = facts.compiler
@@ -128,7 +128,7 @@ def _driver(facts: Facts) -> Finding:
     if cuda.hip is not None:
         return Finding(name, FindingState.OK, f"torch for ROCm {cuda.hip}, driver not checked")
     if not (cuda.sees_device or cuda.has_driver_folder or cuda.driver):
-        if facts.asked == "auto":
+        if facts.requested == "auto":
             return Finding(name, FindingState.OK, "no NVIDIA driver here")
         fix = "install the NVIDIA driver, or use --device cpu"
         return Finding(name, FindingState.FAIL, "no NVIDIA driver here", fix)
@@ -147,7 +147,9 @@ def _driver(facts: Facts) -> Finding:
         text = f"torch sees no device, CUDA_VISIBLE_DEVICES is {cuda.visible_devices!r}"
         fix = "name a device in CUDA_VISIBLE_DEVICES or unset it, or use --device cpu"
         return Finding(name, FindingState.FAIL, text, fix)
-    text = f"an NVIDIA driver is here, but torch sees no device: {cuda.said or 'no reason given'}"
+    text = (
+        f"an NVIDIA driver is here, but torch sees no device: {cuda.message or 'no reason given'}"
+    )
     fix = "give this container a GPU (docker run --gpus all), or use --device cpu"
     return Finding(name, FindingState.FAIL, text, fix)
 

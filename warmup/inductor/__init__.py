@@ -1,7 +1,8 @@
-"""The only folder that names torch._inductor.
+"""The adapter to torch: hooks into inductor, and the only folder that imports torch._inductor.
 
-`connect()` is the way in: it checks the torch that runs here and returns what can be done with it.
-`start_workers()` may go before it, so that inductor's workers start while it imports.
+Imports `core` and `keys`. `models`, `diagnostics`, `tuning`, `serving` and `bench` reach torch's
+internals through it: `connect()` checks the installed torch and returns the adapter;
+`start_workers()` may be called before, so that inductor's workers start during the imports.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ if TYPE_CHECKING:
 
 
 def connect() -> Inductor:
-    """Return the adapter to the installed torch, after checking each internal it names.
+    """Return the adapter to the installed torch, after checking each internal that warmup uses.
 
     Raises:
-        UnsupportedTorchError: this torch is outside the supported range.
+        UnsupportedTorchError: the installed torch is outside the supported range.
         InductorChangedError: an internal is gone or has another signature.
     """
     from warmup.inductor.adapter import Inductor  # imports torch: only on demand
 
-    return Inductor.here()
+    return Inductor.of_installed_torch()
 
 
 def start_workers(device: str) -> None:
-    """Start inductor's compile workers when *device* is a GPU, before the rest is imported.
+    """Start inductor's compile workers if *device* is a GPU, before other modules are imported.
 
     Raises:
-        UnsupportedTorchError: this torch is outside the supported range.
+        UnsupportedTorchError: the installed torch is outside the supported range.
         InductorChangedError: an internal is gone or has another signature.
     """
     from warmup.inductor.workers import start_workers  # imports torch: only on demand

@@ -1,4 +1,7 @@
-"""The adapter to the torch that runs here: attach answers, restore, compile for a build."""
+"""`Inductor`: the adapter to the installed torch, and `Attachment`: the hooks while in place.
+
+While attached, inductor's decisions are answered by `Answers`; detaching restores inductor.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class KindHooks(Protocol):
     calls `Answers.find`, and ends in exactly one of these calls:
 
     - `Answers.hit`, once the winner found is what is compiled.
-    - `Answers.contest` when there is no winner and `Answers.tunes`: the winner returned, or the
+    - `Answers.measure_calls` when there is no winner and `Answers.tunes`: the winner returned, or the
       library default for None, is compiled. (GEMM selections use `Answers.measure`.)
     - `Answers.miss` otherwise, and the library default is compiled. A problem that no key can spell
       is a miss with the reason ``not_described``; its text begins with the kind's name.
@@ -55,12 +58,12 @@ class KindHooks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inductor:
-    """A checked torch. Made by `warmup.inductor.connect`."""
+    """The installed torch, whose internals were checked; made by `warmup.inductor.connect`."""
 
     version: Version
 
     @classmethod
-    def here(cls) -> Inductor:
+    def of_installed_torch(cls) -> Inductor:
         """Check the installed torch and return its adapter."""
         version = version_for(torch.__version__)
         check_internals((*INTERNALS, *version.INTERNALS))
@@ -73,22 +76,22 @@ class Inductor:
         return describe_runtime(resolve_device(device))
 
     def quiet_switches(self) -> dict[str, bool | int | str]:
-        """Return the options under which this torch measures nothing but what rows answer."""
+        """Return the inductor options that switch off every benchmark that rows do not replace."""
         from warmup.inductor.switches import quiet_switches
 
         return quiet_switches()
 
     @contextlib.contextmanager
     def count_benchmarks(self) -> Iterator[Counter[str]]:
-        """Count inductor's measurements by site, in every thread, while the context is open."""
+        """Count inductor's benchmarks by site, in every thread, while the context is open."""
         from warmup.inductor.benchmarks import BenchmarkWatch
 
         patches, sites = Patches(), Counter[str]()
 
-        def note(site: str) -> None:
+        def count(site: str) -> None:
             sites[site] += 1
 
-        BenchmarkWatch(note).attach(patches)
+        BenchmarkWatch(count).attach(patches)
         try:
             yield sites
         finally:
@@ -116,16 +119,16 @@ class Inductor:
     ) -> Attachment:
         """Let *answers* decide in every thread until the returned attachment is detached.
 
-        Every compile runs under *options*, and *cache_tag* joins inductor's cache keys, meanwhile;
-        *quiet* drops inductor's own reports about candidates.
+        Until then every compile runs under *options*, and *cache_tag* is part of inductor's cache
+        keys. *quiet* drops inductor's log messages about candidates.
 
         Raises:
-            SettingsError: something is attached already, or an option is not one that tables set.
+            SettingsError: a table is attached already, or tables may not set one of *options*.
         """
         from warmup.inductor.benchmarks import BenchmarkWatch
         from warmup.inductor.cached_graphs import CachedGraphs
         from warmup.inductor.options import CompileOptions, tag_caches
-        from warmup.inductor.quiet import silence
+        from warmup.inductor.quiet import silence_autotuning
         from warmup.inductor.switches import check_options
 
         check_options(options)
@@ -134,17 +137,16 @@ class Inductor:
                 raise SettingsError("a table is installed already", "close() its handle first")
             patches = Patches()
             try:
-                quiet_options = silence(patches) if quiet else {}
-                every_option = {**options, **quiet_options}
-                CompileOptions(every_option, answers).attach(patches)
+                quiet_options = silence_autotuning(patches) if quiet else {}
+                CompileOptions({**options, **quiet_options}, answers).attach(patches)
                 tag_caches(cache_tag, patches, self.version)
                 graphs = CachedGraphs(answers)
                 graphs.attach(patches)
-                counted = graphs.counted()
+                counting = graphs.counting_answers()
                 for kind in KINDS.values():
                     if kind.hooks is not None:
                         hooks: type[KindHooks] = pkgutil.resolve_name(kind.hooks)
-                        hooks(self.version, counted).attach(patches)
+                        hooks(self.version, counting).attach(patches)
                 BenchmarkWatch(answers.uncovered).attach(patches)
             except BaseException:
                 patches.restore()
@@ -156,12 +158,12 @@ class Inductor:
 
 @dataclass(slots=True)
 class Attachment:
-    """Hooks in place. `detach` leaves inductor as it was found."""
+    """The hooks in place; `detach` restores inductor."""
 
     _patches: Patches
 
     def detach(self) -> None:
-        """Restore everything; detaching twice is fine."""
+        """Remove the hooks and restore the options; detaching twice is fine."""
         with _attach_lock:
             self._patches.restore()
             if self in _attached:
@@ -178,9 +180,9 @@ def compile_model(model: Callable[..., Any], mode: str | None = None) -> Callabl
 
 @contextlib.contextmanager
 def empty_caches(folder: str | None = None) -> Iterator[None]:
-    """Compile inside with empty caches, in memory and on disk: nothing is answered by old work.
+    """Use empty compile caches, in memory and on disk, while the context is open.
 
-    Those on disk are in a folder of their own, which is made in *folder* and removed.
+    The caches on disk are in a new folder inside *folder*, which is removed afterwards.
     """
     torch._dynamo.reset()
     with fresh_cache(dir=folder):

@@ -1,7 +1,8 @@
-"""Artifacts of one model that do not know of each other: one for each bucket.
+"""`with_own_code` and `compile_entry`: one model compiled several times, once per bucket.
 
-torch.compile keeps what it compiled by code object, shares a limit on recompiles among them, and
-looks through all of them at each call. A function with a code object of its own has its own.
+torch.compile stores artifacts by code object: all artifacts of a code object share its recompile
+limit, and every call checks their guards in turn. A function with a code object of its own has its
+own artifacts and its own limit.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from warmup.core.errors import ModelError
 
 CompiledEntry = Callable[..., Any]
-_SIZE: Final = re.compile(r"L\['\w+'\]\S*\.size\(\)\[\d+\]")  # of an input, as guards name it
+_SIZE: Final = re.compile(
+    r"L\['\w+'\]\S*\.size\(\)\[\d+\]"
+)  # an input's size in the text of a guard
 _USER_CODE: Final = "from user code:"
 _STACK: Final = "User stack:"
 _tagging = threading.RLock()
 
 
-def apart(model: CompiledEntry, name: str) -> CompiledEntry:
-    """Return a function that calls *model*, compiled apart from every other one."""
+def with_own_code(model: CompiledEntry, name: str) -> CompiledEntry:
+    """Return a function that calls *model* and has a code object of its own, named *name*."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return model(*args, **kwargs)
@@ -38,11 +41,11 @@ def apart(model: CompiledEntry, name: str) -> CompiledEntry:
     return call
 
 
-def compile_apart(entry: CompiledEntry, mode: str | None, *, whole: bool) -> CompiledEntry:
-    """Return *entry* compiled in *mode*, as one graph when *whole*.
+def compile_entry(entry: CompiledEntry, mode: str | None, *, whole: bool) -> CompiledEntry:
+    """Return *entry* compiled in *mode*; with *whole*, as a single graph.
 
-    Marked dims alone are dynamic then. Where the graph breaks, sizes in the parts after a break are
-    marked by nobody, and become dynamic when they change.
+    With *whole*, only marked dims are dynamic. Otherwise sizes after a graph break, which cannot be
+    marked, become dynamic when they change.
     """
     if whole:
         return torch.compile(entry, dynamic=False, fullgraph=True, mode=mode)
@@ -50,18 +53,18 @@ def compile_apart(entry: CompiledEntry, mode: str | None, *, whole: bool) -> Com
 
 
 @contextlib.contextmanager
-def caches_of(name: str) -> Iterator[None]:
-    """Let what this thread compiles have entries of its own in inductor's caches, by *name*.
+def own_cache_entries(name: str) -> Iterator[None]:
+    """Add *name* to the keys of inductor's caches for this thread while the context is open.
 
-    The range of a dim is not in their keys, but in the guards of their entries: an entry for a
-    range that overlaps with another is taken, and fails (torch/_inductor/codecache.py). Threads do
-    so one by one, since torch 2.11 has one such setting for all of them.
+    The range of a dim is in the guards of a cache entry, not in its key: the entry of an
+    overlapping range is loaded and then fails (torch/_inductor/codecache.py). Threads take turns,
+    since the setting is process-wide in torch 2.11.
     """
-    config: Any = compiler_config  # its functions are made at run time
+    config: Any = compiler_config  # its functions are generated at run time
     with _tagging:
         before = config.cache_key_tag
         tagged = f"{before}+{name}" if before else name
-        # Not config.patch: it would leave the tag of this table behind, in front of the next one's.
+        # config.patch would leave this table's tag behind, and the next table would append to it.
         restore = config._make_closure_patcher(cache_key_tag=tagged)()
         try:
             yield
@@ -69,39 +72,39 @@ def caches_of(name: str) -> Iterator[None]:
             restore()
 
 
-def artifacts_of(entry: CompiledEntry) -> int:
-    """Return how many artifacts *entry*, a function that `apart` made, has."""
+def count_artifacts(entry: CompiledEntry) -> int:
+    """Return the number of artifacts of *entry*, a function from `with_own_code`."""
     return len(_debug_get_cache_entry_list(entry.__code__))
 
 
-def forget(entry: CompiledEntry) -> None:
-    """Drop the artifacts of *entry*, a function that `apart` made: its next call compiles."""
+def drop_artifacts(entry: CompiledEntry) -> None:
+    """Drop the artifacts of *entry*, a function from `with_own_code`: its next call compiles."""
     reset_code(entry.__code__)
 
 
-def break_in(error: BaseException) -> str | None:
-    """Return where and why a graph breaks, None when *error* is another one."""
+def graph_break_reason(error: BaseException) -> str | None:
+    """Return where and why a graph breaks; None if *error* is not about a graph break."""
     if not isinstance(error, Unsupported):
         return None
-    return _told(str(error), _USER_CODE)
+    return _first_reason(str(error), _USER_CODE)
 
 
 def range_error(error: BaseException, interval: str) -> ModelError | None:
-    """Return what to raise when a dim cannot be dynamic in *interval*; None for another *error*."""
+    """Return the error for a dim that cannot be dynamic in *interval*; None for other errors."""
     if not isinstance(error, ConstraintViolationError):
         return None
-    told = _SIZE.sub("size", _told(str(error), _STACK))
+    reason = _SIZE.sub("size", _first_reason(str(error), _STACK))
     return ModelError(
-        f"sizes {interval} cannot share one artifact: {told}",
+        f"sizes {interval} cannot share one artifact: {reason}",
         "end a bucket there (`warmup explain` tells where), or use the policy exact or pad",
     )
 
 
-def _told(text: str, mark: str) -> str:
-    """Return the reason in an error of dynamo, and the place in the model that it names."""
-    reason, _, stack = text.partition(mark)
+def _first_reason(text: str, stack_mark: str) -> str:
+    """Return the reason in the text of dynamo's error, with the innermost line of the model."""
+    reason, _, stack = text.partition(stack_mark)
     lines = [line.strip(" -") for line in reason.splitlines() if line.strip()]
     violated = [line for line in lines[1:] if not line.startswith("For more")]
     first = violated[0] if lines[0].startswith("Constraints violated") and violated else lines[0]
-    places = [line.strip() for line in stack.splitlines() if line.strip().startswith("File ")]
-    return f"{first} ({places[-1]})" if places else first
+    frames = [line.strip() for line in stack.splitlines() if line.strip().startswith("File ")]
+    return f"{first} ({frames[-1]})" if frames else first

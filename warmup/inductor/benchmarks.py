@@ -1,6 +1,6 @@
-"""Watching inductor's own benchmarker: each measurement is counted, with the site that asked.
+"""`BenchmarkWatch`: reports every benchmark that inductor runs, with the site that started it.
 
-Methods call each other, so only the outermost call of a thread counts as one measurement.
+Benchmarker methods call each other, so only the outermost call of a thread counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ except ImportError:  # only Linux has Triton
     Autotuner = None
 
 _USERS_OWN: Final = "triton.autotune"
-# (end of the file name, part of the function name, site). Anywhere on the stack, first rule first:
+# (end of the file name, part of the function name, site). The first rule that matches any frame:
 _OUTER_SITES: Final = (
     ("fx_passes/pad_mm.py", "", "pad"),
     ("fx_passes/b2b_gemm.py", "", "b2b_gemm"),
@@ -36,7 +36,7 @@ _OUTER_SITES: Final = (
     ("codegen/simd.py", "mix_order", "mix_order_split"),
     ("triton/runtime/autotuner.py", "", _USERS_OWN),
 )
-# Else the innermost frame that matches:
+# If none matches, the innermost frame that a rule matches:
 _INNER_SITES: Final = (
     ("runtime/triton_heuristics.py", "", "launch"),
     ("codegen/triton.py", "", "fusion"),
@@ -69,10 +69,10 @@ class BenchmarkWatch:
             for name in [name for name in vars(owner) if name.startswith("benchmark")]:
                 if callable(vars(owner)[name]):
                     patches.wrap(owner, name, self._wrap)
-        # Candidates timed in a child process never reach this process's benchmarker.
+        # Candidates timed in a child process do not use this process's benchmarker.
         patches.wrap(AlgorithmSelectorCache, "benchmark_in_sub_process", self._wrap)
         patches.wrap(CachingAutotuner, "bench", self._wrap)
-        # A user's own @triton.autotune kernel, outside of what inductor compiles.
+        # A user's @triton.autotune kernel outside compiled graphs.
         if Autotuner is not None:
             patches.wrap(Autotuner, "_bench", self._wrap)
 
@@ -98,24 +98,24 @@ class BenchmarkWatch:
 
 
 def _is_of_user(kernel: Any) -> bool:
-    """Whether *kernel* is a user's own @triton.autotune kernel inside a compiled graph."""
+    """Whether *kernel* is a user's @triton.autotune kernel inside a compiled graph."""
     return getattr(kernel, "heuristic_type", None) is HeuristicType.USER_AUTOTUNE
 
 
 def _benchmarkers() -> list[type]:
     """Return inductor's benchmarker class and all its subclasses."""
-    found: list[type] = []
-    waiting: list[type] = [benchmarking.Benchmarker]
-    while waiting:
-        owner = waiting.pop()
-        if owner not in found:
-            found.append(owner)
-            waiting.extend(owner.__subclasses__())
-    return found
+    classes: list[type] = []
+    pending: list[type] = [benchmarking.Benchmarker]
+    while pending:
+        owner = pending.pop()
+        if owner not in classes:
+            classes.append(owner)
+            pending.extend(owner.__subclasses__())
+    return classes
 
 
 def _site(frame: FrameType | None) -> str:
-    """Name the site that measures: *frame* is the caller of the benchmarker."""
+    """Return the name of the site that benchmarks; *frame* is the benchmarker's caller."""
     stack: list[tuple[str, str]] = []
     selection = "unknown"
     while frame is not None:

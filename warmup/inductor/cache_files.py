@@ -1,10 +1,10 @@
-"""The compiled kernels and graphs in inductor's cache folder: taken out of it, put into it.
+"""`read_kernels`, `read_graphs`, `add_to_caches`: compiled files out of and into torch's caches.
 
-Names, as they stand in a bundle: ``triton/KEY/FILE`` for what Triton compiled (`FileCacheManager`
-in triton/runtime/cache.py, 3.6 to 3.9), ``cpp/AB/FILE`` for libraries that the C++ compiler made
+File names in a bundle: ``triton/KEY/FILE`` for kernels compiled by Triton (`FileCacheManager` in
+triton/runtime/cache.py, 3.6 to 3.9), ``cpp/AB/FILE`` for libraries built by the C++ compiler
 (`CppCodeCache` in codecache.py), ``fxgraph/...`` and ``aotautograd/...`` for whole graphs, which
-hold Python objects that inductor unpickles. Every one of them is found by a hash of what it was
-made of, so a file that does not fit is not taken, and what is missing is compiled.
+contain Python objects that inductor unpickles. Inductor and Triton look every file up by a hash of
+its inputs: a file that does not match is never loaded, and a missing file is compiled.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
 _GRAPH_FOLDERS: Final = ("fxgraph", "aotautograd")
 _TRITON: Final = "triton"
 _CPP: Final = "cpp"
-# What a kernel is loaded from; the rest of an entry is what it was on its way there.
+# The files that a kernel is loaded from; the other files of an entry are intermediate code.
 _LOADED: Final = (".cubin", ".hsaco", ".json", ".so")
 _GROUP: Final = "__grp__"
 
 
-def take_kernels(folder: Path, triton: Path) -> dict[str, bytes]:
-    """Return the compiled kernels in the cache folders *folder*, inductor's, and *triton*."""
-    found: dict[str, bytes] = {}
+def read_kernels(folder: Path, triton: Path) -> dict[str, bytes]:
+    """Return the compiled kernels in inductor's cache folder *folder* and in *triton*, by name."""
+    members: dict[str, bytes] = {}
     for path in sorted(triton.glob("*/*")):
         if path.suffix in _LOADED and path.is_file():
             content = path.read_bytes()
             if path.name.startswith(_GROUP):
                 content = _without_folder(content)
-            found[f"{_TRITON}/{path.parent.name}/{path.name}"] = content
+            members[f"{_TRITON}/{path.parent.name}/{path.name}"] = content
     for path in sorted(folder.glob("??/*.so")):
-        found[f"{_CPP}/{path.parent.name}/{path.name}"] = path.read_bytes()
-    return found
+        members[f"{_CPP}/{path.parent.name}/{path.name}"] = path.read_bytes()
+    return members
 
 
-def take_graphs(folder: Path) -> dict[str, bytes]:
-    """Return the whole graphs in inductor's cache folder *folder*."""
+def read_graphs(folder: Path) -> dict[str, bytes]:
+    """Return the whole graphs in inductor's cache folder *folder*, by name."""
     paths = (path for kind in _GRAPH_FOLDERS for path in sorted((folder / kind).rglob("*")))
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in paths if path.is_file()
@@ -54,17 +54,17 @@ def is_graph(name: str) -> bool:
     return name.partition("/")[0] in _GRAPH_FOLDERS
 
 
-def place(members: Iterable[tuple[str, bytes]], device: torch.device) -> int:
-    """Put *members* where inductor looks for them on *device*, and return how many were not there.
+def add_to_caches(members: Iterable[tuple[str, bytes]], device: torch.device) -> int:
+    """Write *members* into the caches for *device*, and return the number of new files.
 
-    What is there already stays.
+    Existing files stay as they are.
 
     Raises:
-        OSError: a folder cannot be written; what was placed before is whole.
-        ValueError: something is neither a kernel nor a graph; likewise.
+        OSError: a folder cannot be written; files written before are complete.
+        ValueError: a member is neither a kernel nor a graph; files written before are complete.
     """
     roots = _roots(device)
-    placed = 0
+    added = 0
     for name, content in members:
         kind, _, rest = name.partition("/")
         if kind not in roots or not rest:
@@ -74,29 +74,29 @@ def place(members: Iterable[tuple[str, bytes]], device: torch.device) -> int:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         is_group = path.name.startswith(_GROUP)
-        _put(path, _with_folder(content, path.parent) if is_group else content)
-        placed += 1
-    return placed
+        _write(path, _with_folder(content, path.parent) if is_group else content)
+        added += 1
+    return added
 
 
 def compiled_since(began: float, names: Iterable[str], device: torch.device) -> tuple[str, ...]:
-    """Return what was compiled into the caches for *device* since *began*, as `time.time` counts.
+    """Return what was compiled into the caches for *device* since *began* (seconds, `time.time`).
 
-    What is among *names* is left out. An entry of Triton's is named by its folder.
+    Members of *names* are left out. A Triton entry is named by its folder.
     """
     roots = _roots(device)
     known = {name.rpartition("/")[0] if name.startswith(_TRITON) else name for name in names}
-    made = {
+    compiled = {
         f"{_TRITON}/{path.parent.name}"
         for path in roots[_TRITON].glob("*/*")
         if (path.name.startswith(_GROUP) or path.suffix == ".so") and _is_newer(path, began)
     }
-    made |= {
+    compiled |= {
         f"{_CPP}/{path.parent.name}/{path.name}"
         for path in roots[_CPP].glob("??/*.so")
         if _is_newer(path, began)
     }
-    return tuple(sorted(made - known))
+    return tuple(sorted(compiled - known))
 
 
 def _roots(device: torch.device) -> dict[str, Path]:
@@ -110,7 +110,7 @@ def _roots(device: torch.device) -> dict[str, Path]:
 
 
 def _without_folder(group: bytes) -> bytes:
-    """Return a group with the names of those files of it that are kept, without their folder."""
+    """Return Triton's group file with only the kept files, named without their folder."""
     names = [name for name in json.loads(group)["child_paths"] if Path(name).suffix in _LOADED]
     return json.dumps({"child_paths": {name: name for name in sorted(names)}}).encode()
 
@@ -118,12 +118,12 @@ def _without_folder(group: bytes) -> bytes:
 def _with_folder(group: bytes, folder: Path) -> bytes:
     value = json.loads(group)
     if type(value) is not dict or type(value.get("child_paths")) is not dict:
-        raise ValueError("a group of files that names none")
+        raise ValueError("a Triton group file without child_paths")
     names = [Path(name).name for name in value["child_paths"]]
     return json.dumps({"child_paths": {name: str(folder / name) for name in names}}).encode()
 
 
-def _put(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(content)
@@ -137,5 +137,5 @@ def _put(path: Path, content: bytes) -> None:
 def _is_newer(path: Path, began: float) -> bool:
     try:
         return path.stat().st_mtime >= began
-    except OSError:  # removed meanwhile
+    except OSError:  # removed in the meantime
         return False

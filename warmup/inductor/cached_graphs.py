@@ -1,9 +1,10 @@
-"""Graphs that come whole from inductor's caches consult nobody, so they carry their decisions.
+"""`CachedGraphs`: counts of hits and misses that travel with a graph in inductor's cache.
 
-Each graph compiled while a table is installed is marked, before inductor saves it, with how many
-decisions it took and how many of them no row answered; the mark travels inside the cache entry. A
-graph that arrives with another process's or another installation's mark came from the cache. The
-table's digest is in the cache key (options.py), so it was compiled for this very table.
+A graph loaded from FxGraphCache skips our hooks, so its cache entry carries the counts of its
+compile: every graph compiled under a table is marked, before inductor saves it, with the number of
+decisions and of misses. A graph whose mark names another process or another attachment came from
+the cache. The table's digest is part of the cache key (options.py), so the counts are about the
+same table.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _GRAPH_MARK: Final = "_warmup_decisions"
 
 
 class _Count(threading.local):
-    """The decisions of the graph that this thread is compiling."""
+    """Counts for the graph that this thread is compiling."""
 
     is_compiling = False
     decisions = 0
@@ -37,24 +38,25 @@ class _Count(threading.local):
         self.decisions = self.misses = 0
 
 
-_late = threading.local()
+_deferred = threading.local()
 
 
 @contextlib.contextmanager
-def deciding_for(graph: Any) -> Iterator[None]:
-    """Count what this thread decides meanwhile for *graph*, which was compiled and marked before.
+def counting_for_graph(graph: Any) -> Iterator[None]:
+    """Add this thread's decisions to the mark of *graph* while the context is open.
 
-    Its kernels were not waited for then, and it is saved after them (handover.py).
+    For a graph whose kernels were deferred (deferred_kernels.py): it was marked before its kernels
+    were compiled, and is saved after them.
     """
-    _late.graph = graph
+    _deferred.graph = graph
     try:
         yield
     finally:
-        _late.graph = None
+        _deferred.graph = None
 
 
 class CachedGraphs:
-    """Marks compiled graphs with their decisions and reports those that came from a cache."""
+    """Marks compiled graphs with their counts, and reports graphs loaded from a cache."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
@@ -68,17 +70,17 @@ class CachedGraphs:
         patches.wrap(compile_fx_module, "fx_codegen_and_compile", self._wrap_compile)
         patches.wrap(CompiledFxGraph, "post_compile", self._wrap_post_compile)
 
-    def counted(self) -> Answers:
-        """Return the answers to ask so that every decision is counted for its graph."""
-        return _Counted(self._answers, self._decided)
+    def counting_answers(self) -> Answers:
+        """Return the answers, wrapped so that every decision is counted for its graph."""
+        return _CountingAnswers(self._answers, self._count_decision)
 
-    def _decided(self, key: str, *, missed: bool = False) -> None:
+    def _count_decision(self, key: str, *, missed: bool = False) -> None:
         if self._count.is_compiling or kind_of(key).precedes_graphs:
             self._count.decisions += 1
             self._count.misses += missed
-        elif mark := getattr(getattr(_late, "graph", None), _GRAPH_MARK, None):
+        elif mark := getattr(getattr(_deferred, "graph", None), _GRAPH_MARK, None):
             owner, decisions, misses = mark
-            setattr(_late.graph, _GRAPH_MARK, (owner, decisions + 1, misses + missed))
+            setattr(_deferred.graph, _GRAPH_MARK, (owner, decisions + 1, misses + missed))
 
     def _deactivate(self) -> None:
         self._active = False
@@ -111,12 +113,12 @@ class CachedGraphs:
         return post_compile
 
 
-class _Counted(Answers):
-    """Hands every question on, and counts the decisions."""
+class _CountingAnswers(Answers):
+    """Passes every call on to *answers*, and counts the decisions."""
 
-    def __init__(self, answers: Answers, decided: Callable[..., None]) -> None:
+    def __init__(self, answers: Answers, count_decision: Callable[..., None]) -> None:
         self._answers = answers
-        self._decided = decided
+        self._count_decision = count_decision
 
     @property
     def tunes(self) -> bool:
@@ -133,22 +135,22 @@ class _Counted(Answers):
         return self._answers.find(key)
 
     def hit(self, key: str, winner: Winner) -> None:
-        self._decided(key)
+        self._count_decision(key)
         self._answers.hit(key, winner)
 
     def miss(self, key: str, reason: MissReason, fallback: str) -> None:
-        self._decided(key, missed=True)
+        self._count_decision(key, missed=True)
         self._answers.miss(key, reason, fallback)
 
     def measure(self, question: Question) -> Winner | None:
-        self._decided(question.key)
+        self._count_decision(question.key)
         return self._answers.measure(question)
 
-    def contest(
+    def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
-        self._decided(key)
-        return self._answers.contest(key, library, calls)
+        self._count_decision(key)
+        return self._answers.measure_calls(key, library, calls)
 
     def uncovered(self, site: str) -> None:
         self._answers.uncovered(site)

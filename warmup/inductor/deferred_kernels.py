@@ -1,15 +1,14 @@
-"""Graphs that are compiled while the workers still make the kernels of those before.
+"""`deferring_kernels`: compiles the next graph while workers still compile kernels of the last.
 
-Inductor hands a graph's kernels to its workers (Triton) or to threads that run the C++ compiler,
+Inductor submits a graph's kernels to its workers (Triton) or to threads that run the C++ compiler,
 and waits for all of them before the next graph is traced (torch/_inductor/async_compile.py, wait).
-Here a compile ends without waiting and without running:
+Here a compile ends without waiting for the kernels and without running the graph:
 
-- A `_Kernel` stands in the generated module where each kernel will be. Whoever uses one first
-  waits for all kernels of its module, so that the artifact is whole for every thread at any time.
-- The graph is not run when it is first called: the call is left by `NotRun`, and the artifact
-  stays with dynamo.
-- The graph's entry in inductor's cache is written once its kernels are there, since it carries
-  them, and what was decided about them (cached.py).
+- In the generated module, a `_DeferredKernel` takes the place of each kernel. The first use of a
+  deferred kernel waits for all kernels of its module, so the artifact works in every thread.
+- The first call of a graph raises `GraphNotRun` instead of running it; dynamo keeps the artifact.
+- The graph's entry in inductor's cache is written after its kernels are compiled, since the entry
+  contains the kernels and the counts of decisions about them (cached_graphs.py).
 """
 
 from __future__ import annotations
@@ -30,22 +29,25 @@ from torch._inductor.codecache import CodeCacheFuture, FxGraphCache
 from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.triton_bundler import TritonBundler
 
-from warmup.inductor.cached_graphs import deciding_for
-from warmup.inductor.internals import HANDOVER_INTERNALS, check_internals
+from warmup.inductor.cached_graphs import counting_for_graph
+from warmup.inductor.internals import DEFERRED_KERNEL_INTERNALS, check_internals
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import check_supported
 
-_one_at_a_time = threading.RLock()
+_deferring = threading.RLock()
 
 
-class NotRun(BaseException):
-    """A graph was compiled, and not run. No error: it passes through a model that catches those."""
+class GraphNotRun(BaseException):
+    """A graph was compiled but not run.
+
+    A BaseException, so that a model which catches every Exception does not swallow it.
+    """
 
 
-class _Kernel:
-    """Stands for a kernel that a worker makes."""
+class _DeferredKernel:
+    """Takes the place of a kernel that a worker is compiling."""
 
-    def __init__(self, name: str, module: _Module) -> None:
+    def __init__(self, name: str, module: _DeferredModule) -> None:
         self._name, self._module = name, module
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -55,13 +57,16 @@ class _Kernel:
         return getattr(self._module.kernel(self._name), attribute)
 
 
-class _Module:
-    """The namespace of a generated module, whose kernels are with the workers."""
+class _DeferredModule:
+    """The namespace of a generated module whose kernels are still being compiled."""
 
     def __init__(
-        self, pending: Pending, scope: dict[str, Any], wait: Callable[[dict[str, Any]], None]
+        self,
+        owner: DeferredCompile,
+        scope: dict[str, Any],
+        wait: Callable[[dict[str, Any]], None],
     ) -> None:
-        self._pending, self._scope, self._wait = pending, scope, wait
+        self._owner, self._scope, self._wait = owner, scope, wait
         self._kernels = {
             name: value
             for name, value in scope.items()
@@ -69,20 +74,20 @@ class _Module:
         }
         self._lock = threading.Lock()
         self.is_whole = False
-        scope.update({name: _Kernel(name, self) for name in self._kernels})
+        scope.update({name: _DeferredKernel(name, self) for name in self._kernels})
 
     def kernel(self, name: str) -> Any:
-        """Return a kernel, as soon as all of them are made."""
+        """Return the kernel *name*, after waiting for all kernels of the module."""
         self.finish()
         return self._kernels[name]
 
     def finish(self) -> None:
-        """Wait for the kernels and put them where they belong.
+        """Wait for the kernels and put them into the namespace.
 
-        What is decided about them is counted for their graph, whichever thread comes first.
+        Decisions about the kernels are counted for their graph, whichever thread waits first.
         """
-        entry = self._pending.entry
-        with self._lock, deciding_for(None if entry is None else entry.graph):
+        entry = self._owner.entry
+        with self._lock, counting_for_graph(None if entry is None else entry.graph):
             if not self.is_whole:
                 self._wait(self._kernels)
                 self._scope.update(self._kernels)
@@ -90,8 +95,8 @@ class _Module:
 
 
 @dataclass(slots=True)
-class _Entry:
-    """A compiled graph that is to be written to inductor's cache with its kernels."""
+class _DeferredCacheEntry:
+    """A compiled graph that is written to inductor's cache after its kernels are compiled."""
 
     graph: Any
     tracing: TracingContext | None
@@ -99,20 +104,20 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class Pending:
-    """What one call compiled, and nobody waited for yet; made by `Handover.compile`."""
+class DeferredCompile:
+    """What one call compiled, with kernels still compiling; made by `DeferringCompiler.compile`."""
 
-    modules: list[_Module] = field(default_factory=list)
-    entry: _Entry | None = None
+    modules: list[_DeferredModule] = field(default_factory=list)
+    entry: _DeferredCacheEntry | None = None
 
     def finish(self) -> None:
-        """Wait for the kernels, and write the entry of the graph that they belong to.
+        """Wait for the kernels, and write the graph's entry to inductor's cache.
 
         Raises:
             Exception: a kernel cannot be compiled.
         """
         entry = self.entry
-        with compile_lock:  # the bundler is one for all threads, as is that lock
+        with compile_lock:  # TritonBundler is shared by all threads
             if entry is None:
                 self._wait()
                 return
@@ -130,27 +135,27 @@ class Pending:
             module.finish()
 
 
-class Handover:
-    """The compiles of one thread that are not waited for; made by `handing_over_graphs`."""
+class DeferringCompiler:
+    """Compiles in one thread without waiting for kernels; made by `deferring_kernels`."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
-        self._current: Pending | None = None
+        self._current: DeferredCompile | None = None
 
-    def compile(self, call: Callable[[], object]) -> Pending:
-        """Return what *call* compiled until it would have run a compiled graph.
+    def compile(self, call: Callable[[], object]) -> DeferredCompile:
+        """Run *call* up to its first run of a compiled graph, and return what it compiled.
 
         Raises:
-            Exception: what the call raises.
+            Exception: whatever *call* raises.
         """
-        self._current = pending = Pending()
+        self._current = deferred = DeferredCompile()
         try:
             call()
-        except NotRun:
+        except GraphNotRun:
             pass
         finally:
             self._current = None
-        return pending
+        return deferred
 
     def attach(self, patches: Patches) -> None:
         """Put the hooks in place until *patches* is restored."""
@@ -159,7 +164,7 @@ class Handover:
         patches.wrap(FxGraphCache, "_save_graph", self._wrap_save)
         patches.wrap(CompiledFxGraph, "__call__", self._wrap_call)
 
-    def _compiling(self) -> Pending | None:
+    def _compiling(self) -> DeferredCompile | None:
         return self._current if threading.get_ident() == self._thread else None
 
     def _wrap_wait(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -168,36 +173,36 @@ class Handover:
             if current is None:
                 original(compiler, scope)
                 return
-            module = _Module(current, scope, lambda kernels: original(compiler, kernels))
+            module = _DeferredModule(current, scope, lambda kernels: original(compiler, kernels))
             current.modules.append(module)
 
         return wait
 
     def _wrap_use_process_pool(self, original: Callable[..., bool]) -> Callable[..., bool]:
         def use_process_pool(cls: Any) -> bool:
-            # Not ready yet: a kernel that is queued meanwhile costs this process no time.
+            # Submit kernels even before the workers are ready: queuing costs this process no time.
             is_ready = original(cls)
             return is_ready or (self._compiling() is not None and cls._ready_future is not None)
 
         return use_process_pool
 
     def _wrap_save(self, original: Callable[..., None]) -> Callable[..., None]:
-        def save_graph(key: str, graph: Any, inputs: Any, *where: Any, **named: Any) -> None:
+        def save_graph(key: str, graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> None:
             current = self._compiling()
             if current is None or all(module.is_whole for module in current.modules):
-                original(key, graph, inputs, *where, **named)
+                original(key, graph, inputs, *args, **kwargs)
                 return
-            # AOTAutograd's own entry names the guards of this one (codecache.py, _save_graph).
+            # AOTAutograd's entry refers to the guards of this entry (codecache.py, _save_graph).
             shape_env: Any = FxGraphCache._get_shape_env()
             sizes = FxGraphCache._filter_backed_symints(inputs)
             guards = shape_env.get_pruned_guards(sizes)
             graph.guards_expr = shape_env.produce_guards_expression(sizes, guards=guards)
-            kept = copy.copy(graph)
-            kept.prepare_for_serialization()
-            current.entry = _Entry(
-                kept,
+            saved = copy.copy(graph)
+            saved.prepare_for_serialization()
+            current.entry = _DeferredCacheEntry(
+                saved,
                 TracingContext.try_get(),
-                lambda whole: original(key, whole, sizes, *where, **named),
+                lambda whole: original(key, whole, sizes, *args, **kwargs),
             )
 
         return save_graph
@@ -205,28 +210,28 @@ class Handover:
     def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(graph: Any, inputs: Any) -> Any:
             if self._compiling() is not None:
-                raise NotRun
+                raise GraphNotRun
             return original(graph, inputs)
 
         return call
 
 
 @contextlib.contextmanager
-def handing_over_graphs() -> Iterator[Handover]:
-    """Yield a `Handover` for this thread, whose compiles end without waiting while this is open.
+def deferring_kernels() -> Iterator[DeferringCompiler]:
+    """Yield a `DeferringCompiler` for this thread.
 
-    Other threads compile and run as always. One is open at a time; another thread waits.
+    Other threads compile and run as usual. A second thread that enters waits for the first.
 
     Raises:
-        UnsupportedTorchError: this torch is outside the supported range.
+        UnsupportedTorchError: the installed torch is outside the supported range.
         InductorChangedError: an internal is gone or has another signature.
     """
     check_supported(torch.__version__)
-    check_internals(HANDOVER_INTERNALS)
-    with _one_at_a_time:
-        patches, handover = Patches(), Handover()
+    check_internals(DEFERRED_KERNEL_INTERNALS)
+    with _deferring:
+        patches, compiler = Patches(), DeferringCompiler()
         try:
-            handover.attach(patches)
-            yield handover
+            compiler.attach(patches)
+            yield compiler
         finally:
             patches.restore()

@@ -1,4 +1,4 @@
-"""Marking a dim of an input dynamic, with its range."""
+"""`mark_range`: marks a dim of an input as dynamic within a range."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch._dynamo
 def mark_range(
     tensor: torch.Tensor, dim: int, low: int, high: int | None, *, hint: int | None = None
 ) -> None:
-    """Make the size *dim* of *tensor* dynamic from *low* to *high* in the compiles that follow.
+    """Make the dim *dim* of *tensor* dynamic from *low* to *high* in later compiles.
 
-    They choose for the size *hint*, by default that of *tensor*.
+    Later compiles take *hint* as the size hint of the dim, by default its size in *tensor*.
     """
     torch._dynamo.mark_dynamic(tensor, dim, hint_override=hint, min=low, max=high)

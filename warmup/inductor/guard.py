@@ -1,4 +1,4 @@
-"""Guards on a size: the sizes at which a compiled artifact is valid."""
+"""`Guard` and `Artifact`: the sizes at which a compiled artifact is valid. Names no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_END: Final = 2**62  # a guard that holds here holds at every larger size
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of source; files of torch are named from ``torch/`` on."""
+    """A line of source code; paths inside torch begin with ``torch/``."""
 
     path: str
     line: int
@@ -23,11 +23,12 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What a size must meet for an artifact to serve it, and where torch asked.
+    """A condition on a size under which an artifact is valid, and the line that added it.
 
-    ``is_linear`` says that the sizes at which it holds are one interval, so that its ends can be
-    bisected. ``is_default`` marks what torch puts on every dynamic size before it sees the model;
-    ``is_fixed`` one size and no other. ``code`` is the line at ``user``, where the model stood.
+    ``place`` is the line of torch that added the guard, ``user`` the line of the model being traced
+    then. ``is_linear`` means that the guard holds on a single interval, whose ends can be bisected.
+    ``is_default`` marks the range that torch gives every dynamic size before it sees the model;
+    ``is_fixed`` marks a guard that allows a single size.
     """
 
     expression: str
@@ -39,9 +40,9 @@ class Guard:
     is_fixed: bool = False
 
     def extent(self, size: int, ceiling: int) -> tuple[int, int | None]:
-        """Return the ends of the interval around *size* on which this holds; None for no end.
+        """Return the ends of the interval around *size* on which the guard holds; None for no end.
 
-        Of a guard that is not linear, the interval is looked for up to *ceiling*, size by size.
+        A guard that is not linear is evaluated size by size, up to *ceiling*.
         """
         if not self.is_linear:
             return self._scan(size, ceiling)
@@ -49,7 +50,7 @@ class Guard:
         return low, None if self.holds(NO_END) else _last(self.holds, size, NO_END)
 
     def recurs(self, size: int, ceiling: int) -> bool:
-        """Return whether this holds again at a size up to *ceiling* outside that interval."""
+        """Return whether the guard holds up to *ceiling* at a size outside its `extent`."""
         if self.is_linear:
             return False
         low, high = self._scan(size, ceiling)
@@ -68,11 +69,11 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One graph compiled at one size, with the guards under which torch uses it again.
+    """A graph compiled at one size, with the guards under which torch reuses it.
 
-    ``graph`` numbers the graphs of a model, which has several where it breaks; ``why`` is what
-    dynamo says made it compile again, empty for the first. ``unbound`` are symbolic sizes that do
-    not follow from the dim, taken as they were.
+    ``graph`` is the number of the graph in the model: a model with graph breaks has several.
+    ``why`` is dynamo's reason for compiling again, empty for the first compile. ``unbound`` names
+    symbolic sizes that do not follow from the dim; they are held at their sizes in this compile.
     """
 
     graph: int
@@ -87,7 +88,7 @@ class Artifact:
 
 
 def _last(holds: Callable[[int], bool], inside: int, outside: int) -> int:
-    """Return the size nearest to *outside* at which *holds*, which is true up to there."""
+    """Return the size nearest to *outside* at which *holds* is true; it is true at *inside*."""
     if holds(outside):
         return outside
     while abs(outside - inside) > 1:

@@ -1,8 +1,9 @@
-"""The guards of what torch.compile makes for a dynamic size, taken where they are made.
+"""`Recorder`: a torch.compile backend that records the guards of a model with a dynamic size.
 
-`record` compiles as torch.compile does, up to the code of the kernels: dynamo, AOTAutograd with the
-backward, inductor's passes, lowering, scheduling and code generation all add guards, so all of them
-run. Building and launching kernels adds none and is left out: a graph runs uncompiled.
+`record` compiles as torch.compile does, up to the source code of the kernels: dynamo, AOTAutograd
+with the backward, inductor's passes, lowering, scheduling and code generation all add guards, so
+all of them run. Building and launching kernels adds no guards and is left out: graphs run
+uncompiled.
 """
 
 from __future__ import annotations
@@ -34,27 +35,25 @@ from warmup.inductor.patches import Patches
 
 _TORCH_FOLDER: Final = str(Path(torch.__file__).parents[1])
 _RELATIONS: Final = (sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge, sympy.Eq)
-_MAX_ARTIFACTS: Final = 64  # of one model, that may each be compiled so often
-_SMALLEST_DYNAMIC: Final = (
-    2  # what torch takes every dynamic size to be at least (0/1 specialisation)
-)
+_MAX_ARTIFACTS: Final = 64  # of one model; each may be recompiled up to the given limit
+_SMALLEST_DYNAMIC: Final = 2  # torch fixes the sizes 0 and 1 (0/1 specialisation)
 
 
 @dataclass(frozen=True, slots=True)
-class Follows:
-    """A size that follows from the dim: ``times * dim + plus``."""
+class DerivedSize:
+    """A size of an input that follows from the varied dim: ``times * dim + plus``."""
 
     times: int
     plus: int = 0
 
     def at(self, size: int) -> int:
-        """Return it where the dim is *size*."""
+        """Return the derived size for the dim at *size*."""
         return self.times * size + self.plus
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The code that one graph was compiled from."""
+    """The function that a graph was compiled from."""
 
     function: str
     path: str
@@ -63,14 +62,14 @@ class Frame:
 
 @dataclass
 class Recorder:
-    """A backend of torch.compile that keeps the guards of each graph; see `record`.
+    """A backend of torch.compile that records the guards of each graph; see `record`.
 
-    ``size`` is the dim's size in the calls that come, ``dim`` its name, ``follows`` the sizes of
-    inputs that follow from it.
+    ``dim`` is the name of the varied dim, ``size`` its size in the next calls, and ``follows`` are
+    the sizes of inputs that follow from it.
     """
 
     dim: str
-    follows: tuple[Follows, ...]
+    follows: tuple[DerivedSize, ...]
     size: int = 0
     artifacts: list[Artifact] = field(default_factory=list)
     frames: dict[int, Frame] = field(default_factory=dict)
@@ -79,7 +78,7 @@ class Recorder:
     _compiles: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Compile *graph*, keep its guards, and return it as it is."""
+        """Compile *graph*, record its guards, and return it uncompiled."""
         compile_id = CompileContext.current_compile_id()
         frame = None if compile_id is None else compile_id.frame_id
         number = self._numbers.setdefault(frame, len(self._numbers))
@@ -92,29 +91,29 @@ class Recorder:
         run: Callable[..., Any] = graph.forward
         return run
 
-    def settle(self) -> None:
-        """Add what dynamo knows only after a call: the code of each graph, and why it compiled."""
+    def add_compile_metrics(self) -> None:
+        """Add what dynamo reports only after a call: each graph's function and recompile reason."""
         for metrics in get_compilation_metrics():
-            place = self._compiles.pop(str(metrics.compile_id), None)
-            if place is None:
+            index = self._compiles.pop(str(metrics.compile_id), None)
+            if index is None:
                 continue
-            artifact = self.artifacts[place]
-            self.artifacts[place] = replace(artifact, why=_first_guard(metrics.recompile_reason))
+            artifact = self.artifacts[index]
+            self.artifacts[index] = replace(artifact, why=_first_guard(metrics.recompile_reason))
             self.frames[artifact.graph] = Frame(
                 metrics.co_name or "", metrics.co_filename or "", metrics.co_firstlineno or 0
             )
 
-    def note_user(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return *original*, which makes the places of guards, keeping where the model stood."""
+    def record_user_line(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap *original*, which locates guards, to record the line of the model as well."""
 
         def get_stack_summary(*args: Any, **kwargs: Any) -> Any:
-            made = original(*args, **kwargs)
+            summary = original(*args, **kwargs)
             for frame in reversed(TracingContext.extract_stack()):
                 if not frame.filename.startswith(_TORCH_FOLDER + os.sep):
                     user = SourceLine(frame.filename, frame.lineno or 0, frame.name)
-                    self._users[id(made[0])] = (made[0], user)
+                    self._users[id(summary[0])] = (summary[0], user)
                     break
-            return made
+            return summary
 
         return get_stack_summary
 
@@ -135,39 +134,39 @@ class Recorder:
             guards.append(self._fixed())
         return Artifact(number, self.size, tuple(guards), unbound=unbound)
 
-    def _bind(self, env: Any) -> tuple[dict[Any, Follows], tuple[str, ...]]:
-        """Return the symbols whose sizes follow from the dim, and the names of the others."""
-        bound: dict[Any, Follows] = {}
+    def _bind(self, env: Any) -> tuple[dict[Any, DerivedSize], tuple[str, ...]]:
+        """Return the symbols that follow from the dim, and the names of the other symbols."""
+        bound: dict[Any, DerivedSize] = {}
         unbound: list[str] = []
         for symbol, value in env.backed_var_to_val.items():
             matching = (each for each in self.follows if each.at(self.size) == value)
-            if (found := next(matching, None)) is not None:
-                bound[symbol] = found
+            if (derived := next(matching, None)) is not None:
+                bound[symbol] = derived
             else:
                 unbound.append(next((s.name for s in env.var_to_sources[symbol]), str(symbol)))
         return bound, tuple(unbound)
 
     def _guard(
-        self, env: Any, expression: Any, sloc: Any, bound: dict[Any, Follows], **marks: bool
+        self, env: Any, expression: Any, sloc: Any, bound: dict[Any, DerivedSize], **marks: bool
     ) -> Guard:
         size = sympy.Symbol(self.dim, integer=True, positive=True)
         known = env.backed_var_to_val
         held = {s: known[s] for s in expression.free_symbols if s in known and s not in bound}
         expression = expression.xreplace(held)
-        spelled = expression.xreplace({s: f.times * size + f.plus for s, f in bound.items()})
+        in_dim = expression.xreplace({s: f.times * size + f.plus for s, f in bound.items()})
         location = sloc.framework_loc
-        noted = self._users.get(id(sloc))
+        recorded = self._users.get(id(sloc))
         return Guard(
-            expression=str(spelled),
+            expression=str(in_dim),
             holds=_evaluator(expression, bound),
-            is_linear=_is_linear(spelled, size),
-            place=None if location is None or isinstance(location, str) else _place(location),
-            user=noted[1] if noted else None,
+            is_linear=_is_linear(in_dim, size),
+            place=None if location is None or isinstance(location, str) else _source_line(location),
+            user=recorded[1] if recorded else None,
             **marks,
         )
 
-    def _range(self, env: Any, symbol: Any, bound: dict[Any, Follows]) -> Iterator[Guard]:
-        """Yield the ends of the symbol's range; both may have come from a guard too."""
+    def _range(self, env: Any, symbol: Any, bound: dict[Any, DerivedSize]) -> Iterator[Guard]:
+        """Yield guards for the ends of the symbol's range; a model's guard may have moved them."""
         known, slocs = env.var_to_range[symbol], env.var_to_range_sloc[symbol]
         if known.lower.is_finite:
             guard = self._guard(env, sympy.Ge(symbol, known.lower), slocs.lower, bound)
@@ -178,7 +177,7 @@ class Recorder:
             yield self._guard(env, sympy.Le(symbol, known.upper), slocs.upper, bound)
 
     def _is_fixed_in(self, inputs: Sequence[Any]) -> bool:
-        """Return whether an input that is no weight has a size that follows from the dim."""
+        """Return whether an input, weights aside, has a constant size that follows from the dim."""
         sizes = {follows.at(self.size) for follows in self.follows}
         return any(
             isinstance(each, torch.Tensor)
@@ -202,14 +201,15 @@ class Recorder:
 
 @contextlib.contextmanager
 def record(recorder: Recorder, recompiles: int) -> Iterator[None]:
-    """Let *recorder* see each graph compiled anew, up to *recompiles* times, without kernels.
+    """Compile graphs without building kernels while the context is open; *recorder* sees each.
 
-    No graph comes from a cache, and dynamo begins and ends with nothing compiled.
+    Each function may be recompiled *recompiles* times. Caches are off, and dynamo is reset before
+    and after.
     """
     patches = Patches()
     patches.wrap(GraphLowering, "compile_to_module", lambda _: _generate)
-    patches.wrap(ShapeEnv, "_get_stack_summary", recorder.note_user)
-    uninteresting_files().add(__file__)  # or guards would seem to be made by `note_user`
+    patches.wrap(ShapeEnv, "_get_stack_summary", recorder.record_user_line)
+    uninteresting_files().add(__file__)  # else guards are attributed to `record_user_line`
     torch._dynamo.reset()
     try:
         with (
@@ -227,30 +227,31 @@ def record(recorder: Recorder, recompiles: int) -> Iterator[None]:
 
 
 def compile_recorded(model: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
-    """Return *model* compiled through *recorder*; dims become dynamic as torch.compile decides."""
+    """Return *model* compiled with the backend *recorder*; torch chooses the dynamic dims."""
     return torch.compile(model, backend=recorder)
 
 
-def mark(tensor: torch.Tensor, dim: int) -> None:
-    """Make the size *dim* of *tensor* dynamic in the compiles that follow, unless torch fixes it.
+def mark_unless_fixed(tensor: torch.Tensor, dim: int) -> None:
+    """Make the dim *dim* of *tensor* dynamic in later compiles, unless torch fixes it.
 
-    `mark_dynamic` would make an error of a size that is fixed; here that is something to tell.
+    `torch._dynamo.mark_dynamic` raises an error if torch fixes the size; here a fixed size is a
+    result to report.
     """
     torch._dynamo.maybe_mark_dynamic(tensor, dim)
 
 
 def default_recompile_limit() -> int:
-    """Return how often dynamo compiles one piece of code before it runs it uncompiled."""
+    """Return how often dynamo compiles a function before it runs it uncompiled."""
     return int(dynamo_config.recompile_limit)
 
 
 def _first_guard(reason: str | None) -> str:
-    """Return the guard in what dynamo says, without the lines of source that follow it."""
+    """Return the failed guard in dynamo's recompile reason, without the source lines."""
     return " ".join((reason or "").partition("#")[0].split())
 
 
 def _generate(graph: Any) -> Any:
-    """Generate the code of *graph*, which may add guards, and build nothing."""
+    """Generate the code of *graph*, which may add guards, without building it."""
     graph.codegen()
     return types.SimpleNamespace(call=_refuse, runner=None)
 
@@ -259,29 +260,29 @@ def _refuse(*_: Any) -> Any:
     raise AssertionError("a graph compiled for its guards was called")
 
 
-def _evaluator(expression: Any, bound: dict[Any, Follows]) -> Callable[[int], bool]:
-    @functools.cache  # asked size by size, several times, where it is not linear
+def _evaluator(expression: Any, bound: dict[Any, DerivedSize]) -> Callable[[int], bool]:
+    @functools.cache  # a guard that is not linear is evaluated size by size, several times
     def holds(size: int) -> bool:
         values = {symbol: sympy.Integer(each.at(size)) for symbol, each in bound.items()}
         try:
             return bool(expression.xreplace(values) != sympy.false)
-        except ZeroDivisionError:  # the guard is undefined there, so it does not hold
+        except ZeroDivisionError:  # the guard is undefined at this size
             return False
 
     return holds
 
 
-def _is_linear(spelled: Any, size: Any) -> bool:
-    """Return whether the relation *spelled* holds on one interval for being linear in *size*."""
-    if spelled in (sympy.true, sympy.false):
+def _is_linear(relation: Any, size: Any) -> bool:
+    """Return whether *relation* is linear in *size*, so that it holds on a single interval."""
+    if relation in (sympy.true, sympy.false):
         return True
-    if not isinstance(spelled, _RELATIONS):
+    if not isinstance(relation, _RELATIONS):
         return False
-    difference = spelled.lhs - spelled.rhs
+    difference = relation.lhs - relation.rhs
     return bool(difference.is_polynomial(size)) and sympy.degree(difference, size) <= 1
 
 
-def _place(frame: Any) -> SourceLine:
+def _source_line(frame: Any) -> SourceLine:
     path = frame.filename
     if path.startswith(_TORCH_FOLDER + os.sep):
         path = os.path.relpath(path, _TORCH_FOLDER)
@@ -289,7 +290,7 @@ def _place(frame: Any) -> SourceLine:
 
 
 def _default_range() -> SourceLine:
-    """Return where torch gives every dynamic size its first range."""
-    made = ShapeEnv._default_value_range
-    path = os.path.relpath(inspect.getsourcefile(made) or "", _TORCH_FOLDER)
-    return SourceLine(path, inspect.getsourcelines(made)[1], made.__name__)
+    """Return the line of torch that gives every dynamic size its initial range."""
+    source = ShapeEnv._default_value_range
+    path = os.path.relpath(inspect.getsourcefile(source) or "", _TORCH_FOLDER)
+    return SourceLine(path, inspect.getsourcelines(source)[1], source.__name__)

@@ -1,6 +1,6 @@
-"""What the host lends a compile: a compiler, a temporary folder, cache folders.
+"""`Compiler` and `Folder`: the host compiler, temporary folder and cache folders of a compile.
 
-Imports nothing of inductor, which makes its cache folder when it is imported, or fails.
+Does not import inductor, which creates its cache folder on import and fails if it cannot.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _CPP_STUB: Final = "#include <cmath>\n#include <omp.h>\n" + _C_STUB
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """The host compiler that is needed; ``error`` says why it compiled nothing, None if it did."""
+    """The host compiler that torch.compile needs; ``error`` says why it failed, None if it works.
+
+    ``command`` is None when no compiler was found.
+    """
 
     language: str
     command: str | None = None
@@ -33,10 +36,10 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A cache folder as this process would use it; ``setting`` is the variable that moves it.
+    """A cache folder as this process would use it; ``setting`` is the variable that changes it.
 
-    ``error`` says why no file can be made in it. ``is_executable`` is False where code in it cannot
-    be loaded. ``made`` are the folders that trying it made, the innermost first.
+    ``error`` says why no file can be written there. ``is_executable`` is False if code in it
+    cannot be loaded. ``created`` are the folders that the test created, innermost first.
     """
 
     name: str
@@ -45,11 +48,11 @@ class Folder:
     error: str | None = None
     is_executable: bool = True
     free_bytes: int = 0
-    made: tuple[Path, ...] = ()
+    created: tuple[Path, ...] = ()
 
 
 def temporary_error() -> str | None:
-    """Return why there is no temporary folder here, None when there is one."""
+    """Return why no temporary folder is usable, None when one is."""
     try:
         tempfile.gettempdir()
     except OSError as error:
@@ -59,7 +62,7 @@ def temporary_error() -> str | None:
 
 def c_compiler() -> Compiler:
     """Return the C compiler that Triton builds its launchers with, after compiling a stub."""
-    # As triton/runtime/build.py, Triton 3.6 to 3.9: CC is taken unseen. It bundles no compiler.
+    # As in triton/runtime/build.py, 3.6 to 3.9: CC is used unchecked, and no compiler is bundled.
     command = os.environ.get("CC", shutil.which("gcc") or shutil.which("clang"))
     if command is None:
         return Compiler("C")
@@ -67,7 +70,7 @@ def c_compiler() -> Compiler:
 
 
 def cpp_compiler() -> Compiler:
-    """Return the C++ compiler that inductor takes for CPU kernels, after compiling a stub."""
+    """Return the C++ compiler that inductor uses for CPU kernels, after compiling a stub."""
     command = os.environ.get("CXX", "g++")  # as config.cpp.cxx, torch 2.11 to 2.15
     if shutil.which(command) is None:
         return Compiler("C++")
@@ -75,20 +78,20 @@ def cpp_compiler() -> Compiler:
 
 
 def cache_folders(*, on_gpu: bool) -> tuple[Folder, ...]:
-    """Return what inductor's cache folder, then Triton's on a GPU, is good for.
+    """Return inductor's cache folder, and on a GPU Triton's, after testing them.
 
-    Each exists afterwards if it can be made; `remove_made` takes that back.
+    Missing folders are created; `remove_created` removes them again.
     """
     return (_inductor_folder(), _triton_folder()) if on_gpu else (_inductor_folder(),)
 
 
-def remove_made(folders: tuple[Folder, ...]) -> None:
-    """Remove the folders that trying *folders* made and that are empty.
+def remove_created(folders: tuple[Folder, ...]) -> None:
+    """Remove the empty folders that testing *folders* created.
 
-    One left behind would belong to this user, and the server may run as another.
+    The server may run as another user, who could not write to a folder left behind.
     """
     for folder in folders:
-        for part in folder.made:
+        for part in folder.created:
             with contextlib.suppress(OSError):
                 part.rmdir()
 
@@ -97,13 +100,16 @@ def _inductor_folder() -> Folder:
     name, setting = "cache folder", "TORCHINDUCTOR_CACHE_DIR"
     try:
         path = os.environ.get(setting) or _default_folder()
-    except (KeyError, ModuleNotFoundError, OSError) as error:  # a nameless user, or no /tmp
+    except (KeyError, ModuleNotFoundError, OSError) as error:  # a user without a name, no /tmp
         return Folder(name, setting, error=str(error.args[-1]))
-    return _tried(name, setting, path)
+    return _tested(name, setting, path)
 
 
 def _default_folder() -> str:
-    """Ask the file of this torch that knows, alone: importing its package makes the folder."""
+    """Return inductor's default folder.
+
+    Runs one source file of inductor alone: importing the package would create the folder.
+    """
     import torch
 
     path = Path(torch.__file__).parent / "_inductor" / "runtime" / "cache_dir_utils.py"
@@ -116,30 +122,30 @@ def _default_folder() -> str:
 
 
 def _triton_folder() -> Folder:
-    setting = "TRITON_CACHE_DIR"  # otherwise as knobs.py of Triton 3.6 to 3.9
+    setting = "TRITON_CACHE_DIR"  # the default is that of knobs.py, Triton 3.6 to 3.9
     home = os.environ.get("TRITON_HOME") or os.path.expanduser("~/")  # noqa: PTH111  never raises
     path = os.environ.get(setting) or str(Path(home, ".triton", "cache"))
-    return _tried("Triton folder", setting, path)
+    return _tested("Triton folder", setting, path)
 
 
-def _tried(name: str, setting: str, named: str) -> Folder:
+def _tested(name: str, setting: str, named: str) -> Folder:
     path = Path(named).absolute()
-    made = tuple(part for part in (path, *path.parents) if not os.path.lexists(part))
-    folder = Folder(name, setting, str(path), made=made)
+    created = tuple(part for part in (path, *path.parents) if not os.path.lexists(part))
+    folder = Folder(name, setting, str(path), created=created)
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path) as file:
-            is_executable = _can_run(file)
+            is_executable = _can_load_code(file)
         free = shutil.disk_usage(path).free
     except OSError as error:
         return replace(folder, error=error.strerror or str(error))
     return replace(folder, is_executable=is_executable, free_bytes=free)
 
 
-def _can_run(file: IO[bytes]) -> bool:
+def _can_load_code(file: IO[bytes]) -> bool:
     file.write(bytes(mmap.PAGESIZE))
     file.flush()
-    try:  # what the loader does with a shared object; refused on a noexec mount
+    try:  # as the loader maps a shared object; fails on a noexec mount
         mmap.mmap(
             file.fileno(), mmap.PAGESIZE, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC
         ).close()
@@ -149,18 +155,18 @@ def _can_run(file: IO[bytes]) -> bool:
 
 
 def _stub_error(command: str, name: str, text: str, *flags: str) -> str | None:
-    """Compile what no generated launcher or kernel can do without; return why that failed."""
+    """Compile a stub with what every launcher or kernel needs; return why that failed."""
     scheme = sysconfig.get_default_scheme()
-    if scheme == "posix_local":  # as triton/runtime/build.py: Debian's own scheme has no headers
+    if scheme == "posix_local":  # as triton/runtime/build.py: Debian's scheme has no headers
         scheme = "posix_prefix"
     include = f"-I{sysconfig.get_path('include', scheme)}"
     try:
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, name)
             source.write_text(text, encoding="ascii")
-            made = str(source.with_suffix(".so"))
+            library = str(source.with_suffix(".so"))
             done = subprocess.run(  # noqa: S603  the compiler that torch.compile would run
-                [command, str(source), "-shared", "-fPIC", include, "-o", made, *flags],
+                [command, str(source), "-shared", "-fPIC", include, "-o", library, *flags],
                 capture_output=True,
                 errors="replace",
                 timeout=_STUB_SECONDS,
@@ -169,7 +175,7 @@ def _stub_error(command: str, name: str, text: str, *flags: str) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     except subprocess.TimeoutExpired:
-        return f"no end after {_STUB_SECONDS} s"
+        return f"did not finish in {_STUB_SECONDS} s"
     if done.returncode == 0:
         return None
     lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]

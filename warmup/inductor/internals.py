@@ -1,6 +1,6 @@
-"""Every internal of torch that warmup names, checked before anything is patched.
+"""`check_internals`: every internal of torch that warmup uses, checked before it is patched.
 
-An upgrade of torch that moves one of them fails here, with its name, and nowhere else.
+If an upgrade of torch moves or changes an internal, this check fails with its name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ASSEMBLER_INTERNALS: Final = (
     "triton.backends.nvidia.compiler:CUDABackend.hash.cache_clear",
     "triton.backends.nvidia.compiler:get_ptxas_version.cache_clear",
 )
-HANDOVER_INTERNALS: Final = (
+DEFERRED_KERNEL_INTERNALS: Final = (
     "torch._dynamo.convert_frame:compile_lock",
     "torch._guards:TracingContext.try_get()",
     "torch._guards:tracing(context)",
@@ -44,7 +44,7 @@ HANDOVER_INTERNALS: Final = (
 )
 INTERNALS: Final = (
     *WORKER_INTERNALS,
-    *HANDOVER_INTERNALS,
+    *DEFERRED_KERNEL_INTERNALS,
     "torch._C._dynamo.eval_frame:reset_code",
     "torch._dynamo:reset()",
     "torch._dynamo:mark_dynamic(t, index, hint_override, min, max)",
@@ -195,31 +195,31 @@ INTERNALS: Final = (
 
 
 def check_internals(names: tuple[str, ...] = INTERNALS) -> None:
-    """Return when every internal in *names* exists with the parameters relied on.
+    """Check that every internal in *names* exists with the parameters that warmup relies on.
 
     Raises:
-        InductorChangedError: one is gone or has another signature.
+        InductorChangedError: an internal is gone or has another signature.
     """
     for name in names:
         dotted, opening, parameters = name.partition("(")
-        found = _resolve(dotted)
+        internal = _resolve(dotted)
         if opening:
-            _check_parameters(dotted, found, parameters.rstrip(")"))
+            _check_parameters(dotted, internal, parameters.rstrip(")"))
 
 
 def _resolve(dotted: str) -> Any:
     module, _, qualified = dotted.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        internal: Any = importlib.import_module(module)
         for part in qualified.split("."):
-            found = getattr(found, part)
+            internal = getattr(internal, part)
     except (ImportError, AttributeError) as error:
         raise InductorChangedError(f"{dotted} is gone ({error})") from error
-    return found
+    return internal
 
 
-def _check_parameters(dotted: str, found: Any, wanted: str) -> None:
-    actual = list(inspect.signature(found).parameters)
+def _check_parameters(dotted: str, internal: Any, wanted: str) -> None:
+    actual = list(inspect.signature(internal).parameters)
     for position, parameter in enumerate(
         word.strip() for word in wanted.split(",") if word.strip()
     ):

@@ -1,13 +1,13 @@
-"""Layouts that are still open when a GEMM is lowered, as they will be.
+"""`expect_padding` and `fixed_layouts`: predict layouts that inductor has not fixed yet.
 
-Inductor settles them when all nodes are lowered, and pads long rows then (ir.py,
-Layout._pad_strides). A node that makes an output of the graph forbids padding, and whoever asks
-while it is lowered how an operand of it *will* lie is told: without padding (2.11 to 2.15). So the
-last product of a model was described, generated and measured for rows that do not occur.
+Inductor fixes flexible layouts after all nodes are lowered, and pads long rows then (ir.py,
+Layout._pad_strides). A node that produces a graph output forbids padding, and while such a node is
+lowered, inductor predicts layouts of its operands without padding (2.11 to 2.15). The last GEMM of
+a model would therefore be described, generated and measured with strides that do not occur.
 
-A template asks twice: for the strides that it states, and where it writes out a load. Kernels that
-are generated to be measured load from there; one that is served is written out again when all is
-settled.
+A template asks for a layout twice: for its strides, and where it writes a load into the source.
+Kernels generated for measuring use that source; the kernel that is served is generated again when
+all layouts are fixed.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from warmup.inductor.patches import Patches
 
 
 def expect_padding(patches: Patches) -> None:
-    """Let inductor foretell layouts as it settles them, until *patches* is restored."""
-    patches.wrap(FlexibleLayout, "get_fixed_layout_without_freezing", _outside_of_nodes)
-    patches.wrap(TritonTemplateKernel, "load_input", _outside_of_nodes)
+    """Let inductor predict layouts as it will fix them, until *patches* is restored."""
+    patches.wrap(FlexibleLayout, "get_fixed_layout_without_freezing", _without_current_node)
+    patches.wrap(TritonTemplateKernel, "load_input", _without_current_node)
 
 
-def _outside_of_nodes(original: Callable[..., Any]) -> Callable[..., Any]:
-    def foretell(*args: Any, **kwargs: Any) -> Any:
+def _without_current_node(original: Callable[..., Any]) -> Callable[..., Any]:
+    def predict(*args: Any, **kwargs: Any) -> Any:
         with V.set_current_node(None):
             return original(*args, **kwargs)
 
-    return foretell
+    return predict
 
 
 @contextlib.contextmanager
-def settled(operands: Iterable[Any]) -> Iterator[None]:
-    """Let *operands* whose layout is open have the one that it will be, until the exit.
+def fixed_layouts(operands: Iterable[Any]) -> Iterator[None]:
+    """Give *operands* with a flexible layout their predicted fixed layout while open.
 
-    Inductor takes strides of example operands from the open layout (2.11), not from that.
+    Otherwise inductor takes the strides of example operands from the flexible layout (2.11).
     """
-    with contextlib.ExitStack() as changed:
+    with contextlib.ExitStack() as restores:
         for operand in operands:
             buffer = operand
             while isinstance(buffer, MutableBox):
                 buffer = buffer.data
             layout = getattr(buffer, "layout", None)
             if isinstance(layout, FlexibleLayout):
-                changed.callback(setattr, buffer, "layout", layout)
+                restores.callback(setattr, buffer, "layout", layout)
                 buffer.layout = layout.get_fixed_layout_without_freezing()
         yield

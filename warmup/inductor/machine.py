@@ -1,4 +1,4 @@
-"""The running machine as a `Runtime`: device identity and versions. Reads, never writes."""
+"""`describe_runtime`: the device and the versions of this machine as a `Runtime`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def resolve_device(wanted: str) -> torch.device:
     """Return the device for ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
 
     Raises:
-        SettingsError: it is spelled otherwise, or there is no such device here.
+        SettingsError: *wanted* has another form, or this machine has no such device.
     """
     if wanted == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -41,7 +41,7 @@ def resolve_device(wanted: str) -> torch.device:
 
 
 def describe_runtime(device: torch.device) -> Runtime:
-    """Return what a table tuned on *device* by this process records as its runtime."""
+    """Return the runtime that a table tuned on *device* by this process records."""
     if device.type == "cpu":
         return Runtime(device=_cpu(), torch=torch.__version__, triton=_version("triton"))
     return Runtime(
@@ -55,10 +55,10 @@ def describe_runtime(device: torch.device) -> Runtime:
 
 
 def check_compiler(device: torch.device) -> None:
-    """Return when inductor finds the C++ compiler that it needs on *device*.
+    """Check that inductor finds the C++ compiler that it needs on *device*.
 
     Raises:
-        SettingsError: it needs one (on CPU) and finds none.
+        SettingsError: *device* is a CPU and there is no C++ compiler.
     """
     if device.type != "cpu":
         return
@@ -94,12 +94,12 @@ def _gpu(device: torch.device) -> Device:
 def _cpu() -> Device:
     name, vendor = platform.machine(), "unknown"
     try:
-        facts = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        facts = ""
-    if match := re.search(r"^model name[ \t]*:[ \t]*(\S.*)$", facts, re.MULTILINE):
+        cpuinfo = ""
+    if match := re.search(r"^model name[ \t]*:[ \t]*(\S.*)$", cpuinfo, re.MULTILINE):
         name = match[1].strip()
-    if match := re.search(r"^vendor_id[ \t]*:[ \t]*(\S+)[ \t]*$", facts, re.MULTILINE):
+    if match := re.search(r"^vendor_id[ \t]*:[ \t]*(\S+)[ \t]*$", cpuinfo, re.MULTILINE):
         vendor = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}.get(match[1], match[1].lower())
     return Device(
         type="cpu",
@@ -121,7 +121,7 @@ def _version(*distributions: str) -> str | None:
 
 def _driver() -> str | None:
     try:
-        found = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", _DRIVER_FILE.read_text(encoding="utf-8"))
+        match = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", _DRIVER_FILE.read_text(encoding="utf-8"))
     except OSError:
         return None
-    return found[1] if found else None
+    return match[1] if match else None

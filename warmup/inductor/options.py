@@ -1,11 +1,11 @@
-"""Inductor options while a table is installed: applied to each compile, in whatever thread it runs.
+"""`CompileOptions`: runs each compile under the table's inductor options, in any thread.
 
-Assigning ``config.x`` reaches only the assigning thread from torch 2.12 on (config overrides are
-context variables, torch/utils/_config_module.py), and every ``config.patch`` that ends leaves an
-override behind in its thread. So warmup neither assigns nor changes defaults: it patches the
-options around each frame that dynamo compiles (dynamo reads ``freezing`` itself), around
-``compile_fx`` for those who call it directly, and around ``fx_codegen_and_compile`` for backwards
-that are compiled later.
+From torch 2.12 on, assigning ``config.x`` affects the assigning thread only (config overrides are
+context variables, torch/utils/_config_module.py), and a ``config.patch`` that ends leaves an
+override behind in its thread. warmup therefore neither assigns options nor changes defaults. It
+patches them around each frame that dynamo compiles (dynamo reads ``freezing`` itself), around
+``compile_fx`` for direct callers, and around ``fx_codegen_and_compile`` for backwards, which are
+compiled later.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from warmup.keys.question import Answers
 
 
 class CompileOptions:
-    """Runs every compile under *options*, and tells of the caller's own that differ.
+    """Runs every compile under *options*, and reports options that the caller set otherwise.
 
-    A switch (switches.py) of the caller's is replaced, also one that comes with a compile's mode;
-    any other option of the caller's stands.
+    A switch (switches.py) is replaced, even if it comes from the mode of a compile. The caller's
+    value of any other option stands.
     """
 
     def __init__(self, options: Mapping[str, OptionValue], answers: Answers) -> None:
@@ -62,48 +62,48 @@ class CompileOptions:
                 return original(*args, **kwargs)
             self._inside.value = True
             try:
-                with inductor_config.patch(self._unset()):
+                with inductor_config.patch(self._options_to_set()):
                     return original(*args, **kwargs)
             finally:
                 self._inside.value = False
 
         return compile_under_options
 
-    def _unset(self) -> dict[str, Any]:
-        """Return the options to set: all switches, and what the caller left alone."""
-        wanted: dict[str, Any] = {}
+    def _options_to_set(self) -> dict[str, Any]:
+        """Return all switches, and the other options that the caller did not set."""
+        options: dict[str, Any] = {}
         for name, value in self._options.items():
-            found = option_value(name)
-            is_default = found == _default(inductor_config, name)
+            current = option_value(name)
+            is_default = current == _default(inductor_config, name)
             is_default = is_default and not is_set_in_environment(name)
             if is_default or is_switch(name):
-                wanted[name] = value
+                options[name] = value
             if not is_default:
-                self._compare(name, found)
-        return wanted
+                self._report_difference(name, current)
+        return options
 
     def _without_switches(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a compile's *own* options without those that the table decides."""
+        """Return a compile's *own* options without the switches of the table."""
         kept: dict[str, Any] = {}
         for name, value in own.items():
-            plain = name.replace("-", "_")  # torch.compile takes both spellings
-            if plain in self._options:
-                self._compare(plain, value)
-            if plain not in self._options or not is_switch(plain):
+            option = name.replace("-", "_")  # torch.compile accepts both forms
+            if option in self._options:
+                self._report_difference(option, value)
+            if option not in self._options or not is_switch(option):
                 kept[name] = value
         return kept
 
-    def _compare(self, name: str, found: Any) -> None:
-        if found != self._options[name]:
-            tell = self._answers.overruled if is_switch(name) else self._answers.contradicted
-            tell(name, str(self._options[name]), str(found))
+    def _report_difference(self, name: str, current: Any) -> None:
+        if current != self._options[name]:
+            report = self._answers.overruled if is_switch(name) else self._answers.contradicted
+            report(name, str(self._options[name]), str(current))
 
 
 def tag_caches(tag: str, patches: Patches, version: Version) -> None:
-    """Put *tag* into the key of inductor's FX, AOTAutograd and Triton caches, in every thread.
+    """Add *tag* to the keys of inductor's FX, AOTAutograd and Triton caches, in every thread.
 
-    It changes the layer below the context-local overrides, because the Triton part of the key is
-    read at the first call, outside any compile. A tag that the caller had set stays in front.
+    Changes the default below the context-local overrides, because the Triton part of the key is
+    read at the first call, outside any compile. A tag set by the caller stays in front.
     """
     before = compiler_config.cache_key_tag
     value = f"{before}+{tag}" if before else tag
@@ -124,7 +124,7 @@ def tag_caches(tag: str, patches: Patches, version: Version) -> None:
 
 
 def option_value(name: str) -> Any:
-    """Return the value of an inductor option as this thread sees it."""
+    """Return the value of the inductor option *name* in this thread."""
     target: Any = inductor_config
     for part in name.split("."):
         target = getattr(target, part)
@@ -132,10 +132,10 @@ def option_value(name: str) -> Any:
 
 
 def tuning_is_on() -> bool:
-    """Return whether this compile chooses by measuring.
+    """Return whether max-autotune is on in this compile.
 
-    False inside subgraph bodies, which inductor lowers with max-autotune off through the same hooks
-    (torch/_inductor/ir.py, SubgraphBuffer): those must pass through untouched.
+    It is off inside subgraph bodies, which inductor lowers through the same hooks
+    (torch/_inductor/ir.py, SubgraphBuffer); warmup must leave these alone.
     """
     return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
 
@@ -148,7 +148,7 @@ def _entry(module: Any, name: str) -> Any:
 
 
 def _default(module: Any, name: str) -> Any:
-    """The value that stands when nobody set anything in this process."""
+    """Return the option's value in a process that sets nothing."""
     entry = _entry(module, name)
     from_environment = entry.env_value_default
     return from_environment if isinstance(from_environment, (bool, str)) else entry.default

@@ -1,7 +1,7 @@
-"""Replacing attributes of torch's modules and classes, and putting them back.
+"""`Patches`: replaces attributes of torch's modules and classes, and restores them.
 
-Class attributes reach every thread, also threads that compiled before: inductor's own choices
-handler and (from torch 2.12) its config overrides are per thread.
+Class attributes affect every thread, even threads that compiled before. Inductor's choices handler
+and, from torch 2.12 on, its config overrides are per thread.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 
 class Patches:
-    """A stack of replaced attributes. `restore` undoes it, last first."""
+    """A stack of replaced attributes; `restore` puts them back, last first."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace attribute *name* of *owner* by ``make(original)``; a class method stays one."""
+        """Replace attribute *name* of *owner* by ``make(original)``; classmethods stay so."""
         raw = vars(owner)[name]
         if isinstance(raw, (classmethod, staticmethod)):
             replacement: Any = type(raw)(_named_as(raw.__func__, make(raw.__func__)))
@@ -27,14 +27,14 @@ class Patches:
         setattr(owner, name, replacement)
 
         def undo() -> None:
-            # Somebody wrapped the attribute after us: their wrapper stays, ours is inert by then.
+            # If other code wrapped the attribute later, its wrapper stays, and ours is inactive.
             if vars(owner).get(name) is replacement:
                 setattr(owner, name, raw)
 
         self._undo.append(undo)
 
     def on_restore(self, undo: Callable[[], None]) -> None:
-        """Run *undo* when the stack is restored."""
+        """Call *undo* on `restore`."""
         self._undo.append(undo)
 
     def restore(self) -> None:

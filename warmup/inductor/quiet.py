@@ -1,7 +1,7 @@
-"""Keeping inductor's own autotuning talk off the terminal while a build shows its progress.
+"""`silence_autotuning`: drops inductor's autotuning messages while a build shows its progress.
 
-Candidates that fail (too much shared memory, for example) are counted in each row's evidence; the
-wall of text that inductor logs about each one says nothing more.
+Candidates that fail, for example for lack of shared memory, are counted in each row's evidence;
+inductor's long messages about them add nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from torch._inductor import select_algorithm
 
 from warmup.inductor.patches import Patches
 
-_TALKATIVE = ("torch._inductor.select_algorithm", "torch._inductor.runtime.triton_heuristics")
+_AUTOTUNING_LOGGERS = (
+    "torch._inductor.select_algorithm",
+    "torch._inductor.runtime.triton_heuristics",
+)
 
 
-def silence(patches: Patches) -> dict[str, bool]:
-    """Drop inductor's autotuning reports until *patches* is restored.
+def silence_autotuning(patches: Patches) -> dict[str, bool]:
+    """Drop inductor's autotuning messages until *patches* is restored.
 
-    Returns the options that compiles must run under for that.
+    Returns the options under which compiles must run for that.
     """
     patches.wrap(select_algorithm, "PRINT_AUTOTUNE", lambda _: False)
-    for name in _TALKATIVE:
+    for name in _AUTOTUNING_LOGGERS:
         logger = logging.getLogger(name)
         logger.addFilter(_drop)
         patches.on_restore(functools.partial(logger.removeFilter, _drop))

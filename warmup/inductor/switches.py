@@ -1,8 +1,8 @@
-"""Inductor options that decide what is measured, and those that a table may set at all.
+"""Switches: inductor options that decide what is benchmarked; and all options a table may set.
 
-While a table is installed the switches stand as the table says, whatever the caller set: a mode
-such as ``max-autotune`` then measures nothing. Every other option of a table yields to the caller's
-own (options.py). No table can set an option that is not listed here.
+While a table is installed its switches replace the caller's values, so that a mode such as
+``max-autotune`` benchmarks nothing. Any other option of a table yields to the caller's value
+(options.py). A table cannot set an option that is not listed here.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch._inductor import config as inductor_config
 from warmup.core.errors import InductorChangedError, SettingsError
 from warmup.core.method import OptionValue
 
-# Option -> the value under which nothing is measured but what rows answer. The names are those of
-# torch/_inductor/config.py; where a torch lacks one it lacks the measurement too.
+# Each switch with the value that prevents its benchmarks. The names are those of
+# torch/_inductor/config.py; a version of torch without the option lacks the benchmark too.
 _QUIET: Final[Mapping[str, bool | int | str]] = {
-    "max_autotune_gemm": True,  # GEMM choices are asked for, and rows answer
+    "max_autotune_gemm": True,  # lists GEMM candidates, of which warmup selects the row's
     "max_autotune": False,
     "max_autotune_pointwise": False,
     "coordinate_descent_tuning": False,
@@ -53,10 +53,10 @@ _YIELDING: Final = frozenset(
 
 
 def quiet_switches() -> dict[str, bool | int | str]:
-    """Return each switch that this torch has, with its quiet value.
+    """Return each switch of the installed torch, with the value that prevents benchmarks.
 
     Raises:
-        InductorChangedError: one that every supported torch has is gone.
+        InductorChangedError: a switch that every supported torch has is gone.
     """
     known: Mapping[str, Any] = vars(inductor_config)["_config"]
     for name in _MUST_EXIST:
@@ -70,24 +70,24 @@ def quiet_switches() -> dict[str, bool | int | str]:
 
 
 def is_switch(name: str) -> bool:
-    """Return whether the option *name* decides what is measured."""
+    """Return whether the option *name* is a switch."""
     return name in _QUIET
 
 
 def is_set_in_environment(name: str) -> bool:
-    """Return whether the variable that sets the option *name* is there.
+    """Return whether the environment variable for the option *name* is set.
 
-    Inductor reads it when it is imported, and takes it for the option's default.
+    Inductor reads the variable on import and takes its value as the option's default.
     """
-    plain = name.removeprefix("triton.").upper()
-    return f"TORCHINDUCTOR_{_OTHER_VARIABLES.get(name, plain)}" in os.environ
+    variable = _OTHER_VARIABLES.get(name, name.removeprefix("triton.").upper())
+    return f"TORCHINDUCTOR_{variable}" in os.environ
 
 
 def check_options(options: Mapping[str, OptionValue]) -> None:
-    """Return when a table may set *options*.
+    """Check that a table may set *options*.
 
     Raises:
-        SettingsError: an option is not one that tables set, or has a value of another type.
+        SettingsError: a table may not set an option, or its value has the wrong type.
     """
     for name, value in options.items():
         if name not in _YIELDING and name not in _QUIET:

@@ -1,6 +1,6 @@
-"""What this machine offers to torch.compile, as plain facts.
+"""`collect_facts`: what this machine offers to torch.compile, as plain values.
 
-torch is imported inside the functions: one that cannot be imported is a fact like any other.
+torch is imported inside the functions, since a failing import of torch is one of the facts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from warmup.inductor.host_facts import (
     c_compiler,
     cache_folders,
     cpp_compiler,
-    remove_made,
+    remove_created,
     temporary_error,
 )
 
@@ -38,10 +38,10 @@ _TRITON_NEED: Final = re.compile(r"(?:pytorch-)?triton(?:-rocm|-xpu)?\s*\(?([=~<
 
 @dataclass(frozen=True, slots=True)
 class Cuda:
-    """How torch and the driver fit. Versions are None where there is no such part.
+    """CUDA versions of torch and the driver. A version is None if that part is missing.
 
-    ``driver`` is the newest CUDA that the driver runs; ``said`` is what torch said when it found no
-    device; ``visible_devices`` is the variable CUDA_VISIBLE_DEVICES.
+    ``driver`` is the newest CUDA version that the driver supports, ``message`` torch's warning when
+    it finds no device, ``visible_devices`` the variable CUDA_VISIBLE_DEVICES.
     """
 
     torch: str | None = None
@@ -49,13 +49,13 @@ class Cuda:
     driver: str | None = None
     has_driver_folder: bool = False
     sees_device: bool = False
-    said: str | None = None
+    message: str | None = None
     visible_devices: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What other programs do on the device; ``unknown`` says why that could not be read."""
+    """Other processes on the device; ``unknown`` says why they could not be read."""
 
     pids: tuple[int, ...] = ()
     busy_percent: int | None = None
@@ -64,10 +64,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The device asked for. ``runtime`` is None when it cannot be used, and ``error`` says why.
+    """The requested device. If it cannot be used, ``runtime`` is None and ``error`` says why.
 
-    On CPU the rest is not there. ``memory`` is (free, total) bytes; ``online`` names what tunes at
-    run time beside inductor.
+    The other fields are empty on a CPU. ``memory`` is (free, total) in bytes; ``online`` names
+    other autotuners of torch that are switched on and run at call time.
     """
 
     runtime: Runtime | None = None
@@ -79,13 +79,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What was found. With a ``torch_error`` nothing after it was read.
+    """All facts about this machine. With a ``torch_error`` the fields below it are empty.
 
-    ``target`` is None when the temporary or the cache folder is unusable: to import inductor is
-    to write there.
+    ``target`` is None when the temporary folder or the cache folder is unusable: importing inductor
+    writes to them.
     """
 
-    asked: str
+    requested: str
     torch: str | None = None
     torch_error: str | None = None
     on_gpu: bool = False
@@ -98,27 +98,27 @@ class Facts:
     target: Target | None = None
 
 
-def examine(asked: str) -> Facts:
-    """Return the facts about this machine for the device *asked* for; no file of it stays.
+def collect_facts(requested: str) -> Facts:
+    """Return the facts about this machine for the device *requested*; leaves no files behind.
 
     Raises:
-        SettingsError: *asked* is not ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        SettingsError: *requested* is not ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
     """
     try:
         import torch
 
         cuda = _cuda()
-        on_gpu = asked.startswith("cuda") or (asked == "auto" and cuda.sees_device)
+        on_gpu = requested.startswith("cuda") or (requested == "auto" and cuda.sees_device)
         no_temporary = temporary_error()
         folders = cache_folders(on_gpu=on_gpu)
         try:
-            target = None if no_temporary or folders[0].error else _target(asked)
+            target = None if no_temporary or folders[0].error else _target(requested)
         finally:
-            remove_made(folders)
+            remove_created(folders)
     except (AdapterError, ImportError, OSError) as error:
-        return Facts(asked=asked, torch=_version("torch"), torch_error=str(error))
+        return Facts(requested=requested, torch=_version("torch"), torch_error=str(error))
     return Facts(
-        asked=asked,
+        requested=requested,
         torch=torch.__version__,
         on_gpu=on_gpu,
         cuda=cuda,
@@ -134,7 +134,7 @@ def examine(asked: str) -> Facts:
 def _cuda() -> Cuda:
     import torch
 
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         sees_device = torch.cuda.is_available()
     return Cuda(
@@ -143,7 +143,7 @@ def _cuda() -> Cuda:
         driver=_driver_cuda(),
         has_driver_folder=_DRIVER_FOLDER.exists(),
         sees_device=sees_device,
-        said=_first_line(str(said[0].message)) if said and not sees_device else None,
+        message=_first_line(str(caught[0].message)) if caught and not sees_device else None,
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
 
@@ -157,16 +157,16 @@ def _driver_cuda() -> str | None:
     return None if failed else f"{number.value // 1000}.{number.value % 1000 // 10}"
 
 
-def _target(asked: str) -> Target:
+def _target(requested: str) -> Target:
     connect()
     import torch
 
     from warmup.inductor.machine import describe_runtime, resolve_device
 
     try:
-        device = resolve_device(asked)
+        device = resolve_device(requested)
     except SettingsError as error:
-        if re.fullmatch(r"cuda(:[0-9]{1,3})?", asked):  # well spelled, so there is none
+        if re.fullmatch(r"cuda(:[0-9]{1,3})?", requested):  # a valid name of a missing device
             return Target(error=str(error.args[0]))
         raise
     try:
@@ -220,12 +220,12 @@ def _online_tuners() -> tuple[str, ...]:
     import torch
     from torch.cuda import tunable
 
-    found = []
+    tuners = []
     if torch.backends.cudnn.benchmark:
-        found.append("torch.backends.cudnn.benchmark")
+        tuners.append("torch.backends.cudnn.benchmark")
     if tunable.is_enabled() and tunable.tuning_is_enabled():
-        found.append("TunableOp")
-    return tuple(found)
+        tuners.append("TunableOp")
+    return tuple(tuners)
 
 
 def _first_line(text: str) -> str:

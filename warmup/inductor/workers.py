@@ -1,7 +1,7 @@
-"""Inductor's compile workers: started first, imitated, and given many kernels at once.
+"""Inductor's compile workers: started early, and given a graph's kernels without waiting.
 
-A worker process imports torch as this one does, which takes seconds; started first, it does so
-meanwhile. Until the workers are there, inductor compiles kernels here, one after the other
+A worker imports torch, which takes seconds; started early, it does so while this process imports.
+Until the workers are ready, inductor compiles kernels in this process, one after the other
 (torch/_inductor/async_compile.py, use_process_pool).
 """
 
@@ -21,17 +21,17 @@ from warmup.inductor.versions import check_supported
 _PTXAS: Final = "TRITON_PTXAS_PATH"
 
 
-class HandedOverError(Exception):
-    """A graph's kernels are with the workers, nobody waits for them, and it is not compiled."""
+class KernelsSubmittedError(Exception):
+    """A graph's kernels were submitted to the workers; the compile stops there."""
 
 
 def start_workers(device: str) -> None:
     """Start inductor's compile workers when *device* (``auto``, ``cpu``, ``cuda[:N]``) is a GPU.
 
-    Triton assembles in this process as it does in them from now on (`assemble_as_workers_do`).
+    From then on Triton uses the workers' assembler in this process too (`assemble_as_workers_do`).
 
     Raises:
-        UnsupportedTorchError: this torch is outside the supported range.
+        UnsupportedTorchError: the installed torch is outside the supported range.
         InductorChangedError: an internal is gone or has another signature.
     """
     check_supported(torch.__version__)
@@ -47,15 +47,15 @@ def start_workers(device: str) -> None:
 
 
 def assemble_as_workers_do() -> None:
-    """Let Triton assemble here with the ptxas that inductor's workers use.
+    """Make Triton in this process use the same ptxas as inductor's workers.
 
-    torch may bring a newer one than Triton's own, and inductor takes that one in its workers and
-    where it compiles without them (torch/_inductor/runtime/compile_tasks.py). A candidate that is
-    loaded in another way would be assembled by Triton's: once more, and not as it will be served.
+    torch may bundle a newer ptxas than Triton, and inductor uses torch's in its workers and when it
+    compiles without workers (torch/_inductor/runtime/compile_tasks.py). A candidate that is loaded
+    by other code would be assembled again by Triton's ptxas, unlike the kernel that is served.
 
-    The assembler's version is in the keys of Triton's cache, and in the source that inductor
-    generates, which is in them too. So a bundle's kernels are found where it is the same one from
-    the first kernel on, and what this process remembers of another is forgotten.
+    The version of ptxas is part of the keys of Triton's cache, also by way of the source that
+    inductor generates. A bundle's kernels are found only if ptxas is the same from the first kernel
+    on, so functions that have cached the version of another ptxas are cleared.
 
     Raises:
         InductorChangedError: an internal is gone.
@@ -68,30 +68,30 @@ def assemble_as_workers_do() -> None:
         from torch.utils._triton import triton_hash_with_backend
         from triton.backends.nvidia.compiler import CUDABackend, get_ptxas_version
 
-        for remembering in (get_ptxas_version, CUDABackend.hash, triton_hash_with_backend):
-            remembering.cache_clear()
+        for cached in (get_ptxas_version, CUDABackend.hash, triton_hash_with_backend):
+            cached.cache_clear()
 
 
 @contextlib.contextmanager
-def handing_over() -> Iterator[None]:
-    """Let compiling end as soon as a graph's kernels are with the workers, while this is open.
+def stopping_after_submit() -> Iterator[None]:
+    """Stop each compile as soon as the graph's kernels are submitted, while the context is open.
 
-    It ends in a `HandedOverError`, which torch wraps in its own. The workers leave what they made
-    in Triton's cache, and inductor keeps their answers by source code (async_compile.py,
-    CompiledTritonKernels), so that compiling the same graph again waits for them alone. Without
-    workers the kernels are compiled before the error.
+    The compile raises `KernelsSubmittedError`, which torch wraps in an error of its own. The
+    workers write kernels to Triton's cache, and inductor keeps the workers' futures by source code
+    (async_compile.py, CompiledTritonKernels), so compiling the same graph again only waits for
+    them. Without workers the kernels are compiled before the error is raised.
     """
     from torch._inductor.async_compile import AsyncCompile
 
-    def leave(wait: Callable[..., None]) -> Callable[..., None]:
-        def hand_over(self: Any, _scope: dict[str, Any]) -> None:
+    def wrap_wait(wait: Callable[..., None]) -> Callable[..., None]:
+        def stop(self: Any, _scope: dict[str, Any]) -> None:
             wait(self, {})
-            raise HandedOverError
+            raise KernelsSubmittedError
 
-        return hand_over
+        return stop
 
     patches = Patches()
-    patches.wrap(AsyncCompile, "wait", leave)
+    patches.wrap(AsyncCompile, "wait", wrap_wait)
     try:
         yield
     finally:

@@ -1,4 +1,8 @@
-"""What inductor asks of the rest of warmup, in warmup's words. No torch here."""
+"""`Question` and `Answers`: how inductor's hooks ask the rest of warmup for a winner.
+
+A `Question` describes one GEMM selection without naming torch. `Answers` is the Protocol that the
+hooks call; `warmup.table.lookup` implements it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,11 @@ from warmup.keys.gemm import GemmProblem
 
 @dataclass(frozen=True, slots=True)
 class LiveTrial:
-    """How to measure in this process: operand sets by seed, and calls of candidates on them."""
+    """Functions that measure a question in this process.
+
+    ``make_sets`` takes a seed and the largest number of operand sets and returns them;
+    ``make_call`` returns the call of a candidate on these sets.
+    """
 
     make_sets: Callable[[int, int], Operands]
     make_call: Callable[[Candidate, Operands], Callable[[int], object]]
@@ -23,13 +31,15 @@ class LiveTrial:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One GEMM selection to be measured; see `warmup.core.trial.Trial` for its parts.
+    """One GEMM selection to be measured; `warmup.core.trial.Trial` explains the common fields.
 
-    ``live`` is how to measure in this process, None when another one does. ``uncompiled`` are
-    candidates that did not compile, and why. ``region`` is what may be fused into it, None where
-    nothing is, ``searched`` how the candidates were found, and ``known`` are winners of other keys.
-    Where a size of the key is a range, ``size`` is the first such size, as it is measured, and
-    ``elsewhere`` are smaller ones of the range.
+    ``live`` measures in this process; it is None when a child process measures. ``uncompiled``
+    holds the candidates that did not compile, with the reason. ``region`` is the GEMM with the
+    operators that may be fused into it, None when there are none. ``searched`` says how the
+    candidates were generated, and ``known`` holds winners of other keys.
+
+    When a size of the key is a range, ``size`` is the value that is measured for the first such
+    size, and ``smaller_sizes`` are the smaller values at which winners can be compared.
     """
 
     problem: GemmProblem
@@ -46,83 +56,86 @@ class Question:
     searched: SearchCounts | None = None
     known: Mapping[str, Winner] = field(default_factory=dict)
     size: int | None = None
-    elsewhere: tuple[Elsewhere, ...] = ()
+    smaller_sizes: tuple[SmallerSize, ...] = ()
 
     @property
     def key(self) -> str:
-        """The key of the problem, as tables and people read it."""
+        """The problem's key, as tables store it."""
         return self.problem.key
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Another size of a question's range, and how to ask there about some of its candidates.
+class SmallerSize:
+    """A smaller size in the range of a question's key, and the question at that size.
 
-    What is asked lacks those that inductor would make another kernel of there. It can be asked
-    until the question is answered.
+    ``question_for`` returns the question for some of the winners. It leaves out candidates for
+    which inductor would generate another kernel at that size. It may be called only until the
+    original question is answered.
     """
 
     size: int
-    ask: Callable[[Sequence[Winner]], Question]
+    question_for: Callable[[Sequence[Winner]], Question]
 
 
 class Answers(Protocol):
-    """Who answers inductor's questions while attached. Called from any thread."""
+    """Answers the questions of inductor's hooks while they are attached.
+
+    Every method may be called from any thread.
+    """
 
     @property
     def tunes(self) -> bool:
-        """True when a question without a row is to be measured by `measure` or `contest`."""
+        """True when questions without a row are measured: in a build, or with ``on_miss=tune``."""
 
     @property
     def search(self) -> Search:
-        """Which candidates a GEMM selection has beyond inductor's own (only when `tunes`)."""
+        """How far the search for GEMM candidates goes beyond inductor's list (only if `tunes`)."""
 
     def neighbours(self, key: str) -> Sequence[Winner]:
-        """Return winners of GEMM problems near *key*, nearest first (only when `tunes`)."""
+        """Return winners of GEMM problems similar to *key*, nearest first (only if `tunes`)."""
 
     def find(self, key: str) -> Winner | MissReason:
-        """Return the winner for *key*, or why there is none. Emits nothing."""
+        """Return the row's winner for *key*, or the reason for the miss. Emits no event."""
 
     def hit(self, key: str, winner: Winner) -> None:
-        """A row's choice survived into the compiled code."""
+        """Report that *winner* was compiled for *key*."""
 
     def miss(self, key: str, reason: MissReason, fallback: str) -> None:
-        """No row answered and *fallback* is compiled instead.
+        """Report that *fallback* is compiled for *key* because no row applies.
 
         Raises:
             MissError: serving is strict.
         """
 
     def measure(self, question: Question) -> Winner | None:
-        """Measure the candidates of a GEMM selection and return the winner (only when `tunes`).
+        """Measure the candidates of *question* and return the winner (only if `tunes`).
 
-        None when none of them could be measured; the library's kernel is compiled then.
+        None when no candidate could be measured; the library's kernel is compiled then.
         """
 
-    def contest(
+    def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
-        """Time *calls* in this process and return the winner for *key* (only when `tunes`).
-
-        Each call is given its number, from 0 on. *library* wins near ties. None when no call ran.
-        """
+        """Time *calls* in this process and return the winner; None as for `measure`."""
 
     def uncovered(self, site: str) -> None:
-        """Something that no row covers is about to be measured on the device.
+        """Report that *site* of inductor is about to run a benchmark that no row kind covers.
 
         Raises:
-            UncoveredError: no such measurement may run.
+            UncoveredError: benchmarks without a row are forbidden.
         """
 
     def cached(self, decisions: int, misses: int) -> None:
-        """A graph came whole from inductor's cache, compiled with *decisions*, *misses* of them.
+        """Report a graph loaded from inductor's cache, with the counts of its compile.
+
+        *decisions* selections were made when the graph was compiled; *misses* of them had no row.
 
         Raises:
             MissError: there were misses and serving is strict.
         """
 
     def contradicted(self, option: str, expected: str, found: str) -> None:
-        """An inductor option of the caller's stands, and is not what the table's policy says."""
+        """Report that the caller's value *found* of *option* is kept instead of the table's."""
 
     def overruled(self, option: str, wanted: str, found: str) -> None:
-        """An inductor option of the caller's that measures was replaced by the table's."""
+        """Report that the caller's value *found* of *option* was replaced by the table's."""

@@ -1,5 +1,5 @@
-"""Candidates checked against a reference and timed on a device, and the choice among them.
+"""Measuring candidates: checked against a reference, timed on a device, and the winner selected.
 
-Imports `core`, `keys` and torch, and nothing of inductor. `tuning` calls it, in a child process on
-a GPU; `bench` times with the same clock.
+Imports `core` and torch, but not inductor. `tuning` calls it (on a GPU in a child process), `bench`
+uses its clock and device peaks, and `cli` counts rejections with it.
 """

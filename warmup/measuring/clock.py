@@ -1,10 +1,11 @@
-"""How long a call takes on a device: batches of calls, each on operands of its own.
+"""`batch_of`: a call prepared for timing, as a batch of calls on different operand sets.
 
-A batch is some calls in a row between two events. Before a batch with a cold L2 the cache is
-overwritten once, and since every call of the batch has its own operands, every call finds it cold;
-where there is one operand set only, calls are timed alone, each after overwriting the L2.
-Calls that are launched one by one wait behind a kernel that sleeps while the host enqueues them, so
-that the time holds no host work; with CUDA graphs the batch is one graph.
+A batch is several calls in a row between two events. With a cold L2 the cache is overwritten once
+before the batch, and no two calls of the batch share operands, so every call reads from memory.
+With a single operand set the L2 is overwritten before every call, and each call is timed alone.
+
+Calls that are launched individually wait behind a sleeping kernel while the host enqueues them, so
+the measured time contains no host work. With CUDA graphs the whole batch is one graph.
 """
 
 from __future__ import annotations
@@ -25,48 +26,47 @@ from warmup.core.trial import TimedCall
 _US_PER_S: Final = 1e6
 _US_PER_MS: Final = 1e3
 _BATCH_US: Final = 1000.0
-_CPU_BATCH_US: Final = 2000.0  # other work of the host shows less in a longer one
-_MAX_CALLS: Final = 64  # of a batch; the launch queue of a stream holds 1024
+_CPU_BATCH_US: Final = 2000.0  # longer, so that other work of the host matters less
+_MAX_CALLS: Final = 64  # in a batch; the launch queue of a stream holds 1024
 _WARM_CALLS: Final = 3
-_FLUSH_FACTOR: Final = 2  # bytes overwritten, in sizes of the L2
+_FLUSH_FACTOR: Final = 2  # times the size of the L2 is overwritten
 _CPU_FLUSH: Final = 64 * 2**20
 _LAUNCH_US: Final = 50.0  # more than the host takes to launch a graph
 _HEADSTART: Final = 1.5
-_LONELY_CALLS: Final = 5
+_SINGLE_CALLS: Final = 5
 
 
 class Batch(Protocol):
-    """Calls that are ready to be timed."""
+    """Prepared calls that can be timed repeatedly."""
 
     calls: int
 
     def time(self) -> float:
-        """Return the device time of one call in microseconds, as the mean over one batch."""
+        """Run the batch and return the device time of a call in microseconds."""
 
 
 def batch_of(call: TimedCall, device: torch.device, launch: Launch, l2: L2, sets: int) -> Batch:
-    """Return *call* ready to be timed on *device*; it has run a few times then.
+    """Return a batch of *call* on *device*; the call has run a few times by then.
 
-    *sets* is the number of operand sets that the call knows. With a cold L2 a batch has at most so
-    many calls.
+    *sets* is the number of operand sets of the call, which limits a batch with a cold L2.
 
     Raises:
-        Exception: whatever the call raises, or that it cannot be captured into a CUDA graph.
+        Exception: whatever the call raises, or an error from its capture into a CUDA graph.
     """
     if device.type == "cpu":
-        return _HostBatch(call, *_sized(call, device, l2, sets), l2)
+        return _HostBatch(call, *_batch_size(call, device, l2, sets), l2)
     if l2 is L2.COLD and sets == 1:
-        _, enqueue_us = _sized(call, device, l2, sets)
+        _, enqueue_us = _batch_size(call, device, l2, sets)
         is_graph = launch is Launch.CUDAGRAPH
         alone = _captured(call, device, 1).replay if is_graph else functools.partial(call, 0)
-        return _LonelyBatch(alone, device, enqueue_us)
+        return _SingleCallBatch(alone, device, enqueue_us)
     if launch is Launch.CUDAGRAPH:
-        return _GraphBatch(call, device, l2, *_sized(call, device, l2, sets))
-    return _StreamBatch(call, device, l2, *_sized(call, device, l2, sets))
+        return _GraphBatch(call, device, l2, *_batch_size(call, device, l2, sets))
+    return _StreamBatch(call, device, l2, *_batch_size(call, device, l2, sets))
 
 
 def wall_us(call: TimedCall, device: torch.device, calls: int) -> tuple[float, float]:
-    """Return host microseconds per call until all are enqueued, and until all are finished."""
+    """Return the microseconds per call until *calls* are enqueued, and until they are finished."""
     _synchronize(device)
     start = time.perf_counter()
     for number in range(calls):
@@ -82,25 +82,26 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _sized(call: TimedCall, device: torch.device, l2: L2, sets: int) -> tuple[int, float]:
-    """Return how many calls a batch has, and the microseconds the host takes to enqueue one.
+def _batch_size(call: TimedCall, device: torch.device, l2: L2, sets: int) -> tuple[int, float]:
+    """Return the number of calls in a batch, and the host's microseconds to enqueue one call.
 
-    The number follows from the device time alone, so that calls of one device time share what a
-    batch costs alike, however long the host takes for each.
+    The number depends on the device time only, so that two candidates with the same device time
+    are timed in batches of the same size.
     """
     for number in range(_WARM_CALLS):
         call(number)
-    enqueue, finish = min(wall_us(call, device, _WARM_CALLS) for _ in range(2))
+    enqueue_us, finish_us = min(wall_us(call, device, _WARM_CALLS) for _ in range(2))
     if device.type == "cpu":
-        batch_us, busy = _CPU_BATCH_US, finish
+        batch_us, busy_us = _CPU_BATCH_US, finish_us
     else:
-        batch_us, busy = _BATCH_US, min(_device_us(call, device, enqueue) for _ in range(2))
-    most = min(_MAX_CALLS, sets) if l2 is L2.COLD else _MAX_CALLS
-    return max(1, min(most, math.ceil(batch_us / max(busy, 1.0)))), enqueue
+        batch_us = _BATCH_US
+        busy_us = min(_device_us(call, device, enqueue_us) for _ in range(2))
+    limit = min(_MAX_CALLS, sets) if l2 is L2.COLD else _MAX_CALLS
+    return max(1, min(limit, math.ceil(batch_us / max(busy_us, 1.0)))), enqueue_us
 
 
 def _device_us(call: TimedCall, device: torch.device, enqueue_us: float) -> float:
-    """Return about how long the device works on one call that takes *enqueue_us* to launch."""
+    """Return a rough device time of a call that the host takes *enqueue_us* to enqueue."""
     events = _Events()
     _sleep(int(_cycles_per_us(device) * (_HEADSTART * enqueue_us * _WARM_CALLS + _LAUNCH_US)))
     with events:
@@ -111,7 +112,7 @@ def _device_us(call: TimedCall, device: torch.device, enqueue_us: float) -> floa
 
 @dataclass
 class _Flush:
-    """Overwrites more memory than the last cache holds."""
+    """Overwrites more memory than the last-level cache holds."""
 
     device: torch.device
     _buffer: torch.Tensor = field(init=False)
@@ -150,7 +151,7 @@ class _HostBatch:
 
 
 class _Events:
-    """Two events around work on the current stream."""
+    """Two CUDA events around work on the current stream."""
 
     def __init__(self) -> None:
         make: Any = torch.cuda.Event  # untyped in torch
@@ -170,7 +171,7 @@ class _Events:
 
 
 class _StreamBatch:
-    """Calls that are launched one by one, while a kernel ahead of them sleeps."""
+    """Calls launched individually behind a sleeping kernel."""
 
     def __init__(
         self, call: TimedCall, device: torch.device, l2: L2, calls: int, enqueue_us: float
@@ -191,11 +192,11 @@ class _StreamBatch:
         return self._events.elapsed_us / self.calls
 
 
-class _LonelyBatch:
-    """Calls that share one operand set: before each the L2 is overwritten, each is timed alone."""
+class _SingleCallBatch:
+    """Calls on a single operand set, each timed alone after the L2 was overwritten."""
 
     def __init__(self, call: Callable[[], object], device: torch.device, enqueue_us: float) -> None:
-        self.calls = _LONELY_CALLS
+        self.calls = _SINGLE_CALLS
         self._call, self._device = call, device
         wait_us = _HEADSTART * (enqueue_us + _LAUNCH_US) * self.calls
         self._sleep = int(_cycles_per_us(device) * wait_us)
@@ -211,7 +212,7 @@ class _LonelyBatch:
 
 
 class _GraphBatch:
-    """Calls that were captured into one CUDA graph."""
+    """Calls captured into one CUDA graph."""
 
     def __init__(
         self, call: TimedCall, device: torch.device, l2: L2, calls: int, _enqueue_us: float
@@ -232,7 +233,7 @@ class _GraphBatch:
 
 
 def _captured(call: TimedCall, device: torch.device, calls: int) -> torch.cuda.CUDAGraph:
-    """Return a graph of so many calls, which has run once."""
+    """Return a CUDA graph of *calls* calls; the graph has run once."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize(device)
     stream = torch.cuda.current_stream(device)
@@ -245,7 +246,7 @@ def _captured(call: TimedCall, device: torch.device, calls: int) -> torch.cuda.C
 
 
 def _sleep(cycles: int) -> None:
-    wait: Any = torch.cuda._sleep  # noqa: SLF001  torch's own way to keep a stream waiting; untyped
+    wait: Any = torch.cuda._sleep  # noqa: SLF001  torch's way to keep a stream waiting; untyped
     wait(cycles)
 
 
@@ -253,7 +254,7 @@ _clock_rates: dict[torch.device, float] = {}
 
 
 def _cycles_per_us(device: torch.device) -> float:
-    """Return how many cycles of ``torch.cuda._sleep`` make a microsecond here, measured once."""
+    """Return the cycles of ``torch.cuda._sleep`` per microsecond, measured once per device."""
     if device not in _clock_rates:
         cycles = 1_000_000
         _sleep(cycles)

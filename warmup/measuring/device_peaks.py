@@ -1,7 +1,8 @@
-"""What one GPU reaches at most: measured once, and kept with its date in the user's cache folder.
+"""`measured_peaks`: the highest rates one GPU reaches, measured once and kept in a cache file.
 
-Data sheets are no help: they list boost clocks and sparse rates, and miss devices. A peak is the
-best of several short runs, so that power limits and heat do not lower it.
+Data sheets do not serve: they list boost clocks and sparse rates, and lack devices. A peak is the
+best of several short runs, so that power limits and heat do not lower it. The file is in the user's
+cache folder and carries the date of the measurement.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _PEAK_DTYPES: Final = ("bf16", "f16", "tf32", "f32", "i8")
 def measured_peaks(device: torch.device, folder: Path | None = None) -> Peaks | None:
     """Return the peaks of *device*, measured now unless *folder* has them; None on a CPU.
 
-    *folder* is the user's cache folder by default. Where it cannot be written the peaks are
-    measured again by the next process.
+    *folder* is the user's cache folder by default. If it cannot be written, the next process
+    measures again.
     """
     if device.type != "cuda":
         return None
@@ -52,11 +53,11 @@ def measured_peaks(device: torch.device, folder: Path | None = None) -> Peaks | 
 
 
 def measure_peaks(device: torch.device) -> Peaks:
-    """Return the largest rates that *device* reaches now: copies, reads and products.
+    """Return the highest rates of copies, reads and matmuls that *device* reaches now.
 
     Bandwidth is the better of a large copy (bytes read plus bytes written) and a large read.
     """
-    tflops = {name: rate for name in _PEAK_DTYPES if (rate := _product_tflops(name, device))}
+    tflops = {name: rate for name in _PEAK_DTYPES if (rate := _matmul_tflops(name, device))}
     return Peaks(
         tflops=tflops,
         gbps=round(_memory_gbps(device), 1),
@@ -80,20 +81,20 @@ def _memory_gbps(device: torch.device) -> float:
     return max(gbps_of(2 * size, copied), gbps_of(size, read))
 
 
-def _product_tflops(name: str, device: torch.device) -> float | None:
-    """Return the best rate of a square product of dtype *name*, None where there is no such."""
+def _matmul_tflops(name: str, device: torch.device) -> float | None:
+    """Return the best rate of square matmuls of dtype *name*, None where the device has none."""
     best = 0.0
     dtype: torch.dtype = getattr(torch, torch_name("f32" if name == "tf32" else name))
     for size in _PEAK_SIZES:
         try:
             with _precision(name):
-                best = max(best, _one_product(dtype, size, device))
+                best = max(best, _square_matmul(dtype, size, device))
         except RuntimeError:  # no kernel for this dtype on this device, or no memory
             continue
     return round(best, 1) if best else None
 
 
-def _one_product(dtype: torch.dtype, size: int, device: torch.device) -> float:
+def _square_matmul(dtype: torch.dtype, size: int, device: torch.device) -> float:
     if dtype is torch.int8:
         a, b = (torch.randint(-8, 8, (size, size), device=device).to(dtype) for _ in range(2))
         multiply: Callable[..., torch.Tensor] = torch._int_mm  # noqa: SLF001  its only name
@@ -105,8 +106,8 @@ def _one_product(dtype: torch.dtype, size: int, device: torch.device) -> float:
     return tflops_of(2 * size**3, time_us)
 
 
-class _precision:  # noqa: N801  reads as a statement, such as contextlib.suppress
-    """Float32 products in TF32 or in full while the context is open."""
+class _precision:  # noqa: N801  used like a function in a with statement
+    """Computes float32 matmuls in TF32 or in full precision while the context is open."""
 
     def __init__(self, name: str) -> None:
         self._wanted = "tf32" if name == "tf32" else "ieee"
@@ -120,26 +121,26 @@ class _precision:  # noqa: N801  reads as a statement, such as contextlib.suppre
 
 
 def _file_name(device: torch.device) -> str:
-    """Return a name for this one device under this torch: two of one kind differ."""
+    """Return a file name for this device (by UUID, not model) under this version of torch."""
     properties = torch.cuda.get_device_properties(device)
     words = (properties.name, str(properties.uuid), f"torch{torch.__version__}")
     return re.sub(r"[^a-z0-9.]+", "-", "-".join(words).lower()).strip("-") + ".json"
 
 
 def _read(path: Path) -> Peaks | None:
-    """Return the peaks in *path*; None when there are none that can be used."""
+    """Return the peaks in *path*; None if the file is missing, damaged or of another format."""
     try:
         if path.stat().st_size > _MAX_PEAKS_FILE_BYTES:
             return None
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
-        if found["format"] != _PEAKS_FORMAT or not all(_rates(found)):
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != _PEAKS_FORMAT or not all(_rates(content)):
             return None
-        clock = found["clock_mhz"]
+        clock = content["clock_mhz"]
         return Peaks(
-            tflops={str(name): float(rate) for name, rate in found["tflops"].items()},
-            gbps=float(found["gbps"]),
+            tflops={str(name): float(rate) for name, rate in content["tflops"].items()},
+            gbps=float(content["gbps"]),
             clock_mhz=None if clock is None else int(clock),
-            measured=str(found["measured"])[:10],
+            measured=str(content["measured"])[:10],
         )
     except (
         OSError,
@@ -150,12 +151,12 @@ def _read(path: Path) -> Peaks | None:
         OverflowError,
         RecursionError,
     ):
-        return None  # measured again, and written anew
+        return None
 
 
-def _rates(found: Any) -> Iterator[bool]:
-    """Yield whether each rate could be one."""
-    for rate in (found["gbps"], *found["tflops"].values()):
+def _rates(content: Any) -> Iterator[bool]:
+    """Yield for each rate whether it is a plausible number."""
+    for rate in (content["gbps"], *content["tflops"].values()):
         yield isinstance(rate, (int, float)) and 0 < rate < 1e9  # noqa: PLR2004  beyond any device
 
 
@@ -171,4 +172,4 @@ def _write(path: Path, peaks: Peaks) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
     except OSError:
-        return  # a read-only home: the next process measures again
+        return  # a read-only home folder: the next process measures again

@@ -1,7 +1,6 @@
-"""In what condition a GPU is: who else is on it, how fast its clock runs, what holds it back.
+"""`Condition`: what may disturb measurements on a GPU: other processes, load, throttled clocks.
 
-Read through NVIDIA's own library (nvidia-ml-py, an extra); without it the condition says what could
-not be checked.
+Read through NVML (the extra nvidia-ml-py). Without it the condition says what was not checked.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from typing import Any, Final
 
 import torch
 
-# NVML's reasons for which the clock is lower than it could be; idle and applications' settings
-# are no trouble (nvml.h, nvmlClocksEventReason*).
-_HELD_BACK: Final = {
+# NVML's reasons for a lowered clock (nvml.h, nvmlClocksEventReason*). Those for an idle GPU and for
+# clocks set by the user are left out: they do not disturb a measurement.
+_THROTTLE_REASONS: Final = {
     0x4: "power cap",
     0x8: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -22,15 +21,16 @@ _HELD_BACK: Final = {
     0x80: "hardware power brake",
 }
 _BUSY_PERCENT: Final = 5
-_CLOCK_DROP: Final = 0.8  # a large product alone takes an H200 from 1980 to 1725 MHz
+_CLOCK_DROP: Final = 0.8  # a large matmul alone takes an H200 from 1980 to 1725 MHz
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One look at a GPU. ``unknown`` says what could not be read; then the rest is empty.
+    """The state of a GPU at one moment. Clocks are in MHz, memory in MiB.
 
-    Clocks are in MHz, memory in MiB. ``others`` are processes on the GPU beside our own, as far as
-    this process may see them; ``used_percent`` is how busy the GPU was in the last moment.
+    ``unknown`` says what could not be read; the other fields are empty then. ``others`` counts the
+    visible processes on the GPU that are not ours, ``others_mib`` is their memory, and
+    ``used_percent`` is the GPU's utilization over NVML's last sampling period.
     """
 
     unknown: str | None = None
@@ -39,26 +39,26 @@ class Condition:
     used_percent: int | None = None
     others: int = 0
     others_mib: int = 0
-    held_back: tuple[str, ...] = field(default=())
+    throttled_by: tuple[str, ...] = field(default=())
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """What makes a measurement doubtful, each in a few words."""
-        found = []
+        """Reasons to doubt a measurement, each as a short phrase."""
+        phrases = []
         if self.others:
-            who = "another process holds" if self.others == 1 else f"{self.others} others hold"
-            found.append(f"{who} {self.others_mib} MiB of it")
+            holders = "another process holds" if self.others == 1 else f"{self.others} others hold"
+            phrases.append(f"{holders} {self.others_mib} MiB of it")
         if self.used_percent is not None and self.used_percent > _BUSY_PERCENT:
-            found.append(f"it is {self.used_percent} % busy")
-        if self.held_back:
-            found.append(f"its clock is held back: {', '.join(self.held_back)}")
-        return tuple(found)
+            phrases.append(f"it is {self.used_percent} % busy")
+        if self.throttled_by:
+            phrases.append(f"its clock is throttled: {', '.join(self.throttled_by)}")
+        return tuple(phrases)
 
 
-def look_at(device: torch.device, own: frozenset[int] = frozenset()) -> Condition:
-    """Return the condition of *device*, if it is a GPU; *own* processes are not counted."""
+def read_condition(device: torch.device, own: frozenset[int] = frozenset()) -> Condition:
+    """Return the condition of *device*, not counting *own* process IDs; empty for a CPU."""
     if device.type != "cuda":
-        return Condition()  # of a CPU the spread of the times tells
+        return Condition()  # on a CPU the spread of the times shows disturbances
     try:
         import pynvml
     except ImportError:
@@ -74,12 +74,12 @@ def look_at(device: torch.device, own: frozenset[int] = frozenset()) -> Conditio
 
 
 def sm_clock_mhz(device: torch.device) -> int | None:
-    """Return the SM clock of *device* now, None where it cannot be read."""
-    return look_at(device).clock_mhz
+    """Return the current SM clock of *device*, None where it cannot be read."""
+    return read_condition(device).clock_mhz
 
 
 def clock_dropped(under_load: Sequence[int]) -> str | None:
-    """Return what to say when the SM clocks seen *under_load*, in MHz, are too far apart."""
+    """Return a warning if the SM clocks seen *under_load*, in MHz, are too far apart, else None."""
     if not under_load or min(under_load) >= max(under_load) * _CLOCK_DROP:
         return None
     return f"its clock went down to {min(under_load)} from {max(under_load)} MHz while measuring"
@@ -93,7 +93,9 @@ def _handle(pynvml: Any, device: torch.device) -> Any:
 
 def _read(pynvml: Any, handle: Any, own: frozenset[int]) -> Condition:
     processes = [
-        one for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handle) if one.pid not in own
+        process
+        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        if process.pid not in own
     ]
     reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return Condition(
@@ -101,6 +103,6 @@ def _read(pynvml: Any, handle: Any, own: frozenset[int]) -> Condition:
         max_clock_mhz=pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
         used_percent=pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
         others=len(processes),
-        others_mib=sum((one.usedGpuMemory or 0) >> 20 for one in processes),
-        held_back=tuple(name for bit, name in _HELD_BACK.items() if reasons & bit),
+        others_mib=sum((process.usedGpuMemory or 0) >> 20 for process in processes),
+        throttled_by=tuple(name for bit, name in _THROTTLE_REASONS.items() if reasons & bit),
     )

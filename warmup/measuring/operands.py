@@ -1,4 +1,4 @@
-"""Operand sets: the tensors that calls of a trial work on, random and never twice the same."""
+"""`OperandSets`: several sets of random operands and outputs for the calls of one trial."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import torch
 from warmup.core.trial import Fill, TensorSpec, Trial
 
 MAX_OPERAND_SETS: Final = 64  # calls of one batch
-_SHARE_OF_MEMORY: Final = 0.25
-_MAX_SETS_BYTES: Final = 8 * 2**30  # more than any device reads while a batch lasts
+_SHARE_OF_MEMORY: Final = 0.25  # of what is free
+_MAX_SETS_BYTES: Final = 8 * 2**30  # more than any device reads during one batch
 _CPU_BYTES: Final = 256 * 2**20
 _INTEGER_RANGE: Final = 8
 _SMALLEST_POSITIVE: Final = 0.5
 
 
 class OperandSets:
-    """Some sets of operands and outputs for one trial; set numbers wrap around.
+    """Operands and outputs for one trial, in several sets; set numbers wrap around.
 
-    All sets together take a quarter of the free memory at most, and no more than 8 GiB.
+    All sets together take at most a quarter of the device's free memory and at most 8 GiB; on a CPU
+    256 MiB.
 
     Raises:
         torch.OutOfMemoryError: not even one set fits.
@@ -40,14 +41,14 @@ class OperandSets:
         ]
 
     def operands(self, number: int) -> list[torch.Tensor]:
-        """Return the operands as templates take them."""
+        """Return the operands in the form that Triton templates take."""
         stored = self._operands[number % self.count]
         pairs = zip(stored, self._trial.operands, strict=True)
-        # Templates want the base: its data begins before the offset, which their code adds.
+        # A template's generated code adds the offset itself, so it takes the base tensor.
         return [flat.as_strided(spec.sizes, spec.strides, 0) for flat, spec in pairs]
 
     def views(self, number: int) -> list[torch.Tensor]:
-        """Return the operands as library calls take them."""
+        """Return the operands in the form that library calls take: views at their offsets."""
         stored = self._operands[number % self.count]
         return [
             stored[view.base].as_strided(view.sizes, view.strides, view.offset)
@@ -55,19 +56,19 @@ class OperandSets:
         ]
 
     def out(self, number: int, *, at_offset: bool = False) -> torch.Tensor:
-        """Return the output tensor; at its offset for library calls."""
+        """Return the output tensor: the base for templates, *at_offset* for library calls."""
         spec = self._trial.out
         flat = self._outs[number % self.count]
         return flat.as_strided(spec.sizes, spec.strides, spec.offset if at_offset else 0)
 
     def poison(self) -> None:
-        """Fill every output with what no right result holds: NaN, or the largest integer."""
+        """Fill every output with a value that no correct result has: NaN or the largest integer."""
         for flat in self._outs:
             flat.fill_(poison_of(flat.dtype))
 
 
 def poison_of(dtype: torch.dtype) -> float:
-    """Return the value that poisons an output of *dtype*."""
+    """Return the value that marks an unwritten element of *dtype*."""
     if dtype.is_floating_point:
         return float("nan")
     return True if dtype is torch.bool else torch.iinfo(dtype).max
@@ -75,9 +76,9 @@ def poison_of(dtype: torch.dtype) -> float:
 
 def dtype_named(name: str) -> torch.dtype:
     """Return the torch dtype called *name*, such as ``bfloat16``."""
-    found = getattr(torch, name)
-    assert isinstance(found, torch.dtype), name
-    return found
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype), name
+    return dtype
 
 
 def _dtype(spec: TensorSpec) -> torch.dtype:
@@ -96,14 +97,14 @@ def _room(device: torch.device) -> int:
 
 
 def _filled(spec: TensorSpec, device: torch.device, source: torch.Generator) -> torch.Tensor:
-    """Return flat memory for *spec*: random, since constant data runs faster than real data."""
+    """Return flat random memory for *spec*; kernels run faster on constant data than on real."""
     dtype, size = _dtype(spec), (spec.span,)
     if not dtype.is_floating_point:
         flat = torch.randint(0, _INTEGER_RANGE, size, device=device, generator=source)
         return flat.to(dtype)
-    narrow = dtype.itemsize == 1  # random values are not made in 8 bits
-    made = torch.empty(size, dtype=torch.float16 if narrow else dtype, device=device)
-    made.normal_(generator=source)
+    is_narrow = dtype.itemsize == 1  # torch generates no random values in 8 bits
+    flat = torch.empty(size, dtype=torch.float16 if is_narrow else dtype, device=device)
+    flat.normal_(generator=source)
     if spec.fill is Fill.POSITIVE:
-        made.abs_().add_(_SMALLEST_POSITIVE)
-    return made.to(dtype)
+        flat.abs_().add_(_SMALLEST_POSITIVE)
+    return flat.to(dtype)

@@ -1,7 +1,7 @@
-"""Regret: by how much a winner is slower than the best at the sizes of its range.
+"""Regret: a winner's time over the best time, at several sizes of the key's range.
 
-A row of a range is tuned at its largest size and serves all of them, so its winner is held against
-the fastest others at the lower end of the range and in the middle as well.
+A row whose key has a range is tuned at the largest size and serves every size, so its winner is
+also compared with its fastest rivals at the lower end and in the middle of the range.
 """
 
 from __future__ import annotations
@@ -14,158 +14,158 @@ from typing import Final
 from warmup.core.method import Method
 from warmup.core.rows import Evidence, Flag, Rejection, Timing, Tuned, Winner
 from warmup.core.trial import Outcome
-from warmup.measuring.selection import choose, fixed_order
+from warmup.measuring.selection import fixed_order, select_winner
 
 REGRET_BOUND: Final = 0.10
-MOST_RIVALS: Final = 8
+MOST_RIVALS: Final = 8  # candidates timed again at the smaller sizes
 _LIMIT: Final = 1 + REGRET_BOUND
 _REGRET_DIGITS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SizeOutcomes:
-    """One size of a range, and what came of candidates there; of none where they were not run."""
+    """A size of a range and the outcomes of candidates there; empty when nothing was run."""
 
     size: int
     outcomes: Sequence[Outcome]
 
 
 def rivals_of(outcomes: Sequence[Outcome], winner: Winner, library: Winner) -> list[Winner]:
-    """Return *winner*, *library* where it was run, and the `MOST_RIVALS` fastest of *outcomes*."""
-    timed = [one for one in outcomes if one.time_us]
-    ranked = sorted(timed, key=lambda one: (one.time_us, fixed_order(one.winner)))
-    fastest = [one.winner for one in ranked[:MOST_RIVALS]]
-    control = [one.winner for one in outcomes if one.winner == library]
+    """Return *winner*, *library* if it was run, and the `MOST_RIVALS` fastest of *outcomes*."""
+    timed = [outcome for outcome in outcomes if outcome.time_us]
+    ranked = sorted(timed, key=lambda outcome: (outcome.time_us, fixed_order(outcome.winner)))
+    fastest = [outcome.winner for outcome in ranked[:MOST_RIVALS]]
+    control = [outcome.winner for outcome in outcomes if outcome.winner == library]
     return [*dict.fromkeys((winner, *control, *fastest))]
 
 
-def choose_along(
-    winner: Winner, places: Sequence[SizeOutcomes], library: Winner, method: Method
+def select_for_range(
+    winner: Winner, sizes: Sequence[SizeOutcomes], library: Winner, method: Method
 ) -> Winner:
-    """Return the winner for all *places*, the last of which is the size that *winner* won at.
+    """Return the winner for all *sizes*, the last of which is the size at which *winner* won.
 
-    It stays while its regret is at most `REGRET_BOUND` everywhere. Otherwise the candidate whose
-    worst regret is least is taken; among near ties a candidate within the bound, then *library*,
-    then the first in the fixed order. Sizes with unstable timings are ignored, and where the last
-    size is unstable *winner* stays. A candidate that failed at a size, or was not timed there, is
-    not taken.
+    *winner* stays while its regret is at most `REGRET_BOUND` at every size. Otherwise the candidate
+    with the least worst regret wins; among near ties a candidate within the bound, then *library*,
+    then the first in the fixed order. Sizes with unstable timings are ignored; if the last size is
+    unstable, *winner* stays. A candidate that failed or was not timed at some size cannot win.
     """
-    own = places[-1]
-    if _shakes(own, library, method):
+    own = sizes[-1]
+    if _is_unstable(own, library, method):
         return winner
-    steady = {place.size for place in places if not _shakes(place, library, method)}
+    stable = {each.size for each in sizes if not _is_unstable(each, library, method)}
 
-    def worst(one: Winner, unknown: float) -> float:
-        ratios = [(_ratio(one, place), place.size in steady) for place in places]
+    def worst(candidate: Winner, unknown: float) -> float:
+        ratios = [(_ratio(candidate, each), each.size in stable) for each in sizes]
         known = [(unknown if ratio is None else ratio, counts) for ratio, counts in ratios]
         return max(ratio for ratio, counts in known if counts or ratio == math.inf)
 
     if worst(winner, 1.0) <= _LIMIT:
         return winner
-    ratios = {one.winner: worst(one.winner, math.inf) for one in own.outcomes if one.time_us}
+    ratios = {each.winner: worst(each.winner, math.inf) for each in own.outcomes if each.time_us}
     least = min(ratios.values(), default=math.inf)
     if least == math.inf:
         return winner
-    equals = [one for one, ratio in ratios.items() if ratio <= least * (1 + method.near_tie)]
-    return min(equals, key=lambda one: (ratios[one] > _LIMIT, one != library, fixed_order(one)))
+    equals = [each for each, ratio in ratios.items() if ratio <= least * (1 + method.near_tie)]
+    return min(equals, key=lambda each: (ratios[each] > _LIMIT, each != library, fixed_order(each)))
 
 
-def with_places(
-    tuned: Tuned, places: Sequence[SizeOutcomes], library: Winner, method: Method
+def with_range_regret(
+    tuned: Tuned, sizes: Sequence[SizeOutcomes], library: Winner, method: Method
 ) -> Tuned:
-    """Return *tuned* with its time at each of *places*, over the best there.
+    """Return *tuned* with its winner's time over the best time at each of *sizes*.
 
-    That is None where it was not timed, or the times of *library* or the fastest shook.
+    The ratio is None at a size where the winner was not timed or the timings are unstable.
     """
     winner = tuned.row.winner
     along = tuple(
-        (place.size, None if _shakes(place, library, method) else _over_best(winner, place))
-        for place in places
+        (each.size, None if _is_unstable(each, library, method) else _over_best(winner, each))
+        for each in sizes
     )
     evidence = replace(tuned.row.evidence, along=along)
     return replace(
         tuned,
         row=replace(tuned.row, evidence=evidence),
-        timings=tuple(_with_times(timing, places) for timing in tuned.timings),
+        timings=tuple(_with_times(timing, sizes) for timing in tuned.timings),
     )
 
 
-def keeps_to_bound(winner: Winner, tuned: Tuned) -> bool:
-    """Whether *winner* is within `REGRET_BOUND` of the best at the smaller sizes of *tuned*.
+def is_within_bound(winner: Winner, tuned: Tuned) -> bool:
+    """Return whether *winner* is within `REGRET_BOUND` of the best at the smaller sizes of *tuned*.
 
-    Where it was not timed it is not. Every winner is where *tuned* tells of none.
+    False if *winner* was not timed at one of these sizes; True if *tuned* has no smaller sizes.
     """
-    told = zip(tuned.row.evidence.along[:-1], _along_of(winner, tuned)[:-1], strict=True)
-    ratios = [ratio for (_, known), (_, ratio) in told if known is not None]
+    pairs = zip(tuned.row.evidence.along[:-1], _ratios_of(winner, tuned)[:-1], strict=True)
+    ratios = [ratio for (_, known), (_, ratio) in pairs if known is not None]
     return all(ratio is not None and ratio <= _LIMIT for ratio in ratios)
 
 
-def with_along_of(bare: Tuned, fused: Tuned) -> Tuned:
-    """Return *fused* with the times along its range, alone, of its winner, as *bare* tells them."""
+def with_bare_range_regret(bare: Tuned, fused: Tuned) -> Tuned:
+    """Return *fused* with the ratios of its winner at the sizes of the range, taken from *bare*."""
     winner = fused.row.winner
     is_same = winner == bare.row.winner
-    along = bare.row.evidence.along if is_same else _along_of(winner, bare)
+    along = bare.row.evidence.along if is_same else _ratios_of(winner, bare)
     evidence = replace(fused.row.evidence, along=along)
     return replace(fused, row=replace(fused.row, evidence=evidence))
 
 
-def over_bound(evidence: Evidence) -> tuple[int, float] | None:
-    """Return the size of the worst regret and the time over the best there, if above the bound."""
+def worst_regret_over_bound(evidence: Evidence) -> tuple[int, float] | None:
+    """Return the size with the worst ratio and that ratio; None if it is within the bound."""
     known = [(size, ratio) for size, ratio in evidence.along if ratio is not None]
-    size, ratio = max(known, key=lambda one: one[1], default=(0, 0.0))
+    size, ratio = max(known, key=lambda pair: pair[1], default=(0, 0.0))
     return (size, ratio) if ratio > _LIMIT else None
 
 
-def _with_times(timing: Timing, places: Sequence[SizeOutcomes]) -> Timing:
-    found = [(place.size, _outcome(timing.winner, place)) for place in places[:-1]]
+def _with_times(timing: Timing, sizes: Sequence[SizeOutcomes]) -> Timing:
+    outcomes = [(each.size, _outcome(timing.winner, each)) for each in sizes[:-1]]
     return replace(
         timing,
         along_us=tuple(
-            (size, None if one.time_us is None else round(one.time_us, _REGRET_DIGITS))
-            for size, one in found
-            if one is not None
+            (size, None if outcome.time_us is None else round(outcome.time_us, _REGRET_DIGITS))
+            for size, outcome in outcomes
+            if outcome is not None
         ),
     )
 
 
-def _along_of(winner: Winner, tuned: Tuned) -> tuple[tuple[int, float | None], ...]:
-    """Return the time of *winner* over the best at each size that *tuned* has a ratio for."""
+def _ratios_of(winner: Winner, tuned: Tuned) -> tuple[tuple[int, float | None], ...]:
+    """Return the ratio of *winner* at each size for which *tuned* has a ratio."""
     along, timings = tuned.row.evidence.along, tuned.timings
     if not along:
         return ()
-    below = [
-        {one.winner: dict(one.along_us).get(size) for one in timings} for size, _ in along[:-1]
+    smaller = [
+        {timing.winner: dict(timing.along_us).get(size) for timing in timings}
+        for size, _ in along[:-1]
     ]
-    own = {one.winner: one.time_us for one in timings}
+    own = {timing.winner: timing.time_us for timing in timings}
     return tuple(
         (size, None if known is None else _over(winner, times))
-        for (size, known), times in zip(along, (*below, own), strict=True)
+        for (size, known), times in zip(along, (*smaller, own), strict=True)
     )
 
 
-def _outcome(winner: Winner, place: SizeOutcomes) -> Outcome | None:
-    return next((one for one in place.outcomes if one.winner == winner), None)
+def _outcome(winner: Winner, at: SizeOutcomes) -> Outcome | None:
+    return next((outcome for outcome in at.outcomes if outcome.winner == winner), None)
 
 
-def _ratio(winner: Winner, place: SizeOutcomes) -> float | None:
+def _ratio(winner: Winner, at: SizeOutcomes) -> float | None:
     """Return the time of *winner* over the best: infinite if it failed, None if not timed."""
-    outcome = _outcome(winner, place)
+    outcome = _outcome(winner, at)
     rejection = None if outcome is None else outcome.rejection
-    # A time that cannot be true says nothing about the kernel.
+    # An implausible time does not mean that the kernel is wrong.
     failed = rejection is not None and rejection is not Rejection.IMPLAUSIBLE
-    return math.inf if failed else _over_best(winner, place)
+    return math.inf if failed else _over_best(winner, at)
 
 
-def _over_best(winner: Winner, place: SizeOutcomes) -> float | None:
-    return _over(winner, {one.winner: one.time_us for one in place.outcomes})
+def _over_best(winner: Winner, at: SizeOutcomes) -> float | None:
+    return _over(winner, {outcome.winner: outcome.time_us for outcome in at.outcomes})
 
 
 def _over(winner: Winner, times_us: Mapping[Winner, float | None]) -> float | None:
-    """Return the time of *winner* over the least; None where it has none."""
+    """Return the time of *winner* over the least time; None without a time of *winner*."""
     own = times_us.get(winner)
     return round(own / min(filter(None, times_us.values())), _REGRET_DIGITS) if own else None
 
 
-def _shakes(place: SizeOutcomes, library: Winner, method: Method) -> bool:
-    verdict = choose(place.outcomes, library, method)
-    return verdict is not None and Flag.UNSTABLE in verdict.flags
+def _is_unstable(at: SizeOutcomes, library: Winner, method: Method) -> bool:
+    selected = select_winner(at.outcomes, library, method)
+    return selected is not None and Flag.UNSTABLE in selected.flags

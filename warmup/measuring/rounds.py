@@ -1,4 +1,4 @@
-"""Interleaving: every contender is timed once a round, so that a drift hits all of them alike."""
+"""`run_rounds`: batches timed in turn, once per round, so that a drift affects all alike."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 def run_rounds(
-    batches: Mapping[_K, Batch], rounds: int, at: Callable[[_K], None] | None = None
+    batches: Mapping[_K, Batch], rounds: int, before_each: Callable[[_K], None] | None = None
 ) -> dict[_K, Samples]:
-    """Return *rounds* times of each of *batches*, taken in turn; each round starts one further on.
+    """Return *rounds* times of each of *batches*.
 
-    *at* is called with the name of a batch just before it is timed.
+    The batches are timed in turn, and each round starts with the next batch. *before_each* is
+    called with the name of a batch just before it is timed.
     """
     names = list(batches)
     times: dict[_K, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         start = number % len(names) if names else 0
         for name in (*names[start:], *names[:start]):
-            if at is not None:
-                at(name)
+            if before_each is not None:
+                before_each(name)
             times[name].append(batches[name].time())
-    return {name: Samples(tuple(found)) for name, found in times.items()}
+    return {name: Samples(tuple(taken)) for name, taken in times.items()}

@@ -1,4 +1,7 @@
-"""Timing candidates against each other: all a few times, then the fastest until it is settled."""
+"""`Screening`: times all candidates for a few rounds, then the fastest until they are stable.
+
+Outputs are checked in `warmup.measuring.trials`.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,21 @@ from warmup.core.trial import Outcome, TimedCall
 from warmup.measuring.clock import Batch, batch_of
 from warmup.measuring.rounds import run_rounds
 
-At = Callable[[Winner, str], None]  # told which candidate is run next, and at which stage
+# Called before a candidate runs, with the name of the stage.
+StageCallback = Callable[[Winner, str], None]
 
-SCREENING: Final = 3  # rounds of all candidates
-FINAL_ROUNDS: Final = 12  # rounds of the finalists, each time
+SCREENING_ROUNDS: Final = 3  # rounds of all candidates
+FINAL_ROUNDS: Final = 12  # rounds of the finalists, repeated up to `_RETRIES` times
 _RETRIES: Final = 3
-_FINAL_SHARE: Final = 1.25  # of the fastest time
+_FINAL_SHARE: Final = 1.25  # times the fastest time: slower candidates are no finalists
 _FINALISTS: Final = 8
-_SAID: Final = 300
-_COMPILING: Final = ("Compil", "Inductor", "Lowering")  # in the names of what compilers raise
+_MAX_MESSAGE: Final = 300
+_COMPILING: Final = ("Compil", "Inductor", "Lowering")  # in the class names of compilers' errors
 
 
 @dataclass
-class Contender:
-    """One candidate while it is checked and timed."""
+class CandidateRun:
+    """A candidate while it is checked and timed, with its outcome so far."""
 
     winner: Winner
     call: TimedCall | None = None
@@ -40,138 +44,136 @@ class Contender:
 
     @property
     def is_open(self) -> bool:
-        """True until it is rejected."""
+        """True until the candidate is rejected."""
         return self.outcome.rejection is None
 
     @property
     def time_us(self) -> float:
-        """The median time so far; infinite without one."""
+        """The median of the times so far in microseconds; infinite without any."""
         return self.outcome.time_us or float("inf")
 
-    def reject(self, reason: Rejection, said: str) -> None:
-        """Take it out of the contest."""
-        self.outcome = replace(self.outcome, rejection=reason, said=said[:_SAID])
+    def reject(self, reason: Rejection, message: str) -> None:
+        """Record the rejection; the candidate is not run again."""
+        self.outcome = replace(self.outcome, rejection=reason, said=message[:_MAX_MESSAGE])
 
 
-class Contest:
-    """The contenders for one key on *device*, timed by *method*, with *library* as the control.
+class Screening:
+    """Times the candidates for one key on *device* by *method*; *library* is the control.
 
-    *at* is told before a contender runs. An error after which the device cannot be used, as
-    *is_lost* tells, is raised; any other one rejects the contender.
+    *sets* is the number of operand sets, and *on_stage* is called before a candidate runs. An error
+    rejects its candidate, unless *is_lost* says that the device is unusable: then it is raised.
     """
 
     def __init__(
         self,
-        contenders: Sequence[Contender],
+        runs: Sequence[CandidateRun],
         library: Winner,
         device: torch.device,
         method: Method,
         *,
         sets: int = 1,
-        at: At = lambda _winner, _stage: None,
+        on_stage: StageCallback = lambda _winner, _stage: None,
         is_lost: Callable[[BaseException], bool] = lambda _error: False,
     ) -> None:
-        self.contenders = contenders
+        self.runs = runs
         self._library, self._device, self._method = library, device, method
-        self._sets, self._at, self._is_lost = sets, at, is_lost
+        self._sets, self._on_stage, self._is_lost = sets, on_stage, is_lost
 
     def run(self) -> None:
-        """Time all a few times, then settle who is fastest."""
-        for contender in self.contenders:
-            if contender.is_open:
-                self.attempt(contender, "prepare", self._prepare)
-        self._add_rounds([one for one in self.contenders if one.is_open], SCREENING)
-        self.settle()
+        """Time all candidates for `SCREENING_ROUNDS`, then the finalists."""
+        for run in self.runs:
+            if run.is_open:
+                self.attempt(run, "prepare", self._prepare)
+        self._add_rounds([run for run in self.runs if run.is_open], SCREENING_ROUNDS)
+        self.time_finalists()
 
-    def settle(self) -> None:
-        """Time the finalists again, until their spread is narrow or the retries are used up."""
+    def time_finalists(self) -> None:
+        """Time the finalists until their spread is narrow or the retries are used up."""
         for _ in range(_RETRIES):
             self._add_rounds(self.finalists(), FINAL_ROUNDS)
-            if all(map(self._is_settled, self.finalists())):
+            if all(map(self._is_stable, self.finalists())):
                 return
 
-    def finalists(self) -> list[Contender]:
-        """Return those near the fastest so far, fastest first, and the control."""
-        timed = [one for one in self.contenders if one.is_open and one.outcome.time_us]
-        ranked = sorted(timed, key=lambda one: one.time_us)
+    def finalists(self) -> list[CandidateRun]:
+        """Return the candidates near the fastest, fastest first, and the control."""
+        timed = [run for run in self.runs if run.is_open and run.outcome.time_us]
+        ranked = sorted(timed, key=lambda run: run.time_us)
         if not ranked:
             return []
         limit = ranked[0].time_us * _FINAL_SHARE
-        chosen = [one for one in ranked if one.time_us <= limit][:_FINALISTS]
-        control = [one for one in ranked if one.winner == self._library]
-        return [*chosen, *(one for one in control if one not in chosen)]
+        fastest = [run for run in ranked if run.time_us <= limit][:_FINALISTS]
+        control = [run for run in ranked if run.winner == self._library]
+        return [*fastest, *(run for run in control if run not in fastest)]
 
-    def attempt(self, contender: Contender, stage: str, work: Callable[[Contender], None]) -> None:
-        """Do *work* on *contender*; what it raises rejects the contender.
+    def attempt(self, run: CandidateRun, stage: str, step: Callable[[CandidateRun], None]) -> None:
+        """Call *step* with *run*; an error rejects the candidate.
 
         Raises:
             Exception: the device is lost.
         """
-        self._at(contender.winner, stage)
+        self._on_stage(run.winner, stage)
         try:
-            work(contender)
+            step(run)
         except Exception as error:  # noqa: BLE001  a candidate may raise anything
-            self._reject(contender, error)
+            self._reject(run, error)
 
-    def _prepare(self, contender: Contender) -> None:
-        assert contender.call is not None
+    def _prepare(self, run: CandidateRun) -> None:
+        assert run.call is not None
         method = self._method
-        contender.batch = batch_of(
-            contender.call, self._device, method.launch, method.l2, self._sets
-        )
+        run.batch = batch_of(run.call, self._device, method.launch, method.l2, self._sets)
 
-    def _add_rounds(self, contenders: Sequence[Contender], rounds: int) -> None:
-        """Add *rounds* times to each; one that fails now is out, and the rest start over."""
-        waiting = list(contenders)
-        while waiting:
-            batches = {one.winner: one.batch for one in waiting if one.batch is not None}
-            running: list[Winner] = []
+    def _add_rounds(self, runs: Sequence[CandidateRun], rounds: int) -> None:
+        """Time *runs* for *rounds* rounds; a failing run is rejected, and the rest start over."""
+        remaining = list(runs)
+        while remaining:
+            batches = {run.winner: run.batch for run in remaining if run.batch is not None}
+            started: list[Winner] = []
 
-            def note(winner: Winner, into: list[Winner] = running) -> None:
-                into.append(winner)
-                self._at(winner, "time")
+            def before_each(winner: Winner, started: list[Winner] = started) -> None:
+                started.append(winner)
+                self._on_stage(winner, "time")
 
             try:
-                found = run_rounds(batches, rounds, note)
+                times = run_rounds(batches, rounds, before_each)
             except Exception as error:  # noqa: BLE001  as above
-                failed = next(one for one in waiting if one.winner == running[-1])
+                failed = next(run for run in remaining if run.winner == started[-1])
                 self._reject(failed, error)
-                waiting.remove(failed)
+                remaining.remove(failed)
                 continue
-            for one in waiting:
-                before, new = one.outcome.samples, found[one.winner]
-                # Screening only ranks: its few times meet a device that was idle before.
-                keeps = before is not None and one.outcome.is_final
+            for run in remaining:
+                before, new = run.outcome.samples, times[run.winner]
+                # Times of the screening rounds only rank: the device was idle before them.
+                keeps = before is not None and run.outcome.is_final
                 samples = before + new if before is not None and keeps else new
-                one.outcome = replace(one.outcome, samples=samples, is_final=rounds == FINAL_ROUNDS)
+                run.outcome = replace(run.outcome, samples=samples, is_final=rounds == FINAL_ROUNDS)
             return
 
-    def _is_settled(self, contender: Contender) -> bool:
-        outcome = contender.outcome
+    def _is_stable(self, run: CandidateRun) -> bool:
+        outcome = run.outcome
         return (
             outcome.is_final
             and outcome.samples is not None
             and outcome.samples.spread <= self._method.max_spread
         )
 
-    def _reject(self, contender: Contender, error: Exception) -> None:
+    def _reject(self, run: CandidateRun, error: Exception) -> None:
         if self._is_lost(error):
             raise error
-        said = f"{type(error).__name__}: {error}".partition("\n")[0]
-        contender.reject(reason_for(error), said)
+        message = f"{type(error).__name__}: {error}".partition("\n")[0]
+        run.reject(reason_for(error), message)
 
 
-def hold_contest(
+def time_calls(
     calls: Mapping[Winner, TimedCall], library: Winner, device: torch.device, method: Method
 ) -> list[Outcome]:
-    """Return what came of timing *calls* against each other in this process, in order."""
-    contenders = [Contender(winner, call) for winner, call in calls.items()]
-    Contest(contenders, library, device, method).run()
-    return [contender.outcome for contender in contenders]
+    """Return the outcomes of *calls*, timed in this process; *library* is the control."""
+    runs = [CandidateRun(winner, call) for winner, call in calls.items()]
+    Screening(runs, library, device, method).run()
+    return [run.outcome for run in runs]
 
 
 def reason_for(error: BaseException) -> Rejection:
-    """Return the rejection that *error*, raised by one candidate, stands for."""
+    """Return the reason for rejecting the candidate that raised *error*."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return Rejection.OUT_OF_MEMORY
     name, text = type(error).__name__, str(error).lower()

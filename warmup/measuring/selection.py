@@ -1,8 +1,8 @@
-"""Choosing: from what was measured to a row.
+"""`select_winner` and `make_row`: from the outcomes of a trial to a winner and its row.
 
-The fastest candidate does not win by noise: all within the near-tie band of it are equals, and
-among equals the order is fixed, library default first. So two builds on one device agree, or differ
-by no more than the band.
+Noise does not decide: all candidates within the near-tie band of the fastest count as equal, and
+among equals a fixed order decides, the library default first. Two builds on one device therefore
+select the same winner, or winners whose times differ by no more than the band.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FAMILIES: Final = (
 )
 _EVIDENCE_DIGITS: Final = 3
 _SLOWEST_SHARE: Final = 0.01  # of the peaks
-_SLOW_US: Final = 100.0  # shorter times are mostly launch latency, which no peak tells about
+_SLOW_US: Final = 100.0  # shorter times are mostly launch latency, which peaks do not cover
 
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The winner among some outcomes, the band of near ties, and what is to be said about it."""
+    """The outcome of the winner, the near-tie band (a share of the fastest time), and flags."""
 
     outcome: Outcome
     band: float
@@ -38,20 +38,19 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a problem asks for at least: operations (None where unknown) and bytes moved."""
+    """The least work of a problem: operations (None where unknown) and bytes moved."""
 
     dtype: str
     flops: int | None
     moved: int
 
 
-def choose(outcomes: Sequence[Outcome], library: Winner, method: Method) -> Selected | None:
-    """Return the winner of *outcomes*; None when none of them has a time.
+def select_winner(outcomes: Sequence[Outcome], library: Winner, method: Method) -> Selected | None:
+    """Return the winner of *outcomes*; None when no outcome has a time.
 
-    Within the near-tie band of the fastest, *library* wins, else the first in a fixed order: the
-    family, then the smallest config. When the winner's spread, or that of *library*, is above the
-    limit, *library* wins and the verdict says `unstable`, unless the winner's slowest round was
-    faster than the fastest of *library*.
+    Within the near-tie band of the fastest, *library* wins, else the first in `fixed_order`. When
+    the spread of the winner or of *library* exceeds the limit, *library* wins with the flag
+    `unstable`, unless the winner's slowest round was faster than the fastest round of *library*.
     """
     timed = [outcome for outcome in outcomes if outcome.time_us and outcome.is_final]
     if not timed:
@@ -60,20 +59,20 @@ def choose(outcomes: Sequence[Outcome], library: Winner, method: Method) -> Sele
     band = max(method.near_tie, _uncertainty(fastest.samples))
     limit = (fastest.time_us or math.inf) * (1 + band)
     equals = [outcome for outcome in timed if (outcome.time_us or math.inf) <= limit]
-    chosen = min(equals, key=lambda one: (one.winner != library, fixed_order(one.winner)))
+    chosen = min(equals, key=lambda each: (each.winner != library, fixed_order(each.winner)))
     control = next((outcome for outcome in timed if outcome.winner == library), None)
     flags: list[Flag] = []
     if len(equals) > 1:
         flags.append(Flag.NEAR_TIE)
-    compared = [one.samples for one in (chosen, control) if one is not None and one.samples]
-    shake = any(samples.spread > method.max_spread for samples in compared)
-    if shake and not _are_apart(chosen, control):
+    compared = [each.samples for each in (chosen, control) if each and each.samples]
+    is_unstable = any(samples.spread > method.max_spread for samples in compared)
+    if is_unstable and not _never_overlap(chosen, control):
         flags.append(Flag.UNSTABLE)
         chosen = control or chosen
     return Selected(chosen, band, tuple(flags))
 
 
-def judge(
+def make_row(
     key: str,
     outcomes: Sequence[Outcome],
     library: Winner,
@@ -87,21 +86,22 @@ def judge(
 ) -> Tuned | None:
     """Return the row for *key* with its evidence; None when no candidate has a time.
 
-    With *winner*, one of *outcomes* that has a time, that is the row's, whoever is faster.
+    With *winner*, which must have a time in *outcomes*, the row is its row, even if another
+    candidate is faster.
     """
-    verdict = choose(outcomes, library, method)
-    if verdict is not None and winner is not None:
+    selected = select_winner(outcomes, library, method)
+    if selected is not None and winner is not None:
         given = next(outcome for outcome in outcomes if outcome.winner == winner)
-        verdict = Selected(given, verdict.band)
-    if verdict is None or verdict.outcome.samples is None:
+        selected = Selected(given, selected.band)
+    if selected is None or selected.outcome.samples is None:
         return None
-    chosen, samples = verdict.outcome, verdict.outcome.samples
-    others = [one for one in outcomes if one.time_us and one.winner != chosen.winner]
-    runner_up = min(others, key=lambda one: (one.time_us, fixed_order(one.winner)), default=None)
-    control = next((one for one in outcomes if one.winner == library), None)
-    rejected = Counter(one.rejection for one in outcomes if one.rejection)
+    chosen, samples = selected.outcome, selected.outcome.samples
+    others = [each for each in outcomes if each.time_us and each.winner != chosen.winner]
+    runner_up = min(others, key=lambda each: (each.time_us, fixed_order(each.winner)), default=None)
+    control = next((outcome for outcome in outcomes if outcome.winner == library), None)
+    rejected = Counter(outcome.rejection for outcome in outcomes if outcome.rejection)
     share = _share(work, peaks, samples)
-    flags = (*verdict.flags, *_flags(share, samples))
+    flags = (*selected.flags, *_flags(share, samples))
     evidence = Evidence(
         time_us=_rounded(samples.median),
         library_us=_rounded_or_none(control.time_us if control else None),
@@ -110,7 +110,7 @@ def judge(
         tried=len(outcomes),
         rejected=tuple(sorted(rejected.items())),
         spread=round(samples.spread, 4),
-        band=round(verdict.band, 4),
+        band=round(selected.band, 4),
         error=None if chosen.error is None else float(f"{chosen.error:.3g}"),
         tflops=_rate(work, samples, tflops=True),
         gbps=_rate(work, samples, tflops=False),
@@ -120,13 +120,13 @@ def judge(
         search=search,
     )
     timings = tuple(
-        Timing(one.winner, _rounded_or_none(one.time_us), one.rejection, one.said)
-        for one in outcomes
+        Timing(each.winner, _rounded_or_none(each.time_us), each.rejection, each.said)
+        for each in outcomes
     )
     return Tuned(key, Row(chosen.winner, evidence), timings)
 
 
-def judge_fused(
+def make_fused_row(
     bare: Tuned,
     outcomes: Sequence[Outcome],
     library: Winner,
@@ -135,41 +135,41 @@ def judge_fused(
     work: Work | None = None,
     peaks: Peaks | None = None,
 ) -> Tuned | None:
-    """Return the row for the key of *bare*, chosen by *outcomes* of candidates as they will run.
+    """Return the row for the key of *bare*, won by *outcomes* of candidates within their region.
 
-    What was tried and rejected counts both times. None when no candidate has a time.
+    Candidates rejected in either measurement count as rejected. None when no outcome has a time.
     """
-    fused = judge(bare.key, outcomes, library, method)
+    fused = make_row(bare.key, outcomes, library, method)
     if fused is None:
         return None
     alone = {timing.winner: timing.time_us for timing in bare.timings}
     bare_us = alone.get(fused.row.winner)
     rejected = Counter(dict(bare.row.evidence.rejected))
     rejected.update(dict(fused.row.evidence.rejected))
-    product = Samples((bare_us,)) if bare_us else None
-    share = None if product is None else _share(work, peaks, product)
+    gemm = Samples((bare_us,)) if bare_us else None
+    share = None if gemm is None else _share(work, peaks, gemm)
     evidence = replace(
         fused.row.evidence,
         scope=Scope.FUSED,
         bare_us=bare_us,
         tried=bare.row.evidence.tried,
         rejected=tuple(sorted(rejected.items())),
-        tflops=None if product is None else _rate(work, product, tflops=True),
-        gbps=None if product is None else _rate(work, product, tflops=False),
+        tflops=None if gemm is None else _rate(work, gemm, tflops=True),
+        gbps=None if gemm is None else _rate(work, gemm, tflops=False),
         peak_share=None if share is None else round(share, _EVIDENCE_DIGITS),
         clock_mhz=bare.row.evidence.clock_mhz,
-        flags=(*fused.row.evidence.flags, *(_flags(share, product) if product else ())),
+        flags=(*fused.row.evidence.flags, *(_flags(share, gemm) if gemm else ())),
         search=bare.row.evidence.search,
     )
-    seen = {timing.winner: timing for timing in fused.timings}
+    by_winner = {timing.winner: timing for timing in fused.timings}
     timings = tuple(
         replace(
             timing,
-            fused_us=seen[timing.winner].time_us,
-            rejection=timing.rejection or seen[timing.winner].rejection,
-            said=timing.said or seen[timing.winner].said,
+            fused_us=by_winner[timing.winner].time_us,
+            rejection=timing.rejection or by_winner[timing.winner].rejection,
+            said=timing.said or by_winner[timing.winner].said,
         )
-        if timing.winner in seen
+        if timing.winner in by_winner
         else timing
         for timing in bare.timings
     )
@@ -177,19 +177,19 @@ def judge_fused(
 
 
 def doubtful_us(floor_us: float) -> float:
-    """Return the time from which on a row is flagged as far below the peaks, given their time."""
+    """Return the time above which a row is far below the peaks; *floor_us* is the time at peak."""
     return max(floor_us / _SLOWEST_SHARE, _SLOW_US)
 
 
 def rejections(tuned: Iterable[Tuned]) -> Counter[Rejection]:
     """Return how many candidates were rejected in *tuned*, by reason."""
-    found: Counter[Rejection] = Counter()
-    for one in tuned:
-        found.update(dict(one.row.evidence.rejected))
-    return found
+    counts: Counter[Rejection] = Counter()
+    for each in tuned:
+        counts.update(dict(each.row.evidence.rejected))
+    return counts
 
 
-def _are_apart(chosen: Outcome, control: Outcome | None) -> bool:
+def _never_overlap(chosen: Outcome, control: Outcome | None) -> bool:
     """Whether each round of *chosen* was faster than each of *control*."""
     if control is None or chosen.samples is None or control.samples is None:
         return False
@@ -205,7 +205,7 @@ def _uncertainty(samples: Samples | None) -> float:
 
 
 def fixed_order(winner: Winner) -> tuple[object, ...]:
-    """Return the fixed order: family, then the smallest config, then its spelling."""
+    """Return the sort key that decides among equals: family, tile size, uid, text of the config."""
     rank = _FAMILIES.index(winner.family) if winner.family in _FAMILIES else len(_FAMILIES)
     return rank, winner.tile, winner.uid, str(winner)
 

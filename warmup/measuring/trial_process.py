@@ -1,7 +1,7 @@
-"""A child process that runs trials: what faults, hangs or eats memory costs one candidate.
+"""`TrialProcess`: runs trials in a child process, so that a fault or a hang costs one candidate.
 
-The child says which candidate it is about to run. When it dies, or says nothing for too long, that
-candidate is rejected, a new child starts, and the others go on.
+The child reports each candidate before it runs it. When the child dies, or reports nothing for too
+long, that candidate is rejected and a new child runs the others.
 """
 
 from __future__ import annotations
@@ -24,58 +24,58 @@ from warmup.core.rows import Rejection, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome, Trial, trial_to_json
 
-WORKERS: Final = "--workers"  # an argument of the child: it will compile
+WORKERS: Final = "--workers"  # argument of a child that will compile regions
 _START_S: Final = 300.0
 _LIMIT_S: Final = 60.0
-_MAKING: Final = "operands"  # the stage before the first candidate
+_OPERANDS_STAGE: Final = "operands"  # before the first candidate
 _MOST_DEATHS: Final = 16  # of one trial
-_MOST_RESTARTS: Final = 1  # of one trial, when no candidate can be blamed
+_MOST_RESTARTS: Final = 1  # of one trial, while no candidate was running
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The outcomes of a trial, in the order of its candidates, and the SM clock seen if any."""
+    """The outcomes of a trial, in the order of its candidates, and the SM clock if known."""
 
     outcomes: tuple[Outcome, ...]
     clock_mhz: int | None = None
 
 
 class TrialNotRunError(Exception):
-    """A trial could not be run at all: why."""
+    """A trial could not be run at all; the message says why."""
 
 
 @dataclass
 class TrialProcess:
-    """Runs trials in a child process, one at a time; the child starts with the first.
+    """Runs trials in a child process, one at a time; the child starts with the first trial.
 
-    A candidate has *limit_s* seconds for each of its steps. What the child prints goes to *log*, a
-    temporary file by default, and its last line is told when it dies. *command* is the program,
-    which speaks the protocol of `warmup.tuning.worker`.
+    *command* starts the child, which speaks the protocol of `warmup.tuning.worker`. A candidate has
+    *limit_s* seconds for each stage. The child's output goes to *log*, by default a temporary file,
+    and its last line becomes part of the message when the child dies.
     """
 
     command: Sequence[str]
     limit_s: float = _LIMIT_S
     log: IO[bytes] | None = None
-    _child: _Measurer | None = None
+    _child: _TrialChild | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
-        """Start the child, so that it imports what it needs while other work goes on."""
+        """Start the child now, so that its imports overlap with other work."""
         if self._child is None:
-            self._child = _Measurer(self.command, self.log)
+            self._child = _TrialChild(self.command, self.log)
 
     @property
     def pid(self) -> int | None:
-        """The process ID of the child, None when there is none."""
+        """The process ID of the child, None before it starts."""
         return None if self._child is None else self._child.pid
 
     def run(self, trial: Trial) -> TrialResult:
-        """Return what came of *trial*; another thread's trial waits.
+        """Return the result of *trial*; trials of other threads wait.
 
         Raises:
-            TrialNotRunError: no candidate could be run, for want of memory for example.
-            BuildError: the child does not start, or dies before any candidate is run.
+            TrialNotRunError: no candidate could be run, for example for lack of memory.
+            BuildError: the child does not start, or dies before it runs a candidate.
         """
         with self._lock:
             return self._run(trial)
@@ -88,7 +88,7 @@ class TrialProcess:
             assert self._child is not None
             try:
                 return self._child.run(trial, rejected, self.limit_s)
-            except _DeadError as dead:
+            except _ChildEndedError as dead:
                 was_ready = self._child.is_ready
                 self.close()
                 if dead.winner is not None:
@@ -96,7 +96,7 @@ class TrialProcess:
                         Outcome(winner=dead.winner, rejection=dead.reason, said=str(dead))
                     )
                 elif was_ready and restarts < _MOST_RESTARTS:
-                    restarts += 1  # it died between two trials, or making the operands
+                    restarts += 1  # between two trials, or while the operands were made
                 else:
                     raise BuildError(
                         f"the process that measures candidates {dead}", "run `warmup doctor`"
@@ -104,29 +104,29 @@ class TrialProcess:
         raise TrialNotRunError(f"{_MOST_DEATHS} candidates took the process down")
 
     def close(self) -> None:
-        """End the child, at once; the next trial starts another one."""
+        """Kill the child; the next trial starts a new child."""
         if self._child is not None:
             self._child.close()
             self._child = None
 
 
-class _DeadError(Exception):
-    """The child has ended or must be ended: what it was running, and why."""
+class _ChildEndedError(Exception):
+    """The child ended or must be killed: the candidate it was running, the reason, a message."""
 
-    def __init__(self, winner: Winner | None, reason: Rejection, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, winner: Winner | None, reason: Rejection, message: str) -> None:
+        super().__init__(message)
         self.winner = winner
         self.reason = reason
 
 
-class _Measurer:
-    """One child process that measures."""
+class _TrialChild:
+    """One child process that runs trials."""
 
     def __init__(self, command: Sequence[str], log: IO[bytes] | None) -> None:
         path = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,
-            "TORCH_WARM_POOL": "0",  # workers start if it is told so, and not with torch
+            "TORCH_WARM_POOL": "0",  # compile workers start with `WORKERS` only, not on import
             "PYTHONPATH": os.pathsep.join(path),
         }
         with contextlib.nullcontext(log) if log is not None else tempfile.TemporaryFile() as file:
@@ -142,13 +142,13 @@ class _Measurer:
             self._receive(None, _START_S)
             self.is_ready = True
         skipped = {outcome.winner: outcome for outcome in rejected}
-        numbers = [i for i, one in enumerate(trial.candidates) if one.winner in skipped]
+        numbers = [i for i, each in enumerate(trial.candidates) if each.winner in skipped]
         self._child.send({"trial": trial_to_json(trial), "skip": numbers})
         current: Winner | None = None
         stages: dict[str, float] = {}
-        stage, since = _MAKING, time.monotonic()
+        stage, since = _OPERANDS_STAGE, time.monotonic()
         while True:
-            # Making the operands and the reference takes its time before the first candidate.
+            # Before the first candidate the child makes the operands and the reference.
             message = self._receive(current, limit_s if current is not None else _START_S)
             now = time.monotonic()
             stages[stage] = stages.get(stage, 0.0) + now - since
@@ -157,7 +157,7 @@ class _Measurer:
                 current = trial.candidates[message["at"]].winner
             elif "lost" in message:
                 reason = Rejection(message["reason"])
-                raise _DeadError(current, reason, str(message["lost"]))
+                raise _ChildEndedError(current, reason, str(message["lost"]))
             elif "failed" in message:
                 raise TrialNotRunError(str(message["failed"]))
             else:
@@ -172,23 +172,23 @@ class _Measurer:
         try:
             return self._child.receive(limit_s)
         except ChildTimeoutError as silent:
-            raise _DeadError(current, Rejection.TIMED_OUT, str(silent)) from None
+            raise _ChildEndedError(current, Rejection.TIMED_OUT, str(silent)) from None
         except ChildError as lost:
-            raise _DeadError(current, Rejection.CRASHED, str(lost)) from None
+            raise _ChildEndedError(current, Rejection.CRASHED, str(lost)) from None
 
 
 def _read_result(
     trial: Trial, message: Mapping[str, Any], skipped: Mapping[Winner, Outcome]
 ) -> TrialResult:
     outcomes = [
-        skipped.get(candidate.winner) or outcome_from_json(candidate.winner, found)
-        for candidate, found in zip(trial.candidates, message["outcomes"], strict=True)
+        skipped.get(candidate.winner) or outcome_from_json(candidate.winner, fields)
+        for candidate, fields in zip(trial.candidates, message["outcomes"], strict=True)
     ]
     return TrialResult(tuple(outcomes), message["clock_mhz"])
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
-    """Return *outcome* without its winner as JSON values."""
+    """Return *outcome*, except its winner, as JSON values."""
     return {
         "times_us": None if outcome.samples is None else list(outcome.samples.times_us),
         "error": outcome.error,
@@ -198,20 +198,20 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def outcome_from_json(winner: Winner, found: Mapping[str, Any]) -> Outcome:
-    """Return the outcome that `outcome_to_json` wrote about *winner*."""
-    times = found["times_us"]
+def outcome_from_json(winner: Winner, fields: Mapping[str, Any]) -> Outcome:
+    """Return the outcome of *winner* from the *fields* that `outcome_to_json` wrote."""
+    times = fields["times_us"]
     return Outcome(
         winner=winner,
         samples=None if times is None else Samples(tuple(times)),
-        error=found["error"],
-        rejection=None if found["rejection"] is None else Rejection(found["rejection"]),
-        said=found["said"],
-        is_final=found["is_final"],
+        error=fields["error"],
+        rejection=None if fields["rejection"] is None else Rejection(fields["rejection"]),
+        said=fields["said"],
+        is_final=fields["is_final"],
     )
 
 
 def own_command(*, workers: bool = False) -> list[str]:
-    """Return the command that starts warmup's own child program, with compile *workers* or not."""
-    # Without the working folder on the path: a file there must not stand in for a module.
+    """Return the command that starts `warmup.tuning.worker`, with compile *workers* or without."""
+    # -P: a file in the working folder must not shadow a module.
     return [sys.executable, "-P", "-m", "warmup.tuning.worker", *([WORKERS] if workers else [])]

@@ -1,6 +1,7 @@
-"""Running one trial in this process: check every candidate, time them in turn, confirm the winner.
+"""`run_trial`: checks and times the candidates of one trial in this process, confirms the winner.
 
-Nothing here protects from a candidate that faults or hangs; `warmup.measuring.trial_process` does.
+A candidate that faults or hangs takes this process with it; `warmup.measuring.trial_process` runs
+trials in a child process for that reason.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from warmup.measuring.clock import wall_us
 from warmup.measuring.operands import MAX_OPERAND_SETS
 from warmup.measuring.reference import judge_output, reference_of, widened
 from warmup.measuring.rounds import run_rounds
-from warmup.measuring.screening import FINAL_ROUNDS, At, Contender, Contest
-from warmup.measuring.selection import choose
+from warmup.measuring.screening import FINAL_ROUNDS, CandidateRun, Screening, StageCallback
+from warmup.measuring.selection import select_winner
 
-_OVER_PEAK: Final = 1.10  # a peak is measured too; this far above it a time cannot be true
+_OVER_PEAK: Final = 1.10  # peaks are measured too; a rate above this share cannot be true
 _WALL_FACTOR: Final = 1.5
 _CPU_WALL_FACTOR: Final = 4.0
-_WALL_SLACK_US: Final = 200.0  # for all calls together
-_WALL_US: Final = 3000.0
+_WALL_SLACK_US: Final = 200.0  # for all calls of one check together
+_WALL_US: Final = 3000.0  # of calls in one check
 _MOST_WALL_CALLS: Final = 200
 _FRESH_SEED: Final = 1_000_003
 
 
-MakeSets = Callable[[int, int], Operands]  # seed, most sets
+MakeSets = Callable[[int, int], Operands]  # of a seed and the largest number of sets
 MakeCall = Callable[[Candidate, Operands], TimedCall]
 Outputs = Sequence[torch.Tensor]
-MakeReference = Callable[[Operands], Outputs | None]  # None where it is unknown
+MakeReference = Callable[[Operands], Outputs | None]  # None without a reference
 
 
 def run_trial(
@@ -42,78 +43,78 @@ def run_trial(
     make_call: MakeCall,
     *,
     make_reference: MakeReference | None = None,
-    at: At = lambda _winner, _stage: None,
+    on_stage: StageCallback = lambda _winner, _stage: None,
     rejected: Collection[Outcome] = (),
     is_lost: Callable[[BaseException], bool] = lambda _error: False,
 ) -> list[Outcome]:
-    """Return what came of each candidate of *trial*, in order.
+    """Return the outcome of each candidate of *trial*, in order.
 
-    Every candidate is called once on a poisoned output and compared with the reference, then all
-    are timed in turn, then the fastest again, until their spread is narrow or the retries are used
-    up. The winner is called once more on fresh data, and its time held against the wall clock and
-    the measured peaks; when it fails there it is rejected and the next one is looked at.
-    *make_reference* says what is computed from an operand set, where that is not the product alone.
+    Every candidate is called once on a poisoned output, and the output is compared with the
+    reference. Then all are timed in turn, and the fastest again until their spread is narrow or the
+    retries are used up. The winner is called once more on fresh data, and its time is compared with
+    the measured peaks and the wall clock. If it fails, it is rejected and the next is confirmed.
 
-    *at* is told before a candidate runs. Those in *rejected* are not run. An error after which the
-    device cannot be used, as *is_lost* tells, is raised.
+    *make_reference* computes the expected outputs where they are not those of the GEMM alone.
+    *on_stage* is called before a candidate runs. Candidates in *rejected* are not run. An error
+    after which *is_lost* says that the device is unusable is raised.
 
     Raises:
         torch.OutOfMemoryError: the operands do not fit into memory.
     """
     known = {outcome.winner: outcome for outcome in rejected}
-    contenders = [Contender(candidate.winner) for candidate in trial.candidates]
-    for contender in contenders:
-        contender.outcome = known.get(contender.winner, contender.outcome)
-    # Calls that are to find their operands in the cache share one set.
+    runs = [CandidateRun(candidate.winner) for candidate in trial.candidates]
+    for run in runs:
+        run.outcome = known.get(run.winner, run.outcome)
+    # With a warm L2 all calls share one operand set, so that it stays in the cache.
     sets = make_sets(trial.seed, 1 if trial.method.l2 is L2.WARM else MAX_OPERAND_SETS)
     device = torch.device(trial.device)
-    contest = Contest(
-        contenders,
+    screening = Screening(
+        runs,
         trial.library,
         device,
         trial.method,
         sets=sets.count,
-        at=at,
+        on_stage=on_stage,
         is_lost=is_lost,
     )
-    examiner = _Examiner(trial, device, make_call, contest, make_reference)
-    examiner.check(sets)
-    contest.run()
-    examiner.confirm(make_sets)
-    return [contender.outcome for contender in contenders]
+    checks = _Checks(trial, device, make_call, screening, make_reference)
+    checks.check_outputs(sets)
+    screening.run()
+    checks.confirm_winner(make_sets)
+    return [run.outcome for run in runs]
 
 
-class _Examiner:
-    """Checks the contenders of one trial before the contest, and the winner after it."""
+class _Checks:
+    """The checks of one trial: all candidates before the screening, the winner after it."""
 
     def __init__(
         self,
         trial: Trial,
         device: torch.device,
         make_call: MakeCall,
-        contest: Contest,
+        screening: Screening,
         make_reference: MakeReference | None,
     ) -> None:
         self._trial, self._device = trial, device
-        self._make_call, self._contest = make_call, contest
-        self._make_reference = make_reference or self._product
+        self._make_call, self._screening = make_call, screening
+        self._make_reference = make_reference or self._gemm_reference
         self._specs = {candidate.winner: candidate for candidate in trial.candidates}
 
-    def check(self, sets: Operands) -> None:
-        """Call each contender once; those that are wrong are out."""
+    def check_outputs(self, sets: Operands) -> None:
+        """Call each candidate once, and reject it if its output is wrong."""
         reference = self._reference(sets)
 
-        def first_call(contender: Contender) -> None:
-            contender.call = self._make_call(self._specs[contender.winner], sets)
-            self._compare(contender, contender.call, sets, reference)
+        def call_and_compare(run: CandidateRun) -> None:
+            run.call = self._make_call(self._specs[run.winner], sets)
+            self._compare(run, run.call, sets, reference)
 
-        for contender in self._contest.contenders:
-            if contender.is_open:
-                self._contest.attempt(contender, "check", first_call)
+        for run in self._screening.runs:
+            if run.is_open:
+                self._screening.attempt(run, "check", call_and_compare)
 
-    def confirm(self, make_sets: MakeSets) -> None:
-        """Hold the winner against fresh data, the peaks and the wall clock, until one stands."""
-        confirmed: list[Contender] = []
+    def confirm_winner(self, make_sets: MakeSets) -> None:
+        """Check the winner on fresh data, the peaks and the wall clock, until a winner passes."""
+        confirmed: list[CandidateRun] = []
         fresh: tuple[Operands, Outputs | None] | None = None
         while True:
             winner = self._winner()
@@ -124,70 +125,70 @@ class _Examiner:
                 fresh = sets, self._reference(sets)
             data = fresh
 
-            def look_again(one: Contender, data: tuple[Operands, Outputs | None] = data) -> None:
-                call = self._make_call(self._specs[one.winner], data[0])
-                self._compare(one, call, *data)
-                if one.is_open:
-                    self._check_peaks(one)
-                if one.is_open:
-                    self._check_wall_clock(one)
+            def confirm(run: CandidateRun, data: tuple[Operands, Outputs | None] = data) -> None:
+                call = self._make_call(self._specs[run.winner], data[0])
+                self._compare(run, call, *data)
+                if run.is_open:
+                    self._check_peaks(run)
+                if run.is_open:
+                    self._check_wall_clock(run)
 
-            self._contest.attempt(winner, "confirm", look_again)
+            self._screening.attempt(winner, "confirm", confirm)
             if winner.is_open:
-                confirmed.append(winner)  # another one leads if its second look was slower
+                confirmed.append(winner)  # its new times may have made another candidate the winner
             else:
-                self._contest.settle()  # who is next was only ranked so far
+                self._screening.time_finalists()  # the next candidate may only have been screened
 
-    def _winner(self) -> Contender | None:
-        """Return the contender that is to win, as things stand; None when nobody has a time."""
-        contenders = self._contest.contenders
-        outcomes = [one.outcome for one in contenders]
-        verdict = choose(outcomes, self._trial.library, self._trial.method)
-        if verdict is None:
+    def _winner(self) -> CandidateRun | None:
+        """Return the winner by the times so far; None when no candidate has a time."""
+        runs = self._screening.runs
+        outcomes = [run.outcome for run in runs]
+        selected = select_winner(outcomes, self._trial.library, self._trial.method)
+        if selected is None:
             return None
-        return next(one for one in contenders if one.outcome is verdict.outcome)
+        return next(run for run in runs if run.outcome is selected.outcome)
 
-    def _product(self, sets: Operands) -> Outputs | None:
-        known = reference_of(self._trial, sets.views(0))
-        return None if known is None else [known]
+    def _gemm_reference(self, sets: Operands) -> Outputs | None:
+        reference = reference_of(self._trial, sets.views(0))
+        return None if reference is None else [reference]
 
     def _reference(self, sets: Operands) -> Outputs | None:
-        """Return what should come out; where that is unknown, what the control says it is."""
+        """Return the expected outputs; without a reference, the outputs of the control."""
         if self._trial.tolerance is None:
             return None
-        known = self._make_reference(sets)
+        reference = self._make_reference(sets)
         library = self._trial.library
-        control = next((one for one in self._contest.contenders if one.winner == library), None)
-        if known is not None or control is None or not control.is_open:
-            return known
-        found: list[torch.Tensor] = []
+        control = next((run for run in self._screening.runs if run.winner == library), None)
+        if reference is not None or control is None or not control.is_open:
+            return reference
+        outputs: list[torch.Tensor] = []
 
-        def ask(one: Contender) -> None:
-            made = self._make_call(self._specs[one.winner], sets)(0)
+        def call_control(run: CandidateRun) -> None:
+            returned = self._make_call(self._specs[run.winner], sets)(0)
             self._synchronize()
-            found.extend(widened(one).clone() for one in _outputs(made, sets))
+            outputs.extend(widened(out).clone() for out in _outputs(returned, sets))
 
-        self._contest.attempt(control, "reference", ask)
-        return found or None
+        self._screening.attempt(control, "reference", call_control)
+        return outputs or None
 
     def _compare(
-        self, contender: Contender, call: TimedCall, sets: Operands, reference: Outputs | None
+        self, run: CandidateRun, call: TimedCall, sets: Operands, reference: Outputs | None
     ) -> None:
         sets.poison()
-        found = call(0)
+        returned = call(0)
         self._synchronize()
         if reference is None or self._trial.tolerance is None:
             return
-        for out, expected in zip(_outputs(found, sets), reference, strict=True):
-            error, rejection, said = judge_output(out, expected, self._trial.tolerance)
-            worst = max(error, contender.outcome.error or 0.0)
-            contender.outcome = replace(contender.outcome, error=worst)
+        for out, expected in zip(_outputs(returned, sets), reference, strict=True):
+            error, rejection, message = judge_output(out, expected, self._trial.tolerance)
+            worst = max(error, run.outcome.error or 0.0)
+            run.outcome = replace(run.outcome, error=worst)
             if rejection is not None:
-                contender.reject(rejection, said)
+                run.reject(rejection, message)
                 return
 
-    def _check_peaks(self, winner: Contender) -> None:
-        """Measure again what is faster than the peaks allow, or far too slow; reject the first."""
+    def _check_peaks(self, winner: CandidateRun) -> None:
+        """Time a winner above or far below the peaks again, and reject it if still above them."""
         floor, doubtful = self._trial.floor_us, self._trial.doubtful_us
         is_slow = doubtful is not None and winner.time_us > doubtful
         if floor is None or (winner.time_us >= floor and not is_slow):
@@ -196,14 +197,14 @@ class _Examiner:
         again = run_rounds({winner.winner: winner.batch}, FINAL_ROUNDS)[winner.winner]
         winner.outcome = replace(winner.outcome, samples=again)
         if again.median * _OVER_PEAK < floor:
-            said = f"{again.median:.2f} us, while the measured peaks allow {floor:.2f} us"
-            winner.reject(Rejection.IMPLAUSIBLE, said)
+            message = f"{again.median:.2f} us, while the measured peaks allow {floor:.2f} us"
+            winner.reject(Rejection.IMPLAUSIBLE, message)
 
-    def _check_wall_clock(self, winner: Contender) -> None:
-        """Reject a time that the host's clock contradicts.
+    def _check_wall_clock(self, winner: CandidateRun) -> None:
+        """Reject the winner if the host's clock contradicts its device time.
 
-        Calls in a row are finished when the host has enqueued the last or the device has worked off
-        all, whichever is later: a device time that is true explains the wait.
+        Calls in a row end when the host has enqueued them all or when the device has run them all,
+        whichever is later. A correct device time therefore accounts for the wall-clock time.
         """
         assert winner.call is not None
         claimed = winner.time_us
@@ -212,21 +213,21 @@ class _Examiner:
             (wall_us(winner.call, self._device, calls) for _ in range(3)),
             key=lambda pair: pair[1],
         )
-        # On a CPU a call is over when it is enqueued, and other work on it counts as its own.
+        # On a CPU a call returns when it is finished, and other processes slow it down.
         host = 0.0 if self._device.type == "cpu" else enqueued
         factor = _CPU_WALL_FACTOR if self._device.type == "cpu" else _WALL_FACTOR
         explained = max(host, claimed) * factor + _WALL_SLACK_US / calls
         if finished > explained:
-            said = f"{claimed:.2f} us, while the wall clock says {finished:.2f} us"
-            winner.reject(Rejection.IMPLAUSIBLE, said)
+            message = f"{claimed:.2f} us, while the wall clock says {finished:.2f} us"
+            winner.reject(Rejection.IMPLAUSIBLE, message)
 
     def _synchronize(self) -> None:
         if self._device.type != "cpu":
             torch.cuda.synchronize(self._device)
 
 
-def _outputs(made: object, sets: Operands) -> Outputs:
-    """Return what a call returned when it makes its own outputs, else the one it was given."""
-    if isinstance(made, tuple):
-        return made
-    return [made if isinstance(made, torch.Tensor) else sets.out(0, at_offset=True)]
+def _outputs(returned: object, sets: Operands) -> Outputs:
+    """Return the outputs of a call: what it *returned*, or the output tensor that it wrote."""
+    if isinstance(returned, tuple):
+        return returned
+    return [returned if isinstance(returned, torch.Tensor) else sets.out(0, at_offset=True)]

@@ -63,12 +63,12 @@ def unpack(
     bundle that does not fit is refused with a warning in the log instead of an error, and none of
     its files is unpacked.
     """
-    from warmup.inductor.cache_files import is_graph, place
+    from warmup.inductor.cache_files import add_to_caches, is_graph
 
     path = Path(path)
     try:
         members = read_fitting(path, table, runtime)
-        placed = place(members.items(), device)
+        placed = add_to_caches(members.items(), device)
     except BundleError as error:
         return _refused(path, device, error.reason)
     except (OSError, ValueError) as error:

@@ -44,7 +44,7 @@ class QuestionMeasurer(Protocol):
     def measure(self, question: Question) -> Tuned | None:
         """Return the row for a GEMM selection; None when no candidate could be measured."""
 
-    def contest(
+    def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Tuned | None:
         """Time *calls* in this process and return the row; None when none could be measured."""
@@ -124,11 +124,11 @@ class Lookup:
             question = replace(question, known=known)
         return self._tuned(self.tuner.measure(question))
 
-    def contest(
+    def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
         assert self.tuner is not None
-        return self._tuned(self.tuner.contest(key, library, calls))
+        return self._tuned(self.tuner.measure_calls(key, library, calls))
 
     def _tuned(self, result: Tuned | None) -> Winner | None:
         """Keep the row of a measured problem, report it, and return its winner."""

@@ -215,9 +215,9 @@ class _OneKeyLookup(Lookup):
     def measure(self, question: Question) -> Winner | None:
         return super().measure(question) if question.key == self.wanted else question.library
 
-    def contest(
+    def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
         if key == self.wanted:
-            return super().contest(key, library, calls)
+            return super().measure_calls(key, library, calls)
         return library  # of another kernel of the rebuilt module, which serving never asks for

@@ -22,10 +22,10 @@ from warmup.core.trial import Candidate, Operands, Trial
 from warmup.inductor import connect
 from warmup.inductor.adapter import compile_model, empty_caches
 from warmup.inductor.gemm.regions import module_of
-from warmup.inductor.workers import handing_over
+from warmup.inductor.workers import stopping_after_submit
 from warmup.measuring.operands import OperandSets, poison_of
 from warmup.measuring.reference import full_precision, wide_dtype
-from warmup.measuring.screening import At
+from warmup.measuring.screening import StageCallback
 from warmup.table.lookup import Lookup, OnMiss
 
 _MIN_PARALLEL = 2  # a single candidate is compiled when it is called
@@ -65,7 +65,7 @@ class RegionCompiler:
         self._open.close()
 
     def compile_ahead(
-        self, winners: Iterable[Winner], make_sets: Callable[[], Operands], at: At
+        self, winners: Iterable[Winner], make_sets: Callable[[], Operands], at: StageCallback
     ) -> None:
         """Pass the kernels of the region with each of *winners* to inductor's workers.
 
@@ -78,7 +78,7 @@ class RegionCompiler:
         inputs = make_sets().views(0)
         for winner in new:
             at(winner, "compile")
-            with handing_over(), contextlib.suppress(Exception):
+            with stopping_after_submit(), contextlib.suppress(Exception):
                 self._compile(winner, inputs)
 
     def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:

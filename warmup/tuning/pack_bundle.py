@@ -81,7 +81,7 @@ def pack(
     Raises:
         BundleError: the table does not serve the model, or the bundle cannot be written.
     """
-    from warmup.inductor.cache_files import take_graphs, take_kernels
+    from warmup.inductor.cache_files import read_graphs, read_kernels
 
     started = time.monotonic()
     path, content = bundle_path(table), read(table)
@@ -94,8 +94,8 @@ def pack(
         caches = Caches(Path(folder))
         for options in variants:
             _prime(path, [*arguments, *options], caches)
-        kernels = take_kernels(caches.inductor, caches.triton)
-        graphs = take_graphs(caches.inductor) if graphs_for is not None else {}
+        kernels = read_kernels(caches.inductor, caches.triton)
+        graphs = read_graphs(caches.inductor) if graphs_for is not None else {}
     write_bundle(path, digest_of(content), needs_of(runtime), {**kernels, **graphs})
     seconds = time.monotonic() - started
     return PackedBundle(path, len(kernels), len(graphs), path.stat().st_size, seconds)

@@ -9,8 +9,8 @@ from warmup.core.events import logger
 from warmup.core.method import Method
 from warmup.core.rows import Winner
 from warmup.core.trial import Outcome
-from warmup.keys.question import Elsewhere, Question
-from warmup.measuring.range_regret import SizeOutcomes, choose_along, rivals_of
+from warmup.keys.question import Question, SmallerSize
+from warmup.measuring.range_regret import SizeOutcomes, rivals_of, select_for_range
 from warmup.measuring.trial_process import TrialNotRunError
 
 RunQuestion = Callable[[Question], Sequence[Outcome]]
@@ -32,10 +32,10 @@ def choose_for_range(
     assert question.size is not None
     assert question.library is not None
     rivals = rivals_of(outcomes, winner, question.library)
-    smaller = [_run_at(question, size, rivals, run) for size in question.elsewhere]
+    smaller = [_run_at(question, size, rivals, run) for size in question.smaller_sizes]
     while True:
         sizes = (*smaller, SizeOutcomes(question.size, outcomes))
-        chosen = choose_along(winner, sizes, question.library, method)
+        chosen = select_for_range(winner, sizes, question.library, method)
         if chosen == winner:
             return winner, sizes
         try:
@@ -62,12 +62,12 @@ def _without(winner: Winner, size: SizeOutcomes) -> SizeOutcomes:
 
 
 def _run_at(
-    question: Question, elsewhere: Elsewhere, rivals: Sequence[Winner], run: RunQuestion
+    question: Question, smaller: SmallerSize, rivals: Sequence[Winner], run: RunQuestion
 ) -> SizeOutcomes:
     """Return the outcomes of *rivals* at another size; with a warning none when they cannot run."""
-    asked = replace(elsewhere.ask(rivals), library=question.library)
+    asked = replace(smaller.question_for(rivals), library=question.library)
     try:
-        return SizeOutcomes(elsewhere.size, run(asked))
+        return SizeOutcomes(smaller.size, run(asked))
     except TrialNotRunError as error:
-        logger.warning("not timed at %d: %s: %s", elsewhere.size, question.key, error)
-        return SizeOutcomes(elsewhere.size, ())
+        logger.warning("not timed at %d: %s: %s", smaller.size, question.key, error)
+        return SizeOutcomes(smaller.size, ())

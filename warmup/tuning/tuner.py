@@ -26,10 +26,15 @@ from warmup.core.trial import Candidate, Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import LiveTrial, Question
 from warmup.measuring.device_peaks import measured_peaks
-from warmup.measuring.gpu_state import clock_dropped, look_at
-from warmup.measuring.range_regret import keeps_to_bound, over_bound, with_along_of, with_places
-from warmup.measuring.screening import hold_contest
-from warmup.measuring.selection import Work, doubtful_us, judge, judge_fused
+from warmup.measuring.gpu_state import clock_dropped, read_condition
+from warmup.measuring.range_regret import (
+    is_within_bound,
+    with_bare_range_regret,
+    with_range_regret,
+    worst_regret_over_bound,
+)
+from warmup.measuring.screening import time_calls
+from warmup.measuring.selection import Work, doubtful_us, make_fused_row, make_row
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
 from warmup.measuring.trials import run_trial
 from warmup.table import Policy
@@ -92,7 +97,7 @@ class Tuner:
         if tuned is None:
             return None
         if region is not None and self.method.fused_top_k:
-            if over_bound(tuned.row.evidence) is None:
+            if worst_regret_over_bound(tuned.row.evidence) is None:
                 tuned = self._measure_fused(question, tuned, region)
             else:
                 self.not_fused[question.key] = "every candidate is too slow at a size of the range"
@@ -122,14 +127,14 @@ class Tuner:
         )
         outcomes = (*result.outcomes, *uncompiled)
         tuned = row_for(outcomes)
-        if tuned is None or not question.elsewhere:
+        if tuned is None or not question.smaller_sizes:
             return tuned
         winner, sizes = choose_for_range(
             question, outcomes, tuned.row.winner, self.method, lambda q: self._run(q).outcomes
         )
         if winner != tuned.row.winner:
             tuned = row_for(sizes[-1].outcomes, winner=winner) or tuned
-        return with_places(tuned, sizes, library, self.method)
+        return with_range_regret(tuned, sizes, library, self.method)
 
     def _measure_fused(self, question: Question, bare: Tuned, region: Region) -> Tuned:
         """Return the row for candidates timed with *region*; *bare* when none could be timed."""
@@ -143,7 +148,7 @@ class Tuner:
             others = [
                 one
                 for one in challengers(bare, library, region, outcomes[0].time_us)
-                if keeps_to_bound(one, bare)
+                if is_within_bound(one, bare)
             ]
             if others := others[: self.method.fused_top_k]:
                 candidates = (*trial.candidates, *map(Candidate, others))
@@ -155,20 +160,20 @@ class Tuner:
         logger.debug("%d fused candidates in %.2f s: %s", len(outcomes), seconds, question.key)
         work = work_of(question)
         peaks = self._bounding_peaks() if work is not None else None
-        fused = judge_fused(bare, outcomes, library, self.method, work=work, peaks=peaks)
+        fused = make_fused_row(bare, outcomes, library, self.method, work=work, peaks=peaks)
         if fused is None or outcomes[0].time_us is None:
             self.not_fused[question.key] = outcomes[0].said or "no candidate ran"
             return bare
-        if not keeps_to_bound(fused.row.winner, bare):
+        if not is_within_bound(fused.row.winner, bare):
             self.not_fused[question.key] = f"{fused.row.winner} is too slow at a size of the range"
             return bare
-        return with_along_of(bare, fused)
+        return with_bare_range_regret(bare, fused)
 
-    def contest(
+    def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Tuned | None:
         """Return the row for *calls*, timed in this process; None when no call ran."""
-        outcomes = hold_contest(calls, library, self.device, self.method)
+        outcomes = time_calls(calls, library, self.device, self.method)
         return self._row_for(key, outcomes, library)
 
     def check_device(self, *, after_build: bool = False) -> tuple[str, ...]:
@@ -177,7 +182,7 @@ class Tuner:
         *after_build* the load of the device is ignored: it is that of the build.
         """
         own = {os.getpid(), *filter(None, [self.process.pid])}
-        condition = look_at(self.device, frozenset(own))
+        condition = read_condition(self.device, frozenset(own))
         if condition.unknown is not None:
             return (f"not checked: {condition.unknown}",)
         if after_build:
@@ -236,7 +241,7 @@ class Tuner:
         search: Search = Search.DEFAULT,
         winner: Winner | None = None,
     ) -> Tuned | None:
-        tuned = judge(
+        tuned = make_row(
             key,
             outcomes,
             library,

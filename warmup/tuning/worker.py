@@ -90,7 +90,7 @@ def _run(trial: Trial, skip: list[int], send: Any, compiler: RegionCompiler | No
                 make_sets,
                 make_call if compiler is None else compiler.make_call,
                 make_reference=None if compiler is None else compiler.make_reference,
-                at=at,
+                on_stage=at,
                 rejected=skipped,
                 is_lost=is_lost,
             )

@@ -16,7 +16,7 @@ from warmup.bench.matmul.product import product
 from warmup.bench.matmul.report import COLUMNS
 from warmup.core.errors import BuildError, SettingsError
 from warmup.inductor.patches import Patches
-from warmup.inductor.quiet import silence
+from warmup.inductor.quiet import silence_autotuning
 from warmup.serving.install import install
 from warmup.table import Table
 
@@ -112,7 +112,7 @@ def _quietly() -> Iterator[dict[str, bool]]:
     """Keep inductor's reports about candidates off the terminal; yields options for compiling."""
     patches = Patches()
     try:
-        yield silence(patches)
+        yield silence_autotuning(patches)
     finally:
         patches.restore()
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from warmup.inductor.guard import Artifact
-    from warmup.inductor.guards import Follows, Recorder
+    from warmup.inductor.guards import DerivedSize, Recorder
     from warmup.models.loading import Inputs, LoadedModel
 
 EXPLAINED_MODES: Final = ("default", "max-autotune")
@@ -215,15 +215,15 @@ class _Explainer:
         self,
         compiled: Any,
         inputs: Inputs,
-        marks: dict[tuple[int, int], Follows],
+        marks: dict[tuple[int, int], DerivedSize],
         recorder: Recorder,
     ) -> Sequence[Artifact]:
         """Run the model on *inputs* and return the artifacts that this compiled."""
-        from warmup.inductor.guards import mark
+        from warmup.inductor.guards import mark_unless_fixed
 
         leaves = _leaves(inputs)
         for number, dim in marks:
-            mark(leaves[number], dim)
+            mark_unless_fixed(leaves[number], dim)
         before = len(recorder.artifacts)
         try:
             compiled(*inputs.args, **inputs.kwargs)
@@ -235,7 +235,7 @@ class _Explainer:
                 f"{recorder.dim}={recorder.size}: the model does not compile or run "
                 f"({own or first_line(error)})"
             ) from error
-        recorder.settle()
+        recorder.add_compile_metrics()
         return recorder.artifacts[before:]
 
     def _inputs(self, dim: str, size: int, held: tuple[tuple[str, int], ...]) -> Inputs:
@@ -249,12 +249,12 @@ class _Explainer:
 
     def _find_marks(
         self, dim: str, sizes: tuple[int, ...], held: tuple[tuple[str, int], ...]
-    ) -> dict[tuple[int, int], Follows]:
+    ) -> dict[tuple[int, int], DerivedSize]:
         """Return how sizes of inputs depend on *dim*, by number of the input and of its dim.
 
         The inputs for up to three *sizes* are compared.
         """
-        from warmup.inductor.guards import Follows
+        from warmup.inductor.guards import DerivedSize
 
         shapes = [
             [tuple(leaf.shape) if hasattr(leaf, "shape") else () for leaf in _leaves(inputs)]
@@ -267,7 +267,7 @@ class _Explainer:
                 if here == there:
                     continue
                 factor = (there - here) // step
-                follows = Follows(factor, here - factor * sizes[0])
+                follows = DerivedSize(factor, here - factor * sizes[0])
                 actual = zip(sizes, (shape[number][index] for shape in shapes), strict=False)
                 if any(follows.at(size) != length for size, length in actual):
                     raise SettingsError(

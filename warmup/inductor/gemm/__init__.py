@@ -1,4 +1,5 @@
-"""The row kind `gemm`: inductor's GEMM selections, answered from rows or put as questions.
+"""The row kind `gemm`: answers inductor's GEMM selections from rows, or asks for measurements.
 
-Imports `core`, `keys` and `warmup.inductor`. `warmup.inductor.adapter` puts its hooks in place.
+Imports `core`, `keys` and `warmup.inductor`. `warmup.inductor.adapter` attaches its hooks, the
+child process of `tuning` makes calls and regions with it, and `pad_mm` uses its layouts.
 """

@@ -1,4 +1,7 @@
-"""Candidates as numbers and words, and calls made of them, in this process or another."""
+"""`spec_of` and `make_call`: a choice as plain values, and a call made from these values.
+
+The call can be made in another process than the one that lowers the graph.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ _PLAIN_TYPES: Final = (bool, int, float, str, type(None))
 
 
 def spec_of(choice: Any) -> Spec | None:
-    """Return how to call *choice* as plain values; None when it cannot be told in such."""
+    """Return plain values from which `make_call` can call *choice*; None if that is impossible."""
     if isinstance(choice, DataProcessorChoiceCallerWrapper):
-        return None  # what it does to its operands is code
+        return None  # it changes its operands by Python code
     if isinstance(choice, SubgraphChoiceCaller):
         module = choice._compile_for_benchmarking()
         return {
@@ -59,7 +62,7 @@ def spec_of(choice: Any) -> Spec | None:
 def _plain(spec: Spec) -> Spec | None:
     def is_plain(value: Any) -> bool:
         if isinstance(value, dict):
-            return all(isinstance(name, str) and is_plain(one) for name, one in value.items())
+            return all(isinstance(name, str) and is_plain(item) for name, item in value.items())
         return (
             all(map(is_plain, value))
             if isinstance(value, list)
@@ -72,10 +75,11 @@ def _plain(spec: Spec) -> Spec | None:
 def make_call(candidate: Candidate, sets: Operands) -> TimedCall:
     """Return the call of *candidate* on the operand sets *sets*.
 
-    A call returns the tensor it made, or None when it wrote the output that it was given.
+    The call returns a new output tensor, or None if it wrote the output of its operand set.
 
     Raises:
-        Exception: whatever loading or compiling the candidate raises.
+        Exception: an error from loading or compiling the candidate.
+        ValueError: the candidate's spec is of no known form.
     """
     spec = candidate.spec
     numbers = range(sets.count)
@@ -85,7 +89,7 @@ def make_call(candidate: Candidate, sets: Operands) -> TimedCall:
         return _subgraph(spec, sets)
     if "extern" in spec:
         return _in_turn([_extern(spec, sets, number) for number in numbers])
-    raise ValueError(f"there is no way to call {candidate.winner}")
+    raise ValueError(f"{candidate.winner} has no spec to call it by")
 
 
 def _in_turn(runs: Sequence[RunKernel]) -> TimedCall:
@@ -130,8 +134,8 @@ def _subgraph(spec: Spec, sets: Operands) -> TimedCall:
     module = PyCodeCache.load_by_key_path(spec["key"], spec["subgraph"])
 
     def call(number: int) -> object:
-        made = module.call([*spec["sizes"], *sets.views(number)])  # empties the list it is given
-        return made[0] if isinstance(made, (list, tuple)) else made
+        outputs = module.call([*spec["sizes"], *sets.views(number)])  # empties its argument
+        return outputs[0] if isinstance(outputs, (list, tuple)) else outputs
 
     return call
 

@@ -1,4 +1,4 @@
-"""Inductor's choice callers <-> `Winner`: telling which is which, and building one and only one."""
+"""`identify` and `force_choice`: from inductor's choice to a `Winner`, and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from warmup.core.rows import Family, KwargValue, MissReason, Winner, portable_kw
 from warmup.inductor.gemm.key import PostOp
 from warmup.inductor.versions import Version
 
-# Follow from the device, the operands or the precision settings, not from tuning.
+# Kwargs that follow from the device, the operands or the precision settings, not from tuning.
 _NOT_TUNABLE = frozenset(
     {
         *("ALLOW_TF32", "NUM_SMS", "TMA_SIZE", "USE_FAST_ACCUM"),
@@ -29,7 +29,7 @@ _NOT_TUNABLE = frozenset(
 
 
 def identify(choice: Any) -> Winner | None:
-    """Return what *choice* is in portable terms, or None for a kind that cannot be forced."""
+    """Return *choice* as a `Winner`; None for a choice that a row cannot force."""
     while isinstance(choice, DataProcessorChoiceCallerWrapper):
         choice = choice._wrapped
     origin = getattr(choice, "annotations", {}).get("ktc")
@@ -70,10 +70,10 @@ def is_library(choice: Any) -> bool:
 
 
 def post_op_of(choices: list[Any]) -> PostOp | None:
-    """Return the post-op that the library call among *choices* carries, None when it has none.
+    """Return the post-op of the library call among *choices*; None when it has none.
 
-    Pattern lowerings keep it in a closure and pass it on as keyword arguments of the mkldnn call
-    (torch/_inductor/mkldnn_lowerings.py).
+    Pattern lowerings keep the post-op in a closure and pass it as keyword arguments of the mkldnn
+    call (torch/_inductor/mkldnn_lowerings.py).
     """
     for choice in choices:
         if isinstance(choice, ExternKernelCaller):
@@ -89,13 +89,13 @@ def post_op_of(choices: list[Any]) -> PostOp | None:
     return None
 
 
-def force(version: Version, winner: Winner, base: Any) -> Any | MissReason:
-    """Return the one template choice that *winner* stands for, made from *base*.
+def force_choice(version: Version, winner: Winner, base: Any) -> Any | MissReason:
+    """Return the template choice with the kwargs of *winner*, or the reason for refusing them.
 
-    *base* is any choice of the same template for the same operands: it brings what depends on them
-    (extra kwargs, adjusted inputs, layout). Of the table's kwargs only numbers count: words, which
-    inductor pastes into kernel source, and what follows from device or precision must equal what
-    this torch itself would use, and a claim about K must be true.
+    *base* is any choice of the same template for the same operands; it provides what depends on
+    the operands (extra kwargs, adjusted inputs, layout). The table is not trusted: only numbers may
+    differ from the kwargs of *base*. Strings, which inductor pastes into kernel source, and kwargs
+    that follow from device or precision must be equal, and claims about K must be true.
     """
     if winner.source_hash is not None and winner.source_hash != base.template.src_hash:
         return MissReason.TEMPLATE_CHANGED
@@ -107,15 +107,15 @@ def force(version: Version, winner: Winner, base: Any) -> Any | MissReason:
         is_number = isinstance(value, int) and isinstance(own[name], int)
         if value != own[name] and (not is_number or name in _NOT_TUNABLE):
             return MissReason.CHOICE_REJECTED
-    if not _fits(wanted, base):
+    if not _divides_k(wanted, base):
         return MissReason.CHOICE_REJECTED
     return KernelTemplateChoice(
         base.template, version.TemplateParams(wanted), base.extra_kwargs, base.layout, base.inputs
     )
 
 
-def _fits(wanted: Mapping[str, KwargValue], base: Any) -> bool:
-    """Whether what the kwargs claim about K holds: an untrue EVEN_K would read out of bounds."""
+def _divides_k(wanted: Mapping[str, KwargValue], base: Any) -> bool:
+    """Whether K is divisible as the kwargs claim: a false EVEN_K would read out of bounds."""
     k_split, block_k = wanted.get("k_split"), wanted.get("BLOCK_K")
     divisor = k_split if k_split is not None else block_k if wanted.get("EVEN_K") is True else None
     if divisor is None:

@@ -1,9 +1,9 @@
-"""The epilogue of a GEMM: the pointwise consumers that the scheduler may fuse into it.
+"""`epilogue_of`: the pointwise operators after a GEMM that the scheduler may fuse into it, as text.
 
-Read off the FX graph at lowering, spelled canonically: independent of node names and of the order
-of commutative arguments. It is a prediction; legality is the scheduler's (torch/_inductor/
-scheduler.py, can_fuse). Decompositions are folded back into the names people use (``silu``,
-``gelu``, ``gelu_tanh``), since torch decomposes activations before lowering.
+The text is taken from the FX graph at lowering and is canonical: it does not depend on node names
+or on the order of commutative arguments. It is a prediction; the scheduler decides
+(torch/_inductor/scheduler.py, can_fuse). torch decomposes activations before lowering, and this
+module recognizes their decompositions (``silu``, ``gelu``, ``gelu_tanh``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_EPILOGUE_LENGTH: Final = 160
 MAX_EPILOGUE: Final = 400
 
 _aten = torch.ops.aten
-# Untagged upstream although they compute element by element.
+# Pointwise operators without torch's tag for them.
 _EPILOGUE_OPS: Final = {
     _aten.relu.default,
     _aten.gelu.default,
@@ -48,11 +48,11 @@ _INPUT_TEXT: Final = "x"
 
 
 def epilogue_of(node: Node) -> str:
-    """Return the epilogue of the GEMM *node*: ``none``, or steps: ``relu,mul(bf16[560,1280])``.
+    """Return the epilogue of the GEMM *node*: ``none`` or its steps, ``relu,mul(bf16[560,1280])``.
 
-    The chain goes on while everything that reads a value comes together again in one pointwise
-    value, and ends where a value is needed in two places or by something that is not pointwise.
-    A step that reads its input more than once and has no name is nested, ``x`` being that input.
+    The chain continues while all users of a value lead to a single pointwise value. It ends at a
+    value with diverging users or with a user that is not pointwise. A step that reads its input
+    more than once and is no known activation is nested text, in which ``x`` is the input.
     """
     gemm = node.meta.get("val")
     if not isinstance(gemm, torch.Tensor):
@@ -60,14 +60,15 @@ def epilogue_of(node: Node) -> str:
     steps: list[str] = []
     current = node
     while (
-        len(steps) < MAX_EPILOGUE_STEPS and (hop := _next_value(current, gemm.numel())) is not None
+        len(steps) < MAX_EPILOGUE_STEPS
+        and (nodes := _next_nodes(current, gemm.numel())) is not None
     ):
-        spelled = {current: _INPUT_TEXT}
-        for member in hop:
-            spelled[member] = _spell(member, spelled, gemm.dtype)
-        current = hop[-1]
-        if spelled[current] != _INPUT_TEXT:
-            steps.append(_as_step(spelled[current]))
+        texts = {current: _INPUT_TEXT}
+        for member in nodes:
+            texts[member] = _text_of(member, texts, gemm.dtype)
+        current = nodes[-1]
+        if texts[current] != _INPUT_TEXT:
+            steps.append(_as_step(texts[current]))
     out = current.meta["val"].dtype
     if out != gemm.dtype:
         steps.append(f"to({dtype_name(out)})")
@@ -75,26 +76,26 @@ def epilogue_of(node: Node) -> str:
     return text if len(text) <= MAX_EPILOGUE else f"~{_hash(text)}"
 
 
-def _next_value(start: Node, numel: Any) -> list[Node] | None:
-    """Return the pointwise nodes up to the first one that everything reading *start* leads to.
+def _next_nodes(start: Node, numel: Any) -> list[Node] | None:
+    """Return the pointwise nodes from *start* up to the first node that all its users lead to.
 
-    That one is last. None when readers diverge for good, or one of them is not pointwise.
+    That node is last. None when users diverge and do not meet again, or one is not pointwise.
     """
-    waiting = set(start.users)
+    pending = set(start.users)
     members: list[Node] = []
-    while waiting and len(members) < MAX_NODES:
-        node = min(waiting)  # graph order
-        waiting.discard(node)
-        if not _joins(node, numel):
+    while pending and len(members) < MAX_NODES:
+        node = min(pending)  # graph order
+        pending.discard(node)
+        if not _is_fusible(node, numel):
             return None
         members.append(node)
-        if not waiting:
+        if not pending:
             return members
-        waiting.update(node.users)
+        pending.update(node.users)
     return None
 
 
-def _joins(node: Node, numel: Any) -> bool:
+def _is_fusible(node: Node, numel: Any) -> bool:
     value = node.meta.get("val")
     if node.op != "call_function" or not isinstance(value, torch.Tensor):
         return False
@@ -108,41 +109,41 @@ def _joins(node: Node, numel: Any) -> bool:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Compare sizes without adding a guard to the graph being compiled."""
+    """Whether two sizes are equal, compared without adding a guard to the graph."""
     if isinstance(left, int) and isinstance(right, int):
         return left == right
     return str(left) == str(right)
 
 
-def _spell(node: Node, spelled: dict[Node, str], gemm_dtype: torch.dtype) -> str:
+def _text_of(node: Node, texts: dict[Node, str], gemm_dtype: torch.dtype) -> str:
     target = node.target
-    first = spelled.get(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
+    first = texts.get(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
     if first is not None and (target in _VIEWS or _is_opmath_cast(node, gemm_dtype)):
         return first
     name = _operator_name(target)
-    arguments = [_argument(argument, spelled) for argument in node.args]
+    arguments = [_argument(argument, texts) for argument in node.args]
     named = [
-        f"{key}_{_argument(value, spelled)}"
+        f"{key}_{_argument(value, texts)}"
         for key, value in sorted(node.kwargs.items())
         if value is not None
     ]
     if name in _COMMUTATIVE:
         arguments = sorted(arguments[:2], key=_input_first) + arguments[2:]
-    text = _fold(f"{name}({','.join(arguments + named)})")
+    text = _recognize_activation(f"{name}({','.join(arguments + named)})")
     return text if len(text) <= MAX_EPILOGUE_LENGTH else f"~{_hash(text)}(x)"
 
 
 def _is_opmath_cast(node: Node, gemm_dtype: torch.dtype) -> bool:
-    """Casts to float32 and back, which decompositions put around low-precision math."""
+    """Whether *node* is a cast that decompositions put around low-precision math."""
     if node.target is not torch.ops.prims.convert_element_type.default:
         return False
     return node.meta["val"].dtype in (torch.float32, gemm_dtype)
 
 
-def _argument(argument: Any, spelled: dict[Node, str]) -> str:
+def _argument(argument: Any, texts: dict[Node, str]) -> str:
     if isinstance(argument, Node):
-        if argument in spelled:
-            return spelled[argument]
+        if argument in texts:
+            return texts[argument]
         value = argument.meta.get("val")
         return _operand(value) if isinstance(value, torch.Tensor) else "s"
     if isinstance(argument, bool | int | float):
@@ -150,7 +151,7 @@ def _argument(argument: Any, spelled: dict[Node, str]) -> str:
     if isinstance(argument, torch.dtype):
         return dtype_name(argument)
     if isinstance(argument, (list, tuple)):
-        return "[" + ".".join(_argument(item, spelled) for item in argument) + "]"
+        return "[" + ".".join(_argument(item, texts) for item in argument) + "]"
     if argument is None:
         return "none"
     text = str(argument)
@@ -183,12 +184,12 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _as_step(spelling: str) -> str:
-    """Return ``mul(f32[8])`` of ``mul(x,f32[8])``, and other expressions as they are."""
-    name, _, rest = spelling.partition("(")
+def _as_step(expression: str) -> str:
+    """Return ``mul(f32[8])`` for ``mul(x,f32[8])``, and nested expressions unchanged."""
+    name, _, rest = expression.partition("(")
     first, *others = _split(rest[:-1])
     if first != _INPUT_TEXT or any(re.search(r"\bx\b", other) for other in others):
-        return spelling
+        return expression
     return f"{name}({','.join(others)})" if others else name
 
 
@@ -202,8 +203,8 @@ def _split(text: str) -> list[str]:
     return [*parts, text[start:]] if text else []
 
 
-def _fold(text: str) -> str:
-    """Return the name of the activation whose decomposition *text* is, else *text* itself."""
+def _recognize_activation(text: str) -> str:
+    """Return the activation that *text* is a decomposition of, else *text*."""
     for name, matches in _ACTIVATIONS:
         inner = matches(text)
         if inner is not None:
@@ -216,7 +217,7 @@ def _arguments(text: str, name: str) -> list[str] | None:
 
 
 def _operands(text: str, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the two operands of the binary operation *name* in both orders; none for other text."""
+    """Yield the two operands of the binary operation *name* in both orders, if *text* is one."""
     parts = _arguments(text, name)
     if parts and len(parts) == 2:  # noqa: PLR2004  binary
         yield parts[0], parts[1]

@@ -1,12 +1,13 @@
-"""Row kind ``gemm``: answering inductor's GEMM selection.
+"""`GemmChoices`: the hooks of the row kind ``gemm``, which answer inductor's GEMM selections.
 
-Three hooks, all on classes so that every thread sees them:
+All hooks are on classes, so that they work in every thread:
 
-- ``InductorChoices._finalize_template_configs`` sees the candidates before code is generated for
-  them: here everything but the winner and the library call is dropped.
-- ``CppGemmTemplate.add_choices`` generates code and packs weights when called: here the call is
-  held back until it is known to be wanted.
-- ``AlgorithmSelectorCache.__call__`` decides: here the one choice is picked, and one event emitted.
+- ``InductorChoices._finalize_template_configs`` lists candidates before their code is generated:
+  the hook drops all but the winner and the library call, or adds candidates to be measured.
+- ``CppGemmTemplate.add_choices`` generates code and packs weights: the hook defers the call.
+- ``AlgorithmSelectorCache.__call__`` selects: the hook reduces its list to the row's choice or the
+  fallback and reports the hit or miss.
+- ``AlgorithmSelectorCache.make_benchmark_fn`` measures: in a build the hook asks for the winner.
 """
 
 from __future__ import annotations
@@ -20,20 +21,22 @@ from typing import Any, Final
 from torch._inductor.choices import InductorChoices
 from torch._inductor.codecache import PersistentCache
 from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
-from torch._inductor.select_algorithm import (
-    AlgorithmSelectorCache,
-    ExternKernelChoice,
-)
+from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelChoice
 
 from warmup.core.errors import ProblemError
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
 from warmup.core.search import SearchCounts
-from warmup.inductor.gemm.choice_list import HeldBack, generate, library_or_first, matching
-from warmup.inductor.gemm.choices import force, identify, post_op_of
+from warmup.inductor.gemm.choice_list import (
+    DeferredCppChoices,
+    choice_of,
+    generate_deferred,
+    library_or_first,
+)
+from warmup.inductor.gemm.choices import force_choice, identify, post_op_of
 from warmup.inductor.gemm.key import current_node, describe
 from warmup.inductor.gemm.question import question_of
-from warmup.inductor.gemm.search import Selection, search, unlisted
+from warmup.inductor.gemm.search import Selection, search, unlisted_candidates
 from warmup.inductor.layouts import expect_padding
 from warmup.inductor.options import option_value, tuning_is_on
 from warmup.inductor.patches import Patches
@@ -41,11 +44,11 @@ from warmup.inductor.versions import Version
 from warmup.keys.gemm import COVERED, CPU_LINEAR, LIBRARY_ONLY, VIA_CHOICES, GemmProblem
 from warmup.keys.question import Answers
 
-_LEFT_OUT: Final = "inductor could not compile it, and left it out"
+_LEFT_OUT: Final = "inductor could not compile this candidate and left it out"
 
 
 @dataclass(frozen=True, slots=True)
-class _OpenSelection:
+class _TunedSelection:
     """The selection that this thread is tuning."""
 
     problem: GemmProblem
@@ -54,7 +57,7 @@ class _OpenSelection:
 
 
 class GemmChoices:
-    """Answers GEMM selections from *answers* while its patches are in place."""
+    """Answers GEMM selections from *answers* while attached."""
 
     def __init__(self, version: Version, answers: Answers) -> None:
         self._version = version
@@ -70,15 +73,15 @@ class GemmChoices:
         patches.wrap(CppGemmTemplate, "add_choices", self._wrap_add_choices)
         patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select)
         patches.wrap(AlgorithmSelectorCache, "make_benchmark_fn", self._wrap_benchmark)
-        patches.wrap(PersistentCache, "lookup", self._wrap_known)
+        patches.wrap(PersistentCache, "lookup", self._wrap_cache_lookup)
 
     def _deactivate(self) -> None:
         self._active = False
 
-    def _answers_for(self, name: str) -> bool:
+    def _handles(self, name: str) -> bool:
         return self._active and name in COVERED and tuning_is_on()
 
-    # -- before generation ---------------------------------------------------------------------
+    # -- listing candidates --------------------------------------------------------------------
 
     def _wrap_finalize(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def finalize(
@@ -89,13 +92,13 @@ class GemmChoices:
             op_name: str,
             kwarg_overrides: Any = None,
         ) -> Any:
-            def everything() -> Any:
+            def list_all() -> Any:
                 return original(
                     handler, template_choices, kernel_inputs, templates, op_name, kwarg_overrides
                 )
 
-            if op_name not in VIA_CHOICES or not self._answers_for(op_name):
-                return everything()
+            if op_name not in VIA_CHOICES or not self._handles(op_name):
+                return list_all()
             try:
                 key = describe(op_name, kernel_inputs.nodes(), kernel_inputs.output_layout()).key
             except ProblemError:
@@ -103,13 +106,13 @@ class GemmChoices:
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
             selection = Selection(self._version, handler, kernel_inputs, templates, op_name)
             if isinstance(answer, MissReason) and self._answers.tunes:
-                return self._widen(selection, everything(), key)
-            offered = {**template_choices, **unlisted(selection)}
-            kept = self._keep(offered, templates, answer)
+                return self._widen(selection, list_all(), key)
+            offered = {**template_choices, **unlisted_candidates(selection)}
+            kept = self._keep_winner_and_library(offered, templates, answer)
             if kept or "ATEN" in option_value("max_autotune_gemm_backends"):
                 return kept
             # The caller switched the library off, and a selection without choices is an error:
-            # start over, since candidates were taken from the generators above.
+            # list everything anew, since the generators above are partly consumed.
             overrides = kwarg_overrides or {}
             template_choices = {
                 template.uid: handler.get_ktc(
@@ -117,68 +120,68 @@ class GemmChoices:
                 )
                 for template in templates
             }
-            return everything()
+            return list_all()
 
         return finalize
 
     def _widen(self, selection: Selection, listed: list[Any], key: str | None) -> list[Any]:
-        """Return what inductor *listed* and what the search adds; note what that came to.
+        """Return what inductor *listed* and what the search adds, and record how it was searched.
 
-        A selection may be listed in parts: from torch 2.12 on addmm asks for its templates last.
+        A selection may be listed in parts: from torch 2.12 on addmm lists its templates last.
         """
-        word = Search.DEFAULT if key is None else self._answers.search
-        near = () if key is None or word is Search.DEFAULT else self._answers.neighbours(key)
-        found = search(selection, word, listed, near)
+        mode = Search.DEFAULT if key is None else self._answers.search
+        near = () if key is None or mode is Search.DEFAULT else self._answers.neighbours(key)
+        result = search(selection, mode, listed, near)
         before = getattr(self._local, "searched", None)
-        self._local.searched = found.searched if before is None else before + found.searched
-        return [*listed, *found.choices]
+        self._local.searched = result.searched if before is None else before + result.searched
+        return [*listed, *result.choices]
 
-    def _keep(
+    def _keep_winner_and_library(
         self,
         template_choices: Mapping[str, Iterator[Any]],
         templates: list[Any],
         answer: Winner | MissReason,
     ) -> list[Any]:
-        """Return the library call and the winner; note what was dropped and why."""
+        """Return the library call and the winner's choice, and record what was dropped."""
         library = {t.uid for t in templates if isinstance(t, ExternKernelChoice)}
         kept: list[Any] = []
         for uid, candidates in template_choices.items():
-            first = next(candidates, None)  # lazy: no code is generated for it
+            first = next(candidates, None)  # lazy: this generates no code
             if first is None:
                 continue
             if isinstance(answer, Winner) and uid == answer.uid and uid not in library:
-                forced = force(self._version, answer, first)
+                forced = force_choice(self._version, answer, first)
                 if isinstance(forced, MissReason):
-                    self._note(rejected=forced)
+                    self._record_dropped(rejected=forced)
                 else:
                     kept.append(forced)
             elif uid in library:
                 kept.append(first)
             else:
-                self._note(dropped=1)
+                self._record_dropped(1)
         return kept
 
-    def _note(self, *, dropped: int = 0, rejected: MissReason | None = None) -> None:
-        """Remember, for the selection that follows in this thread, what was dropped."""
+    def _record_dropped(self, dropped: int = 0, *, rejected: MissReason | None = None) -> None:
+        """Record dropped candidates for the next selection of this thread."""
         self._local.dropped = getattr(self._local, "dropped", 0) + dropped
         if rejected is not None:
             self._local.dropped += 1
             self._local.rejected = rejected
 
-    def _take_notes(self) -> tuple[int, MissReason | None, SearchCounts | None]:
-        notes = (
+    def _take_records(self) -> tuple[int, MissReason | None, SearchCounts | None]:
+        records = (
             getattr(self._local, "dropped", 0),
             getattr(self._local, "rejected", None),
             getattr(self._local, "searched", None),
         )
         self._local.dropped, self._local.rejected, self._local.searched = 0, None, None
-        return notes
+        return records
 
     def _wrap_add_choices(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def add_choices(cls: Any, choices: list[Any], *args: Any, **kwargs: Any) -> Any:
             if not self._active or not tuning_is_on():
                 return original(cls, choices, *args, **kwargs)
-            choices.append(HeldBack(lambda into: original(cls, into, *args, **kwargs)))
+            choices.append(DeferredCppChoices(lambda into: original(cls, into, *args, **kwargs)))
             return None
 
         return add_choices
@@ -198,11 +201,11 @@ class GemmChoices:
             def proceed(chosen: list[Any]) -> Any:
                 return original(cache, name, chosen, input_nodes, layout, *args, **kw)
 
-            if not self._answers_for(name):
-                ready = generate(choices)
-                declined = self._active and name in LIBRARY_ONLY and tuning_is_on()
-                return proceed([library_or_first(name, ready)] if declined else ready)
-            dropped, rejected, searched = self._take_notes()
+            if not self._handles(name):
+                ready = generate_deferred(choices)
+                takes_library = self._active and name in LIBRARY_ONLY and tuning_is_on()
+                return proceed([library_or_first(name, ready)] if takes_library else ready)
+            dropped, rejected, searched = self._take_records()
             try:
                 post_op = post_op_of(choices) if name in CPU_LINEAR else None
                 problem = describe(name, list(input_nodes), layout, post_op)
@@ -211,20 +214,20 @@ class GemmChoices:
                 problem, key = None, None
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
             if isinstance(answer, Winner):
-                chosen = matching(choices, answer)
+                chosen = choice_of(choices, answer)
                 if chosen is not None:
                     result = proceed([chosen])
                     self._answers.hit(str(key), answer)
                     return result
                 answer = rejected or MissReason.TEMPLATE_ABSENT
             if len(choices) + dropped <= 1:
-                return proceed(generate(choices))  # nothing to choose from is no decision
+                return proceed(generate_deferred(choices))  # a single choice is no decision
             if self._answers.tunes and problem is not None:
                 kw["return_multi_template"] = False
-                ready = generate(choices)
+                ready = generate_deferred(choices)
                 searched = searched or SearchCounts(search=Search.DEFAULT, listed=0)
                 return self._tune(
-                    _OpenSelection(problem, ready, searched.completed(len(ready))), proceed
+                    _TunedSelection(problem, ready, searched.completed(len(ready))), proceed
                 )
             fallback = library_or_first(name, choices)
             self._answers.miss(key or _undescribed(name), answer, str(identify(fallback)))
@@ -234,20 +237,20 @@ class GemmChoices:
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def _tune(self, asked: _OpenSelection, proceed: Callable[[list[Any]], Any]) -> Any:
-        self._local.asked = asked
+    def _tune(self, selection: _TunedSelection, proceed: Callable[[list[Any]], Any]) -> Any:
+        self._local.tuning = selection
         try:
-            return proceed(asked.choices)
+            return proceed(selection.choices)
         finally:
-            self._local.asked = None
+            self._local.tuning = None
 
-    def _wrap_known(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_cache_lookup(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def lookup(
             cache: Any, choices: list[Any], op: Any, inputs: Any, benchmark: Any, **kw: Any
         ) -> Any:
-            if not self._active or getattr(self._local, "asked", None) is None:
+            if not self._active or getattr(self._local, "tuning", None) is None:
                 return original(cache, choices, op, inputs, benchmark, **kw)
-            # Inductor knows a product whatever follows it; a row is about what follows, too.
+            # Inductor's cache ignores the epilogue; a row depends on it.
             return {} if benchmark is None else benchmark(choices)
 
         return lookup
@@ -262,26 +265,26 @@ class GemmChoices:
             *args: Any,
             **kw: Any,
         ) -> Any:
-            asked: _OpenSelection | None = getattr(self._local, "asked", None)
-            if not self._active or asked is None:
+            tuning: _TunedSelection | None = getattr(self._local, "tuning", None)
+            if not self._active or tuning is None:
                 return original(cls, choices, input_nodes, layout, input_gen_fns, *args, **kw)
 
             def measure(ready: list[Any]) -> dict[Any, float]:
-                question = question_of(asked.problem, ready, input_nodes, layout, input_gen_fns)
-                left_out = (choice for choice in asked.choices if choice not in ready)
-                known = filter(None, map(identify, left_out))
-                uncompiled: dict[Winner, str] = dict.fromkeys(known, _LEFT_OUT)
+                question = question_of(tuning.problem, ready, input_nodes, layout, input_gen_fns)
+                left_out = (choice for choice in tuning.choices if choice not in ready)
+                identified = filter(None, map(identify, left_out))
+                uncompiled: dict[Winner, str] = dict.fromkeys(identified, _LEFT_OUT)
                 winner = self._answers.measure(
                     replace(
                         question,
                         uncompiled={**question.uncompiled, **uncompiled},
-                        library=identify(library_or_first(asked.problem.op, asked.choices)),
-                        searched=asked.searched,
+                        library=identify(library_or_first(tuning.problem.op, tuning.choices)),
+                        searched=tuning.searched,
                     )
                 )
                 chosen = [choice for choice in ready if identify(choice) == winner]
-                best = chosen[0] if chosen else library_or_first(asked.problem.op, ready)
-                # Inductor takes the least time; the evidence holds the times themselves.
+                best = chosen[0] if chosen else library_or_first(tuning.problem.op, ready)
+                # Inductor selects the least time; the measured times are in the row's evidence.
                 return {choice: 0.0 if choice is best else math.inf for choice in ready}
 
             return measure

@@ -1,8 +1,8 @@
-"""From inductor's IR to a `GemmProblem`: sizes and layouts as the kernel will see them.
+"""`describe`: the `GemmProblem` of a selection, from inductor's IR and the FX node being lowered.
 
-Sizes, strides and dtypes come from the IR operands, since a lowering may ask about another GEMM
-than its FX node names (mm_plus_mm falls back to two mm). Bias form, scalars and epilogue come from
-the FX node, because inductor hands one addmm to its candidates with the bias expanded or not.
+Sizes, strides and dtypes come from the IR operands, because a lowering may select another GEMM than
+its FX node names (mm_plus_mm falls back to two mm). Bias form, scalars and epilogue come from the
+FX node, because inductor passes the bias of an addmm sometimes expanded and sometimes not.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _UNBOUNDED: Final = 2**62
 
 
 def current_node() -> Node | None:
-    """Return the FX node being lowered in this thread, None outside a lowering."""
+    """Return the FX node that this thread is lowering, None outside a lowering."""
     node = getattr(V.graph, "current_node", None)
     return node if isinstance(node, Node) else None
 
 
 @dataclass(frozen=True, slots=True)
 class PostOp:
-    """The operation that mkldnn fusion put into a library call, such as ``gelu`` with ``tanh``."""
+    """An operation that mkldnn fused into a library call, such as ``gelu`` with ``tanh``."""
 
     name: str
     scalars: tuple[float, ...] = ()
@@ -45,10 +45,10 @@ class PostOp:
 def describe(
     name: str, inputs: list[Any], layout: Any, post_op: PostOp | None = None
 ) -> GemmProblem:
-    """Return the GEMM problem behind *inputs* (IR nodes) and the output *layout*.
+    """Return the GEMM problem of *inputs* (IR nodes) and the output *layout*.
 
     Raises:
-        ProblemError: it cannot be described, for example for unbacked sizes.
+        ProblemError: a key cannot describe the problem, for example because of unbacked sizes.
     """
     try:
         return _describe(name, inputs, layout, post_op)
@@ -89,7 +89,7 @@ def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None)
 
 
 def _factors(name: str, inputs: list[Any]) -> tuple[Any, Any]:
-    """Return the two operands that are multiplied; of a sum of two products, the first two."""
+    """Return the two factors of the GEMM; for mm_plus_mm, those of the first GEMM."""
     if name in CPU_LINEAR:
         return inputs[0], inputs[1 if name == "linear_unary" else 2]
     if name == "scaled_mm":
@@ -98,7 +98,7 @@ def _factors(name: str, inputs: list[Any]) -> tuple[Any, Any]:
 
 
 def _scale(inputs: list[Any], node: Node | None) -> str:
-    """Return the dtype and sizes of each scale: one scale a tensor, a row or a block."""
+    """Return the dtype and sizes of each scale, which holds one value per tensor, row or block."""
     words = []
     for scale in inputs[2 : len(inputs) - (_argument(node, "bias") is not None)]:
         sizes = ",".join(str(_dim(size)) for size in scale.get_size())
@@ -107,7 +107,7 @@ def _scale(inputs: list[Any], node: Node | None) -> str:
 
 
 def _argument(node: Node | None, name: str) -> Any:
-    """Return the argument *name* of the operator that *node* calls, None when it is left out."""
+    """Return the argument *name* of the operator that *node* calls, None when not given."""
     if node is None or not isinstance(node.target, torch._ops.OpOverload):
         return None
     named = zip(node.target._schema.arguments, node.args, strict=False)
@@ -135,14 +135,14 @@ def dim_of(size: Any, shapes: Any) -> Dim:
 
 
 def _layout(operand: Any) -> Layout:
-    return layout_of(list(operand.get_size()), _strides(operand), _is, _dim)
+    return layout_of(list(operand.get_size()), _strides(operand), _known_equal, _dim)
 
 
 def _strides(operand: Any) -> list[Any]:
-    """Return the strides that *operand* has, or will have when its layout is settled.
+    """Return the strides that *operand* has, or will have once its layout is fixed.
 
-    A layout that is still open gets padded strides when it is settled (ir.py, _pad_strides), which
-    happens before or after this question, depending on what else is generated.
+    A flexible layout gets padded strides when inductor fixes it (ir.py, _pad_strides), which can
+    happen before or after this call, depending on the other nodes.
     """
     layout = operand.get_layout()
     if isinstance(layout, FlexibleLayout):
@@ -154,30 +154,31 @@ def layout_of(
     sizes: list[Any],
     strides: list[Any],
     is_equal: Callable[[Any, Any], bool],
-    spell: Callable[[Any], Dim],
+    to_dim: Callable[[Any], Dim],
 ) -> Layout:
-    """Return the layout of a matrix or batch of matrices; strides of size-one dims do not count.
+    """Return the layout of a matrix or batch of matrices; strides of dims of size 1 are ignored.
 
-    *is_equal* tells whether two sizes are known to be equal and must not add a guard.
+    *is_equal* returns whether two sizes are known to be equal, without adding a guard. *to_dim*
+    returns a stride as a `Dim`.
     """
     rows, cols = sizes[-2:]
     row_stride, col_stride = strides[-2:]
     if is_equal(col_stride, 1) or is_equal(cols, 1):
         is_column = is_equal(cols, 1) and is_equal(row_stride, 1)
         natural = is_equal(rows, 1) or is_equal(row_stride, cols) or is_column
-        order, leading = "row", None if natural else spell(row_stride)
+        order, leading = "row", None if natural else to_dim(row_stride)
     elif is_equal(row_stride, 1) or is_equal(rows, 1):
-        order, leading = "col", None if is_equal(col_stride, rows) else spell(col_stride)
+        order, leading = "col", None if is_equal(col_stride, rows) else to_dim(col_stride)
     else:
-        order, leading = f"any({spell(row_stride)},{spell(col_stride)})", None
+        order, leading = f"any({to_dim(row_stride)},{to_dim(col_stride)})", None
     batch = None
     if len(sizes) > MATRIX_DIMS and not is_equal(sizes[0], 1):
-        batch = None if is_equal(strides[0], rows * cols) else spell(strides[0])
+        batch = None if is_equal(strides[0], rows * cols) else to_dim(strides[0])
     return Layout(order, leading, batch)
 
 
-def _is(left: Any, right: Any) -> bool:
-    """Whether two sizes are known to be equal; never adds a guard."""
+def _known_equal(left: Any, right: Any) -> bool:
+    """Whether two sizes are known to be equal; adds no guard."""
     return bool(V.graph.sizevars.statically_known_equals(left, right))
 
 
@@ -199,14 +200,14 @@ def _bias(name: str, inputs: list[Any], node: Node | None, out: list[Any]) -> st
     else:
         sizes, strides = list(inputs[0].get_size()), list(inputs[0].get_stride())
     letters = "bmn"[-len(out) :]
-    spread = [
+    own_dims = [
         letter
         for letter, size, stride in zip(
             reversed(letters), reversed(sizes), reversed(strides), strict=False
         )
         if not _is_one(size) and not _is_zero(stride)
     ]
-    form = "".join(reversed(spread))
+    form = "".join(reversed(own_dims))
     return {"": "scalar", "n": "1d", "mn": "2d", "bmn": "3d"}.get(form, form)
 
 
@@ -226,14 +227,14 @@ def _scalar(node: Node | None, name: str) -> float:
 
 
 def fp32_precision(device_type: str) -> str:
-    """How float32 products are computed on this device: ``ieee``, ``tf32`` or ``bf16``."""
+    """Return the precision of float32 matmuls on this device: ``ieee``, ``tf32`` or ``bf16``."""
     backend = torch.backends.mkldnn if device_type == "cpu" else torch.backends.cuda
     precision = str(backend.matmul.fp32_precision)
     return "ieee" if precision == "none" else precision
 
 
 def _reduces_in_full(dtype: torch.dtype, device_type: str) -> bool:
-    """True when reduced-precision reductions, torch's default on GPUs, are switched off."""
+    """Whether reduced-precision reductions, torch's default on GPUs, are switched off."""
     if device_type == "cpu":
         return False
     matmul = torch.backends.cuda.matmul

@@ -1,7 +1,7 @@
-"""One GEMM selection as a trial: its choices as candidates, its operands as specs or live tensors.
+"""`question_of`: the `Question` about one GEMM selection, made from inductor's choices and nodes.
 
-On a GPU a trial is plain values, which a child process measures. On a CPU it is measured here, with
-inductor's own operands, since packed weights cannot be told in plain values.
+On a GPU the question consists of plain values, and a child process measures it. On a CPU it is
+measured in this process with inductor's operands, since packed weights are no plain values.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from warmup.inductor.gemm.calls import spec_of
 from warmup.inductor.gemm.choices import identify
 from warmup.inductor.gemm.key import current_node
 from warmup.inductor.gemm.regions import region_of
-from warmup.inductor.gemm.size_hints import Hints, hinted, hints_of, rehinted
-from warmup.inductor.layouts import settled
+from warmup.inductor.gemm.size_hints import SizeHints, choice_at_hints, hints_of, using_hints
+from warmup.inductor.layouts import fixed_layouts
 from warmup.keys.gemm import NO_EPILOGUE, GemmProblem
-from warmup.keys.question import Elsewhere, LiveTrial, Question
+from warmup.keys.question import LiveTrial, Question, SmallerSize
 
-_SCALES: Final = (2, 3)  # of the operands of scaled_mm
+_SCALES: Final = (2, 3)  # positions among the operands of scaled_mm
 _ENVIRONMENT: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
@@ -43,56 +43,58 @@ def question_of(
     layout: Any,
     input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
 ) -> Question:
-    """Return the selection of *problem* among *choices* as plain values, and at other sizes.
+    """Return the question of *problem* about *choices*, with the questions at smaller sizes.
 
-    Choices that no row can force are left out.
+    Choices that a row cannot force are left out.
     """
-    ask = partial(_question, problem, input_nodes, layout, input_gen_fns)
-    question = ask(choices)
-    every = hints_of(input_nodes, layout)
-    if not every:
+    make_question = partial(_question, problem, input_nodes, layout, input_gen_fns)
+    question = make_question(choices)
+    hints = hints_of(input_nodes, layout)
+    if not hints:
         return question
-    found = _by_winner(choices)
+    by_winner = _by_winner(choices)
     specs = {candidate.winner: candidate.spec for candidate in question.candidates}
-    elsewhere = tuple(
-        Elsewhere(hints.size, partial(_ask_at, hints, ask, found, specs)) for hints in every[:-1]
+    smaller_sizes = tuple(
+        SmallerSize(smaller.size, partial(_question_at, smaller, make_question, by_winner, specs))
+        for smaller in hints[:-1]
     )
-    return replace(question, size=every[-1].size, elsewhere=elsewhere)
+    return replace(question, size=hints[-1].size, smaller_sizes=smaller_sizes)
 
 
 def _by_winner(choices: Sequence[Any]) -> dict[Winner, Any]:
     return {winner: choice for choice in choices if (winner := identify(choice)) is not None}
 
 
-def _ask_at(
-    hints: Hints,
-    ask: Callable[[Sequence[Any]], Question],
-    found: Mapping[Winner, Any],
+def _question_at(
+    hints: SizeHints,
+    make_question: Callable[[Sequence[Any]], Question],
+    by_winner: Mapping[Winner, Any],
     specs: Mapping[Winner, Spec],
     winners: Sequence[Winner],
 ) -> Question:
-    """Return the selection among *winners* at *hints*, less those that are another kernel there."""
-    with hinted(hints.symbols):
-        fresh = [_at(hints.size, winner, found[winner]) for winner in winners]
-        question = ask([choice for choice in fresh if choice is not None])
-    compiled = tuple(  # once, since that takes a second: sizes are arguments
+    """Return the question about *winners* at *hints*, without those that need another kernel."""
+    with using_hints(hints.symbols):
+        fresh = [_choice_at(hints.size, winner, by_winner[winner]) for winner in winners]
+        question = make_question([choice for choice in fresh if choice is not None])
+    subgraphs = tuple(  # compiled once, which takes a second: sizes are arguments
         Candidate(winner, {**spec, "sizes": _sizes(choice, spec, hints)})
         for winner in winners
-        if isinstance(choice := found[winner], SubgraphChoiceCaller) and (spec := specs.get(winner))
+        if isinstance(choice := by_winner[winner], SubgraphChoiceCaller)
+        and (spec := specs.get(winner))
     )
-    return replace(question, candidates=(*question.candidates, *compiled), size=hints.size)
+    return replace(question, candidates=(*question.candidates, *subgraphs), size=hints.size)
 
 
-def _at(size: int, winner: Winner, choice: Any) -> Any | None:
-    """Return *choice* as it is called at *size*; None, which is told, where inductor cannot."""
+def _choice_at(size: int, winner: Winner, choice: Any) -> Any | None:
+    """Return *choice* as it is called at *size*; None, which is logged, if inductor cannot."""
     try:
-        return rehinted(choice)
+        return choice_at_hints(choice)
     except Exception as error:  # noqa: BLE001  a template may refuse a size in any way
         logger.info("not timed at %d: %s: %s: %s", size, winner, type(error).__name__, error)
         return None
 
 
-def _sizes(choice: SubgraphChoiceCaller, spec: Spec, hints: Hints) -> list[int]:
+def _sizes(choice: SubgraphChoiceCaller, spec: Spec, hints: SizeHints) -> list[int]:
     pairs = zip(choice.sym_inputs, spec["sizes"], strict=True)
     return [hints.symbols.get(symbol, size) for symbol, size in pairs]
 
@@ -104,7 +106,7 @@ def _question(
     input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
     choices: Sequence[Any],
 ) -> Question:
-    found = _by_winner(choices)
+    by_winner = _by_winner(choices)
     device = layout.device
     if device.type == "cpu":
         args = AlgorithmSelectorCache.get_inputs(
@@ -112,10 +114,10 @@ def _question(
         )
         packed = frozenset(input_gen_fns or ())
         live = LiveTrial(
-            make_sets=lambda seed, _most: _LiveOperands(args, packed, seed),
-            make_call=lambda candidate, sets: _live_call(found[candidate.winner], sets),
+            make_sets=lambda seed, _max_sets: _LiveOperands(args, packed, seed),
+            make_call=lambda candidate, sets: _live_call(by_winner[candidate.winner], sets),
         )
-        candidates = tuple(map(Candidate, found))
+        candidates = tuple(map(Candidate, by_winner))
         return Question(
             problem,
             str(device),
@@ -124,8 +126,8 @@ def _question(
             live=live,
             region=_region(problem, ()),
         )
-    specs, uncompiled = _specs(found)
-    with settled(input_nodes), FakeTensorMode():  # sizes and strides are wanted, and no memory
+    specs, uncompiled = _specs(by_winner)
+    with fixed_layouts(input_nodes), FakeTensorMode():  # sizes and strides, without memory
         args = AlgorithmSelectorCache.get_inputs(
             list(choices), list(input_nodes), layout, dict(input_gen_fns or {})
         )
@@ -161,42 +163,42 @@ def _question(
 
 
 def _environment() -> dict[str, str]:
-    """Return where this build keeps what it compiles."""
+    """Return the variables that name the cache folders of this build."""
     return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
 
 
 def _region(problem: GemmProblem, views: Sequence[TensorSpec]) -> Region | None:
-    """Return the region of the GEMM being lowered, whose operands are *views*."""
+    """Return the region of the GEMM being lowered; *views* are its operands."""
     node = current_node()
     if node is None:
         return None
     return region_of(node, views, has_epilogue=problem.epilogue != NO_EPILOGUE)
 
 
-def _specs(found: Mapping[Winner, Any]) -> tuple[dict[Winner, Spec | None], dict[Winner, str]]:
-    """Return how to call each choice, and why some of them cannot be compiled."""
+def _specs(by_winner: Mapping[Winner, Any]) -> tuple[dict[Winner, Spec | None], dict[Winner, str]]:
+    """Return the spec of each choice, and for choices that do not compile the reason."""
     specs: dict[Winner, Spec | None] = {}
     uncompiled: dict[Winner, str] = {}
-    for winner, choice in found.items():
+    for winner, choice in by_winner.items():
         try:
             specs[winner] = spec_of(choice)
-        except Exception as error:  # noqa: BLE001  a subgraph is compiled here: it may raise any
+        except Exception as error:  # noqa: BLE001  compiling a subgraph may raise anything
             uncompiled[winner] = f"{type(error).__name__}: {error}".partition("\n")[0]
     return specs, uncompiled
 
 
 def _operand(tensor: torch.Tensor, views: Sequence[ViewSpec], op: str, position: int) -> TensorSpec:
-    """Return the spec of *tensor* with memory enough for all *views* of it."""
+    """Return the spec of *tensor* with enough memory for all *views* of it."""
     sizes, strides = _shape(tensor)
     dtype = _dtype_name(tensor)
     own = TensorSpec(sizes, strides, 0, dtype).span
-    most = max(
+    span = max(
         (TensorSpec(view.sizes, view.strides, view.offset, dtype).span for view in views),
         default=own,
     )
     is_scale = op == "scaled_mm" and position in _SCALES
     fill = Fill.POSITIVE if is_scale else Fill.NORMAL
-    return TensorSpec(sizes, strides, max(most - own, 0), dtype, fill)
+    return TensorSpec(sizes, strides, max(span - own, 0), dtype, fill)
 
 
 def _shape(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -209,10 +211,10 @@ def _dtype_name(tensor: torch.Tensor) -> str:
 
 @dataclass
 class _LiveOperands:
-    """Inductor's own operands for one selection, as the one operand set there is."""
+    """Inductor's operands for one selection, as a single operand set."""
 
     args: Any
-    packed: frozenset[int]  # operands with values that must stay
+    packed: frozenset[int]  # operands whose values must not change
     seed: int
     count: int = 1
 
@@ -230,9 +232,9 @@ class _LiveOperands:
         return list(self.args.extern.input_tensors)
 
     def out(self, _number: int, *, at_offset: bool = False) -> torch.Tensor:
-        where = self.args.extern if at_offset else self.args.triton
-        found: torch.Tensor = where.output_tensor
-        return found
+        group = self.args.extern if at_offset else self.args.triton
+        output: torch.Tensor = group.output_tensor
+        return output
 
     def poison(self) -> None:
         out = self.args.extern.output_tensor
@@ -240,7 +242,7 @@ class _LiveOperands:
 
 
 def _live_call(choice: Any, sets: Operands) -> Callable[[int], object]:
-    """Return the call of *choice* on the one live operand set."""
+    """Return the call of *choice* on the live operand set *sets*."""
     is_library = AlgorithmSelectorCache._is_extern(choice)
     operands = sets.views(0) if is_library else sets.operands(0)
     out = sets.out(0, at_offset=is_library)
@@ -253,14 +255,17 @@ def _live_call(choice: Any, sets: Operands) -> Callable[[int], object]:
 
 @dataclass(frozen=True)
 class _LiveCall:
-    """A call on ``held``, operands and output, of which a C++ kernel has only the addresses."""
+    """A call that keeps its operands and output alive: a C++ kernel holds only their addresses.
+
+    The output is last in ``held``; ``post`` turns it into the GEMM's result.
+    """
 
     run: Callable[[], Any]
     held: tuple[torch.Tensor, ...]
     post: Callable[[torch.Tensor], torch.Tensor] | None
 
     def __call__(self, _number: int) -> object:
-        made = self.run()
-        if isinstance(made, torch.Tensor):
-            return made
+        returned = self.run()
+        if isinstance(returned, torch.Tensor):
+            return returned
         return self.held[-1] if self.post is None else self.post(self.held[-1])

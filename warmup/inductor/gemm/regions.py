@@ -1,9 +1,10 @@
-"""The region of a GEMM: cut out of the graph that inductor is lowering, and made into one again.
+"""`region_of`: a GEMM with the operators around it as plain values; `module_of`: as a module.
 
-It holds what the scheduler may fuse into this GEMM or into what follows it: everything computed
-from the product element by element or by reduction, up to the next operator that is a kernel of its
-own; what makes an operand out of fewer bytes (a weight that is kept in int8); and the other product
-that ends in the same place, as of a gated MLP, since only one of the two can take the gate.
+A region contains what the scheduler may fuse into the GEMM or into its consumers: everything
+computed from its result pointwise or by reduction, up to the next operator with a kernel of its
+own; operators that compute an operand from fewer bytes, such as the dequantization of an int8
+weight; and a second GEMM whose result meets the first one's, as in a gated MLP, since only one of
+the two GEMMs can fuse the gate.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from warmup.core.trial import Argument, Region, Step, TensorSpec
-from warmup.inductor.gemm.sizes import bytes_of, is_size, plain, sizes_of, spec_of_node
+from warmup.inductor.gemm.sizes import bytes_of, hint_or_value, is_size, sizes_of, spec_of_node
 
 MAX_REGION_STEPS: Final = 64
 _PROLOGUE_STEPS: Final = 8
-_PROLOGUE_BYTES: Final = 1.1  # read for each written one (scheduler.py, can_fuse with a prologue)
+_PROLOGUE_BYTES: Final = 1.1  # bytes read per byte written (scheduler.py, can_fuse with a prologue)
 _OPERATOR_TEXT: Final = re.compile(r"(?:aten|prims)\.(?!__)[a-z_0-9]+\.(?!__)[a-zA-Z_0-9]+")
 
 _FORMATS: Final = {
-    str(one).removeprefix("torch."): one
-    for one in (torch.contiguous_format, torch.preserve_format, torch.channels_last)
+    str(memory_format).removeprefix("torch."): memory_format
+    for memory_format in (torch.contiguous_format, torch.preserve_format, torch.channels_last)
 }
 _aten = torch.ops.aten
-_PRODUCTS: Final = frozenset(
+_GEMM_OPS: Final = frozenset(
     {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
 )
-# Computed by inductor's own kernels, though not tagged as pointwise or as reduction.
+# Operators in generated kernels that torch tags neither as pointwise nor as reduction.
 _POINTWISE_OPS: Final = frozenset(
     {
         *(_aten.relu.default, _aten.gelu.default, torch.ops.prims.convert_element_type.default),
@@ -48,17 +49,17 @@ _REDUCTION_OPS: Final = frozenset(
 )
 
 
-class _UntoldError(Exception):
-    """Something in the region cannot be told in plain values."""
+class _NotPlainError(Exception):
+    """A region contains something that plain values cannot describe."""
 
 
 def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool) -> Region | None:
-    """Return the region around *gemm*; None when nothing can be fused or told in plain values.
+    """Return the region around *gemm*; None if there is none or plain values cannot describe it.
 
-    *operands* are how the GEMM will find its tensor arguments, in their order: inductor may lay
-    them out in another way than the graph says. A dynamic size is told by its hint.
+    *operands* are the layouts in which the GEMM receives its tensor arguments, in order: inductor
+    may choose other layouts than the graph has. A dynamic size is replaced by its hint.
     """
-    if gemm.target not in _PRODUCTS or not _is_tensor(gemm):
+    if gemm.target not in _GEMM_OPS or not _is_tensor(gemm):
         return None
     prologue = _prologue(gemm)
     if not prologue and not has_epilogue:
@@ -66,7 +67,7 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
     members = _members(gemm, prologue)
     if not all(map(spec_of_node, members)):
         return None
-    wanted = [
+    outputs = [
         node
         for node in members
         if any(user not in members and not is_size(user) for user in node.users)
@@ -77,15 +78,15 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
         if node not in members and spec.sizes == sizes_of(node)  # a bias is expanded
     }
     try:
-        return _told(gemm, members, wanted or [gemm], laid_out)
-    except _UntoldError:
+        return _to_region(gemm, members, outputs or [gemm], laid_out)
+    except _NotPlainError:
         return None
 
 
 def module_of(region: Region, device: torch.device, wide: torch.dtype | None = None) -> GraphModule:
     """Return *region* as a module that takes its inputs and returns a tuple of its outputs.
 
-    With *wide*, every floating dtype that it casts to is that one.
+    With *wide*, every cast to a floating dtype is a cast to *wide*.
     """
 
     def dtype_of(name: str) -> torch.dtype:
@@ -95,31 +96,32 @@ def module_of(region: Region, device: torch.device, wide: torch.dtype | None = N
 
     graph = Graph()
     inputs = [graph.placeholder(f"input_{i}") for i in range(len(region.inputs))]
-    made: list[Node] = []
+    nodes: list[Node] = []
 
-    def read(argument: Argument) -> Any:
+    def from_argument(argument: Argument) -> Any:
         if isinstance(argument, list | tuple):
-            return [read(one) for one in argument]
+            return [from_argument(item) for item in argument]
         if not isinstance(argument, dict):
             return argument
         ((kind, value),) = argument.items()
-        readers: dict[str, Callable[[Any], Any]] = {
-            "step": made.__getitem__,
+        resolve: dict[str, Callable[[Any], Any]] = {
+            "step": nodes.__getitem__,
             "input": inputs.__getitem__,
             "dtype": dtype_of,
             "memory_format": _FORMATS.__getitem__,
             "device": lambda _: device,
         }
-        return readers[kind](value)
+        return resolve[kind](value)
 
     for step in region.steps:
         if _OPERATOR_TEXT.fullmatch(step.target) is None:
-            raise ValueError(f"{step.target!r} is no operator of torch")
+            raise ValueError(f"{step.target!r} is not an operator of torch")
         namespace, name, overload = step.target.split(".")
         operator = getattr(getattr(getattr(torch.ops, namespace), name), overload)
-        kwargs = {name: read(value) for name, value in step.kwargs.items()}
-        made.append(graph.call_function(operator, tuple(map(read, step.args)), kwargs))
-    graph.output(tuple(made[i] for i in region.outputs))
+        kwargs = {name: from_argument(value) for name, value in step.kwargs.items()}
+        args = tuple(map(from_argument, step.args))
+        nodes.append(graph.call_function(operator, args, kwargs))
+    graph.output(tuple(nodes[i] for i in region.outputs))
     return GraphModule(torch.nn.Module(), graph)
 
 
@@ -131,63 +133,63 @@ def _members(gemm: Node, prologue: set[Node]) -> list[Node]:
     for node in sorted(after, key=order.__getitem__):
         if len(members) >= MAX_REGION_STEPS:
             break
-        # What waits for another GEMM behind this one is computed later.
-        ready = all(one in members or one not in after for one in node.all_input_nodes)
+        # A node that depends on a later GEMM runs in a later kernel.
+        ready = all(other in members or other not in after for other in node.all_input_nodes)
         if ready and _is_generated(node):
             members.add(node)
     return sorted(members | _siblings(gemm, members), key=order.__getitem__)
 
 
 def _downstream(start: Node) -> set[Node]:
-    found: set[Node] = set()
-    waiting = list(start.users)
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting.extend(node.users)
-    return found
+    nodes: set[Node] = set()
+    pending = list(start.users)
+    while pending:
+        node = pending.pop()
+        if node not in nodes:
+            nodes.add(node)
+            pending.extend(node.users)
+    return nodes
 
 
 def _prologue(gemm: Node) -> set[Node]:
-    """Return what makes an operand of *gemm* out of fewer bytes, for nobody else."""
-    found: set[Node] = set()
+    """Return the nodes that compute operands of *gemm* alone, each from fewer bytes."""
+    prologue: set[Node] = set()
     for operand in _tensors(gemm):
         chain: set[Node] = set()
-        waiting = [operand]
-        while waiting and len(chain) <= _PROLOGUE_STEPS:
-            node = waiting.pop()
+        pending = [operand]
+        while pending and len(chain) <= _PROLOGUE_STEPS:
+            node = pending.pop()
             if _is_pointwise(node) and all(user in chain or user is gemm for user in node.users):
                 chain.add(node)
-                waiting.extend(node.all_input_nodes)
-        read = {one for node in chain for one in node.all_input_nodes if one not in chain}
-        sources = [one for one in read if not is_size(one)]
+                pending.extend(node.all_input_nodes)
+        inputs = {node for member in chain for node in member.all_input_nodes} - chain
+        sources = [node for node in inputs if not is_size(node)]
         if chain and sum(map(bytes_of, sources)) <= _PROLOGUE_BYTES * bytes_of(operand):
-            found |= chain
-    return found
+            prologue |= chain
+    return prologue
 
 
 def _siblings(gemm: Node, members: set[Node]) -> set[Node]:
-    """Return the products that only *members* use, and what is between the two.
+    """Return the other GEMMs whose results only *members* use, and the nodes in between.
 
-    They must not wait for *gemm*; that is true of everything that a member reads and that is no
-    member itself.
+    None of them depends on *gemm*: the search starts at inputs of members that are not members, and
+    these do not depend on it.
     """
-    found: set[Node] = set()
-    outside = {one for node in members for one in node.all_input_nodes} - members
-    for start in outside - set(gemm.all_input_nodes):
+    siblings: set[Node] = set()
+    inputs = {node for member in members for node in member.all_input_nodes} - members
+    for start in inputs - set(gemm.all_input_nodes):
         chain: set[Node] = set()
-        waiting = [start]
-        while waiting and len(chain) <= _PROLOGUE_STEPS:
-            node = waiting.pop()
+        pending = [start]
+        while pending and len(chain) <= _PROLOGUE_STEPS:
+            node = pending.pop()
             if not all(user in members or user in chain for user in node.users):
                 continue
-            if node.target in _PRODUCTS and _is_tensor(node):
-                found |= {*chain, node}
+            if node.target in _GEMM_OPS and _is_tensor(node):
+                siblings |= {*chain, node}
             elif _is_pointwise(node):
                 chain.add(node)
-                waiting.extend(node.all_input_nodes)
-    return found
+                pending.extend(node.all_input_nodes)
+    return siblings
 
 
 def _flops(node: Node) -> int:
@@ -196,7 +198,7 @@ def _flops(node: Node) -> int:
 
 
 def _is_generated(node: Node) -> bool:
-    """Whether inductor makes *node* part of a kernel that it generates."""
+    """Whether inductor computes *node* in a generated kernel."""
     target = node.target
     is_reduction = target in _REDUCTION_OPS or torch.Tag.reduction in getattr(target, "tags", ())
     return _is_pointwise(node) or (is_reduction and _is_tensor(node))
@@ -214,24 +216,24 @@ def _is_tensor(node: Node) -> bool:
     return node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor)
 
 
-def _told(
-    gemm: Node, members: list[Node], wanted: list[Node], laid_out: dict[Node, TensorSpec]
+def _to_region(
+    gemm: Node, members: list[Node], outputs: list[Node], laid_out: dict[Node, TensorSpec]
 ) -> Region:
     inputs: dict[Node, TensorSpec] = {}
     steps = {node: i for i, node in enumerate(members)}
 
-    def tell(argument: Any) -> Argument:
-        argument = plain(argument)
+    def to_argument(argument: Any) -> Argument:
+        argument = hint_or_value(argument)
         if isinstance(argument, Node):
             if argument in steps:
                 return {"step": steps[argument]}
             spec = inputs.get(argument) or laid_out.get(argument) or spec_of_node(argument)
             if spec is None:
-                raise _UntoldError
+                raise _NotPlainError
             inputs[argument] = spec
             return {"input": list(inputs).index(argument)}
         if isinstance(argument, list | tuple):
-            return [tell(one) for one in argument]
+            return [to_argument(item) for item in argument]
         if isinstance(argument, torch.dtype):
             return {"dtype": str(argument).removeprefix("torch.")}
         if isinstance(argument, torch.memory_format) and argument in _FORMATS.values():
@@ -240,31 +242,31 @@ def _told(
             return {"device": True}
         if argument is None or isinstance(argument, bool | int | float | str):
             return argument
-        raise _UntoldError
+        raise _NotPlainError
 
-    told = tuple(
+    described = tuple(
         Step(
             _name(node),
-            tuple(map(tell, node.args)),
-            {name: tell(value) for name, value in node.kwargs.items()},
+            tuple(map(to_argument, node.args)),
+            {name: to_argument(value) for name, value in node.kwargs.items()},
         )
         for node in members
     )
-    products = [gemm, *(node for node in members if node.target in _PRODUCTS and node is not gemm)]
+    gemms = [gemm, *(node for node in members if node.target in _GEMM_OPS and node is not gemm)]
     return Region(
         inputs=tuple(inputs.values()),
-        steps=told,
-        outputs=tuple(steps[node] for node in wanted),
-        flops=tuple(map(_flops, products)),
+        steps=described,
+        outputs=tuple(steps[node] for node in outputs),
+        flops=tuple(map(_flops, gemms)),
     )
 
 
 def _name(node: Node) -> str:
     name = str(node.target)
     if _OPERATOR_TEXT.fullmatch(name) is None:
-        raise _UntoldError
+        raise _NotPlainError
     return name
 
 
 def _tensors(gemm: Node) -> list[Node]:
-    return [one for one in gemm.args if isinstance(one, Node)]
+    return [argument for argument in gemm.args if isinstance(argument, Node)]

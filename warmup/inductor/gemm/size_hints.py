@@ -1,8 +1,8 @@
-"""Size hints of a selection whose sizes are ranges: those below its own, and its choices there.
+"""`hints_of`: smaller sizes for a selection whose sizes are ranges; `using_hints`: lowering there.
 
-A kernel of a dynamic size takes it when it is called, so one choice can be measured at any size.
-What inductor tells of a choice (operands, launch grid, sizes as arguments) it works out from the
-hints of symbols. Here those are other ones for a while.
+A kernel with a dynamic size receives the size at each call, so that a choice can be measured at any
+size. Inductor computes operands, launch grid and size arguments of a choice from the size hints of
+symbols, which `using_hints` replaces for a while.
 """
 
 from __future__ import annotations
@@ -24,39 +24,40 @@ from torch._inductor.select_algorithm import (
 from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.virtualized import V
 
-HintedSizes = Mapping[sympy.Symbol, int]
+SymbolHints = Mapping[sympy.Symbol, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Hints:
-    """HintedSizes of all symbols of a selection, and the first size of its key that is a range."""
+class SizeHints:
+    """A hint for each symbol of a selection, and its key's first ranged size under these hints."""
 
-    symbols: HintedSizes
+    symbols: SymbolHints
     size: int
 
 
-def hints_of(input_nodes: Sequence[Any], layout: Any) -> tuple[Hints, ...]:
-    """Return the lower end of a selection's range, its middle, and what it is tuned at, ascending.
+def hints_of(input_nodes: Sequence[Any], layout: Any) -> tuple[SizeHints, ...]:
+    """Return hints for the lower end of a selection's range, its middle and its tuned size.
 
-    All its symbols are at their lower ends, or in the middle, together. Sizes that the graph's
-    guards exclude are stepped over. Nothing where no size is a range, or one has no hint.
+    In ascending order. All symbols are at their lower ends, or in the middle, together; sizes that
+    a guard of the graph excludes are skipped. Empty if no size is a range or a symbol has no hint.
     """
     dims = [sympy.sympify(dim) for dim in (*layout.size, input_nodes[0].get_size()[-1])]
     ranged = next((dim for dim in dims if dim.free_symbols), None)
     shapes = V.graph.sizevars.shape_env
-    every = [size for node in input_nodes for size in node.get_size()]
-    symbols = set().union(*(sympy.sympify(size).free_symbols for size in (*every, *dims)))
+    sizes = [size for node in input_nodes for size in node.get_size()]
+    symbols = set().union(*(sympy.sympify(size).free_symbols for size in (*sizes, *dims)))
     known = {**shapes.backed_var_to_val, **shapes.var_to_hint_override}
     if ranged is None or not symbols <= shapes.backed_var_to_val.keys():
         return ()
     tuned = {symbol: int(known[symbol]) for symbol in sorted(symbols, key=str)}
     lows = {symbol: _low(symbol, shapes) for symbol in tuned}
     middles = {symbol: (lows[symbol] + size) // 2 for symbol, size in tuned.items()}
-    steps = [
-        {one: _served(one, at[one], tuned[one], shapes) for one in at} for at in (lows, middles)
+    smaller = [
+        {symbol: _allowed(symbol, start, tuned[symbol], shapes) for symbol, start in starts.items()}
+        for starts in (lows, middles)
     ]
-    found = {int(ranged.xreplace(at)): at for at in (*steps, tuned)}
-    return tuple(Hints(found[size], size) for size in sorted(found))
+    by_size = {int(ranged.xreplace(hints)): hints for hints in (*smaller, tuned)}
+    return tuple(SizeHints(by_size[size], size) for size in sorted(by_size))
 
 
 def _low(symbol: sympy.Symbol, shapes: Any) -> int:
@@ -64,11 +65,11 @@ def _low(symbol: sympy.Symbol, shapes: Any) -> int:
     return max(int(lower), 1) if isinstance(lower, sympy.Integer) else 1
 
 
-def _served(symbol: sympy.Symbol, start: int, end: int, shapes: Any) -> int:
+def _allowed(symbol: sympy.Symbol, start: int, end: int, shapes: Any) -> int:
     """Return the first size from *start* up to *end* that no guard on *symbol* alone excludes."""
     guards = [guard.expr for guard in shapes.guards if guard.expr.free_symbols == {symbol}]
     return next(
-        (size for size in range(start, end) if all(_holds(one, symbol, size) for one in guards)),
+        (size for size in range(start, end) if all(_holds(each, symbol, size) for each in guards)),
         end,
     )
 
@@ -78,10 +79,10 @@ def _holds(guard: Any, symbol: sympy.Symbol, size: int) -> bool:
 
 
 @contextlib.contextmanager
-def hinted(symbols: HintedSizes) -> Iterator[None]:
-    """Let inductor find *symbols* as the hints of the graph being lowered while this is open.
+def using_hints(symbols: SymbolHints) -> Iterator[None]:
+    """Replace the size hints of the graph being lowered by *symbols* while the context is open.
 
-    No guard that comes of it, and nothing that is worked out from these hints, is kept.
+    Guards added and sizes computed inside are dropped.
     """
     graph, own = V.graph, V.graph.sizevars
     shapes = copy.copy(own.shape_env)
@@ -103,12 +104,14 @@ def hinted(symbols: HintedSizes) -> Iterator[None]:
         graph.sizevars = own
 
 
-def rehinted(choice: Any) -> Any | None:
-    """Return *choice* as it is called with the hints of now; None where another kernel would be."""
+def choice_at_hints(choice: Any) -> Any | None:
+    """Return *choice* as called with the current hints; None if they need another kernel."""
     if isinstance(choice, DataProcessorChoiceCallerWrapper):
-        inner = rehinted(choice._wrapped)
-        made = DataProcessorChoiceCallerWrapper(inner, choice._preprocessor, choice._postprocessor)
-        return None if inner is None else made
+        inner = choice_at_hints(choice._wrapped)
+        wrapper = DataProcessorChoiceCallerWrapper(
+            inner, choice._preprocessor, choice._postprocessor
+        )
+        return None if inner is None else wrapper
     if isinstance(choice, ExternKernelCaller):
         return choice
     if isinstance(choice, CppTemplateCaller):

@@ -1,4 +1,4 @@
-"""Sizes of the nodes of a graph that inductor is lowering; a dynamic one by its hint.
+"""Sizes of FX nodes in a graph that inductor is lowering, with dynamic sizes replaced by hints.
 
 Comparing or converting a symbol would add a guard; reading its hint adds none.
 """
@@ -14,8 +14,8 @@ from torch.fx import Node
 from warmup.core.trial import TensorSpec
 
 
-def plain(argument: Any) -> Any:
-    """Return the hint of a symbol, or of a node that is a size; anything else as it is."""
+def hint_or_value(argument: Any) -> Any:
+    """Return the hint of a symbol or of a node that is a size; any other argument unchanged."""
     if isinstance(argument, Node) and is_size(argument):
         argument = argument.meta["val"]
     is_symbol = isinstance(argument, torch.SymInt) and argument.node.has_hint()
@@ -23,33 +23,33 @@ def plain(argument: Any) -> Any:
 
 
 def is_size(node: Node) -> bool:
-    """Whether *node* is a size that was read from a tensor, and no tensor."""
+    """Whether *node* is a size read from a tensor, not a tensor."""
     return isinstance(node.meta.get("val"), int | torch.SymInt)
 
 
 def sizes_of(node: Node) -> tuple[int, ...] | None:
-    """Return the sizes of *node*; None where one has no hint, or it is no tensor."""
+    """Return the sizes of *node*; None if a size has no hint or *node* is no tensor."""
     value = node.meta.get("val")
-    return _told(value.shape) if isinstance(value, torch.Tensor) else None
+    return _hints(value.shape) if isinstance(value, torch.Tensor) else None
 
 
 def spec_of_node(node: Node) -> TensorSpec | None:
-    """Return how *node* is laid out; None where a size has no hint, or it is no strided tensor."""
+    """Return the layout of *node*; None if a size has no hint or *node* is no strided tensor."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
-    sizes, strides = _told(value.shape), _told(value.stride())
+    sizes, strides = _hints(value.shape), _hints(value.stride())
     if sizes is None or strides is None:
         return None
     return TensorSpec(sizes, strides, 0, str(value.dtype).removeprefix("torch."))
 
 
 def bytes_of(node: Node) -> float:
-    """Return the bytes of *node*, infinitely many where they are not known."""
+    """Return the bytes of *node*; infinite if they are not known."""
     sizes = sizes_of(node)
     return math.inf if sizes is None else math.prod(sizes) * node.meta["val"].itemsize
 
 
-def _told(sizes: Any) -> tuple[int, ...] | None:
-    found = tuple(map(plain, sizes))
-    return found if all(isinstance(size, int) for size in found) else None
+def _hints(sizes: Any) -> tuple[int, ...] | None:
+    hints = tuple(map(hint_or_value, sizes))
+    return hints if all(isinstance(size, int) for size in hints) else None

@@ -1,7 +1,7 @@
-"""Decompose_k candidates with more splits than inductor tries, and where it tries none.
+"""`split_candidates`: decompose_k candidates with more splits of K than inductor tries.
 
-Inductor's gate asks for a K that is 32 times M and N, and takes ten splits. A product with few rows
-has few blocks at any K, and K in parts gives it more.
+Inductor tries ten splits, and only if K is at least 32 times M and N. A GEMM with few rows has few
+blocks at any K; splitting K gives it more.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from warmup.inductor.options import option_value
 from warmup.inductor.versions import Version
 
 SPLIT_UID: Final[str] = decompose_k_subgraph_template.uid
-_LEAST_PART: Final = 128  # of K, as inductor's own (torch/_inductor/utils.py, get_k_splits)
-_EVEN_PART: Final = 32  # parts that are multiples of it end with a tile
+_LEAST_PART: Final = 128  # of K, as in inductor (torch/_inductor/utils.py, get_k_splits)
+_EVEN_PART: Final = 32  # a part that is a multiple ends at the end of a tile
 _SUM_BYTES: Final = 4
 
 
 def splits_of(m: int, n: int, k: int, itemsize: int, *, only_even: bool) -> tuple[int, ...]:
-    """Return the numbers of parts that K is worth splitting into, ascending.
+    """Return the numbers of parts into which splitting K is worth trying, ascending.
 
-    All divisors of K that leave parts of at least 128, *only_even* those that leave multiples of
-    32; and whose partial sums, which are written and read back, are no larger than the operands.
-    For a square product of 16-bit operands that is inductor's own bound, K / M.
+    These are the divisors of K whose parts have at least 128 elements and whose partial sums take
+    no more bytes than the operands, since the sums are written and read back. For a square GEMM of
+    16-bit operands that is inductor's bound, K / M. *only_even* keeps parts of multiples of 32.
     """
-    most = min(k // _LEAST_PART, itemsize * k * (m + n) // (_SUM_BYTES * m * n)) if m and n else 0
+    limit = min(k // _LEAST_PART, itemsize * k * (m + n) // (_SUM_BYTES * m * n)) if m and n else 0
     return tuple(
         split
-        for split in range(2, most + 1)
+        for split in range(2, limit + 1)
         if k % split == 0 and not (only_even and k // split % _EVEN_PART)
     )
 
@@ -45,7 +45,7 @@ def split_candidates(
     *,
     only_even: bool = False,
 ) -> Iterator[Any]:
-    """Yield decompose_k choices where the lowering offers Triton and all sizes are constants."""
+    """Yield decompose_k choices if the lowering offers Triton and all sizes are constants."""
     offered = {template.uid for template in templates}
     sizes = kernel_inputs.mnk_symbolic()
     if (
@@ -53,7 +53,7 @@ def split_candidates(
         or not offered & {SPLIT_UID, mm_template.uid}
         or any(getattr(size, "free_symbols", None) for size in sizes)
         or not option_value("triton.num_decompose_k_splits")
-        or V.graph.aot_mode  # no subgraph can be had there (utils.py, use_decompose_k_choice)
+        or V.graph.aot_mode  # subgraphs do not work there (utils.py, use_decompose_k_choice)
         or V.graph.cpp_wrapper
     ):
         return

@@ -1,9 +1,9 @@
-"""What a GEMM template's tile needs of a GPU, as far as it follows from the numbers.
+"""`shared_bytes` and `missing_resource`: what a template's tile needs of a GPU, by arithmetic.
 
-Shared memory is that of Triton's pipelined loads, found by compiling (Triton 3.6 to 3.9 for
-compute capability 9.0): each operand has a buffer for each stage where warpgroup MMA reads its
-operands from shared memory, and one buffer less elsewhere. An operand whose rows do not begin at
-multiples of four bytes cannot be copied asynchronously, and has one buffer whatever the stages.
+The model of shared memory is that of Triton's pipelined loads, determined by compiling (Triton 3.6
+to 3.9, compute capability 9.0). With warpgroup MMA, which reads operands from shared memory, each
+operand has one buffer per stage; otherwise one buffer less. An operand whose rows do not begin at
+multiples of four bytes cannot be copied asynchronously and has a single buffer.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Final
 
 from warmup.core.search import Resource
 
-_MAX_REGISTERS: Final = 255  # a thread addresses no more
-_MIN_REGISTERS: Final = 24  # ptxas gives no kernel a lower limit from sm_70 on
+_MAX_REGISTERS: Final = 255  # that a thread can address
+_MIN_REGISTERS: Final = 24  # per thread; ptxas sets no lower limit from sm_70 on
 _WARPGROUP: Final = 4  # warps
 _WARPGROUP_ROWS: Final = 64
-_WARPGROUP_BYTES: Final = 2  # of an element; others depend on the layout of B as well
+_WARPGROUP_BYTES: Final = 2  # of an element; other sizes depend on the layout of B as well
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The numbers of a template's config that decide what it needs; sizes are in elements."""
+    """The numbers of a template's config that decide its needs: block sizes in elements."""
 
     m: int
     n: int
@@ -34,17 +34,17 @@ class Tile:
 
     @classmethod
     def of(cls, kwargs: Mapping[str, object]) -> Tile | None:
-        """Return the tile that a template's *kwargs* spell, None when they spell none."""
+        """Return the tile in a template's *kwargs*, None if they contain none."""
         names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps")
         sizes = [size for name in names if isinstance(size := kwargs.get(name), int)]
         return cls(*sizes) if len(sizes) == len(names) else None
 
 
 @dataclass(frozen=True, slots=True)
-class Factor:
-    """One operand of a product: bytes of an element, and whether loads of it can overlap.
+class GemmOperand:
+    """A factor of a GEMM: bytes of an element, and whether its loads can overlap.
 
-    ``is_staged`` is false where it is not known: fewer bytes are then needed for certain.
+    ``is_staged`` is False if that is not known, which gives a lower bound of the bytes needed.
     """
 
     itemsize: int
@@ -53,7 +53,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What one block may have on a device: bytes of shared memory, and registers."""
+    """The limits of a block on a device: bytes of shared memory, and registers."""
 
     shared_memory: int
     registers: int
@@ -61,11 +61,11 @@ class Capacity:
     has_warpgroups: bool = False
 
 
-def shared_bytes(tile: Tile, a: Factor, b: Factor, *, has_warpgroups: bool) -> int:
-    """Return the bytes of shared memory that *tile* takes at least.
+def shared_bytes(tile: Tile, a: GemmOperand, b: GemmOperand, *, has_warpgroups: bool) -> int:
+    """Return a lower bound of the shared memory of *tile* in bytes.
 
-    For 16-bit operands on compute capability 9.0 that is what Triton takes, but for the barriers
-    (8 bytes a stage) and the scratch of an epilogue larger than the operands.
+    For 16-bit operands on compute capability 9.0 the bound is what Triton takes, except barriers (8
+    bytes per stage) and the scratch memory of an epilogue larger than the operands.
     """
     by_warpgroup = (
         has_warpgroups
@@ -75,15 +75,17 @@ def shared_bytes(tile: Tile, a: Factor, b: Factor, *, has_warpgroups: bool) -> i
     )
     buffers = max(tile.stages if by_warpgroup else tile.stages - 1, 1)
     sizes = (tile.m * tile.k * a.itemsize, tile.n * tile.k * b.itemsize)
-    counts = [buffers if factor.is_staged else 1 for factor in (a, b)]
+    counts = [buffers if operand.is_staged else 1 for operand in (a, b)]
     is_pipelined = tile.stages > 1 and (a.is_staged or b.is_staged)
     if not is_pipelined and not by_warpgroup:
-        return max(sizes)  # the one may go to registers before the other comes
+        return max(sizes)  # an operand may move to registers before the other is loaded
     return sum(size * count for size, count in zip(sizes, counts, strict=True))
 
 
-def exceeded(tile: Tile, a: Factor, b: Factor, capacity: Capacity) -> Resource | None:
-    """Return what a launch of *tile* lacks for certain, None when it may fit."""
+def missing_resource(
+    tile: Tile, a: GemmOperand, b: GemmOperand, capacity: Capacity
+) -> Resource | None:
+    """Return the resource that a launch of *tile* certainly lacks, None if it may fit."""
     needed = shared_bytes(tile, a, b, has_warpgroups=capacity.has_warpgroups)
     if needed > capacity.shared_memory:
         return Resource.SHARED_MEMORY
@@ -93,9 +95,9 @@ def exceeded(tile: Tile, a: Factor, b: Factor, capacity: Capacity) -> Resource |
 
 
 def spills(tile: Tile, warp_size: int = 32) -> bool:
-    """Return whether the accumulator alone takes more registers than a thread has.
+    """Return whether the accumulator of *tile* needs more registers than a thread has.
 
-    Such a tile spills, and inductor leaves it out of its exhaustive list; warmup measures it. On
-    devices that accumulate outside the registers (compute capability 10) it need not spill.
+    Such a tile spills, except on devices that accumulate outside registers (compute capability 10).
+    Inductor omits spilling tiles from its exhaustive list; warmup measures them.
     """
     return math.ceil(tile.m * tile.n / (tile.warps * warp_size)) > _MAX_REGISTERS

@@ -1,7 +1,8 @@
-"""Candidates of a template for tiles that inductor does not list, made by inductor's own rules.
+"""`choices_for_tiles`: candidates of a template for tiles that inductor does not list.
 
-What depends on the problem (a tile that reaches beyond it, EVEN_K, the accumulator's type, how many
-warps a tile can use) is worked out by the template's heuristic, so a tile can come from anywhere.
+The template's heuristic computes everything that depends on the problem (tiles larger than the
+problem, EVEN_K, the accumulator's type, the usable number of warps), so a tile may come from any
+source.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.virtualized import V
 
 from warmup.core.errors import InductorChangedError
-from warmup.inductor.gemm.tile_limits import Capacity, Factor, Tile
+from warmup.inductor.gemm.tile_limits import Capacity, GemmOperand, Tile
 
-STATED_OPS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+WIDE_SEARCH_OPS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 _FEW_ROWS: Final = 64
-_WARPGROUPS_SINCE: Final = 9  # compute capability; from 10 on another MMA takes their place
-_ASYNC_BYTES: Final = 4  # the least that an asynchronous copy moves
-# m, n, k, stages, warps. With few rows a product is as fast as its weights are read, which takes
-# many blocks and many loads on their way. Inductor's list has at most 128 x 128 of the weights and
-# five stages, and no narrow tile that is deep as well.
+_WARPGROUP_MAJOR: Final = 9  # compute capability; from 10 on another MMA replaces warpgroup MMA
+_ASYNC_BYTES: Final = 4  # the smallest asynchronous copy
+# m, n, k, stages, warps. With few rows the time is that of reading the weights, which takes many
+# blocks with many loads in flight. Inductor's list stops at 128 x 128 of the weights and five
+# stages, and has no tile that is both narrow and deep.
 _FOR_FEW_ROWS: Final = (
     *((16, 16, 256, 6, 1), (16, 32, 128, 6, 2), (16, 32, 256, 4, 2), (16, 32, 256, 6, 2)),
     *((16, 64, 64, 6, 4), (16, 64, 128, 4, 2), (16, 64, 128, 6, 4), (16, 64, 256, 4, 4)),
@@ -33,8 +34,8 @@ _FOR_FEW_ROWS: Final = (
     *((16, 128, 256, 4, 4), (16, 128, 256, 4, 8), (16, 256, 64, 4, 4), (16, 256, 64, 6, 8)),
     *((16, 256, 128, 4, 4), (16, 256, 128, 4, 8)),
 )
-# Two or four warpgroup MMAs wide, and mid-sized ones in deep pipelines. Inductor has the first for
-# persistent TMA only, the second for neither.
+# Tiles two or four warpgroup MMAs wide, and mid-sized tiles with deep pipelines. Inductor lists the
+# former for persistent TMA only, the latter for no template.
 _FOR_MANY_ROWS: Final = (
     *((64, 64, 128, 4, 4), (64, 128, 64, 5, 4), (64, 128, 128, 3, 4), (64, 256, 64, 3, 4)),
     *((64, 256, 64, 4, 4), (64, 256, 64, 4, 8), (128, 64, 64, 5, 4), (128, 64, 128, 3, 4)),
@@ -43,8 +44,8 @@ _FOR_MANY_ROWS: Final = (
 )
 
 
-def stated_tiles(kernel_inputs: Any) -> tuple[Mapping[str, int], ...]:
-    """Return the tiles that a wide search tries for this problem, as a template's kwargs."""
+def wide_search_tiles(kernel_inputs: Any) -> tuple[Mapping[str, int], ...]:
+    """Return the tiles that a wide search tries for this problem, as kwargs of a template."""
     rows = kernel_inputs.mnk_symbolic()[0]
     few = V.graph.sizevars.statically_known_leq(rows, _FEW_ROWS)
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps")
@@ -52,34 +53,34 @@ def stated_tiles(kernel_inputs: Any) -> tuple[Mapping[str, int], ...]:
     return tuple(dict(zip(names, tile, strict=True)) for tile in tiles)
 
 
-def retiled(
+def choices_for_tiles(
     base: Any, kernel_inputs: Any, op_name: str, tiles: Iterable[Mapping[str, Any]]
 ) -> Iterator[Any]:
-    """Return choices of the template of *base* for *tiles*, kwargs that may be another problem's.
+    """Return choices of the template of *base* for *tiles*, which may come from other problems.
 
-    *base* is any choice of the template for this problem. Only what a config holds is taken of a
-    tile: sizes, stages, warps and the like.
+    *base* is any choice of the template for this problem. Of the kwargs of a tile only those of a
+    config are used: block sizes, stages, warps and the like.
 
     Raises:
-        InductorChangedError: the template's heuristic holds no configs.
+        InductorChangedError: the template's heuristic has no configs.
     """
     heuristic = _heuristic(base, kernel_inputs, op_name)
-    some, *_ = _configs(heuristic, "mm_configs")
-    names = {field.name for field in dataclasses.fields(some)} - {"hint_override"}
+    config, *_ = _configs(heuristic, "mm_configs")
+    names = {field.name for field in dataclasses.fields(config)} - {"hint_override"}
     configs = [
         dataclasses.replace(
-            some, **{key.lower(): value for key, value in tile.items() if key.lower() in names}
+            config, **{key.lower(): value for key, value in tile.items() if key.lower() in names}
         )
         for tile in tiles
     ]
     return _choices(heuristic, base, kernel_inputs, op_name, configs)
 
 
-def exhaustive(base: Any, kernel_inputs: Any, op_name: str) -> Iterator[Any]:
+def exhaustive_choices(base: Any, kernel_inputs: Any, op_name: str) -> Iterator[Any]:
     """Return choices of the template of *base* for every tile of inductor's exhaustive list.
 
-    Inductor's option EXHAUSTIVE would leave those out that spill, and would be remembered by
-    functions that read it once for all (torch/_inductor/utils.py, get_k_splits); it is not set.
+    Inductor's option EXHAUSTIVE is not set: it omits tiles that spill, and functions that cache
+    its value would keep it (torch/_inductor/utils.py, get_k_splits).
 
     Raises:
         InductorChangedError: as above.
@@ -103,46 +104,46 @@ def _configs(heuristic: Any, name: str) -> list[Any]:
 def _choices(
     heuristic: Any, base: Any, kernel_inputs: Any, op_name: str, configs: list[Any]
 ) -> Iterator[Any]:
-    own = copy.copy(heuristic)  # inductor has one for all threads
-    own.mm_configs = own.exhaustive_configs = configs
-    for params in own.get_template_configs(kernel_inputs, op_name):
+    private = copy.copy(heuristic)  # inductor shares the heuristic between threads
+    private.mm_configs = private.exhaustive_configs = configs
+    for params in private.get_template_configs(kernel_inputs, op_name):
         yield KernelTemplateChoice(
             base.template, params, base.extra_kwargs, base.layout, base.inputs
         )
 
 
 def capacity_of(device: torch.device) -> Capacity:
-    """Return what a block may have on the CUDA *device*."""
-    found: Any = torch.cuda.get_device_properties(device)
+    """Return the limits of a block on the CUDA *device*."""
+    properties: Any = torch.cuda.get_device_properties(device)
     return Capacity(
-        shared_memory=found.shared_memory_per_block_optin,
-        registers=found.regs_per_multiprocessor,
-        warp_size=found.warp_size,
-        has_warpgroups=found.major == _WARPGROUPS_SINCE,
+        shared_memory=properties.shared_memory_per_block_optin,
+        registers=properties.regs_per_multiprocessor,
+        warp_size=properties.warp_size,
+        has_warpgroups=properties.major == _WARPGROUP_MAJOR,
     )
 
 
-def factors_of(kernel_inputs: Any, *, by_tma: bool) -> tuple[Factor, Factor]:
-    """Return the two operands as far as a tile's shared memory depends on them."""
+def gemm_operands_of(kernel_inputs: Any, *, by_tma: bool) -> tuple[GemmOperand, GemmOperand]:
+    """Return what the shared memory of a tile depends on, for both factors."""
     a, b = (
-        Factor(node.get_dtype().itemsize, is_staged=by_tma or _is_staged(node))
+        GemmOperand(node.get_dtype().itemsize, is_staged=by_tma or _is_staged(node))
         for node in kernel_inputs.mat1mat2()
     )
     return a, b
 
 
 def _is_staged(node: Any) -> bool:
-    """Whether rows (or columns) are known to begin at multiples of an asynchronous copy."""
-    known = V.graph.sizevars
+    """Whether rows (or columns) are known to be aligned for asynchronous copies."""
+    sizevars = V.graph.sizevars
     *_, first, second = node.get_stride()
-    long = second if known.statically_known_equals(first, 1) else first
+    pitch = second if sizevars.statically_known_equals(first, 1) else first
     unit = max(_ASYNC_BYTES // node.get_dtype().itemsize, 1)
     return all(
-        bool(known.statically_known_multiple_of(size, unit))
-        for size in (long, node.get_layout().offset)
+        bool(sizevars.statically_known_multiple_of(size, unit))
+        for size in (pitch, node.get_layout().offset)
     )
 
 
 def tile_of(choice: Any) -> Tile | None:
-    """Return the tile of a template choice, None for a choice without one."""
+    """Return the tile of a template choice, None for a choice without a tile."""
     return Tile.of(choice.params.to_kwargs())

@@ -1,8 +1,9 @@
-"""Persistent TMA candidates, offered without inductor's own switch.
+"""`tma_candidates`: candidates of the persistent TMA template, listed without inductor's option.
 
-``triton.enable_persistent_tma_matmul`` makes the lowering guard on a dynamic M while it lists
-templates, whichever wins (torch/_inductor/utils.py, use_triton_tma_template with add_guards, from
-2.12 on). warmup leaves that switch alone and adds the candidates itself, without guards.
+The option ``triton.enable_persistent_tma_matmul`` makes the lowering add guards on a dynamic M
+while it lists templates, whichever candidate wins (torch/_inductor/utils.py,
+use_triton_tma_template with add_guards, from 2.12 on). warmup does not set the option and adds the
+candidates itself, without guards.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _OPS = ("mm", "addmm")
 
 @dataclass(frozen=True, slots=True)
 class TmaCandidates:
-    """The persistent TMA template's candidates for one GEMM; false when it does not apply."""
+    """The persistent TMA template's candidates for a GEMM; falsy if the template does not apply."""
 
     handler: Any = None
     kernel_inputs: Any = None
@@ -44,7 +45,7 @@ class TmaCandidates:
 def tma_candidates(
     handler: Any, kernel_inputs: Any, templates: list[Any], op_name: str
 ) -> TmaCandidates:
-    """Return the TMA candidates for this GEMM where the lowering offers Triton but not TMA."""
+    """Return the TMA candidates for this GEMM if the lowering offers Triton but not TMA."""
     uids = {template.uid for template in templates}
     if op_name not in _OPS or mm_template.uid not in uids or persistent_tma_mm_template.uid in uids:
         return TmaCandidates()
@@ -52,8 +53,8 @@ def tma_candidates(
         return TmaCandidates()
     if not can_use_tma(*kernel_inputs.nodes()[-2:]):
         return TmaCandidates()
-    # A single row counts as transposed (torch/_inductor/ir.py, Layout.is_transposed) and would be
-    # read so: all 273 such candidates of three builds on an H200, torch 2.11, were wrong.
+    # Inductor takes a single row for transposed (torch/_inductor/ir.py, Layout.is_transposed) and
+    # would read it so: all 273 such candidates of three builds on an H200, torch 2.11, were wrong.
     rows = kernel_inputs.mnk_symbolic()[0]
     if V.graph.sizevars.statically_known_equals(rows, 1):
         return TmaCandidates()

@@ -1,4 +1,4 @@
-"""The row kind `launch`: the launch config of a generated Triton kernel.
+"""The row kind `launch`: answers or measures the launch configs of generated Triton kernels.
 
-Imports `core`, `keys` and `warmup.inductor`. `warmup.inductor.adapter` puts its hooks in place.
+Imports `core`, `keys` and `warmup.inductor`. `warmup.inductor.adapter` attaches its hooks.
 """

@@ -1,8 +1,8 @@
-"""Triton launch configs <-> `Winner`: telling, checking and building them.
+"""`winner_of` and `make_config`: from a Triton launch config to a `Winner`, and back with checks.
 
-Inductor drops the bounds checks of a kernel whose sizes are multiples of the largest block it
-would use (codegen/triton.py, TRITON_MAX_BLOCK), so a larger block or one that is no power of two
-would read and write out of bounds: such a config is refused, wherever it comes from.
+Inductor drops the bounds checks of a kernel whose sizes are multiples of its largest block
+(codegen/triton.py, TRITON_MAX_BLOCK). A larger block, or a block that is no power of two, would
+read and write out of bounds: such a config is refused, whatever its source.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from warmup.core.rows import Family, KwargValue, MissReason, Winner, portable_kw
 _BLOCK_SUFFIX: Final = "BLOCK"
 _MAX_WARPS: Final = 32
 _MAX_STAGES: Final = 16
-_MAX_NUMEL: Final = 1 << 20  # elements of one tensor, Triton's own limit
+_MAX_NUMEL: Final = 1 << 20  # elements of a tensor in a kernel, Triton's limit
 
 
 def is_block(name: str) -> bool:
@@ -29,29 +29,29 @@ def is_block(name: str) -> bool:
 
 
 def winner_of(kernel: Any, config: Any) -> Winner | None:
-    """Return *config* of *kernel* in portable terms, None when it cannot be written to a table."""
-    kwargs = portable_kwargs(_spell(config))
+    """Return *config* of *kernel* as a `Winner`, None if it cannot be written to a table."""
+    kwargs = portable_kwargs(_to_kwargs(config))
     name = kernel.heuristic_type.name.lower()
     return None if kwargs is None else Winner(Family.LAUNCH, name, kwargs)
 
 
 def same_config(left: Any, right: Any) -> bool:
-    """Return whether two configs launch the same kernel in the same way."""
+    """Return whether two configs of a kernel are equal."""
     return bool(triton_config_to_hashable(left) == triton_config_to_hashable(right))
 
 
-def judge(winner: Winner, offered: Sequence[Any] | None) -> MissReason | None:
-    """Return None when *winner* can be forced, else why not.
+def refusal_reason(winner: Winner, offered: Sequence[Any] | None) -> MissReason | None:
+    """Return the reason why *winner* cannot be forced, None if it can.
 
-    A config among the *offered* ones always can. Any other must have the arguments of the offered
-    ones, which the kernel's heuristics made, and stay within inductor's own bounds.
+    A config among those *offered* by inductor can always be forced. Any other config must have the
+    same arguments as the offered configs and stay within inductor's bounds.
     """
     wanted = dict(winner.kwargs)
     if offered is not None:
-        spelled = [_spell(config) for config in offered]
-        if wanted in spelled:
+        known = [_to_kwargs(config) for config in offered]
+        if wanted in known:
             return None
-        if wanted.keys() != spelled[0].keys():
+        if wanted.keys() != known[0].keys():
             return MissReason.TEMPLATE_CHANGED
     if not all(_is_allowed(*item) for item in wanted.items()):
         return MissReason.CHOICE_REJECTED
@@ -73,14 +73,14 @@ def _is_allowed(name: str, value: KwargValue) -> bool:
 
 
 def make_config(winner: Winner, offered: Sequence[Any]) -> Any:
-    """Return the config that *winner* stands for: the offered one that is equal, else a new one."""
+    """Return the config of *winner*: the equal config among *offered*, else a new config."""
     wanted = dict(winner.kwargs)
     for config in offered:
-        if _spell(config) == wanted:
+        if _to_kwargs(config) == wanted:
             return config
     return config_from_dict(wanted)
 
 
-def _spell(config: Any) -> dict[str, Any]:
-    spelled: Any = triton_config_to_hashable(config)
-    return dict(spelled)
+def _to_kwargs(config: Any) -> dict[str, Any]:
+    hashable: Any = triton_config_to_hashable(config)
+    return dict(hashable)

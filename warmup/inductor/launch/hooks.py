@@ -1,14 +1,14 @@
-"""Row kind ``launch``: answering the launch configs of generated Triton kernels.
+"""`LaunchConfigs`: the hooks of the row kind ``launch``, for configs of generated Triton kernels.
 
 Inductor compiles every config that its heuristics offer for a pointwise or reduction kernel, and
 times them all at the kernel's first call, in every mode (runtime/triton_heuristics.py). Hooks:
 
-- ``AsyncCompile.triton`` sends a kernel's source to a compile worker: here the row's config goes
-  along (``config.autotune_lookup_table``), so that the worker compiles one config and not all.
-- ``CachingAutotuner.precompile`` makes the kernel ready in this process: here all configs but one
-  are dropped, and one event is emitted. This alone decides; the worker only saves time.
-- ``CachingAutotuner.autotune_to_one_config`` and ``coordinate_descent_tuning`` measure: a build
-  records what they find; while serving they choose without measuring.
+- ``AsyncCompile.triton`` sends a kernel's source to a compile worker: the hook adds the row's
+  config (``config.autotune_lookup_table``), so that the worker compiles only this config.
+- ``CachingAutotuner.precompile`` loads the kernel in this process: the hook drops all configs but
+  one and reports the hit or miss. This hook decides; the worker's config only saves time.
+- ``CachingAutotuner.autotune_to_one_config`` and ``coordinate_descent_tuning`` measure: in a build
+  the hooks record the winner; at serving they choose without measuring.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from warmup.core.errors import ProblemError
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.launch.configs import (
     is_block,
-    judge,
     make_config,
+    refusal_reason,
     same_config,
     winner_of,
 )
 from warmup.inductor.launch.kernels import (
     call_of,
-    descends,
-    is_known,
-    keep,
+    keep_only_config,
+    keep_only_launcher,
     key_of,
-    loads,
-    named,
+    key_or_name,
     offered_configs,
     read_kernel,
-    settle,
     spills,
+    try_load,
+    uses_coordinate_descent,
+    was_looked_up,
     was_tuned,
 )
 from warmup.inductor.patches import Patches
@@ -58,7 +58,7 @@ _BLOCK_ARGUMENT = re.compile(r"(\w+)\s*:\s*tl\.constexpr")
 
 
 class LaunchConfigs:
-    """Answers launch configs from *answers* while its patches are in place."""
+    """Answers launch configs from *answers* while attached."""
 
     def __init__(self, _version: Version, answers: Answers) -> None:
         self._answers = answers
@@ -75,12 +75,12 @@ class LaunchConfigs:
 
     def _deactivate(self) -> None:
         self._active = False
-        # What runs keeps its config; what is loaded again starts from what inductor offers.
+        # A loaded kernel keeps its config; when loaded again, it starts from inductor's configs.
         for file in tuple(self._touched):
             PyCodeCache.modules_no_attr.pop(file, None)
 
-    def _answers_for(self, kernel: Any) -> bool:
-        # A user's own kernel may want another config for each size, which its key does not name.
+    def _handles(self, kernel: Any) -> bool:
+        # A user's kernel may need another config for each size, and its key has no sizes.
         if not self._active or kernel.heuristic_type is HeuristicType.USER_AUTOTUNE:
             return False
         if kernel.filename is not None:
@@ -91,22 +91,22 @@ class LaunchConfigs:
 
     def _wrap_submit(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def submit(compiler: Any, kernel_name: str, source_code: str, *args: Any, **kw: Any) -> Any:
-            # In this process a seed would hide from `precompile` what else inductor offers.
-            seeds = self._active and compiler.use_process_pool()
-            seed = self._seed(kernel_name, source_code) if seeds else {}
-            if not seed:
+            # Without workers the entry would hide inductor's other configs from `precompile`.
+            uses_worker = self._active and compiler.use_process_pool()
+            entry = self._lookup_entry(kernel_name, source_code) if uses_worker else {}
+            if not entry:
                 return original(compiler, kernel_name, source_code, *args, **kw)
-            table = {**inductor_config.autotune_lookup_table, **seed}
+            table = {**inductor_config.autotune_lookup_table, **entry}
             with inductor_config.patch({"autotune_lookup_table": table}):
                 return original(compiler, kernel_name, source_code, *args, **kw)
 
         return submit
 
-    def _seed(self, kernel_name: str, source_code: str) -> dict[str, dict[str, Any]]:
+    def _lookup_entry(self, kernel_name: str, source_code: str) -> dict[str, dict[str, Any]]:
         """Return the entry of inductor's lookup table for this kernel; empty without a row.
 
-        Before torch 2.15 that table forgets everything but block sizes, so a row with more is left
-        to `precompile`.
+        Before torch 2.15 the lookup table drops everything but block sizes, so rows with other
+        kwargs are left to `precompile`.
         """
         try:
             read = read_kernel(kernel_name, source_code)
@@ -121,7 +121,7 @@ class LaunchConfigs:
         taken = set(_BLOCK_ARGUMENT.findall(code.partition("):")[0]))
         if blocks | {"num_warps", "num_stages"} != kwargs.keys() or blocks != taken:
             return {}
-        if judge(answer, None) is not None:
+        if refusal_reason(answer, None) is not None:
             return {}
         return {generate_lookup_hash_from_source_code(sizes, code): kwargs}
 
@@ -132,29 +132,29 @@ class LaunchConfigs:
             def proceed() -> Any:
                 return original(kernel, *args, **kw)
 
-            warms_only = args[0] if args else kw.get("warm_cache_only", False)
-            if not self._answers_for(kernel) or warms_only:
+            only_warms_cache = args[0] if args else kw.get("warm_cache_only", False)
+            if not self._handles(kernel) or only_warms_cache:
                 return proceed()
             offered = offered_configs(kernel)
             key = key_of(kernel)
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
             if isinstance(answer, Winner):
                 reload_kernel = kw.get("reload_kernel", args[1] if len(args) > 1 else None)
-                refused = judge(answer, offered)
+                refused = refusal_reason(answer, offered)
                 if refused is None:
-                    keep(kernel, make_config(answer, offered), reload_kernel)
-                    if loads(proceed):
+                    keep_only_config(kernel, make_config(answer, offered), reload_kernel)
+                    if try_load(proceed):
                         self._answers.hit(str(key), answer)
                         return None
                     refused = _REJECTED
-                    if reload_kernel is not None:  # the worker was told of nothing else
+                    if reload_kernel is not None:  # the worker compiled the row's config only
                         offered = offered_configs(reload_kernel())
                 answer = refused
-            if len(offered) == 1 and not was_tuned(kernel) and not descends(kernel):
-                return proceed()  # nothing to choose from is no decision
+            if len(offered) == 1 and not was_tuned(kernel) and not uses_coordinate_descent(kernel):
+                return proceed()  # a single config is no decision
             if self._answers.tunes:
                 return proceed()
-            self._answers.miss(named(key, kernel), answer, str(winner_of(kernel, offered[0])))
+            self._answers.miss(key_or_name(key, kernel), answer, str(winner_of(kernel, offered[0])))
             return self._compile_first(kernel, offered, proceed)
 
         return precompile
@@ -162,37 +162,41 @@ class LaunchConfigs:
     def _compile_first(
         self, kernel: Any, offered: Sequence[Any], proceed: Callable[[], Any]
     ) -> Any:
-        """Make the first config that compiles the only one: deterministic, and not measured."""
+        """Keep the first config that compiles as the only config, without measuring."""
         for config in offered[:-1]:
-            keep(kernel, config, None)
-            if loads(proceed):
+            keep_only_config(kernel, config, None)
+            if try_load(proceed):
                 return None
-        keep(kernel, offered[-1], None)
+        keep_only_config(kernel, offered[-1], None)
         return proceed()
 
     def _wrap_autotune(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def autotune_to_one_config(kernel: Any, *args: Any, **kw: Any) -> Any:
-            if not self._answers_for(kernel):
+            if not self._handles(kernel):
                 return original(kernel, *args, **kw)
             offered = offered_configs(kernel)
             key = key_of(kernel)
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
-            if isinstance(answer, Winner):  # tuned meanwhile for a twin, or compiled before
+            if isinstance(
+                answer, Winner
+            ):  # tuned for a kernel with the same key, or compiled before
                 wanted = make_config(answer, offered)
-                ready = [one for one in kernel.launchers if same_config(one.config, wanted)]
+                ready = [each for each in kernel.launchers if same_config(each.config, wanted)]
                 if ready:
                     kernel.launchers = ready[:1]
                     self._answers.hit(str(key), answer)
                     return None
                 answer = _REJECTED
-            if self._answers.tunes and key is not None and not descends(kernel):
+            if self._answers.tunes and key is not None and not uses_coordinate_descent(kernel):
                 chosen = self._choose(kernel, key, kernel.launchers, args, kw)
-                settle(kernel, chosen)
+                keep_only_launcher(kernel, chosen)
                 return None
             if self._answers.tunes:
                 return original(kernel, *args, **kw)
             first = kernel.launchers[0]
-            self._answers.miss(named(key, kernel), answer, str(winner_of(kernel, first.config)))
+            self._answers.miss(
+                key_or_name(key, kernel), answer, str(winner_of(kernel, first.config))
+            )
             kernel.launchers = [first]
             return None
 
@@ -200,24 +204,24 @@ class LaunchConfigs:
 
     def _wrap_descent(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def coordinate_descent_tuning(kernel: Any, launcher: Any, *args: Any, **kw: Any) -> Any:
-            if not self._answers_for(kernel) or not descends(kernel):
+            if not self._handles(kernel) or not uses_coordinate_descent(kernel):
                 return original(kernel, launcher, *args, **kw)
             key = key_of(kernel)
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
             if self._answers.tunes and not isinstance(answer, Winner):
-                found = original(kernel, launcher, *args, **kw)
+                tuned = original(kernel, launcher, *args, **kw)
                 if key is not None:
-                    found = self._choose(kernel, key, [launcher, found], args, kw)
-                    found.config.found_by_coordesc = True  # as below
-                return found
-            if not is_known(kernel):  # compiled before: this is its first question here
+                    tuned = self._choose(kernel, key, [launcher, tuned], args, kw)
+                    tuned.config.found_by_coordesc = True  # as below
+                return tuned
+            if not was_looked_up(kernel):  # compiled before attaching: report its hit or miss now
                 chosen = winner_of(kernel, launcher.config)
                 if isinstance(answer, Winner) and answer == chosen:
                     self._answers.hit(str(key), answer)
                 else:
                     reason = _REJECTED if isinstance(answer, Winner) else answer
-                    self._answers.miss(named(key, kernel), reason, str(chosen))
-            launcher.config.found_by_coordesc = True  # or it would be asked at every call
+                    self._answers.miss(key_or_name(key, kernel), reason, str(chosen))
+            launcher.config.found_by_coordesc = True  # else inductor tunes again at every call
             return launcher
 
         return coordinate_descent_tuning
@@ -230,7 +234,7 @@ class LaunchConfigs:
         args: Sequence[Any],
         kw: Mapping[str, Any],
     ) -> Any:
-        """Time *launchers* against each other and return the winner; the first is the default."""
+        """Time *launchers* and return the winner; the first one is the default."""
         offered = {
             winner: launcher
             for launcher in launchers
@@ -238,6 +242,6 @@ class LaunchConfigs:
         }
         if not offered:
             return launchers[0]
-        calls = {winner: call_of(kernel, one, args, kw) for winner, one in offered.items()}
-        chosen = self._answers.contest(key, next(iter(calls)), calls)
+        calls = {winner: call_of(kernel, each, args, kw) for winner, each in offered.items()}
+        chosen = self._answers.measure_calls(key, next(iter(calls)), calls)
         return launchers[0] if chosen is None else offered[chosen]

@@ -1,4 +1,4 @@
-"""Generated Triton kernels, asked and told: `CachingAutotuner` of runtime/triton_heuristics.py."""
+"""Functions on generated Triton kernels: `CachingAutotuner` of runtime/triton_heuristics.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from warmup.keys.launch import LaunchProblem
 _OFFERED: Final = "_warmup_offered"
 _SIGNATURE: Final = re.compile(r"'signature': (\{.*?\})")
 _NONE_LOADED: Final = "No valid triton configs"
-_TUNABLE: Final = frozenset(  # of the others coordinate descent leaves the config alone
+_TUNABLE: Final = frozenset(  # kernels whose config coordinate descent may change
     {
         *(HeuristicType.POINTWISE, HeuristicType.REDUCTION),
         *(HeuristicType.PERSISTENT_REDUCTION, HeuristicType.SPLIT_SCAN),
@@ -27,8 +27,8 @@ _TUNABLE: Final = frozenset(  # of the others coordinate descent leaves the conf
 )
 
 
-def is_known(kernel: Any) -> bool:
-    """Return whether *kernel* was asked about under a table before."""
+def was_looked_up(kernel: Any) -> bool:
+    """Return whether a row was looked up for *kernel* before."""
     return hasattr(kernel, _OFFERED)
 
 
@@ -36,7 +36,7 @@ def describe_kernel(name: str, sizes: Any, signature: Any, code: str) -> LaunchP
     """Return the problem of a kernel from its name, size hints, signature and code.
 
     Raises:
-        AttributeError: the signature is none.
+        AttributeError: *signature* is no mapping.
     """
     arguments = [
         str(kind).replace(" ", "") for kind in signature.values() if str(kind) != "constexpr"
@@ -45,13 +45,13 @@ def describe_kernel(name: str, sizes: Any, signature: Any, code: str) -> LaunchP
 
 
 def read_kernel(name: str, source_code: str) -> tuple[LaunchProblem, str, str] | None:
-    """Return the problem of a kernel that inductor generated, its size hints as text, and its code.
+    """Return the problem of a generated kernel, its size hints as text, and its code.
 
-    None where *source_code*, as inductor sends it to a compile worker, has no size hints.
+    None if *source_code*, which inductor sends to a compile worker, has no size hints.
 
     Raises:
-        ProblemError: no key can spell it.
-        SyntaxError, ValueError: its size hints or its signature are no plain values.
+        ProblemError: a key cannot describe the kernel.
+        SyntaxError, ValueError: the size hints or the signature are no plain values.
     """
     sizes, signature = size_hints_regex.search(source_code), _SIGNATURE.search(source_code)
     _, marker, code = source_code.partition("@triton.jit\n")
@@ -62,7 +62,7 @@ def read_kernel(name: str, source_code: str) -> tuple[LaunchProblem, str, str] |
 
 
 def key_of(kernel: Any) -> str | None:
-    """Return the key of *kernel*, None when it cannot be spelled."""
+    """Return the key of *kernel*, None if a key cannot describe it."""
     try:
         signature = kernel.triton_meta.get("signature", {})
         return describe_kernel(kernel.fn.__name__, kernel.size_hints, signature, kernel.fn.src).key
@@ -70,13 +70,13 @@ def key_of(kernel: Any) -> str | None:
         return None
 
 
-def named(key: str | None, kernel: Any) -> str:
-    """Return what a miss calls *kernel*: its key, or its name where there is none."""
+def key_or_name(key: str | None, kernel: Any) -> str:
+    """Return the name of *kernel* in a miss: its key, or the kernel's name without a key."""
     return key or f"launch ({kernel.fn.__name__})"
 
 
 def offered_configs(kernel: Any) -> tuple[Any, ...]:
-    """Return the configs that inductor offered for *kernel* when it was first seen."""
+    """Return the configs that inductor offered for *kernel* before the first lookup."""
     known: tuple[Any, ...] | None = getattr(kernel, _OFFERED, None)
     if known is None:
         known = tuple(kernel.configs or [result.config for result in kernel.compile_results])
@@ -85,13 +85,13 @@ def offered_configs(kernel: Any) -> tuple[Any, ...]:
 
 
 def was_tuned(kernel: Any) -> bool:
-    """Whether inductor reduced the configs of *kernel* to one, by its cache or by timing them."""
+    """Whether inductor already chose a config for *kernel*, from its cache or by timing."""
     known = kernel.autotune_cache_info or {}
     return known.get("autotune_cache_state") == "hit" or known.get("num_configs", 1) > 1
 
 
-def loads(proceed: Callable[[], Any]) -> bool:
-    """Make a kernel ready; False when its config does not compile or the device refuses it."""
+def try_load(proceed: Callable[[], Any]) -> bool:
+    """Load a kernel by *proceed*; False if its config does not compile or load on the device."""
     try:
         proceed()
     except RuntimeError as error:  # a refusal by the device has no class of its own
@@ -101,39 +101,39 @@ def loads(proceed: Callable[[], Any]) -> bool:
     return True
 
 
-def descends(kernel: Any) -> bool:
-    """Whether `run` goes on to coordinate descent after choosing among the configs."""
+def uses_coordinate_descent(kernel: Any) -> bool:
+    """Whether *kernel* runs coordinate descent after choosing among its configs."""
     wanted = kernel.inductor_meta.get("coordinate_descent_tuning", False)
     return bool(wanted) and kernel.heuristic_type in _TUNABLE
 
 
-def keep(kernel: Any, config: Any, reload_kernel: Callable[[], Any] | None) -> None:
-    """Leave *config* as the only one that *kernel* will have, compiled already or not."""
-    if [same_config(one.config, config) for one in kernel.launchers] == [True]:
+def keep_only_config(kernel: Any, config: Any, reload_kernel: Callable[[], Any] | None) -> None:
+    """Leave *config* as the only config of *kernel*, whether it is compiled already or not."""
+    if [same_config(each.config, config) for each in kernel.launchers] == [True]:
         return
     kernel.launchers = []
     if getattr(kernel, "_cached_launcher", None) is not None:
         kernel._cached_launcher = None
-    ready = [one for one in kernel.compile_results if same_config(one.config, config)]
+    ready = [result for result in kernel.compile_results if same_config(result.config, config)]
     kernel.compile_results = ready[:1]
     if ready:
         return
     kernel.configs = [config]
-    if kernel.fn.fn is None:  # compiled in a worker: its function was dropped on the way here
+    if kernel.fn.fn is None:  # compiled in a worker, which does not send the function back
         source = reload_kernel or kernel._reload_kernel
         kernel.fn = source().fn
 
 
 def spills(kernel: Any, launcher: Any) -> bool:
-    """Whether *launcher* spills more registers than inductor accepts; it never times such a one."""
-    most = kernel.inductor_meta.get("spill_threshold", 32 if torch.version.hip else 16)
-    return launcher.n_spills is not None and launcher.n_spills > most
+    """Whether *launcher* spills more registers than inductor allows for a kernel that it times."""
+    threshold = kernel.inductor_meta.get("spill_threshold", 32 if torch.version.hip else 16)
+    return launcher.n_spills is not None and launcher.n_spills > threshold
 
 
 def call_of(
     kernel: Any, launcher: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Callable[[int], object]:
-    """Return a call that launches *kernel* as *launcher* does, on copies of what it changes."""
+    """Return a call of *launcher* on copies of the arguments that *kernel* changes."""
     own_args, own_kwargs = kernel.clone_args(*args, **kwargs)
     interface = kernel.get_device_interface()
 
@@ -145,10 +145,10 @@ def call_of(
     return call
 
 
-def settle(kernel: Any, launcher: Any) -> None:
-    """Leave *launcher* as the only one of *kernel*, and put it into inductor's cache, if any.
+def keep_only_launcher(kernel: Any, launcher: Any) -> None:
+    """Leave *launcher* as the only launcher of *kernel*, and save it in inductor's cache, if any.
 
-    As `CachingAutotuner.autotune_to_one_config` ends.
+    Mirrors the end of `CachingAutotuner.autotune_to_one_config`.
     """
     kernel.launchers = [launcher]
     kernel.autotune_time_taken_ns = kernel.precompile_time_taken_ns

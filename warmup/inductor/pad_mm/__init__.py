@@ -1,4 +1,5 @@
-"""The row kind `pad`: whether inductor pads the operands of an unaligned product.
+"""The row kind `pad`: answers or measures whether inductor pads the operands of an unaligned GEMM.
 
-Imports `core`, `keys` and `warmup.inductor`. `warmup.inductor.adapter` puts its hooks in place.
+Imports `core`, `keys`, `warmup.inductor` and its `gemm`. `warmup.inductor.adapter` attaches its
+hooks.
 """

@@ -1,8 +1,9 @@
-"""Row kind ``pad``: answering inductor's pad_mm pass, which measures in every mode.
+"""`PadDecisions`: the hooks of the row kind ``pad``, for inductor's pad_mm pass.
 
-``pad_mm._should_pad`` first rules out what need not be padded, then asks its cache, then measures
-both ways (torch/_inductor/fx_passes/pad_mm.py). The row takes the place of that cache, so exactly
-the questions that would be measured are answered; a build takes both ways and times them itself.
+The pass measures in every mode: ``pad_mm._should_pad`` first rules out GEMMs that need no padding,
+then looks into its cache, then times the GEMM with and without padding
+(torch/_inductor/fx_passes/pad_mm.py). Rows replace that cache, so rows are looked up exactly where
+the pass would measure. In a build, warmup takes the pass's two calls and times them itself.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.gemm.key import dim_of, fp32_precision, layout_of
-from warmup.inductor.gemm.sizes import plain
+from warmup.inductor.gemm.sizes import hint_or_value
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
 from warmup.keys.gemm import Dim, Layout
@@ -32,12 +33,12 @@ _BIAS_FORMS: Final = {0: "scalar", 1: "1d", 2: "2d", 3: "3d"}
 
 
 class PadDecisions:
-    """Answers whether to pad from *answers* while its patches are in place."""
+    """Answers whether to pad from *answers* while attached."""
 
     def __init__(self, _version: Version, answers: Answers) -> None:
         self._answers = answers
         self._active = True
-        self._asked = threading.local()
+        self._local = threading.local()
 
     def attach(self, patches: Patches) -> None:
         """Put the hooks in place until *patches* is restored."""
@@ -53,7 +54,7 @@ class PadDecisions:
         self._active = False
 
     def _wrap_question(self, original: Callable[..., bool]) -> Callable[..., bool]:
-        # Inductor may memoize whole answers (runtime/caching, off by default), then it asks nobody.
+        # Inductor may memoize decisions (runtime/caching, off by default) and would skip our hooks.
         decide: Callable[..., bool] = inspect.unwrap(original)
 
         def should_pad(match: Any, mat1: Any, mat2: Any, op: Any, *args: Any, **kw: Any) -> bool:
@@ -61,21 +62,21 @@ class PadDecisions:
                 return original(match, mat1, mat2, op, *args, **kw)
             bias = args[0] if args else kw.get("input")
             try:
-                self._asked.key = describe_padding(match, mat1, mat2, op, bias).key
+                self._local.key = describe_padding(match, mat1, mat2, op, bias).key
             except ProblemError as error:
-                self._asked.key, self._asked.said = None, f"pad ({error})"
+                self._local.key, self._local.undescribed = None, f"pad ({error})"
             try:
                 return decide(match, mat1, mat2, op, *args, **kw)
             finally:
-                self._asked.key = None
+                self._local.key = None
 
         return should_pad
 
     def _wrap_bound(self, original: Callable[..., bool]) -> Callable[..., bool]:
         def is_mm_compute_bound(m: Any, k: Any, n: Any, dtype: torch.dtype) -> bool:
-            # Comparing symbols would guard, and end the range of a bucket where sizes are equal.
-            # From torch 2.12 on inductor compares hints itself.
-            sizes = map(plain, (m, k, n)) if self._active else (m, k, n)
+            # Comparing symbols adds guards, which would split the range of a bucket. From torch
+            # 2.12 on inductor compares hints itself.
+            sizes = map(hint_or_value, (m, k, n)) if self._active else (m, k, n)
             return original(*sizes, dtype)
 
         return is_mm_compute_bound
@@ -84,21 +85,21 @@ class PadDecisions:
         def get_cached_should_pad(inductor_key: str) -> Any:
             if not self._active:
                 return original(inductor_key)
-            key: str | None = getattr(self._asked, "key", None)
+            key: str | None = getattr(self._local, "key", None)
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
             if isinstance(answer, Winner):
                 self._answers.hit(str(key), answer)
                 return answer == PADDED
             if self._answers.tunes:
                 return None  # measure, whatever inductor's own cache says
-            self._answers.miss(key or self._asked.said, answer, str(AS_IS))
+            self._answers.miss(key or self._local.undescribed, answer, str(AS_IS))
             return False
 
         return get_cached_should_pad
 
     def _wrap_base_time(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
         def get_cached_base_mm_benchmark_time(inductor_key: str) -> Any:
-            # A time from another match would leave nothing to hold the padded product against.
+            # With a cached time of the unpadded GEMM, the pass would not make its call for it.
             return None if self._measures else original(inductor_key)
 
         return get_cached_base_mm_benchmark_time
@@ -107,13 +108,13 @@ class PadDecisions:
         def get_do_bench() -> Any:
             if not self._measures:
                 return original()
-            calls = self._asked.calls = []
+            calls = self._local.calls = []
 
-            def keep(call: Callable[[], Any]) -> float:
+            def keep_call(call: Callable[[], Any]) -> float:
                 calls.append(call)
-                return 0.0  # timed together, when both are here
+                return 0.0  # both calls are timed together in `is_padded_faster`
 
-            return keep
+            return keep_call
 
         return get_do_bench
 
@@ -121,22 +122,22 @@ class PadDecisions:
         def is_padded_faster(*args: Any, **kw: Any) -> bool:
             if not self._measures:
                 return original(*args, **kw)
-            as_is, padded = self._asked.calls
+            as_is, padded = self._local.calls
             calls = {AS_IS: _numbered(as_is), PADDED: _numbered(padded)}
-            return self._answers.contest(self._asked.key, AS_IS, calls) == PADDED
+            return self._answers.measure_calls(self._local.key, AS_IS, calls) == PADDED
 
         return is_padded_faster
 
     @property
     def _measures(self) -> bool:
-        """Whether a build asks about a product that this thread is being asked about."""
+        """Whether this thread is deciding about a GEMM that a build measures."""
         return (
-            self._active and self._answers.tunes and getattr(self._asked, "key", None) is not None
+            self._active and self._answers.tunes and getattr(self._local, "key", None) is not None
         )
 
 
 def _numbered(call: Callable[[], Any]) -> Callable[[int], object]:
-    """Return *call* as one that is given its number; the product's operands are always the same."""
+    """Return *call* with the parameter of a `TimedCall`; its operands are always the same."""
 
     def numbered(_number: int) -> object:
         return call()
@@ -145,10 +146,10 @@ def _numbered(call: Callable[[], Any]) -> Callable[[int], object]:
 
 
 def describe_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> PadProblem:
-    """Return the question that the pass asks about the tensors *mat1* and *mat2*.
+    """Return the padding problem of the tensors *mat1* and *mat2*.
 
     Raises:
-        ProblemError: it cannot be described.
+        ProblemError: a key cannot describe the problem.
     """
     try:
         batch = mat1.shape[0] if mat1.dim() == _BATCHED else None

@@ -1,6 +1,7 @@
-"""One small file per torch minor; the one that fits is chosen once, by `version_for`.
+"""What differs between torch minors: one module for each, selected once by `version_for`.
 
-Dropping a minor is deleting its file and its line here.
+Imports `core`; `warmup.inductor.adapter` passes the selected module to the hooks. To drop a minor,
+delete its module and its entry in SUPPORTED.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ SUPPORTED: Final = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
 
 
 class Version(Protocol):
-    """What each version file provides."""
+    """What the module of each torch minor provides."""
 
     INTERNALS: tuple[str, ...]
     TemplateParams: Callable[[dict[str, Any]], Any]
 
     def forget_config_hash(self, module: Any) -> None:
-        """Make a config module compute its hash anew after a default was changed."""
+        """Make a config module recompute its hash after a default was changed."""
 
 
 def check_supported(torch_version: str) -> tuple[int, int]:
-    """Return the minor of *torch_version*, such as ``2.13.0+cpu``.
+    """Return major and minor of *torch_version*, such as ``2.13.0+cpu``.
 
     Raises:
-        UnsupportedTorchError: it is outside the supported range.
+        UnsupportedTorchError: *torch_version* is outside the supported range.
     """
     match = re.match(r"(\d+)\.(\d+)", torch_version)
     minor = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -40,11 +41,11 @@ def check_supported(torch_version: str) -> tuple[int, int]:
 
 
 def version_for(torch_version: str) -> Version:
-    """Return the version file for *torch_version*.
+    """Return the module for *torch_version*.
 
     Raises:
-        UnsupportedTorchError: it is outside the supported range.
-        InductorChangedError: an internal that the file imports is gone.
+        UnsupportedTorchError: *torch_version* is outside the supported range.
+        InductorChangedError: an internal that the module imports is gone.
     """
     major, minor = check_supported(torch_version)
     try:

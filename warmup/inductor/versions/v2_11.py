@@ -1,4 +1,4 @@
-"""Torch 2.11: what differs between supported minors, spelled once."""
+"""Torch 2.11: what differs from the other supported minors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch._inductor.template_heuristics.params import DictKernelTemplateParams 
 
 __all__ = ["INTERNALS", "TemplateParams", "forget_config_hash"]
 
-# Named here beyond `warmup.inductor.internals`.
+# Checked in addition to `warmup.inductor.internals`.
 INTERNALS = (
     "torch._inductor.template_heuristics.params:DictKernelTemplateParams",
     "torch._inductor.config:_is_dirty",
@@ -16,5 +16,5 @@ INTERNALS = (
 
 
 def forget_config_hash(module: Any) -> None:
-    """Make *module* compute its config hash and dict anew."""
+    """Make *module* recompute its config hash and dict."""
     module._is_dirty = True

@@ -1,4 +1,4 @@
-"""Torch 2.15: what differs between supported minors, spelled once."""
+"""Torch 2.15: what differs from the other supported minors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch._inductor.heuristics.template.params import DictKernelTemplateParams 
 
 __all__ = ["INTERNALS", "TemplateParams", "forget_config_hash"]
 
-# Named here beyond `warmup.inductor.internals`.
+# Checked in addition to `warmup.inductor.internals`.
 INTERNALS = (
     "torch._inductor.heuristics.template.params:DictKernelTemplateParams",
     "torch._inductor.config:_hash_dirty_var",
@@ -17,6 +17,6 @@ INTERNALS = (
 
 
 def forget_config_hash(module: Any) -> None:
-    """Make *module* compute its config hash and dict anew in this context."""
+    """Make *module* recompute its config hash and dict in this context."""
     module._hash_dirty_var.set(True)
     module._get_dict_dirty_keys_var.set(None)

@@ -17,13 +17,13 @@ from warmup.buckets.dims import DynamicDim, Interval, ShapePolicy
 from warmup.core.errors import ModelError, SizeError
 from warmup.core.events import logger
 from warmup.inductor.artifacts import (
-    apart,
-    artifacts_of,
-    break_in,
-    caches_of,
-    compile_apart,
-    forget,
+    compile_entry,
+    count_artifacts,
+    drop_artifacts,
+    graph_break_reason,
+    own_cache_entries,
     range_error,
+    with_own_code,
 )
 from warmup.inductor.dynamic_dims import mark_range
 from warmup.serving.compiled.arguments import Arguments, TensorArgument
@@ -97,16 +97,16 @@ class ServedModel:
         Where the graph breaks, its parts are compiled, and the break is logged once.
         """
         if not self.breaks:
-            compiled = compile_apart(entry, self.mode, whole=True)
+            compiled = compile_entry(entry, self.mode, whole=True)
             try:
                 return compiled, compiled(*args, **kwargs)
             except Exception as error:
-                graph_break = break_in(error)
+                graph_break = graph_break_reason(error)
                 if graph_break is None:
                     raise
                 self.breaks.append(graph_break)
                 logger.warning("the graph breaks, its parts are compiled: %s", graph_break)
-        compiled = compile_apart(entry, self.mode, whole=False)
+        compiled = compile_entry(entry, self.mode, whole=False)
         return compiled, compiled(*args, **kwargs)
 
 
@@ -122,7 +122,7 @@ class BucketArtifact:
         self.call: ServingCall = self._first
         self._lock = threading.Lock()
         name = "_".join(f"{name}_{size}" for name, size in self.sizes.items())
-        self._entry = apart(served.model, f"warmup_{name}")
+        self._entry = with_own_code(served.model, f"warmup_{name}")
 
     def __str__(self) -> str:
         return ",".join(f"{name}={interval}" for name, interval in self.intervals.items())
@@ -130,12 +130,12 @@ class BucketArtifact:
     @property
     def artifacts(self) -> int:
         """How many artifacts were compiled for this bucket."""
-        return artifacts_of(self._entry)
+        return count_artifacts(self._entry)
 
-    def forget(self) -> None:
+    def drop_artifacts(self) -> None:
         """Drop the artifacts of this bucket: the next call compiles again."""
         with self._lock:
-            forget(self._entry)
+            drop_artifacts(self._entry)
             self.call = self._first
 
     def _first(self, *args: Any, **kwargs: Any) -> Any:
@@ -171,7 +171,7 @@ class RangeArtifact(BucketArtifact):
             return tensor
 
         try:
-            with caches_of(f"warmup-{self._ranges()}"):
+            with own_cache_entries(f"warmup-{self._ranges()}"):
                 return super()._compile(*self.served.replace(args, kwargs, mark))
         except Exception as error:
             too_wide = range_error(error, str(self))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from warmup.inductor.deferred_kernels import Pending, handing_over_graphs
+from warmup.inductor.deferred_kernels import DeferredCompile, deferring_kernels
 from warmup.serving.compiled.bucket import BucketArtifact
 
 
@@ -22,9 +22,9 @@ def warm_together(calls: Mapping[BucketArtifact, Callable[[], object]]) -> None:
     Raises:
         Exception: the first error, with a note that names the bucket.
     """
-    pending: dict[BucketArtifact, Pending] = {}
+    pending: dict[BucketArtifact, DeferredCompile] = {}
     failed: list[Exception] = []
-    with handing_over_graphs() as deferred:
+    with deferring_kernels() as deferred:
         for bucket, call in calls.items():
             try:
                 pending[bucket] = deferred.compile(call)
@@ -35,7 +35,7 @@ def warm_together(calls: Mapping[BucketArtifact, Callable[[], object]]) -> None:
         try:
             kernels.finish()
         except Exception as error:  # noqa: BLE001  as above
-            bucket.forget()
+            bucket.drop_artifacts()
             failed.append(_with_note(error, bucket))
         else:
             calls[bucket]()

@@ -171,7 +171,7 @@ def _compare_sizes(
         for size in sizes:
             calls[winner_of(structure, size)] = _make_call(session, group, m, size)
         key, own = structure.key(m), winner_of(structure, structure.features)
-        tuned = compiler.tuner.contest(key, own, calls)
+        tuned = compiler.tuner.measure_calls(key, own, calls)
     times = {} if tuned is None else _times(tuned)
     if tuned is None or len(times) < len(sizes):
         raise BuildError(f"its module for {m} rows could not be timed")
