@@ -174,8 +174,8 @@ def test_only_inductor_names_internals_of_torch(texts: dict[str, str]) -> None:
         ("warmup.serving.install", "from warmup.cli import main"),
         ("warmup.serving.install", "import rich"),
         ("warmup.bench.charts.chart", "import torch"),
-        ("warmup.cli.render", "import numpy"),
-        ("warmup.cli.render", "def f():\n    import torch"),
+        ("warmup.cli.output", "import numpy"),
+        ("warmup.cli.output", "def f():\n    import torch"),
         ("warmup", "import torch"),
     ],
 )
