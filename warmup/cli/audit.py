@@ -105,7 +105,7 @@ def _counts(report: AuditReport) -> Iterator[str]:
         yield f"tuned       {sum(report.tuned.values())} (on_miss=tune)"
     if report.outside:
         outside = f"{sum(report.outside.values())} calls{in_brackets(report.outside)}"
-        yield f"outside     {outside}: sizes that no bucket serves"
+        yield f"outside     {outside}: no bucket served their sizes"
     if report.unused is None:
         yield "unused rows unknown: name the table with --table"
     else:

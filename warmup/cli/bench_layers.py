@@ -71,13 +71,13 @@ def layers(
 
 def spell(report: LayersReport) -> Iterator[str]:
     """Yield lines of at most 80 columns: a table for each layer, then the means."""
-    from warmup.cli.bench_results import heading
+    from warmup.cli.bench_results import spell_origin
 
-    yield from heading(report)
+    yield from spell_origin(report)
     if report.peaks is not None:
         yield spell_peaks(report.peaks, ())
-    options = ", ".join(f"{name}={value}" for name, value in report.options.items())
-    yield from fold(f"custom: inductor with {options}", indent=2)
+    settings = ", ".join(f"{name}={value}" for name, value in report.options.items())
+    yield from fold(f"custom: inductor with {settings}", indent=2)
     for backend, version in report.versions.items():
         yield f"{backend}: version {version}"
     for backend, reason in report.missing.items():

@@ -54,9 +54,9 @@ def mm(
 
 def spell(report: MmReport) -> Iterator[str]:
     """Yield three tables of at most 80 columns, then what follows from them."""
-    from warmup.cli.bench_results import heading
+    from warmup.cli.bench_results import spell_origin
 
-    yield from heading(report)
+    yield from spell_origin(report)
     yield "shapes are M x K x N, row-major"
     yield ""
     yield f"{report.processor} us per call, median and 95 % interval"
@@ -74,9 +74,9 @@ def spell(report: MmReport) -> Iterator[str]:
 def _times(report: MmReport, pick: Callable[[Timed], tuple[float, Samples]]) -> Iterator[str]:
     columns = [name.partition("-") for name in COLUMNS]
     rows = [["", *(backend for _, _, backend in columns)]]
-    for one in report.shapes:
-        cells = (_time(*pick(one.timed[n])) if n in one.timed else ABSENT for n in COLUMNS)
-        rows.append([str(one.shape), *cells])
+    for result in report.shapes:
+        cells = (_time(*pick(result.timed[n])) if n in result.timed else ABSENT for n in COLUMNS)
+        rows.append([str(result.shape), *cells])
     head = ("shape", *(family for family, _, _ in columns))
     yield from grid(head, rows, texts=1, gap=1)
 
@@ -89,12 +89,12 @@ def _time(median: float, samples: Samples) -> str:
 def _standings(report: MmReport) -> Iterator[str]:
     head = ("shape", "fastest", "TFLOP/s", "GB/s", "peak", "ratio", "interval", "")
     rows = []
-    for one in report.shapes:
-        row = [str(one.shape)]
-        if one.fastest is not None:
-            rates = report.rates(one.shape, one.timed[one.fastest])
-            row += [one.fastest, digits(rates.tflops), digits(rates.gbps), percent(rates.share)]
-        if (found := report.comparisons.get(one.shape)) is not None:
+    for result in report.shapes:
+        row = [str(result.shape)]
+        if result.fastest is not None:
+            rates = report.rates(result.shape, result.timed[result.fastest])
+            row += [result.fastest, digits(rates.tflops), digits(rates.gbps), percent(rates.share)]
+        if (found := report.comparisons.get(result.shape)) is not None:
             low, high = found.interval
             row += [f"{found.ratio:.3f}", f"{low:.3f}-{high:.3f}", found.verdict.value]
         rows.append([*row, *[ABSENT] * (len(head) - len(row))])
@@ -112,9 +112,9 @@ def _summary(report: MmReport) -> Iterator[str]:
         )
         yield f"table: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"
     if report.speedup is not None:
-        both = sum(TORCH in one.timed and TABLE in one.timed for one in report.shapes)
+        both = sum(TORCH in result.timed and TABLE in result.timed for result in report.shapes)
         yield f"table over torch: {report.speedup:.2f}x, geometric mean of {both} shapes"
-        hits = sum(one.hits or 0 for one in report.shapes)
+        hits = sum(result.hits or 0 for result in report.shapes)
         yield f"table {(report.table or '')[:16]}: {hits} hits ({MEANINGS['hits']}), 0 misses"
     else:
         yield "table: no shape was timed with it"
@@ -124,9 +124,9 @@ def _summary(report: MmReport) -> Iterator[str]:
         yield f"{name}: cannot be right, faster than the measured peak"
     for name in COLUMNS:
         reasons: dict[str, list[str]] = {}
-        for one in report.shapes:
-            if name in one.dropped:
-                reasons.setdefault(one.dropped[name], []).append(str(one.shape))
+        for result in report.shapes:
+            if name in result.dropped:
+                reasons.setdefault(result.dropped[name], []).append(str(result.shape))
         for reason, shapes in reasons.items():
             everywhere = len(shapes) == len(report.shapes)
             yield f"no {name}{'' if everywhere else ' at ' + ', '.join(shapes)}: {reason}"

@@ -68,7 +68,7 @@ class BenchResults(Generic[Report]):
         return write_json(self.document(report), folder / f"{self.stem}.json")
 
 
-def heading(report: LayersReport | MmReport) -> Iterator[str]:
+def spell_origin(report: LayersReport | MmReport) -> Iterator[str]:
     """Yield where and when a benchmark ran, and how its calls were timed."""
     where = report.provenance
     yield from fold(

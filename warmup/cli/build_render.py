@@ -114,7 +114,7 @@ def _outcome(report: BuildReport) -> Iterator[str]:
         f"{known}{report.seconds:.1f} s, digest {report.digest[:16]}"
     )
     if report.bundle is not None:
-        yield f"bundle (compiled kernels to ship with the table) {report.bundle}"
+        yield f"bundle (compiled kernels; docs/how-to/ship-a-bundle.md) {report.bundle}"
     for what, keys in (
         ("not rebuilt", report.not_rebuilt),
         ("not tuned", report.not_tuned),

@@ -20,7 +20,7 @@ import typer
 from warmup.buckets.bucket import Bucket
 from warmup.buckets.dims import ShapePolicy
 from warmup.cli import options
-from warmup.cli.check_render import document, spell_bucket, spell_outcome, spell_table, stderr_lines
+from warmup.cli.check_render import document, spell_bucket, spell_file, spell_outcome, stderr_lines
 from warmup.cli.output import fold, meanings, print_json, print_line, say, write_text
 from warmup.core.errors import SettingsError
 from warmup.models.padding.prepare import Prepared
@@ -130,7 +130,7 @@ class CheckRun(PrimeObserver):
     def checked(self, report: CheckReport) -> None:
         """Keep and print the result for the table file."""
         self.report = report
-        self._print(*spell_table(report))
+        self._print(*spell_file(report))
 
     def model_prepared(self, prepared: Prepared) -> None:
         """Keep and print the number of padded groups."""

@@ -13,7 +13,7 @@ from warmup.serving.check import CheckReport, PrimedBucket
 from warmup.serving.unpack_bundle import Unpacked
 
 
-def spell_table(report: CheckReport) -> Iterator[str]:
+def spell_file(report: CheckReport) -> Iterator[str]:
     """Yield the digest and the rows of the table, its machine and this one; none without a table.
 
     The words before the column of values are fixed, for whoever reads the lines by program.

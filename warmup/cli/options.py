@@ -72,6 +72,6 @@ Bundle = Annotated[
 ]
 ResultFolder = Annotated[
     Path | None,
-    typer.Option(help="Folder for the report as JSON and its charts; without it no file is kept."),
+    typer.Option(help="Folder for the report as JSON, charts and what else is made; default none."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

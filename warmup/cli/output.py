@@ -116,8 +116,8 @@ def grid(
     for line in lines:
         yield from fold((" " * gap).join(line[:above]), indent=4, width=width)
         cells = [
-            cell.ljust(width) if column < texts else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+            cell.ljust(widths[column]) if column < texts else cell.rjust(widths[column])
+            for column, cell in enumerate(line)
         ]
         yield ("  " * bool(above) + (" " * gap).join(cells[above:])).rstrip()
 
