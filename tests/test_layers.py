@@ -212,8 +212,8 @@ def test_a_planted_row_kind_is_caught(texts: dict[str, str], statement: str) -> 
         ("warmup.serving.install", "from warmup.cli import main"),
         ("warmup.serving.install", "import rich"),
         ("warmup.bench.charts.chart", "import torch"),
-        ("warmup.cli.render", "import numpy"),
-        ("warmup.cli.render", "def f():\n    import torch"),
+        ("warmup.cli.output", "import numpy"),
+        ("warmup.cli.output", "def f():\n    import torch"),
         ("warmup", "import torch"),
     ],
 )

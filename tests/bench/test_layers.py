@@ -155,7 +155,7 @@ def test_speedups_are_over_eager_at_the_same_place() -> None:
 
 def test_text_fits_80_columns_and_tells_every_failure() -> None:
     """No line is wider than 80; missing backends and dropped cells are there with reasons."""
-    text = spell(FOUND)
+    text = "\n".join(spell(FOUND))
     assert [line for line in text.splitlines() if len(line) > 80] == []
     assert "quack: cannot be imported: ModuleNotFoundError" in text
     assert "4096x16384 forward liger: it fell over" in text
@@ -229,7 +229,7 @@ def test_a_shape_that_does_not_fit_costs_that_shape(monkeypatch: pytest.MonkeyPa
         *["no operands: RuntimeError: out of memory"] * 2,
         *["", ""],
     ]
-    assert "16x8 fwd+bwd eager: no operands" in spell(found)
+    assert "16x8 fwd+bwd eager: no operands" in "\n".join(spell(found))
 
 
 @pytest.mark.parametrize(

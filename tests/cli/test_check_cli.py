@@ -237,8 +237,8 @@ import sys, time
 from pathlib import Path
 from warmup.buckets.bucket import Bucket
 from warmup.serving.check import PrimedBucket
-from warmup.cli.check import _Run
-run = _Run(Path("t.json"), as_json=True)
+from warmup.cli.check import CheckRun
+run = CheckRun(Path("t.json"), as_json=True)
 first, second = Bucket((("seqlen", 16),)), Bucket((("seqlen", 64),))
 run.bucket_started(first)
 run.bucket_finished(PrimedBucket(

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from warmup.buckets.bucket import Bucket
-from warmup.cli.build_render import print_build, print_build_json
+from warmup.cli.build_render import document, spell
 from warmup.core.rows import Row
 from warmup.table import Table
 from warmup.tuning.report import BucketResult, BuildReport
@@ -47,31 +47,25 @@ def make_report(
     return make
 
 
-def test_one_line_says_which_bucket_to_add(
-    make_report: Reports, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_line_says_which_bucket_to_add(make_report: Reports) -> None:
     """How many rows, the worst of them and where, and the middle of the bucket."""
-    print_build(make_report(SLOW, SLOWER, FAST))
     assert (
         "batch=1,seqlen=257..560: 2 rows are up to 1.31x as slow as the best at size 408: "
-        "add the bucket batch=1,seqlen=408\n"
-    ) in capsys.readouterr().out
+        "add the bucket batch=1,seqlen=408"
+    ) in list(spell(make_report(SLOW, SLOWER, FAST)))
 
 
-def test_nothing_is_said_within_the_bound(
-    make_report: Reports, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_said_within_the_bound(make_report: Reports) -> None:
     """A tenth is not above it, and what was not timed is not held against a row."""
-    print_build(make_report(FAST))
-    assert "add the bucket" not in capsys.readouterr().out
+    assert "add the bucket" not in "".join(spell(make_report(FAST)))
 
 
 def test_json_has_the_bucket_and_the_rows(
-    make_report: Reports, capsys: pytest.CaptureFixture[str], make_key: Callable[..., str]
+    make_report: Reports, make_key: Callable[..., str]
 ) -> None:
     """The same for machines."""
-    print_build_json(make_report(FAST, SLOW))
-    assert json.loads(capsys.readouterr().out)["splits"] == [
+    found = json.loads(json.dumps(document(make_report(FAST, SLOW))))
+    assert found["splits"] == [
         {
             "bucket": "batch=1,seqlen=257..560",
             "keys": [make_key("257..560", n=128)],

@@ -29,7 +29,7 @@ from types import MappingProxyType
 
 import torch
 
-from warmup.bench import columns
+from warmup.bench.matmul import columns
 from warmup.bench.matmul.run import bench_mm
 
 

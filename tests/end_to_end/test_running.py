@@ -233,9 +233,10 @@ def test_fallback_goes_on_without_a_table_and_says_so(
     """A process that cannot install says it once on stderr, compiles on, and is counted."""
     words = ("--table", str(table), "--", sys.executable, str(PROGRAMS / "run_compile.py"), "2")
     done = warmup_run(tmp_path, *words, paths=(fake_torch,))
-    first, summary = done.stderr.splitlines()
+    first, meanings, summary = done.stderr.splitlines()
     assert done.stdout == "compiled\ncompiled\n"
     assert first.startswith("warmup run: no table in process ")
+    assert meanings.startswith("warmup run: hits: answered by a row of the table; misses: ")
     assert summary.endswith("processes 0, silent 0, could not install 1")
 
 

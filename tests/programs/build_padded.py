@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import warmup
-from warmup.cli.build_render import print_build, print_build_json
+from warmup.cli.build_render import document, spell
 from warmup.cli.progress import BuildProgress
 from warmup.models.loading import load_model
 from warmup.tuning.weights import measure
@@ -55,21 +55,17 @@ def serve(table: str, model: torch.nn.Module, *, prepared: bool) -> dict[str, An
 def main() -> None:
     spelled, table = sys.argv[1:]
     measure._pays = lambda *_: True  # timings decide no test
-    progress, text, document = io.StringIO(), io.StringIO(), io.StringIO()
+    progress = io.StringIO()
     with contextlib.redirect_stderr(progress), BuildProgress() as observer:
         report = warmup.build(
             spelled, seqlens="8", out=table, device="cpu", pad_weights=True, observer=observer
         )
-    with contextlib.redirect_stdout(text):
-        print_build(report)
-    with contextlib.redirect_stdout(document):
-        print_build_json(report)
     logging.getLogger("warmup").setLevel(logging.INFO)
     said = {
         "rows": {key: dict(row.winner.kwargs) for key, row in report.table.rows.items()},
-        "document": json.loads(document.getvalue()),
+        "document": document(report),
         "progress": progress.getvalue().splitlines(),
-        "text": text.getvalue().splitlines(),
+        "text": list(spell(report)),
         "path": str(Path(table)),
         "built": [str(one) for one in report.prepared.padded] if report.prepared else None,
         "as_is": serve(table, load_model(spelled).module, prepared=False),

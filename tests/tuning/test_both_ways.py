@@ -67,8 +67,8 @@ def test_each_line_of_a_build_says_how_it_ran(weighed: Weighed) -> None:
 def test_a_build_says_how_to_serve_padded_weights(weighed: Weighed) -> None:
     """One line with the call, and with what answers without it."""
     assert weighed[1]["text"][5] == (
-        'to serve it so: warmup.install("head.json", model=model); '
-        "without model= the rows for weights as they are answer"
+        'to serve with padded weights: warmup.install("head.json", model=model); '
+        "without model=, the rows for unpadded weights are used"
     )
 
 
@@ -130,7 +130,11 @@ def test_a_comparison_says_what_was_padded(compared: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("words", "asked", "said"),
     [
-        ((), PADDED, ["padded    groups of weights: 1, as by install(table, model=model)"]),
+        (
+            (),
+            PADDED,
+            ["padded    groups of weights: 1, as install(table, model=model) pads them at serving"],
+        ),
         (("--no-pad-weights",), AS_IS, []),
     ],
 )

@@ -16,7 +16,7 @@ from warmup.core.rows import Row
 from warmup.table import Table
 from warmup.tuning.budget import SearchBudget, choose_keys, parse_budget, spend_budget
 from warmup.tuning.progress import Progress
-from warmup.tuning.report import SILENT, BucketResult
+from warmup.tuning.report import BucketResult, Observer
 
 MakeKey = Callable[..., str]
 MakeRow = Callable[..., Row]
@@ -122,7 +122,7 @@ class _Runner:
                 path=Path("unwritten.json"),
                 table=table,
                 replaces=False,
-                observer=SILENT,
+                observer=Observer(),
                 can_search=True,
                 given_up={},
             )

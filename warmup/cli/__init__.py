@@ -1,8 +1,8 @@
-"""The `warmup` command: parse, call one verb, print.
+"""The `warmup` command: each subcommand parses its options, calls one function, prints its report.
 
-stdout is data, stderr is talk. Exit codes: 0 fine; 1 an audit, diff or doctor found something;
-2 usage; 3 a `WarmupError`; `check` has 10, 11 and 12 of its own; `run` hands on its command's;
-130 or 143 interrupted by SIGINT or SIGTERM, finished work kept.
+Reports go to stdout, progress and messages to stderr. Exit codes: 0 success; 1 an audit, build,
+compare, diff or doctor found what it looks for; 2 usage; 3 a `WarmupError`; `check` has 10, 11 and
+12 too; `run` returns its command's; 130 or 143 after SIGINT or SIGTERM, finished work kept.
 """
 
 from __future__ import annotations

@@ -1,23 +1,25 @@
-"""What a `bench` command leaves in the folder of --out, while it runs and at its end."""
+"""What both `bench` commands share: the run with its files in --out, and the head of the report."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 from warmup.bench.charts.draw import check_matplotlib
 from warmup.bench.files import write_json
-from warmup.core.errors import printable
+from warmup.cli.output import Report, fold, print_report, say, timing, versions
+from warmup.cli.signals import interruptible
 
-Report = TypeVar("Report")
+if TYPE_CHECKING:
+    from warmup.bench.layers.report import LayersReport
+    from warmup.bench.matmul.report import MmReport
 
 
 @dataclass(frozen=True, slots=True)
 class BenchResults(Generic[Report]):
-    """The files of one benchmark in *folder*; without one there are none.
+    """The files of one benchmark in *folder*: its document and its charts; none without a folder.
 
     Raises:
         SettingsError: there is a folder and charts cannot be drawn, or a file cannot be written.
@@ -49,10 +51,30 @@ class BenchResults(Generic[Report]):
         for path in (self._write(report, self.folder), *self.draw_charts(report, self.folder)):
             say(f"wrote {path}")
 
+    def run(
+        self,
+        bench: Callable[..., Report],
+        spell: Callable[[Report], Iterable[str]],
+        *,
+        as_json: bool,
+    ) -> None:
+        """Run *bench* with ``say`` and ``keep``, print its report, and write the files."""
+        with interruptible(self.interrupted):
+            report = bench(say=say, keep=self.keep)
+        print_report(report, spell, self.document, as_json=as_json)
+        self.finish(report)
+
     def _write(self, report: Report, folder: Path) -> Path:
         return write_json(self.document(report), folder / f"{self.stem}.json")
 
 
-def say(line: str) -> None:
-    """Print *line* on stderr; nothing in it can drive a terminal."""
-    sys.stderr.write(f"{printable(line)}\n")
+def spell_origin(report: LayersReport | MmReport) -> Iterator[str]:
+    """Yield where and when a benchmark ran, and how its calls were timed."""
+    where = report.provenance
+    yield from fold(
+        f"{where['device']}, {versions(where['torch'], where['triton'])}, {where['date']}", indent=2
+    )
+    yield (
+        f"{report.dtype}, {timing(report.launch, report.l2)}, medians of {report.rounds} rounds "
+        "with 95 % intervals"
+    )

@@ -1,38 +1,46 @@
-"""`warmup build`: tune every bucket, or what serving missed."""
+"""`warmup build`: tune every bucket of a model, or the misses of an audit."""
 
 from __future__ import annotations
 
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from warmup.buckets.dims import ShapePolicy
-from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
+from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
+from warmup.cli.output import print_report, say
 from warmup.cli.signals import interruptible
 from warmup.core.method import Search
 
+_CONFIG_MAP_BYTES: Final = 2**20
+
 
 def build(
-    model: Annotated[str | None, MODEL] = None,
+    *,
+    model: options.OptionalModel = None,
     problems: Annotated[
         Path | None,
-        typer.Option(help="Instead of a model: what `warmup audit --misses-out` wrote."),
+        typer.Option(help="Instead of --model: the misses from `warmup audit --misses-out`."),
     ] = None,
-    seqlens: Annotated[str | None, SEQLENS] = None,
-    dims: Annotated[list[str] | None, DIMS] = None,
-    inputs: Annotated[list[str] | None, INPUTS] = None,
-    device: Annotated[str, DEVICE] = "auto",
-    dtype: Annotated[str | None, DTYPE] = None,
+    seqlens: options.Seqlens = None,
+    dims: options.Dims = None,
+    inputs: options.Inputs = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
     mode: Annotated[
         str,
-        typer.Option(help="max-autotune-gemm, max-autotune or max-autotune-no-cudagraphs."),
+        typer.Option(
+            help="What is tuned: max-autotune-gemm for GEMMs, pads and launch configs; "
+            "max-autotune or max-autotune-no-cudagraphs with more configs of pointwise kernels."
+        ),
     ] = "max-autotune-gemm",
     backends: Annotated[
-        str | None, typer.Option(help="ATEN,CPP on CPU; ATEN,TRITON on a GPU (the defaults).")
+        str | None,
+        typer.Option(help="Inductor's GEMM backends; default ATEN,CPP or, on a GPU, ATEN,TRITON."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -40,68 +48,68 @@ def build(
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1.0, help="Largest relative L2 error against eager."),
+        typer.Option(min=0.0, max=1.0, help="Largest relative L2 error; default by dtype."),
     ] = None,
     launch: Annotated[
         str | None,
-        typer.Option(help="eager or cudagraph: how candidates are timed; default as the mode."),
+        typer.Option(
+            help=f"{options.LAUNCH_HELP} Default eager; for --mode max-autotune on a GPU cudagraph."
+        ),
     ] = None,
     l2: Annotated[
-        str | None, typer.Option(help="cold or warm: the L2 that candidates meet; default cold.")
+        str | None, typer.Option(help=f"{options.L2_HELP} Default cold, on a CPU warm.")
     ] = None,
     fused_top_k: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Candidates beside the library's that are timed with their epilogue; default 4.",
+            help="Candidates, beside the library's, that are timed with their epilogue; default 4.",
         ),
     ] = None,
     search: Annotated[
-        Search, typer.Option(help="How many kernels are tried: default, wide or exhaustive.")
+        Search, typer.Option(help="Candidates added to inductor's list: few, more or every tile.")
     ] = Search.DEFAULT,
     budget: Annotated[
-        str | None,
-        typer.Option(help="Time for a wider search, such as 20m: where it may gain most."),
+        str | None, typer.Option(help="Time limit for a wider --search, such as 20m.")
     ] = None,
     pad_weights: Annotated[
-        bool | None,
-        typer.Option(help="Pad weights ahead of time where that pays; by default on a GPU."),
+        bool | None, typer.Option(help="Tune padded weights too where that pays; default on a GPU.")
     ] = None,
-    policy: Annotated[
-        ShapePolicy,
-        typer.Option(help="What buckets serve: their sizes alone, or the range down to the next."),
-    ] = ShapePolicy.EXACT,
+    policy: options.Policy = ShapePolicy.EXACT,
     bundle: Annotated[
-        bool, typer.Option("--bundle", help="Write the compiled kernels beside the table too.")
+        bool, typer.Option("--bundle", help="Write a bundle (compiled kernels) beside the table.")
     ] = False,
     bundle_graphs: Annotated[
         str | None,
-        typer.Option(help="Also the graphs of a server in this torch.compile mode, as default."),
+        typer.Option(help="Write a bundle with the graphs of a server in this torch.compile mode."),
     ] = None,
     all_layers: Annotated[
-        bool, typer.Option("--all-layers", help="Compile layers that repeat in every bucket too.")
+        bool, typer.Option("--all-layers", help="Compile repeated layers in every bucket too.")
     ] = False,
-    force: Annotated[bool, typer.Option(help="Tune again what the table has.")] = False,
+    force: Annotated[bool, typer.Option(help="Tune problems again that the table has.")] = False,
     timings: Annotated[
-        Path | None, typer.Option(help="Write every candidate's time here, as JSON lines.")
+        Path | None, typer.Option(help="File for every candidate's time, as JSON lines.")
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Tune every bucket, or what serving missed, and write the winners to a table."""
-    from warmup.cli.build_render import print_build, print_build_json, writing_timings
+    """Tune every bucket of a model and write the winners to a table.
+
+    With --problems, tune the misses that `warmup audit` found, without the model.
+    """
+    from warmup.cli.build_render import document, spell, timings_file
     from warmup.cli.progress import BuildProgress
     from warmup.tuning.build import build as build_model
     from warmup.tuning.from_misses import build_problems
 
-    of_model = {
-        "--seqlens": seqlens,
-        "--dims": dims,
-        "--input": inputs,
-        "--dtype": dtype,
-        "--budget": budget,
-        "--bundle": bundle,
-        "--bundle-graphs": bundle_graphs,
-        "--all-layers": all_layers,
+    of_model: dict[str, Any] = {
+        "seqlens": seqlens,
+        "dims": dims,
+        "inputs": tuple(inputs or ()),
+        "dtype": dtype,
+        "budget": budget,
+        "bundle": bundle,
+        "bundle_graphs": bundle_graphs,
+        "all_layers": all_layers,
     }
     shared: dict[str, Any] = {
         "device": device,
@@ -114,26 +122,28 @@ def build(
         "search": search,
         "force": force,
     }
-    if problems is not None and model is None:
-        if given := [name for name, value in of_model.items() if value]:
-            raise typer.BadParameter(f"--problems does without {', '.join(given)}")
-        if out is None:
-            raise typer.BadParameter("--problems needs --out, the table to complete")
-        run = partial(build_problems, problems, out=out, **shared)
-    elif model is not None and problems is None:
-        shared |= {"seqlens": seqlens, "dims": dims, "inputs": tuple(inputs or ()), "dtype": dtype}
-        shared |= {"budget": budget, "pad_weights": pad_weights, "policy": policy}
-        shared |= {"bundle": bundle, "bundle_graphs": bundle_graphs, "all_layers": all_layers}
-        run = partial(build_model, model, out=out, **shared)
+    if model is not None and problems is None:
+        of_model |= {"pad_weights": pad_weights, "policy": policy}
+        run = partial(build_model, model, out=out, **of_model, **shared)
+    elif model is not None or problems is None:
+        raise typer.BadParameter("give either --model or --problems")
+    elif given := [name for name, value in of_model.items() if value]:
+        flags = ["--input" if name == "inputs" else f"--{name.replace('_', '-')}" for name in given]
+        raise typer.BadParameter(f"--problems cannot be combined with {', '.join(flags)}")
+    elif out is None:
+        raise typer.BadParameter("--problems needs --out, the table to complete")
     else:
-        raise typer.BadParameter("give one of --model and --problems")
+        run = partial(build_problems, problems, out=out, **shared)
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     with (
-        writing_timings(timings) as note,
+        timings_file(timings) as note,
         BuildProgress(note) as progress,
         interruptible(progress.interrupted),
     ):
         report = run(observer=progress)
-    (print_build_json if as_json else print_build)(report)
+    print_report(report, spell, document, as_json=as_json)
+    size = report.path.stat().st_size
+    if size > _CONFIG_MAP_BYTES and not as_json:
+        say(f"note: {report.path} has {size} bytes, more than a Kubernetes ConfigMap holds (1 MiB)")
     if report.not_rebuilt or report.not_tuned:
         raise typer.Exit(EXIT_FOUND)

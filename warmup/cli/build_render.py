@@ -1,4 +1,4 @@
-"""What a build found: as text for people, as JSON for machines, and every timing as JSON lines."""
+"""The report of a build as text and as JSON, and its candidates' times as JSON lines."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import contextlib
 import dataclasses
 import json
 import statistics
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
-
 from warmup.buckets.bucket import Bucket
-from warmup.cli.render import make_console, make_grid, print_json, row_cells, say
-from warmup.core.errors import SettingsError, printable
-from warmup.core.roofline import Peaks
+from warmup.cli.output import MEANINGS, counted, grid, spell_peaks
+from warmup.cli.tables import ROW_HEAD, row_cells
+from warmup.core.errors import SettingsError
 from warmup.core.rows import Flag, Rejection, Row, Tuned
 from warmup.core.search import search_to_json
 from warmup.keys.registry import KINDS, kind_of
@@ -24,205 +21,53 @@ from warmup.measuring.range_regret import worst_regret_over_bound
 from warmup.measuring.selection import rejections
 from warmup.tuning.report import BuildReport
 
-_SHOWN: Final = 20
-_EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # too large for a device
-_CONFIG_MAP_BYTES: Final = 1024 * 1024
+_EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too large for the device
+_DOUBTFUL: Final = (Flag.UNSTABLE, Flag.OVER_PEAK, Flag.FAR_BELOW_PEAK)
+_MAX_LISTED: Final = 20  # flagged rows, and rejected candidates
 
 
-def print_build(report: BuildReport) -> None:
-    """Print the closing table of a build, then where the table is.
+def spell(report: BuildReport) -> Iterator[str]:
+    """Yield the rows of each bucket, what a reader should look at, and where the table is.
 
-    Of a bucket with padded weights it has what the bucket did not ask with the weights as they are.
+    A bucket with padded weights is listed with the rows that it does not share with the bucket of
+    unpadded weights.
     """
-    grid = make_grid("bucket", "op", "epilogue", "winner", "us", "library us", "speed-up")
-    shown: set[tuple[Bucket, str]] = set()
-    for result in report.buckets:
-        for key in result.keys:
-            kind = kind_of(key)
-            if kind.summary is not None or (result.bucket, key) in shown:
-                continue
-            shown.add((result.bucket, key))
-            question = kind.ingredients(key).get(kind.question or "", kind.name)
-            grid.add_row(result.name, kind.brief(key), question, *row_cells(report.table.rows[key]))
-    console = make_console()
-    console.print(grid)
+    yield from grid(("bucket", "op", "epilogue", *ROW_HEAD), _rows(report), texts=4)
     asked = {key for result in report.buckets for key in result.keys}
     for kind in KINDS.values():
         own = [report.table.rows[key] for key in asked if kind_of(key) is kind]
         if own and kind.summary is not None:
-            gain = _mean_gain(own, kind.library_default)
-            console.print(f"{len(own)} {kind.summary}{gain}", soft_wrap=True)
+            yield f"{len(own)} {kind.summary}{_mean_gain(own, kind.library_default)}"
     if report.uncovered:
         sites = ", ".join(f"{site} {count}" for site, count in sorted(report.uncovered.items()))
-        console.print(f"measured at serving although all rows are there: {sites}", soft_wrap=True)
-    size = report.path.stat().st_size
-    if size > _CONFIG_MAP_BYTES:
-        sys.stderr.write(f"note: {report.path} has {size} bytes, more than a ConfigMap holds\n")
+        yield (
+            f"uncovered ({MEANINGS['uncovered']} at every start, since no row can answer): {sites} "
+            "(docs/explanation/coverage.md)"
+        )
     if report.peaks is not None:
-        console.print(_peaks_in_words(report.peaks), soft_wrap=True)
-    _print_doubts(console, report)
-    _print_end(console, report)
-
-
-def _print_end(console: Console, report: BuildReport) -> None:
-    """Print where everything is, and what is not in it."""
-    console.print(
-        f"{report.path}: {len(report.table.rows)} rows, {len(report.timings)} tuned now"
-        f"{_rejected_in_words(report)}, "
-        f"{f'{len(report.known)} known, ' if report.known else ''}{report.seconds:.1f} s, "
-        f"digest {report.digest[:16]}",
-        soft_wrap=True,
-    )
-    if report.bundle is not None:
-        console.print(str(report.bundle), soft_wrap=True)
-    for what, keys in (
-        ("not rebuilt", report.not_rebuilt),
-        ("not tuned", report.not_tuned),
-        ("measured without its epilogue", report.not_fused),
-    ):
-        for key, reason in keys.items():
-            say(f"{what}: {key}: {reason}")
-
-
-def _rejected_in_words(report: BuildReport) -> str:
-    counts = rejections(report.timings)
-    said = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-    return f" (rejected candidates: {said})" if said else ""
-
-
-def _peaks_in_words(peaks: Peaks) -> str:
-    rates = ", ".join(f"{name} {rate:.0f}" for name, rate in sorted(peaks.tflops.items()))
-    return (
-        f"peaks of this device, measured {peaks.measured}: {peaks.gbps:.0f} GB/s; TFLOP/s {rates}"
-    )
-
-
-def _print_doubts(console: Console, report: BuildReport) -> None:
-    """Print what was padded, the rows that a reader should look at, and what misbehaved."""
+        yield spell_peaks(report.peaks, report.peaks.tflops)
     if report.prepared is not None and (report.prepared.padded or report.prepared.left):
-        for line in str(report.prepared).splitlines():
-            console.print(printable(line), soft_wrap=True)
+        yield from str(report.prepared).splitlines()
     if report.prepared is not None and report.prepared.padded:
-        console.print(
-            f'to serve it so: warmup.install("{report.path}", model=model); '
-            "without model= the rows for weights as they are answer",
-            soft_wrap=True,
+        yield (
+            f'to serve with padded weights: warmup.install("{report.path}", model=model); '
+            "without model=, the rows for unpadded weights are used"
         )
-    for flag in (Flag.UNSTABLE, Flag.OVER_PEAK, Flag.FAR_BELOW_PEAK):
-        keys = [one.key for one in report.timings if flag in one.row.evidence.flags]
-        for key in keys[:_SHOWN]:
-            console.print(f"{flag}: {key}", soft_wrap=True)
-        if len(keys) > _SHOWN:
-            console.print(f"{flag}: {len(keys) - _SHOWN} more rows", soft_wrap=True)
-    for split in _splits(report):
-        console.print(str(split), soft_wrap=True)
-    bad = [
-        f"{timing.rejection}: {timing.winner.short} for {tuned.key}: {timing.said}"
-        for tuned in report.timings
-        for timing in tuned.timings
-        if timing.rejection not in _EXPECTED
-    ]
-    for line in bad[:_SHOWN]:
-        console.print(line, soft_wrap=True)
-    if len(bad) > _SHOWN:
-        console.print(f"{len(bad) - _SHOWN} more candidates misbehaved: --timings lists all")
+    yield from _doubts(report)
+    yield from _outcome(report)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Split:
-    """A bucket whose winners are too slow somewhere in its range, and the one to add."""
-
-    bucket: str
-    keys: tuple[str, ...]
-    size: int
-    ratio: float
-    add: Bucket
-
-    def __str__(self) -> str:
-        count = "1 row is" if len(self.keys) == 1 else f"{len(self.keys)} rows are"
-        return (
-            f"{self.bucket}: {count} up to {self.ratio:.2f}x as slow as the best at size "
-            f"{self.size}: add the bucket {self.add}"
-        )
-
-
-def _splits(report: BuildReport) -> list[_Split]:
-    """Return which buckets to split: some winner's regret is above the bound in their range."""
-    from warmup.models.dynamic_inputs import sizes_within  # needs torch, which a build has loaded
-
-    found = []
+def _rows(report: BuildReport) -> Iterator[Sequence[str]]:
+    """Yield the cells of each bucket's rows, of the kinds that are listed row by row."""
+    listed: set[tuple[Bucket, str]] = set()
     for result in report.buckets:
-        rows = ((key, report.table.rows[key]) for key in result.keys)
-        over = {key: worst for key, row in rows if (worst := worst_regret_over_bound(row.evidence))}
-        if over and (within := sizes_within(result.bucket)):
-            size, ratio = max(over.values(), key=lambda worst: worst[1])
-            found.append(_Split(result.name, tuple(over), size, ratio, within[-1]))
-    return found
-
-
-def print_build_json(report: BuildReport) -> None:
-    """Print everything a build found, every candidate's time included."""
-    print_json(
-        {
-            "path": str(report.path),
-            "digest": report.digest,
-            "rows": len(report.table.rows),
-            "seconds": round(report.seconds, 3),
-            "buckets": [
-                {
-                    "bucket": dict(result.bucket.sizes),
-                    "weights_padded": result.weights_padded,
-                    "keys": list(result.keys),
-                    "tuned": result.tuned,
-                    "error": result.error,
-                    "uncovered": dict(result.uncovered),
-                    "seconds": round(result.seconds, 3),
-                    "left_out": result.left_out,
-                }
-                for result in report.buckets
-            ],
-            "problems": [_timings(tuned) for tuned in report.timings],
-            "known": list(report.known),
-            "not_rebuilt": dict(report.not_rebuilt),
-            "not_tuned": dict(report.not_tuned),
-            "not_fused": dict(report.not_fused),
-            "splits": [
-                {**dataclasses.asdict(split), "add": dict(split.add.sizes)}
-                for split in _splits(report)
-            ],
-            "peaks": None if report.peaks is None else dataclasses.asdict(report.peaks),
-            "bundle": None
-            if report.bundle is None
-            else {**dataclasses.asdict(report.bundle), "path": str(report.bundle.path)},
-        }
-    )
-
-
-@contextlib.contextmanager
-def writing_timings(path: Path | None) -> Iterator[Callable[[Tuned], None]]:
-    """Give a function that adds one problem's line to *path*, at once: it survives the build.
-
-    What was in *path* before is gone when this is entered. Without a path nothing is written.
-
-    Raises:
-        SettingsError: *path* cannot be written.
-    """
-    if path is None:
-        yield lambda _tuned: None
-        return
-    try:
-        file = path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(
-            f"--timings {path}: {error.strerror}", "name a writable file"
-        ) from error
-
-    def note(tuned: Tuned) -> None:
-        file.write(json.dumps(_timings(tuned)) + "\n")
-        file.flush()
-
-    with file:
-        yield note
+        for key in result.keys:
+            kind = kind_of(key)
+            if kind.summary is not None or (result.bucket, key) in listed:
+                continue
+            listed.add((result.bucket, key))
+            question = kind.ingredients(key).get(kind.question or "", kind.name)
+            yield result.name, kind.brief(key), question, *row_cells(report.table.rows[key])
 
 
 def _mean_gain(rows: list[Row], library_default: str) -> str:
@@ -235,7 +80,144 @@ def _mean_gain(rows: list[Row], library_default: str) -> str:
     return f", {statistics.geometric_mean(ratios):.2f}x over {library_default}"
 
 
+def _doubts(report: BuildReport) -> Iterator[str]:
+    """Yield flagged rows, ranges to split, and candidates with an unexpected rejection."""
+    for flag in _DOUBTFUL:
+        keys = [one.key for one in report.timings if flag in one.row.evidence.flags]
+        yield from _first([f"row flagged {flag}: {key}" for key in keys], f"rows flagged {flag}")
+    yield from map(str, _splits(report))
+    unexpected = [
+        f"candidate rejected ({timing.rejection}): {timing.winner.short} for {tuned.key}: "
+        f"{timing.said}"
+        for tuned in report.timings
+        for timing in tuned.timings
+        if timing.rejection not in _EXPECTED
+    ]
+    yield from _first(unexpected, "rejected candidates; --timings PATH writes all")
+
+
+def _first(lines: list[str], what: str) -> Iterator[str]:
+    """Yield the first of *lines*, and how many more there are of *what*."""
+    yield from lines[:_MAX_LISTED]
+    if len(lines) > _MAX_LISTED:
+        yield f"{len(lines) - _MAX_LISTED} more {what}"
+
+
+def _outcome(report: BuildReport) -> Iterator[str]:
+    """Yield where the table and its bundle are, and the problems that are not in the table."""
+    counts = rejections(report.timings)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+    rejected = f" (rejected candidates: {reasons})" if reasons else ""
+    known = f"{len(report.known)} in the table already, " if report.known else ""
+    yield (
+        f"{report.path}: {len(report.table.rows)} rows, {len(report.timings)} tuned now{rejected}, "
+        f"{known}{report.seconds:.1f} s, digest {report.digest[:16]}"
+    )
+    if report.bundle is not None:
+        yield f"bundle (compiled kernels; docs/how-to/ship-a-bundle.md) {report.bundle}"
+    for what, keys in (
+        ("not rebuilt", report.not_rebuilt),
+        ("not tuned", report.not_tuned),
+        ("measured without its epilogue", report.not_fused),
+    ):
+        yield from (f"{what}: {key}: {reason}" for key, reason in keys.items())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Split:
+    """A bucket whose winners are too slow at some size of its range, and the bucket to add."""
+
+    bucket: str
+    keys: tuple[str, ...]
+    size: int
+    ratio: float
+    add: Bucket
+
+    def __str__(self) -> str:
+        verb = "is" if len(self.keys) == 1 else "are"
+        return (
+            f"{self.bucket}: {counted(len(self.keys), 'row')} {verb} up to {self.ratio:.2f}x as "
+            f"slow as the best at size {self.size}: add the bucket {self.add}"
+        )
+
+
+def _splits(report: BuildReport) -> list[_Split]:
+    """Return which buckets to split: those where some winner's regret is above the bound."""
+    from warmup.models.dynamic_inputs import sizes_within  # needs torch, which a build has loaded
+
+    found = []
+    for result in report.buckets:
+        rows = ((key, report.table.rows[key]) for key in result.keys)
+        over = {key: worst for key, row in rows if (worst := worst_regret_over_bound(row.evidence))}
+        if over and (within := sizes_within(result.bucket)):
+            size, ratio = max(over.values(), key=lambda worst: worst[1])
+            found.append(_Split(result.name, tuple(over), size, ratio, within[-1]))
+    return found
+
+
+def document(report: BuildReport) -> dict[str, Any]:
+    """Return *report* as JSON values, every candidate's time included."""
+    bundle, peaks = report.bundle, report.peaks
+    return {
+        "path": str(report.path),
+        "digest": report.digest,
+        "rows": len(report.table.rows),
+        "seconds": round(report.seconds, 3),
+        "buckets": [
+            {
+                "bucket": dict(result.bucket.sizes),
+                "weights_padded": result.weights_padded,
+                "keys": list(result.keys),
+                "tuned": result.tuned,
+                "error": result.error,
+                "uncovered": dict(result.uncovered),
+                "seconds": round(result.seconds, 3),
+                "left_out": result.left_out,
+            }
+            for result in report.buckets
+        ],
+        "problems": [_timings(tuned) for tuned in report.timings],
+        "known": list(report.known),
+        "not_rebuilt": dict(report.not_rebuilt),
+        "not_tuned": dict(report.not_tuned),
+        "not_fused": dict(report.not_fused),
+        "splits": [
+            {**dataclasses.asdict(split), "add": dict(split.add.sizes)} for split in _splits(report)
+        ],
+        "peaks": peaks and dataclasses.asdict(peaks),
+        "bundle": bundle and {**dataclasses.asdict(bundle), "path": str(bundle.path)},
+    }
+
+
+@contextlib.contextmanager
+def timings_file(path: Path | None) -> Iterator[Callable[[Tuned], None]]:
+    """Give a function that adds one problem's line to *path*, at once: it survives the build.
+
+    An older file at *path* is emptied first. Without a path nothing is written.
+
+    Raises:
+        SettingsError: *path* cannot be written.
+    """
+    if path is None:
+        yield lambda _tuned: None
+        return
+    try:
+        file = path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(
+            f"--timings {path}: cannot be written: {error.strerror}", "name a writable file"
+        ) from error
+
+    def note(tuned: Tuned) -> None:
+        file.write(json.dumps(_timings(tuned)) + "\n")
+        file.flush()
+
+    with file:
+        yield note
+
+
 def _timings(tuned: Tuned) -> dict[str, Any]:
+    """Return one problem's candidates as JSON values; docs/reference/cli.md#timings has each."""
     return {
         "key": tuned.key,
         "winner": str(tuned.row.winner),

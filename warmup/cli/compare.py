@@ -6,60 +6,57 @@ Exit code 1 when a variant that serves from a table failed or disagrees with eag
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
+from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
+from warmup.cli.output import print_report, say
 from warmup.cli.signals import interruptible
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
 
 
 def compare(
-    model: Annotated[str, MODEL],
+    model: options.Model,
     *,
-    seqlens: Annotated[str | None, SEQLENS] = None,
-    dims: Annotated[list[str] | None, DIMS] = None,
-    inputs: Annotated[list[str] | None, INPUTS] = None,
-    dtype: Annotated[str | None, DTYPE] = None,
-    device: Annotated[str, DEVICE] = "auto",
+    seqlens: options.Seqlens = None,
+    dims: options.Dims = None,
+    inputs: options.Inputs = None,
+    dtype: options.Dtype = None,
+    device: options.Device = "auto",
     table: Annotated[
-        Path | None, typer.Option(help="The table; without it, the one `install` would find.")
+        Path | None, typer.Option(help="The table to serve; default the table that install finds.")
     ] = None,
     variants: Annotated[
         str | None,
         typer.Option(
             help="Any of eager,default,max-autotune,table,table-padded; the first two always run. "
-            "Without it all do, the last where the table pads weights."
+            "Default all; table-padded where the table pads weights."
         ),
     ] = None,
     also: Annotated[
         list[str] | None,
-        typer.Option(help="Another model, NAME=MODEL or NAME=MODEL+table. Repeatable."),
+        typer.Option(help="Another model to time: NAME=MODEL or NAME=MODEL+table. Repeatable."),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="How often each call is timed; 6 or more.")] = 30,
-    launch: Annotated[
-        Launch, typer.Option(help="How timed calls are launched: eager or cudagraph.")
-    ] = Launch.EAGER,
-    l2: Annotated[
-        L2, typer.Option(help="What timed calls find in the L2: warm or cold.")
-    ] = L2.WARM,
+    rounds: Annotated[int, typer.Option(help=f"{options.ROUNDS_HELP} 6 or more.")] = 30,
+    launch: options.TimedLaunch = Launch.EAGER,
+    l2: options.TimedL2 = L2.WARM,
     timeout: Annotated[
-        float, typer.Option(min=1.0, help="Seconds that a variant may take for one step.")
+        float, typer.Option(min=1.0, help="Seconds after which a step of a variant has failed.")
     ] = 1800.0,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for compare.json, charts and logs.")
-    ] = None,
+    out: options.ResultFolder = None,
     charts: Annotated[
-        bool | None, typer.Option(help="Draw charts into --out; by default where there is one.")
+        bool | None, typer.Option(help="Draw charts into --out; default where --out is given.")
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Start and serve a model eagerly, compiled, tuned and from a table, and compare."""
+    """Time one model eager, compiled, max-autotuned and from a table.
+
+    Each variant starts in a process of its own, with empty caches.
+    """
     draws = out is not None if charts is None else charts
     if draws and out is None:
         raise SettingsError("--charts has no folder to draw into", "name one with --out")
@@ -69,8 +66,9 @@ def compare(
             "install it, or give --no-charts",
         )
     from warmup.bench.compare.compare import compare as run
-    from warmup.cli.compare_progress import CompareProgress
-    from warmup.cli.compare_render import document, print_comparison, print_document, write_document
+    from warmup.bench.files import write_json
+    from warmup.cli.compare_render import document, spell
+    from warmup.cli.progress import CompareProgress
 
     with CompareProgress() as progress, interruptible():
         report = run(
@@ -91,16 +89,13 @@ def compare(
             observer=progress,
         )
     if out is not None:
-        write_document(report, out / "compare.json")
-    if as_json:
-        print_document(document(report))
-    else:
-        print_comparison(report)
+        write_json(document(report), out / "compare.json")
+    print_report(report, spell, document, as_json=as_json)
     if draws and out is not None:
         from warmup.bench.charts.draw import draw_all
         from warmup.bench.compare.charts import charts_of
 
         draw_all(charts_of(document(report)), out, "compare")
     if report.failed:
-        sys.stderr.write(f"compare failed on: {', '.join(report.failed)}\n")
+        say(f"compare failed on: {', '.join(report.failed)}")
         raise typer.Exit(EXIT_FOUND)

@@ -2,63 +2,43 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import sys
-import textwrap
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated
+from typing import Any, Final
 
 import typer
 
-from warmup.cli.arguments import DEVICE, JSON
+from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.core.errors import printable
-from warmup.diagnostics.doctor import Finding
+from warmup.cli.output import fold, print_report, say, terminal_width
+from warmup.diagnostics.doctor import Diagnosis
 
-_STATE_WIDTH = 5
-_NAME_WIDTH = 17
+_STATE_COLUMNS: Final = 5
+_NAME_COLUMNS: Final = 17
 
 
-def doctor(
-    *,
-    device: Annotated[str, DEVICE] = "auto",
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
-    """Check this machine before GPU time is spent; exit 1 when a check fails."""
+def doctor(*, device: options.Device = "auto", as_json: options.AsJson = False) -> None:
+    """Check this machine before a build or a server. Exit code 1 when a check fails."""
     from warmup.diagnostics.doctor import diagnose
 
     diagnosis = diagnose(device)
-    (_print_json if as_json else _print)(diagnosis.findings)
+    print_report(diagnosis, spell, document, as_json=as_json)
     if diagnosis.failed:
-        sys.stderr.write(f"doctor failed on: {', '.join(diagnosis.failed)}\n")
+        say(f"doctor failed on: {', '.join(diagnosis.failed)}")
         raise typer.Exit(EXIT_FOUND)
 
 
-def _print(findings: tuple[Finding, ...]) -> None:
-    """Print a line for each finding, then its fix; on a terminal, folded to its width."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    indent = " " * (_STATE_WIDTH + _NAME_WIDTH)
-    for finding in findings:
-        head = f"{finding.state:{_STATE_WIDTH}}{finding.name:{_NAME_WIDTH}}"
-        _say(finding.said, head, indent, width)
+def spell(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield a line for each finding and a line for its fix, folded to the terminal's width."""
+    width = terminal_width()
+    indent = " " * (_STATE_COLUMNS + _NAME_COLUMNS)
+    for finding in diagnosis.findings:
+        head = f"{finding.state:{_STATE_COLUMNS}}{finding.name:{_NAME_COLUMNS}}"
+        yield from fold(finding.said, head, width=width)
         if finding.fix:
-            _say(finding.fix, f"{indent}fix: ", f"{indent}     ", width)
+            yield from fold(f"fix: {finding.fix}", indent, indent=len(indent) + 5, width=width)
 
 
-def _say(text: str, head: str, indent: str, width: int) -> None:
-    """Print *text* so that paths stay whole and nothing in it can drive a terminal."""
-    lines = textwrap.wrap(
-        printable(text),
-        width=width,
-        initial_indent=head,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    sys.stdout.writelines(f"{line}\n" for line in lines)
-
-
-def _print_json(findings: tuple[Finding, ...]) -> None:
-    json.dump([asdict(finding) for finding in findings], sys.stdout, indent=2)
-    sys.stdout.write("\n")
+def document(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """Return the findings as JSON values."""
+    return [asdict(finding) for finding in diagnosis.findings]

@@ -1,11 +1,7 @@
-"""."""
+"""Exit codes of commands that no error class has."""
 
 from __future__ import annotations
 
-EXIT_FOUND = 1
-
-
+EXIT_FOUND = 1  # diff, audit, build, compare or doctor found what it looks for
 EXIT_INTERRUPTED = 130
-
-
 EXIT_TERMINATED = 143

@@ -1,4 +1,4 @@
-"""`warmup explain`: the command. What it prints is in `explain_render` and `explain_chart`."""
+"""`warmup explain`: the command. `explain_render` prints its report, `explain_chart` draws it."""
 
 from __future__ import annotations
 
@@ -7,41 +7,45 @@ from typing import Annotated
 
 import typer
 
-from warmup.cli.arguments import DEVICE, DIMS, DTYPE, INPUTS, JSON, MODEL, SEQLENS
+from warmup.cli import options
+from warmup.cli.output import print_report, write_text
 
 
 def explain(
     *,
-    model: Annotated[str, MODEL],
-    seqlens: Annotated[str | None, SEQLENS] = None,
-    dims: Annotated[list[str] | None, DIMS] = None,
-    inputs: Annotated[list[str] | None, INPUTS] = None,
-    device: Annotated[str, DEVICE] = "auto",
-    dtype: Annotated[str | None, DTYPE] = None,
-    mode: Annotated[str, typer.Option(help="default or max-autotune.")] = "default",
+    model: options.Model,
+    seqlens: options.Seqlens = None,
+    dims: options.Dims = None,
+    inputs: options.Inputs = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
+    mode: Annotated[
+        str, typer.Option(help="The torch.compile mode: default or max-autotune.")
+    ] = "default",
     grad: Annotated[
-        bool | None,
-        typer.Option(help="Only with gradients, or only without; default both."),
+        bool | None, typer.Option(help="Only with gradients, or only without; default both.")
     ] = None,
     largest: Annotated[
-        int | None, typer.Option(min=1, help="Cover sizes up to this; default the largest given.")
+        int | None, typer.Option(min=1, help="Largest size to cover; default the largest given.")
     ] = None,
     max_compiles: Annotated[
-        int, typer.Option(min=2, help="The most sizes that are tried for one dim.")
+        int, typer.Option(min=2, help="The most sizes that are compiled for a dim.")
     ] = 16,
-    svg: Annotated[Path | None, typer.Option(help="Draw the ranges there.")] = None,
-    as_json: Annotated[bool, JSON] = False,
+    svg: Annotated[Path | None, typer.Option(help="SVG file to draw the ranges into.")] = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Say at which sizes torch.compile makes another artifact, and which source line asked."""
+    """Name the sizes at which torch.compile recompiles, and why.
+
+    Nothing is tuned, timed or built.
+    """
     from warmup.bench.charts.draw import check_matplotlib, svg_of
-    from warmup.cli.audits import put
     from warmup.cli.explain_chart import chart_of
-    from warmup.cli.explain_render import print_explanation, print_explanation_json
-    from warmup.diagnostics.recompiles.explain import explain as run
+    from warmup.cli.explain_render import document, spell
+    from warmup.diagnostics.recompiles.explain import explain as find_ranges
 
     if svg is not None:
         check_matplotlib()  # now, and not after all the compiling
-    found = run(
+    found = find_ranges(
         model,
         seqlens=seqlens,
         dims=dims,
@@ -54,5 +58,5 @@ def explain(
         max_compiles=max_compiles,
     )
     if svg is not None:
-        put(svg, svg_of(chart_of(found)), "--svg")
-    (print_explanation_json if as_json else print_explanation)(found)
+        write_text(svg, svg_of(chart_of(found)), "--svg")
+    print_report(found, spell, document, as_json=as_json)

@@ -1,75 +1,62 @@
-"""What `warmup explain` found, as text with a picture of the ranges, and as JSON."""
+"""The report of `warmup explain` as text, with a picture of the ranges, and as JSON."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import shutil
-import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from warmup.core.errors import printable
+from warmup.cli.output import TEXT_WIDTH, counted, fold, terminal_width
 from warmup.diagnostics.recompiles.causes import Cause
 from warmup.diagnostics.recompiles.explain import Explanation, Graph, Section
 from warmup.diagnostics.recompiles.ranges import Span
 
-_WIDTH: Final = 80
 _NAMED: Final = 16  # columns of the picture that name a range
 
 
-def print_explanation(found: Explanation) -> None:
-    """Print every section: the ranges as a picture, then each range with its ends."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
-    for line in spell_explanation(found, min(width, 2 * _WIDTH)):
-        sys.stdout.write(f"{line}\n")
+def spell(found: Explanation, width: int | None = None) -> Iterator[str]:
+    """Yield each section: the ranges as a picture, then each range with its ends.
 
-
-def print_explanation_json(found: Explanation) -> None:
-    """Print everything that was found."""
-    json.dump(asdict(found), sys.stdout, indent=2)
-    sys.stdout.write("\n")
-
-
-def spell_explanation(found: Explanation, width: int) -> Iterator[str]:
-    """Yield the lines of the report, none wider than *width* where words allow."""
+    Lines are at most *width* columns wide where words allow; without it, as wide as the terminal.
+    """
+    width = width or min(terminal_width() or TEXT_WIDTH, 2 * TEXT_WIDTH)
     head = f"{found.model} on {found.device}, torch {found.torch}, mode {found.mode}"
-    yield from _wrap(f"{head}; nothing was tuned, timed or built", "", width)
+    yield from fold(f"{head}; nothing was tuned, timed or built", width=width)
     for section in found.sections:
         yield ""
         yield from _section(section, found, width)
 
 
+def document(found: Explanation) -> dict[str, Any]:
+    """Return *found* as JSON values; docs/reference/cli.md#explain has each."""
+    return asdict(found)
+
+
 def range_of(span: Span) -> str:
-    """Return the sizes of a span as it is read: ``2..1280``, ``1281..`` or ``one``."""
+    """Return the sizes of a span in short: ``2..1280``, ``1281..``, ``64`` or ``any size``."""
     if span.high is None:
         return f"{span.low}.." if span.low else "any size"
     return f"{span.low}" if span.low == span.high else f"{span.low}..{span.high}"
 
 
 def title_of(section: Section) -> str:
-    """Return what a section is about, in a line."""
-    way = "training" if section.grad else "inference"
+    """Return the dim of a section, the mode, the dims that are held, and the artifacts."""
+    mode = "training" if section.grad else "inference"
     held = "".join(f", {name}={size}" for name, size in section.held)
     count = sum(len(graph.spans) for graph in section.graphs)
-    artifacts = f"{count} artifact{'s' if count > 1 else ''}"
-    return f"{section.dim}, {way}{held}: {artifacts}"
+    return f"{section.dim}, {mode}{held}: {counted(count, 'artifact')}"
 
 
 def _section(section: Section, found: Explanation, width: int) -> Iterator[str]:
     yield title_of(section)
     tried = ", ".join(map(str, section.tried))
-    yield from _wrap(f"sizes run, in this order: {tried}", "  ", width)
+    yield from fold(f"sizes compiled, in this order: {tried}", "  ", width=width)
     if len(section.graphs) > 1:
-        yield from _wrap(
-            f"the model breaks into {len(section.graphs)} graphs, each with ranges of its own",
-            "  ",
-            width,
-        )
+        split = f"graph breaks split the model into {len(section.graphs)} graphs"
+        yield from fold(f"{split}, each with ranges of its own", "  ", width=width)
     for graph in section.graphs:
         yield ""
         yield f"  graph {graph.number}: {graph.function} ({_where(graph.path)}:{graph.line})"
@@ -77,27 +64,29 @@ def _section(section: Section, found: Explanation, width: int) -> Iterator[str]:
         for span in graph.spans:
             yield from _span(span, width)
         if len(graph.spans) > found.recompile_limit:
-            yield from _wrap(
-                f"dynamo compiles one piece of code {found.recompile_limit} times "
-                "(recompile_limit), and runs it uncompiled from then on",
+            yield from fold(
+                f"dynamo compiles a function at most {found.recompile_limit} times "
+                "(recompile_limit) and runs it uncompiled from then on",
                 "  ! ",
-                width,
+                width=width,
             )
     if section.uncovered is not None:
-        yield from _wrap(
-            f"stopped after {len(section.tried)} sizes; from {section.uncovered} on sizes up to "
-            f"{section.largest} are without an artifact (--max-compiles)",
+        yield from fold(
+            f"stopped after {len(section.tried)} sizes (--max-compiles): the sizes "
+            f"{section.uncovered} to {section.largest} have no artifact",
             "  ! ",
-            width,
+            width=width,
         )
 
 
 def _span(span: Span, width: int) -> Iterator[str]:
-    serves = ", ".join(map(str, span.sizes)) or "none of those asked about"
-    winner = f"compiled at {span.tuned_at}, whose winners serve {serves}"
-    yield from _wrap(winner, f"  {range_of(span):<{_NAMED - 3}} ", width)
+    served = ", ".join(map(str, span.sizes))
+    serves = f"its winners serve {served}" if served else "no given size uses its winners"
+    yield from fold(
+        f"compiled at {span.tuned_at}, {serves}", f"  {range_of(span):<{_NAMED - 3}} ", width=width
+    )
     if span.low_cause is span.high_cause is None:
-        yield from _wrap("no guard of torch looks at this dim", f"    {'':6} ", width)
+        yield from fold("no guard of torch tests this dim", f"    {'':6} ", width=width)
     if span.low_cause is not None and span.low_cause == span.high_cause:
         yield from _cause(f"only {span.low}", span.low_cause, width)
     else:
@@ -108,29 +97,29 @@ def _span(span: Span, width: int) -> Iterator[str]:
     for condition in span.conditions:
         yield from _cause("only where", condition, width)
     if span.unexpected:
-        yield from _wrap(
+        yield from fold(
             f"an earlier artifact's guards on this dim allow {span.tuned_at}; dynamo compiled "
             f"again for another reason: {span.unexpected}",
             "    ! ",
-            width,
+            width=width,
         )
     if span.unbound:
-        yield from _wrap(
-            f"other symbolic sizes, taken as they were: {', '.join(span.unbound)}", "    ! ", width
+        unbound = ", ".join(span.unbound)
+        yield from fold(
+            f"symbolic sizes that do not follow from this dim: {unbound}", "    ! ", width=width
         )
 
 
 def _cause(end: str, cause: Cause, width: int) -> Iterator[str]:
-    yield from _wrap(f"{end}, {cause.kind}: {cause.sentence}", "    ", width, "      ")
-    yield from _wrap(f"guard {cause.expression}", "      ", width)
+    yield from fold(f"{end}, {cause.kind}: {cause.sentence}", "    ", indent=6, width=width)
+    yield from fold(f"guard {cause.expression}", "      ", width=width)
     for place in (cause.place, cause.user):
         if place is not None:
-            name = _where(place.path)
-            yield f"      at {printable(name)}:{place.line} in {printable(place.function)}"
+            yield f"      at {_where(place.path)}:{place.line} in {place.function}"
 
 
 def _picture(graph: Graph, section: Section, width: int) -> Iterator[str]:
-    """Yield one bar for each range on a scale of powers, with ``*`` where it was compiled."""
+    """Yield a bar for each range on a logarithmic scale, with ``*`` where it was compiled."""
     room = width - _NAMED - 2
     low = min(section.sizes)
     high = max(section.largest, *(span.tuned_at for span in graph.spans))
@@ -162,14 +151,3 @@ def _where(path: str) -> str:
     if not Path(path).is_absolute():
         return path
     return min(path, os.path.relpath(path), key=len)
-
-
-def _wrap(text: str, head: str, width: int, indent: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        printable(text),
-        width=width,
-        initial_indent=head,
-        subsequent_indent=" " * len(head) if indent is None else indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

@@ -1,20 +1,83 @@
-"""Live progress of a build on stderr: buckets and problems done, elapsed time, an estimate."""
+"""Progress of long commands on stderr: a live line on a terminal, a line for each finished unit.
+
+`BuildProgress` and `CompareProgress` are the observers of `warmup build` and `warmup compare`.
+"""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Self
 
-from rich.progress import TextColumn, TimeRemainingColumn
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
+from warmup.bench.compare.comparison import Start, Variant
+from warmup.bench.compare.race import CompareObserver
 from warmup.buckets.bucket import Bucket, describe_count
-from warmup.cli.live import LiveLine
+from warmup.cli.output import counted, say
+from warmup.core.errors import printable
 from warmup.core.rows import Tuned
-from warmup.tuning.report import BucketResult, name_of
+from warmup.tuning.report import BucketResult, Observer, name_of
 
 
-class BuildProgress(LiveLine):
-    """An observer of a build that draws, and passes on to *note* each problem that is done."""
+class LiveLine(AbstractContextManager["LiveLine"]):
+    """The live line of a command: its step, how many *units* are done, and the elapsed time.
+
+    On a stream that is no terminal only the lines of `print_above` appear.
+    """
+
+    def __init__(self, units: str, *columns: ProgressColumn) -> None:
+        self._console = Console(stderr=True, markup=False, highlight=False)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=16),
+            MofNCompleteColumn(),
+            TextColumn(units, markup=False),
+            TimeElapsedColumn(),
+            *columns,
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._progress.add_task("starting", total=None)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(
+        self, step: str | None = None, *, done: int | None = None, total: int | None = None
+    ) -> None:
+        """Show the current step and how many units are done; what is not given stays."""
+        self._progress.update(self._task, description=step, completed=done, total=total)
+
+    def print_above(self, line: str) -> None:
+        """Print *line* above the live line."""
+        self._console.print(printable(line), soft_wrap=True)
+
+
+class BuildProgress(LiveLine, Observer):
+    """Progress of a build; *note* is called with each finished problem."""
 
     def __init__(self, note: Callable[[Tuned], None] = lambda _tuned: None) -> None:
         left = TimeRemainingColumn(elapsed_when_finished=False)
@@ -24,7 +87,7 @@ class BuildProgress(LiveLine):
 
     def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
         if len(buckets) > 1:
-            self.say(describe_count(buckets))
+            self.print_above(describe_count(buckets))
 
     def bucket_started(
         self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
@@ -32,30 +95,53 @@ class BuildProgress(LiveLine):
         self.show(name_of(bucket, weights_padded=weights_padded), done=index, total=total)
 
     def device_looked_at(self, complaints: Sequence[str]) -> None:
-        for said in complaints:
-            self.say(f"device: {said}")
+        for complaint in complaints:
+            self.print_above(f"device: {complaint}")
 
     def problem_finished(self, tuned: Tuned) -> None:
         self._note(tuned)
         self._problems += 1
-        self.show(f"{self._problems} problems tuned")
+        self.show(f"{counted(self._problems, 'problem')} tuned")
 
     def bucket_finished(self, result: BucketResult) -> None:
         self._buckets += 1
         self.show(done=self._buckets)
-        without = f", without {result.left_out} layers that repeat" if result.left_out else ""
-        self.say(
-            f"{result.name}: {result.tuned} tuned, {len(result.keys) - result.tuned} known, "
-            f"error {result.error:.1e}, {result.seconds:.1f} s{without}"
+        left_out = counted(result.left_out, "repeated layer")
+        self.print_above(
+            f"{result.name}: {result.tuned} tuned, {len(result.keys) - result.tuned} in the table "
+            f"already, error {result.error:.1e} against eager, {result.seconds:.1f} s"
+            + (f", without {left_out}" if result.left_out else "")
         )
 
     def packing_started(self) -> None:
         self.show("packing the bundle")
 
     def interrupted(self) -> None:
-        """Say that finished work is kept."""
+        """End the live line and say that finished problems are kept."""
         self.__exit__(None, None, None)
-        sys.stderr.write(
-            f"interrupted: {self._problems} problems tuned now are in the table; "
-            "run the same command again to tune the rest\n"
+        say(
+            f"interrupted: {counted(self._problems, 'problem')} tuned now, kept in the table; "
+            "run the same command again to tune the rest"
         )
+
+
+class CompareProgress(LiveLine, CompareObserver):
+    """Progress of a comparison."""
+
+    def __init__(self) -> None:
+        super().__init__("rounds")
+
+    def variant_started(self, variant: Variant) -> None:
+        self.show(f"{variant.name}: first outputs")
+
+    def variant_ready(self, variant: Variant, start: Start) -> None:
+        self.print_above(
+            f"{variant.name}: first outputs after {start.process_seconds:.1f} s, "
+            f"{start.benchmarks} benchmarks"
+        )
+
+    def variant_failed(self, variant: Variant, reason: str) -> None:
+        self.print_above(f"{variant.name}: failed: {reason}")
+
+    def round_finished(self, number: int, total: int) -> None:
+        self.show("timing", done=number, total=total)

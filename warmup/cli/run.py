@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from warmup.cli import options
+from warmup.cli.output import MEANINGS, meanings, say
 from warmup.table.lookup import Uncovered
 
 # What follows the first word that is no option belongs to the command, `--` or not.
 CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False}
+_PAGE: Final = "docs/how-to/run-without-code-changes.md"
 
 
 class RunOnMiss(StrEnum):
-    """What a served process does on a miss."""
+    """What a served process does at a miss."""
 
     FALLBACK = "fallback"
     STRICT = "strict"
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(help="What to run, with its arguments.")],
+    command: Annotated[list[str], typer.Argument(help="The command to run, with its arguments.")],
     *,
-    table: Annotated[Path, typer.Option(help="The table to install.")],
-    on_miss: Annotated[
-        RunOnMiss, typer.Option(help="The library kernel, counted; or an error.")
-    ] = RunOnMiss.FALLBACK,
+    table: Annotated[Path, typer.Option(help="The table file to install.")],
+    on_miss: Annotated[RunOnMiss, typer.Option(help=options.ON_MISS_HELP)] = RunOnMiss.FALLBACK,
     uncovered: Annotated[
-        Uncovered, typer.Option(help="Count other measurements, or refuse them.")
+        Uncovered, typer.Option(help="Measurements without a row (uncovered): count or forbid.")
     ] = Uncovered.COUNT,
     audit_log: Annotated[
-        Path | None, typer.Option(help="Append every event to this file; default a temporary one.")
+        Path | None, typer.Option(help="File to append events to; default WARMUP_AUDIT_LOG.")
     ] = None,
-    bundle: Annotated[
-        Path | None, typer.Option(help="What `warmup build --bundle` wrote: code, to be trusted.")
-    ] = None,
+    bundle: options.Bundle = None,
 ) -> None:
-    """Run a command with a table installed in every Python process it starts."""
-    from warmup.serving.run import run as verb
+    """Run a command with a table installed in its Python processes."""
+    from warmup.serving.run import run as run_command
 
-    report = verb(
+    report = run_command(
         command,
         table=table,
         on_miss=on_miss,
@@ -50,5 +48,6 @@ def run(
         audit_log=audit_log,
         bundle=bundle,
     )
-    sys.stderr.write(f"{report}\n")
+    say(f"warmup run: {meanings(*MEANINGS, page=_PAGE)}")
+    say(str(report))
     raise typer.Exit(report.exit_code)

@@ -1,4 +1,4 @@
-"""How a long command ends by Ctrl-C or SIGTERM: with the code of each."""
+"""Ctrl-C and SIGTERM: the end of a long command, with the exit code of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warmup.cli.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM, told apart from Ctrl-C."""
+    """SIGTERM, as opposed to Ctrl-C."""
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -22,14 +22,14 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 @contextmanager
-def interruptible(say: Callable[[], None] | None = None) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the command while the context is open; *say* is called first."""
+def interruptible(report: Callable[[], None] | None = None) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the command inside; *report* is called first."""
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        if say is not None:
-            say()
+        if report is not None:
+            report()
         terminated = isinstance(interrupt, _Terminated)
         raise typer.Exit(EXIT_TERMINATED if terminated else EXIT_INTERRUPTED) from None
     finally:

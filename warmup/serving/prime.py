@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, sizes_by_dim, with_ranges
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from warmup.serving.compiled.model import CompiledModel
 
 
-class Observer(Protocol):
-    """Who is told how priming gets on."""
+class PrimeObserver:
+    """Receiver of the events of priming. Each method ignores its event unless it is overridden."""
 
     def model_prepared(self, prepared: Prepared) -> None:
         """Weights were padded as the table says, before the first bucket."""
@@ -57,7 +57,7 @@ def prime(
     policy: str = ShapePolicy.EXACT,
     pad_weights: bool = True,
     bundle: str | os.PathLike[str] | None = None,
-    observer: Observer | None = None,
+    observer: PrimeObserver | None = None,
 ) -> CheckReport:
     """Compile and call every bucket of *model* once from the table that *checked* found ready.
 
@@ -82,6 +82,7 @@ def prime(
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
     if checked.state is not Readiness.READY or checked.table is None:
         return checked
+    watcher = observer or PrimeObserver()
     buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
     sizes = sizes_by_dim(buckets) if policy == ShapePolicy.RANGE else None
     buckets = buckets if sizes is None else with_ranges(buckets)
@@ -108,11 +109,11 @@ def prime(
             bundle=bundle,
         ) as handle:
             prepared = handle.prepared
-            if observer is not None and prepared is not None and prepared.padded:
-                observer.model_prepared(prepared)
+            if prepared is not None and prepared.padded:
+                watcher.model_prepared(prepared)
             if sizes is not None:
                 work.compile_ranges(sizes, buckets[-1])
-            work.run_all(buckets, handle, observer)
+            work.run_all(buckets, handle, watcher)
             is_silent, unpacked = handle.report().is_silent, handle.bundle
     problems = work.problems
     if is_silent and not problems:
@@ -173,14 +174,12 @@ class _Priming:
             module, dims=dims, buckets=sizes, outside="error", mode=self.mode
         )
 
-    def run_all(self, buckets: Sequence[Bucket], handle: Handle, observer: Observer | None) -> None:
+    def run_all(self, buckets: Sequence[Bucket], handle: Handle, observer: PrimeObserver) -> None:
         """Run every bucket, and tell *observer*."""
         for bucket in buckets:
-            if observer is not None:
-                observer.bucket_started(bucket)
+            observer.bucket_started(bucket)
             self.done.append(self.run(bucket, handle))
-            if observer is not None:
-                observer.bucket_finished(self.done[-1])
+            observer.bucket_finished(self.done[-1])
 
     def run(self, bucket: Bucket, handle: Handle) -> PrimedBucket:
         """Compile and call one bucket; return what that added to the table's report."""

@@ -18,7 +18,7 @@ from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.budget import parse_budget, spend_budget
 from warmup.tuning.pack_bundle import input_options, pack
 from warmup.tuning.progress import Progress, Revisit
-from warmup.tuning.report import SILENT, BucketResult, BuildReport, Observer
+from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.session import Session
 from warmup.tuning.setup import find_setup, open_table, out_path
 
@@ -104,7 +104,7 @@ def build(
     )
     setup = find_setup(device, asked)
     cast = parse_dtype(dtype, "--dtype") if dtype is not None else None
-    watcher = observer or SILENT
+    watcher = observer or Observer()
     with make_tuner(setup.policy, setup.device) as tuner:
         loaded = load_model(model)
         path = out_path(out, setup.runtime, loaded, cast)

@@ -26,7 +26,7 @@ from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.budget import parse_budget
 from warmup.tuning.progress import Progress, Revisit
-from warmup.tuning.report import SILENT, BucketResult, BuildReport, Observer
+from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.session import Session
 from warmup.tuning.setup import BuildSetup, find_setup, open_table
 
@@ -89,7 +89,7 @@ def build_problems(
     wanted = [key for key in missed if key not in known]
     results: list[BucketResult] = []
     not_rebuilt: dict[str, str] = {}
-    watcher = observer or SILENT
+    watcher = observer or Observer()
     with make_tuner(setup.policy, setup.device) as tuner:
         progress = Progress(
             path=path,

@@ -1,4 +1,4 @@
-"""What a build tells: to an observer while it runs, and in its report."""
+"""`Observer` and `BuildReport`: the events of a running build, and the result of a finished one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING
 
 from warmup.buckets.bucket import Bucket
 from warmup.core.roofline import Peaks
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from warmup.tuning.pack_bundle import PackedBundle
 
 
-class Observer(Protocol):
-    """Who is told how a build gets on."""
+class Observer:
+    """Receiver of the events of a build. Each method ignores its event unless it is overridden."""
 
     def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
         """The build will tune *buckets*; nothing is tuned yet."""
@@ -110,29 +110,3 @@ class BuildReport:
 def name_of(bucket: Bucket, *, weights_padded: bool) -> str:
     """Return the name of *bucket* for people, with whether its weights are padded."""
     return f"{bucket}, weights padded" if weights_padded else str(bucket)
-
-
-@dataclass
-class _Silent:
-    def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
-        pass
-
-    def bucket_started(
-        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
-    ) -> None:
-        pass
-
-    def device_looked_at(self, complaints: Sequence[str]) -> None:
-        pass
-
-    def problem_finished(self, tuned: Tuned) -> None:
-        pass
-
-    def bucket_finished(self, result: BucketResult) -> None:
-        pass
-
-    def packing_started(self) -> None:
-        pass
-
-
-SILENT: Final[Observer] = _Silent()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from warmup.bench.compare.comparison import FEWEST_ROUNDS, Comparison, How, Origin, parse_variants
-from warmup.bench.compare.race import SILENT, Observer, Race
+from warmup.bench.compare.race import CompareObserver, Race
 from warmup.buckets.bucket import parse_buckets, parse_inputs
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, SEED, Launch
@@ -46,7 +46,7 @@ def compare(
     l2: str = L2.WARM,
     out: str | os.PathLike[str] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
-    observer: Observer | None = None,
+    observer: CompareObserver | None = None,
 ) -> Comparison:
     """Return how *model* starts and runs in every bucket, in each of *variants* and *also*.
 
@@ -103,7 +103,7 @@ def compare(
         }
         keeps_logs = out is not None
         with contextlib.ExitStack() as processes:
-            race = Race(scratch, logs, case, timeout_s, observer or SILENT, processes)
+            race = Race(scratch, logs, case, timeout_s, observer or CompareObserver(), processes)
             for variant in chosen:
                 race.start(variant)
             race.prepare(launch, l2)

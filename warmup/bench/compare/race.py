@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from warmup.bench.compare.comparison import (
     REFERENCE_VARIANT,
@@ -30,8 +30,8 @@ from warmup.core.samples import Samples
 _CHILD: Final = "warmup.bench.compare.contender"
 
 
-class Observer(Protocol):
-    """Who is told how a comparison gets on."""
+class CompareObserver:
+    """Receiver of a comparison's events. Each method ignores its event unless it is overridden."""
 
     def variant_started(self, variant: Variant) -> None:
         """A variant begins to make its first outputs."""
@@ -44,25 +44,6 @@ class Observer(Protocol):
 
     def round_finished(self, number: int, total: int) -> None:
         """Every variant was timed once more in every bucket; *number* counts from 1."""
-
-
-class _Silent:
-    """An observer that tells nobody."""
-
-    def variant_started(self, variant: Variant) -> None:
-        pass
-
-    def variant_ready(self, variant: Variant, start: Start) -> None:
-        pass
-
-    def variant_failed(self, variant: Variant, reason: str) -> None:
-        pass
-
-    def round_finished(self, number: int, total: int) -> None:
-        pass
-
-
-SILENT: Final = _Silent()
 
 
 @dataclass
@@ -105,7 +86,7 @@ class Race:
     logs: Path
     case: Mapping[str, Any]
     timeout_s: float
-    observer: Observer
+    observer: CompareObserver
     processes: contextlib.ExitStack
     entrants: list[_Entrant] = field(default_factory=list)
     demands: list[Demand] = field(default_factory=list)

@@ -1,0 +1,109 @@
+"""Grids, numbers and words as all commands print them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from warmup.cli import output
+from warmup.cli.output import counted, digits, fold, grid, meanings, percent, times
+from warmup.cli.tables import spell_table
+from warmup.core.rows import Row
+from warmup.table import Table
+
+HEAD = ("gemm", "epilogue", "winner", "us")
+ROWS = (("mm m=16", "none", "aten::mm", "7.9"), ("mm m=1024", "gelu", "triton::mm w2", "12.0"))
+
+
+def test_a_row_in_a_file_is_one_line_with_its_columns_aligned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Texts are flush left and numbers flush right, however wide the rows are."""
+    monkeypatch.setattr(output, "terminal_width", lambda: None)
+    assert list(grid(HEAD, ROWS, texts=3)) == [
+        "gemm       epilogue  winner           us",
+        "mm m=16    none      aten::mm        7.9",
+        "mm m=1024  gelu      triton::mm w2  12.0",
+    ]
+
+
+def test_a_row_on_a_narrow_terminal_has_its_key_on_a_line_above(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The key is folded between words, and the numbers stay in their columns."""
+    monkeypatch.setattr(output, "terminal_width", lambda: 39)
+    assert list(grid(HEAD, ROWS, texts=3))[:4] == [
+        "gemm  epilogue",
+        "  winner           us",
+        "mm m=16  none",
+        "  aten::mm        7.9",
+    ]
+    monkeypatch.setattr(output, "terminal_width", lambda: 12)
+    assert list(grid(HEAD, ROWS, texts=3))[-3:] == [
+        "mm m=1024",
+        "    gelu",
+        "  triton::mm w2  12.0",
+    ]
+
+
+def test_a_row_that_just_fits_the_terminal_stays_on_its_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """40 columns are enough for 40 letters."""
+    monkeypatch.setattr(output, "terminal_width", lambda: 40)
+    assert len(list(grid(HEAD, ROWS, texts=3))) == 3
+
+
+def test_what_a_cell_could_do_to_a_terminal_is_escaped() -> None:
+    """A control character is printed as its escape."""
+    assert "\\x1b[2J" in list(grid(("a", "b"), [("\x1b[2J", "1")], texts=1))[1]
+
+
+def test_a_cell_that_a_row_lacks_is_a_dash(
+    make_table: Callable[..., Table], make_row: Callable[..., Row]
+) -> None:
+    """A weight row that only makes features computes nothing in between: no `via`."""
+    key = "weight n m=16 in=768 features=50257 bf16 bias=0"
+    head, line = list(spell_table(make_table({key: make_row()})))[1:3]
+    assert head.split()[:3] == ["weight", "via", "winner"]
+    assert line.startswith("n m=16 in=768 features=50257 bf16 bias=0  -  ")
+    assert line.index("-  ") == head.index("via")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, "-"), (0.04999, "0.04999"), (99.994, "99.99"), (15990.2, "15990")]
+)
+def test_a_rate_has_four_digits(value: float | None, shown: str) -> None:
+    """And never fewer than stand before the point; a dash where it is unknown."""
+    assert digits(value) == shown
+
+
+def test_what_is_unknown_is_a_dash() -> None:
+    """Speed-ups and shares too."""
+    assert (times(None), times(1.234), percent(None), percent(0.507)) == ("-", "1.23x", "-", "51%")
+
+
+def test_one_is_not_a_plural() -> None:
+    """1 row, 2 rows."""
+    assert (counted(1, "row"), counted(2, "row")) == ("1 row", "2 rows")
+
+
+def test_text_is_folded_under_itself() -> None:
+    """At the width, or under an indent of its own; without a width it is one line."""
+    assert fold("a bb ccc", "x ", width=6) == ["x a bb", "  ccc"]
+    assert fold("a bb ccc", "x ", indent=4, width=7) == ["x a bb", "    ccc"]
+    assert fold("word " * 40, width=None) == [("word " * 40).strip()]
+
+
+def test_words_of_ours_are_explained_with_a_page_that_is_there(root: Path) -> None:
+    """Each page that a command names stands in the documentation."""
+    assert meanings("hits", "silent", page="docs/x.md") == (
+        "hits: answered by a row of the table; silent: asked the table nothing (docs/x.md)"
+    )
+    sources = [path.read_text(encoding="utf-8") for path in (root / "warmup/cli").glob("*.py")]
+    pages = {page for text in sources for page in re.findall(r"docs/[\w./-]+\.md", text)}
+    assert len(pages) > 3
+    assert [page for page in pages if not (root / page).is_file()] == []

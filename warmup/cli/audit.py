@@ -1,0 +1,136 @@
+"""`warmup audit`: the command, and its report as text, JSON or Prometheus metrics."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from warmup.cli.exit_codes import EXIT_FOUND
+from warmup.cli.output import MEANINGS, say, write_text
+from warmup.core.errors import SettingsError, printable
+from warmup.core.events import in_brackets
+from warmup.diagnostics.audit import FAILURES, AuditReport
+
+_COVERAGE_PAGE = "docs/explanation/coverage.md"
+
+
+class AuditFormat(StrEnum):
+    """The form in which an audit is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    PROMETHEUS = "prometheus"
+
+
+def audit(
+    logs: Annotated[
+        list[Path], typer.Argument(help="Audit logs (JSON lines) or text logs of servers.")
+    ],
+    table: Annotated[
+        Path | None, typer.Option(help="The table whose unused rows are listed.")
+    ] = None,
+    fail_on: Annotated[
+        str | None, typer.Option(help=f"Exit with code 1 on any of {','.join(FAILURES)}.")
+    ] = None,
+    form: Annotated[
+        AuditFormat | None, typer.Option("--format", help="Form of the report; default text.")
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="File for the report, instead of stdout.")
+    ] = None,
+    misses_out: Annotated[
+        Path | None, typer.Option(help="File for the misses, for `warmup build --problems`.")
+    ] = None,
+) -> None:
+    """Count hits, misses and uncovered measurements in serving logs."""
+    from warmup.diagnostics.audit import audit as read_logs
+    from warmup.diagnostics.misses import encode_misses
+
+    wanted = [word.strip() for word in fail_on.split(",")] if fail_on else []
+    if unknown := [word for word in wanted if word not in FAILURES]:
+        raise SettingsError(
+            f"--fail-on: {', '.join(unknown)} is not something to fail on",
+            f"use any of {','.join(FAILURES)}",
+        )
+    if as_json and form not in (None, AuditFormat.JSON):
+        raise SettingsError(f"--json contradicts --format {form}", "give one of them")
+    report = read_logs(logs, table=table)
+    if misses_out is not None:
+        write_text(misses_out, encode_misses(report), "--misses-out")
+    text = spell(report, AuditFormat.JSON if as_json else form or AuditFormat.TEXT)
+    if out is not None:
+        write_text(out, text, "--out")
+    else:
+        sys.stdout.write(text)
+    if failed := report.failures(wanted):
+        say(f"audit failed on: {', '.join(failed)}")
+        raise typer.Exit(EXIT_FOUND)
+
+
+def spell(report: AuditReport, form: AuditFormat) -> str:
+    """Return *report* in that form."""
+    if form is AuditFormat.PROMETHEUS:
+        from warmup.diagnostics.prometheus import expose
+
+        return expose(report)
+    if form is AuditFormat.JSON:
+        counts = {"miss_count": report.miss_count, "reasons": dict(report.reasons)}
+        return json.dumps({**asdict(report), **counts}, indent=2, sort_keys=True) + "\n"
+    return "".join(f"{printable(line)}\n" for line in (*_counts(report), *_cases(report)))
+
+
+def _counts(report: AuditReport) -> Iterator[str]:
+    """Yield the summary: a word, its count, and what the word means."""
+    digests = ", ".join(report.digests) or "none"
+    yield f"runs        {report.runs} (table digest {digests})"
+    hits = sum(report.hits.values())
+    yield f"hits        {hits} ({len(report.hits)} problems): {MEANINGS['hits']}"
+    misses = f"{report.miss_count}{in_brackets(report.reasons)}"
+    yield f"misses      {misses}: {MEANINGS['misses']}, inductor's default was compiled"
+    uncovered = f"{sum(report.uncovered.values())}{in_brackets(report.uncovered)}"
+    yield f"uncovered   {uncovered}: {MEANINGS['uncovered']} ({_COVERAGE_PAGE})"
+    missed = f", {report.cached_misses} missed" if report.cached_misses else ""
+    decisions = f"{report.cached_decisions} decisions{missed}"
+    yield f"from cache  {report.from_cache} graphs ({decisions}): compiled by an earlier run"
+    if report.tuned:
+        yield f"tuned       {sum(report.tuned.values())} (on_miss=tune)"
+    if report.outside:
+        outside = f"{sum(report.outside.values())} calls{in_brackets(report.outside)}"
+        yield f"outside     {outside}: no bucket served their sizes"
+    if report.unused is None:
+        yield "unused rows unknown: name the table with --table"
+    else:
+        yield f"unused rows {len(report.unused)}: no run asked for them"
+    if report.diverged:
+        yield f"diverged    {len(report.diverged)}: runs differ in their choices or tables"
+    for line in report.contradictions:
+        yield f"contradicted option {line}"
+    if report.silent:
+        yield f"silent runs {', '.join(report.silent)}: {MEANINGS['silent']}"
+    if report.damaged:
+        yield f"unreadable  {report.damaged} event lines"
+
+
+def _cases(report: AuditReport) -> Iterator[str]:
+    """Yield each divergence, each miss with the nearest row, and each unused row."""
+    for divergence in report.diverged:
+        yield f"diverged {divergence.key or 'table digest'}"
+        for choice, runs in divergence.choices.items():
+            yield f"    {choice}: {', '.join(runs)}"
+    for miss in report.misses:
+        yield f"miss x{miss.count} {miss.key} ({miss.reason})"
+        if miss.choice:
+            yield f"    compiled {miss.choice}"
+        if miss.nearest:
+            yield f"    nearest row {miss.nearest}"
+            yield f"    differs in {', '.join(miss.differs)}"
+    yield from (f"unused {key}" for key in report.unused or ())

@@ -1,0 +1,77 @@
+"""Options and arguments that several commands share: one alias and one help text for each.
+
+A command that needs another default or another type states only that.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from warmup.buckets.dims import ShapePolicy
+from warmup.core.method import L2, Launch
+
+MODEL: Final[Any] = typer.Option(
+    help="The model to load: FILE.py, FILE.py:NAME or package.module:NAME."
+)
+LAUNCH_HELP: Final = "How timed calls are launched: eager (one by one) or, on a GPU, cudagraph."
+L2_HELP: Final = "What timed calls find in the L2 cache: cold (none of their operands) or warm."
+ON_MISS_HELP: Final = (
+    "At a miss (no row answers): fallback compiles inductor's default choice, strict is an error."
+)
+ROUNDS_HELP: Final = "Rounds of timing; each round times every call once."
+
+TableFile = Annotated[Path, typer.Argument(help="The table file.")]
+Model = Annotated[str, MODEL]
+OptionalModel = Annotated[str | None, MODEL]
+Seqlens = Annotated[
+    str | None,
+    typer.Option(
+        help="Bucket sizes of the dim seqlen: 560,1024 or 4..8192 (doubling) or 128..4096:128 "
+        "(steps of 128)."
+    ),
+]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option(help='Bucket sizes of named dims: "batch=1,8;seqlen=4..8192". Repeatable.'),
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        help='Shape and dtype of one input: "hidden_states=[seqlen,3420]:bf16". Repeatable. '
+        "Without it, example_inputs of the model's file makes the inputs.",
+    ),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="Cast floating parameters and inputs to this dtype: bf16, f16 or f32."),
+]
+OperandDtype = Annotated[str, typer.Option(help="Dtype of the operands: bf16, f16 or f32.")]
+Device = Annotated[
+    str, typer.Option(help="auto (the first GPU, else the CPU), cpu, cuda or cuda:N.")
+]
+Policy = Annotated[
+    ShapePolicy,
+    typer.Option(
+        help="Sizes that a bucket serves: its own (exact or pad), or all down to the next "
+        "smaller bucket (range)."
+    ),
+]
+TimedLaunch = Annotated[Launch, typer.Option(help=LAUNCH_HELP)]
+TimedL2 = Annotated[L2, typer.Option(help=L2_HELP)]
+BenchRounds = Annotated[int, typer.Option(min=1, help=ROUNDS_HELP)]
+Bundle = Annotated[
+    Path | None,
+    typer.Option(
+        help="A bundle: compiled kernels that `warmup build --bundle` wrote beside the table. It "
+        "is code; use bundles from sources you trust."
+    ),
+]
+ResultFolder = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the report as JSON, charts and what else is made; default none."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

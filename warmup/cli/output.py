@@ -1,0 +1,167 @@
+"""Text, grids, JSON and files as every command writes them.
+
+Reports go to stdout, messages to stderr. Logs and tables are untrusted: whatever in a line could
+drive a terminal is printed as an escape.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO, TypeVar
+
+from warmup.bench.compare.comparison import decimals_of, rounded
+from warmup.core.errors import SettingsError, printable
+from warmup.core.files import replace_text
+from warmup.core.roofline import Peaks
+
+Report = TypeVar("Report")
+
+TEXT_WIDTH: Final = 80  # columns of text that is folded and not on a terminal
+ABSENT: Final = "-"
+MEANINGS: Final = {
+    "hits": "answered by a row of the table",
+    "misses": "no row answered",
+    "uncovered": "measured without a row",
+    "silent": "asked the table nothing",
+}
+
+
+def print_report(
+    report: Report,
+    spell: Callable[[Report], Iterable[str]],
+    document: Callable[[Report], Any],
+    *,
+    as_json: bool,
+) -> None:
+    """Print *report* on stdout: its *document* as JSON, or the lines that *spell* makes of it."""
+    if as_json:
+        print_json(document(report))
+    else:
+        for line in spell(report):
+            print_line(line)
+
+
+def print_json(document: Any, file: TextIO | None = None) -> None:
+    """Print *document* as JSON on *file*, stdout without one."""
+    stream = file or sys.stdout
+    json.dump(document, stream, indent=2, sort_keys=True)
+    stream.write("\n")
+
+
+def print_line(line: str, file: TextIO | None = None) -> None:
+    """Print *line* on *file*, stdout without one."""
+    (file or sys.stdout).write(f"{printable(line)}\n")
+
+
+def say(line: str) -> None:
+    """Print *line* on stderr."""
+    print_line(line, sys.stderr)
+
+
+def write_text(path: Path, text: str, option: str) -> None:
+    """Put *text* at *path*: a reader sees the old file or the new one, never a part.
+
+    Raises:
+        SettingsError: it cannot be written; *option* names the option that gave the path.
+    """
+    try:
+        replace_text(path, text)
+    except OSError as error:
+        raise SettingsError(
+            f"{option} {path}: cannot be written: {error.strerror}", "name a writable file"
+        ) from error
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal on stdout; None where stdout is a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def fold(
+    text: str, head: str = "", *, indent: int | None = None, width: int | None = TEXT_WIDTH
+) -> list[str]:
+    """Return *head* and *text* in lines of at most *width* columns; words and paths stay whole.
+
+    Later lines are indented by *indent* columns, or under the text. Without a *width* there is one
+    line.
+    """
+    return textwrap.wrap(
+        printable(text),
+        width=width or sys.maxsize,
+        initial_indent=head,
+        subsequent_indent=" " * (len(head) if indent is None else indent),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def grid(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int, gap: int = 2
+) -> Iterator[str]:
+    """Yield *rows* under *head* in columns, the first *texts* flush left, the others flush right.
+
+    A row is one line. Where the terminal is too narrow for that, the texts but the last stand on a
+    line of their own above the others.
+    """
+    lines = [head, *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    width = terminal_width()
+    is_wide = width is None or sum(widths) + gap * (len(widths) - 1) <= width
+    above = 0 if is_wide else texts - 1
+    for line in lines:
+        yield from fold((" " * gap).join(line[:above]), indent=4, width=width)
+        cells = [
+            cell.ljust(widths[column]) if column < texts else cell.rjust(widths[column])
+            for column, cell in enumerate(line)
+        ]
+        yield ("  " * bool(above) + (" " * gap).join(cells[above:])).rstrip()
+
+
+def digits(value: float | None) -> str:
+    """Return *value* with four digits, and never fewer than stand before the point."""
+    return ABSENT if value is None else f"{rounded(value):.{decimals_of(value)}f}"
+
+
+def percent(share: float | None) -> str:
+    """Return *share* in whole percent."""
+    return ABSENT if share is None else f"{share:.0%}"
+
+
+def times(ratio: float | None) -> str:
+    """Return a speed-up as ``1.23x``."""
+    return ABSENT if ratio is None else f"{ratio:.2f}x"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return *count* and *noun*, in the plural unless there is one: ``2 rows``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def meanings(*words: str, page: str) -> str:
+    """Return what warmup's own *words* mean, and the page of the documentation that says more."""
+    return f"{'; '.join(f'{word}: {MEANINGS[word]}' for word in words)} ({page})"
+
+
+def versions(torch: str | None, triton: str | None) -> str:
+    """Return which torch and which Triton something ran on."""
+    return f"torch {torch}, triton {triton or 'none'}"
+
+
+def timing(launch: str, l2: str) -> str:
+    """Return how calls were launched and what they found in the L2 cache."""
+    return f"launch {launch}, L2 {l2}"
+
+
+def spell_peaks(peaks: Peaks, dtypes: Iterable[str]) -> str:
+    """Return the measured peaks of a device: its bandwidth, and the rates of those *dtypes*."""
+    rates: Mapping[str, float] = peaks.tflops
+    of_dtypes = "".join(
+        f", {rates[name]:.0f} TFLOP/s in {name}" for name in sorted(dtypes) if name in rates
+    )
+    clock = f" at {peaks.clock_mhz} MHz" if peaks.clock_mhz is not None else ""
+    return f"measured peaks{clock}: {peaks.gbps:.0f} GB/s{of_dtypes} ({peaks.measured})"
