@@ -1,41 +1,49 @@
-"""Small numbers of warmup itself: importing it, loading a large table, one lookup.
+"""Small numbers of warmup itself: importing it, loading a large table, a lookup, a compiled call.
 
-    python docs/benchmarks/micro.py
+    python docs/benchmarks/micro.py [--results FOLDER]
 
-Prints the best of several runs of each, and writes results/micro.json.
+Importing, loading and looking up are the best of five. What `warmup.compile` adds to a call,
+finding the bucket, is measured against plain torch.compile, with a small model on the CPU, so that
+nearly all of a call is the host's work, and five buckets. The plain function has a single artifact,
+dynamic for `range` and static for the other policies, and is called at a size of the same bucket;
+under `pad` that is a bucket's own size, where nothing is padded. Calls are timed in batches that
+take turns, and the median of the differences of two batches in a row counts. Writes micro.json and
+dispatch.json.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
 import platform
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1]))
+from driver import HERE, write
 
-from warmup.core.events import Emitter  # noqa: E402
-from warmup.core.rows import Evidence, Family, Row, Winner  # noqa: E402  after the path
-from warmup.core.runtime import Device, Runtime  # noqa: E402
-from warmup.table import Policy, Provenance, Table  # noqa: E402
-from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
-from warmup.table.store import read, write  # noqa: E402
+from warmup.core.events import Emitter
+from warmup.core.rows import Evidence, Family, Row, Winner
+from warmup.core.runtime import Device, Runtime
+from warmup.table import Policy, Provenance, Table, store
+from warmup.table.lookup import Lookup, OnMiss
 
 ROWS = 10_000
 KWARGS = (("ACC_TYPE", "tl.float32"), ("BLOCK_K", 64), ("BLOCK_M", 128), ("BLOCK_N", 128))
+WIDTH, BUCKETS, SIZE = 16, (16, 64, 256, 560, 1024), 64
+BATCH, ROUNDS = 200, 200
 
 
-def best_ms(work: Callable[[], object], repeats: int) -> float:
-    """Return the shortest of *repeats* runs in milliseconds."""
+def best_ms(work: Callable[[], object]) -> float:
+    """Return the shortest of five runs in milliseconds."""
     samples = []
-    for _ in range(repeats):
+    for _ in range(5):
         begin = time.perf_counter()
         work()
         samples.append((time.perf_counter() - begin) * 1e3)
@@ -44,20 +52,12 @@ def best_ms(work: Callable[[], object], repeats: int) -> float:
 
 def import_ms() -> tuple[float, bool]:
     """Return what ``import warmup`` costs by ``-X importtime``, and whether it loaded torch."""
-    samples, loads_torch = [], False
-    for _ in range(5):
-        done = subprocess.run(
-            [sys.executable, "-X", "importtime", "-c", "import warmup"],
-            env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        total = re.search(r"\|\s+(\d+) \| warmup$", done.stderr, re.MULTILINE)
-        assert total is not None
-        samples.append(int(total[1]) / 1e3)
-        loads_torch |= " torch\n" in done.stderr
-    return min(samples), loads_torch
+    command = [sys.executable, "-X", "importtime", "-c", "import warmup"]
+    texts = [
+        subprocess.run(command, capture_output=True, text=True, check=True).stderr for _ in range(5)
+    ]
+    found = [re.search(r"\|\s+(\d+) \| warmup$", text, re.MULTILINE) for text in texts]
+    return min(int(one[1]) / 1e3 for one in found if one), any(" torch\n" in text for text in texts)
 
 
 def large_table() -> Table:
@@ -75,43 +75,76 @@ def large_table() -> Table:
     return Table(provenance, policy, rows)
 
 
-def main() -> None:
+def tables_and_lookups() -> dict[str, Any]:
+    """Return what loading a table and a lookup take."""
     table = large_table()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "large.json"
-        write(path, table)
-        load_ms = best_ms(lambda: read(path), 5)
-        size = path.stat().st_size
+        store.write(path, table)
+        loading = {"load_10000_rows_ms": round(best_ms(lambda: store.read(path)), 1)}
+        loading["table_bytes"] = path.stat().st_size
     lookup = Lookup(table.rows, OnMiss.FALLBACK, Emitter([]))
-    key = next(iter(table.rows))
-    find_us = best_ms(lambda: [lookup.find(key) for _ in range(1000)], 5)
-    winner = table.rows[key].winner
+    key, row = next(iter(table.rows.items()))
+
+    def find() -> None:  # a thousand times, so that milliseconds are microseconds of one
+        for _ in range(1000):
+            lookup.find(key)
 
     def answer() -> None:
         for _ in range(1000):
             lookup.find(key)
-            lookup.hit(key, winner)
+            lookup.hit(key, row.winner)
 
-    answer_us = best_ms(answer, 5)
+    found = {"find_us": best_ms(find), "find_and_event_us": best_ms(answer)}
+    return {**loading, **{name: round(value, 2) for name, value in found.items()}}
+
+
+def added(policy: str) -> dict[str, float]:
+    """Return the medians of a plain call and of a served call under *policy*, in microseconds."""
+    import torch
+    from torch import nn
+
+    import warmup
+
+    torch._dynamo.reset()
+    x = torch.randn(SIZE, WIDTH)
+    plain, first = torch.compile(nn.ReLU().eval(), dynamic=False), x.detach()
+    if policy == "range":
+        torch._dynamo.mark_dynamic(first, 0, min=17, max=SIZE)
+    plain(first)
+    settings = {"dims": {"input": {0: "n"}}, "buckets": BUCKETS, "independent": ("n",)}
+    served = warmup.compile(nn.ReLU().eval(), policy=policy, table=None, **settings)
+    served(x)
+    times: dict[str, list[float]] = {"plain_us": [], "served_us": [], "added_us": []}
+    for _ in range(ROUNDS):
+        for name, call in (("plain_us", plain), ("served_us", served)):
+            begin = time.perf_counter()
+            for _ in range(BATCH):
+                call(x)
+            times[name].append((time.perf_counter() - begin) * 1e6 / BATCH)
+        times["added_us"].append(times["served_us"][-1] - times["plain_us"][-1])
+    return {name: round(statistics.median(one), 2) for name, one in times.items()}
+
+
+def main() -> None:
+    """Write both documents."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    folder = parser.parse_args().results
+    machine = {"python": platform.python_version(), "cores": os.cpu_count()}
     milliseconds, loads_torch = import_ms()
-    record = {
-        "machine": {
-            "python": sys.version.split()[0],
-            "cores": os.cpu_count(),
-            "cpu": platform.processor(),
-        },
-        "import_ms": round(milliseconds, 1),
-        "import_loads_torch": loads_torch,
-        "load_10000_rows_ms": round(load_ms, 1),
-        "table_bytes": size,
-        "find_us": round(find_us, 2),
-        "find_and_event_us": round(answer_us, 2),
-    }
-    (HERE / "results").mkdir(exist_ok=True)
-    (HERE / "results" / "micro.json").write_text(
-        json.dumps(record, indent=2, sort_keys=True) + "\n"
+    importing = {"import_ms": round(milliseconds, 1), "import_loads_torch": loads_torch}
+    cpu = {"cpu": platform.processor()}
+    write(
+        folder / "micro.json",
+        {"machine": machine | cpu, **importing, **tables_and_lookups()},
     )
-    sys.stdout.write(json.dumps(record, indent=2) + "\n")
+    import torch
+
+    with torch.no_grad():
+        policies = {policy: added(policy) for policy in ("range", "pad", "exact")}
+    machine["torch"] = torch.__version__
+    write(folder / "dispatch.json", {"machine": machine, "policies": policies})
 
 
 if __name__ == "__main__":
