@@ -28,9 +28,9 @@ Cells = Mapping[str, Cell]  # by variant
 def cells(documents: Documents) -> list[Row]:
     """Return every variant in every bucket."""
     return [
-        {**variant, "sizes": ", ".join(f"{dim}={size}" for dim, size in one["bucket"].items())}
-        for one in each(documents, "buckets")
-        for variant in one["variants"]
+        {**variant, "sizes": ", ".join(f"{dim}={size}" for dim, size in bucket["bucket"].items())}
+        for bucket in each(documents, "buckets")
+        for variant in bucket["variants"]
     ]
 
 
@@ -48,19 +48,17 @@ def measured(documents: Documents) -> Iterator[tuple[dict[str, Any], Cells]]:
             first = origins.setdefault(model, origin)
             assert first.get(name) == origin.get(name), f"{model}: {name}"
         for bucket in document["buckets"]:
-            agreeing = {one["name"]: one for one in bucket["variants"] if one["agrees"]}
-            yield (
-                {**origin, **bucket["bucket"], "model": model},
-                {
-                    name: Cell(
-                        device=Samples(tuple(one["device_times_us"])),
-                        wall=Samples(tuple(one["wall_times_us"])),
-                        error=one["error"],
-                        limit=one["limit"],
-                    )
-                    for name, one in agreeing.items()
-                },
-            )
+            cells = {
+                variant["name"]: Cell(
+                    device=Samples(tuple(variant["device_times_us"])),
+                    wall=Samples(tuple(variant["wall_times_us"])),
+                    error=variant["error"],
+                    limit=variant["limit"],
+                )
+                for variant in bucket["variants"]
+                if variant["agrees"]
+            }
+            yield {**origin, **bucket["bucket"], "model": model}, cells
 
 
 def model(documents: Documents) -> str:
@@ -87,12 +85,12 @@ def us(cells: Cells, name: str) -> str:
 
 def speed(documents: Documents) -> dict[str, dict[int, float]]:
     """Return how many times faster than max-autotune a table serves, by variant and rows."""
-    found: dict[str, dict[int, float]] = {TABLE: {}, PADDED: {}}
+    gains: dict[str, dict[int, float]] = {TABLE: {}, PADDED: {}}
     for bucket, cells in measured(documents):
-        for name, by_rows in found.items():
+        for name, by_rows in gains.items():
             if gain := faster(cells, name, TUNED):
                 by_rows[bucket["seqlen"]] = gain.value
-    return found
+    return gains
 
 
 def padded(documents: Documents) -> list[Row]:
@@ -101,9 +99,9 @@ def padded(documents: Documents) -> list[Row]:
     for bucket, cells in measured(documents):
         slower = [name for name in (*OTHERS, TABLE) if is_slower(cells, PADDED, name)]
         words = ", ".join(f"`{name}`, {faster(cells, PADDED, name)}" for name in slower)
-        found = {name: us(cells, name) for name in (*OTHERS, TABLE, PADDED)}
-        found |= {"gain": str(faster(cells, PADDED, TUNED) or "failed"), "slower": words}
-        rows.append({**bucket, **found})
+        times = {name: us(cells, name) for name in (*OTHERS, TABLE, PADDED)}
+        gain = str(faster(cells, PADDED, TUNED) or "failed")
+        rows.append({**bucket, **times, "gain": gain, "slower": words})
     return rows
 
 
@@ -127,8 +125,8 @@ def shapes_by_m(documents: Documents) -> list[Row]:
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for size, cells in measured(documents):
         best = fastest(cells)
-        gain, words = faster(cells, TABLE, best), (us(cells, best), us(cells, TABLE))
-        text = f"{words[0]} {best[0]}; {words[1]}; {gain.value:.2f}" if gain else "failed"
+        gain, best_us, table_us = faster(cells, TABLE, best), us(cells, best), us(cells, TABLE)
+        text = f"{best_us} {best[0]}; {table_us}; {gain.value:.2f}" if gain else "failed"
         rows.setdefault((size["n"], size["k"]), {**size, "by_m": {}})["by_m"][size["m"]] = text
     return list(rows.values())
 
@@ -159,41 +157,41 @@ def best_products(documents: Documents) -> Count:
 
 def means(documents: Documents) -> list[Row]:
     """Return the geometric mean of the speed over max-autotune, by class."""
-    return [
-        {"class": one, "mean": geomean(found), "products": len(found)}
-        for one, by_m in _speed_by_m(documents).items()
-        for found in [[speed for speeds in by_m.values() for speed in speeds]]
-    ]
+    rows = []
+    for name, by_m in _speed_by_m(documents).items():
+        speeds = [speed for speeds in by_m.values() for speed in speeds]
+        rows.append({"class": name, "mean": geomean(speeds), "speeds": speeds})
+    return rows
 
 
 def mean_with_epilogue(documents: Documents) -> float | None:
     """Return the geometric mean over the classes with an epilogue; None where a class lacks."""
-    found = {one["class"]: one for one in means(documents) if one["class"] in WITH_EPILOGUE}
-    every = [one["mean"] for one in found.values() for _ in range(one["products"])]
-    return geomean(every) if len(found) == len(WITH_EPILOGUE) else None
+    rows = [row for row in means(documents) if row["class"] in WITH_EPILOGUE]
+    has_all = len(rows) == len(WITH_EPILOGUE)
+    return geomean([speed for row in rows for speed in row["speeds"]]) if has_all else None
 
 
 def _speed_by_m(documents: Documents) -> dict[str, dict[int, list[float]]]:
     """Return the table's speed over max-autotune by class and M, where both were timed."""
-    found: dict[str, dict[int, list[float]]] = {}
+    classes: dict[str, dict[int, list[float]]] = {}
     for size, cells in measured(documents):
         if TUNED in cells and TABLE in cells:
             speed = cells[TUNED].median_us / cells[TABLE].median_us
-            found.setdefault(size["model"], {}).setdefault(size["m"], []).append(speed)
-    return found
+            classes.setdefault(size["model"], {}).setdefault(size["m"], []).append(speed)
+    return classes
 
 
 def products_chart(documents: Documents) -> Chart:
     """Return the chart of the speed-up over max-autotune by M, with a series for each class."""
-    found = _speed_by_m(documents)
-    sizes = sorted({m for by_m in found.values() for m in by_m})
+    classes = _speed_by_m(documents)
+    sizes = sorted({m for by_m in classes.values() for m in by_m})
     series = []
-    for one, by_m in found.items():
+    for name, by_m in classes.items():
         values, low, high = (
             tuple(round((pick(by_m[m]) - 1) * 100, 2) if m in by_m else None for m in sizes)
             for pick in (geomean, min, max)
         )
-        series.append(Series(name=one, values=values, low=low, high=high))
+        series.append(Series(name=name, values=values, low=low, high=high))
     origin = next(iter(documents.values()))["origin"]
     here = origin["runtime"]
     return Chart(
@@ -216,29 +214,32 @@ def products_chart(documents: Documents) -> Chart:
 
 def best_columns(documents: Documents) -> Count:
     """Count the products, and those whose table is not slower than the best, beyond noise."""
-    verdicts = [one["table_over_best"]["verdict"] for one in each(documents, "shapes")]
+    verdicts = [shape["table_over_best"]["verdict"] for shape in each(documents, "shapes")]
     return Count(len(verdicts) - verdicts.count("slower"), len(verdicts))
 
 
 def passes(documents: Documents) -> list[Row]:
     """Return the geometric means of the speed over eager by layer and pass, by backend."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for one in each(documents, "speedup_over_eager"):
-        row = rows.setdefault((one["layer"], one["pass"]), {**one, "layer": one["layer"] or "all"})
-        row[one["backend"]] = one
+    for mean in each(documents, "speedup_over_eager"):
+        layer = mean["layer"] or "all"
+        row = rows.setdefault((layer, mean["pass"]), {**mean, "layer": layer})
+        row[mean["backend"]] = mean
     return list(rows.values())
 
 
 def dropped(documents: Documents) -> list[Row]:
-    """Return which backends dropped out of which cells, and why."""
-    found = Counter(
-        (one["backend"], f", {one['layer']}", one["reason"])
-        for one in each(documents, "cells")
-        if one["reason"]
+    """Return which backends dropped out, of which cells, and why."""
+    counts = Counter(
+        (cell["backend"], cell["layer"], cell["reason"])
+        for cell in each(documents, "cells")
+        if cell["reason"]
     )
-    for document in documents.values():
-        found.update((backend, "", reason) for backend, reason in document["missing"].items())
-    return [
-        {"backend": backend, "layer": layer, "count": count, "reason": reason}
-        for (backend, layer, reason), count in found.items()
+    rows = [
+        {"what": f"`{backend}`, {layer}, {count} of its shapes and passes", "reason": reason}
+        for (backend, layer, reason), count in counts.items()
     ]
+    missing = {
+        name: why for document in documents.values() for name, why in document["missing"].items()
+    }
+    return [*rows, *({"what": f"`{name}`", "reason": why} for name, why in missing.items())]

@@ -54,10 +54,8 @@ def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
     known: dict[str, dict[str, Any]] = {
         "model": {"required": True},
         "seqlens": {"required": True, "type": numbers},
-        "input": {"action": "append", "default": [], "dest": "inputs"},
         "table": {"help": "path of the table"},
         "device": {"default": "auto"},
-        "dtype": {},
         "limit": {"type": float, "default": DAY_S, "help": "seconds"},
         "results": {"type": Path, "required": True, "help": "the JSON file to write"},
     }

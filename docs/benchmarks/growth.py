@@ -86,16 +86,16 @@ def family_bytes(root: int) -> int:
 @contextlib.contextmanager
 def watching(root: int) -> Iterator[list[int]]:
     """Yield the resident bytes of process *root* and of what it started, at each look so far."""
-    found, over = [0], threading.Event()
+    resident, over = [0], threading.Event()
 
     def look() -> None:
         while not over.wait(_SECONDS_BETWEEN_LOOKS):
-            found.append(family_bytes(root))
+            resident.append(family_bytes(root))
 
     looker = threading.Thread(target=look)
     looker.start()
     try:
-        yield found
+        yield resident
     finally:
         over.set()
         looker.join()
@@ -125,14 +125,15 @@ def run_cell(cell: Cell, asked: argparse.Namespace, until: float) -> dict[str, A
             case |= {"kind": kind, "table": asked.table}
         with begin(folder) as remote, watching(remote.pid) as resident:
             left = max(until - time.monotonic(), 0)
-            found = dict(remote.ask({"do": what, **case}, left))
+            answer = dict(remote.ask({"do": what, **case}, left))
+        (Path(folder) / "log").unlink()
         files = [path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()]
     if what == "start":
-        found["install_seconds"] = found["install_seconds"] or found["import_seconds"]
-        found["import_seconds"] = found.pop("torch_seconds")  # inductor's is in the seconds above
-        found["device_bytes"] = found.pop("peak_bytes")
+        answer["install_seconds"] = answer["install_seconds"] or answer["import_seconds"]
+        answer["import_seconds"] = answer.pop("torch_seconds")  # inductor's is in the line above
+        answer["device_bytes"] = answer.pop("peak_bytes")
     own = {"cache_bytes": sum(files), "resident_bytes_with_workers": max(resident)}
-    return {**found, **own, "kind": kind, "layers": layers, "buckets": buckets}
+    return {**answer, **own, "kind": kind, "layers": layers, "buckets": buckets}
 
 
 def measure(asked: argparse.Namespace) -> None:
@@ -150,7 +151,7 @@ def measure(asked: argparse.Namespace) -> None:
         if any(known[name] != document[name] for name in ("machine", "width")):
             raise SystemExit(f"{asked.results} is of another machine, runtime or width")
         document = known
-    done = {(one["kind"], one["layers"], one["buckets"]) for one in document["cells"]}
+    done = {(cell["kind"], cell["layers"], cell["buckets"]) for cell in document["cells"]}
     for kind, layers, buckets in CELLS:
         if kind not in asked.kinds or layers not in asked.layers or buckets not in asked.buckets:
             continue
@@ -162,17 +163,17 @@ def measure(asked: argparse.Namespace) -> None:
             if kind == "table" and tuned not in document["built"]:
                 run_cell(("complete", *tuned), asked, until)
                 document["built"].append(tuned)
-            found = run_cell((kind, layers, buckets), asked, until)
+            cell = run_cell((kind, layers, buckets), asked, until)
         except SilentError:
             say("the limit is over; --resume goes on")
             return
         except LostError as error:  # not written: --resume tries it again
             say(f"{kind}, {layers} layers, {buckets} buckets failed: {error}")
             continue
-        document["cells"].append(created | found)
+        document["cells"].append(created | cell)
         write(asked.results, document)
         shown = ("seconds", "process_seconds", "compile_seconds", "benchmarks", "hits", "misses")
-        words = ", ".join(f"{name} {found[name]}" for name in shown if name in found)
+        words = ", ".join(f"{name} {cell[name]}" for name in shown if name in cell)
         say(f"{kind}, {layers} layers, {buckets} buckets: {words}")
 
 

@@ -26,9 +26,8 @@ class MixServer:
     def start_mix(self, mix: Sequence[int], **case: Any) -> Answer:
         """Start the server, which then has served every size of *mix* once."""
         self._mix, self._server = mix, self._make(seqlens=list(dict.fromkeys(mix)), **case)
-        found = self._server.start()
+        self._start_s = self._server.start()["call_seconds"]
         self._before = self._server.counts()
-        self._start_s = found["call_seconds"]
         return {"start_seconds": self._start_s}
 
     def serve_mix(self) -> Answer:
@@ -43,7 +42,7 @@ class MixServer:
     def end_mix(self) -> Answer:
         """Return what all rounds took and did."""
         before, after, end = self._before, self._server.counts(), self._server.end()
-        found = {
+        answer = {
             "start_seconds": self._start_s,
             "benchmarks_at_start": before["benchmarks"],
             "graphs_at_start": before["graphs"],
@@ -52,13 +51,13 @@ class MixServer:
             **_sums(self._rounds, self._mix),
         }
         if self._on_device:
-            found["late"] = sum(is_late for timed in self._on_device for _, is_late in timed)
+            answer["late"] = sum(is_late for timed in self._on_device for _, is_late in timed)
             times = [[time_us for time_us, _ in timed] for timed in self._on_device]
-            found["device"] = _sums(times, self._mix)
+            answer["device"] = _sums(times, self._mix)
         if "outside" in end:
-            found["recompiles_of_buckets"] = end["recompiles"]
-            found |= {name: end.get(name, 0) for name in ("outside", "hits", "misses")}
-        return found
+            answer["recompiles_of_buckets"] = end["recompiles"]
+            answer |= {name: end.get(name, 0) for name in ("outside", "hits", "misses")}
+        return answer
 
 
 def _sums(rounds: Sequence[Sequence[float]], mix: Sequence[int]) -> Answer:

@@ -40,8 +40,8 @@ def page() -> str:
 
 def charts() -> Iterator[tuple[str, Chart]]:
     """Yield the charts that `warmup compare` and `warmup bench` do not draw, with their names."""
-    classes = [f"compare-products-{one}-*" for one in ("plain", "biasgelu", "silumul", "residual")]
-    products = template.load(RESULTS, *classes)
+    classes = ("plain", "biasgelu", "silumul", "residual")
+    products = template.load(RESULTS, *(f"compare-products-{name}-*" for name in classes))
     yield "compare-products-speedup", compared.products_chart(products)
     for name, document in template.load(RESULTS, "shapes-llama-h200", "shapes-swiglu-h200").items():
         yield f"{name}-total", served.mix_chart(document)

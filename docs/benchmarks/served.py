@@ -15,23 +15,6 @@ from warmup.bench.charts.chart import Chart, Series
 _CHANCE = 0.05  # that as many rounds are slower where both are as fast
 
 
-def start_kinds(documents: Documents) -> list[Row]:
-    """Return the starts by kind."""
-    runs = []
-    for start in each(documents, "starts"):
-        sites = start["benchmarks_by_site"].items()
-        gemms = sum(n for site, n in sites if site.startswith("select") or site == "fusion")
-        found = {"of_gemms": gemms, "compiling": sum(start["seconds_by_bucket"])}
-        if "digest" in start:
-            found["installing"] = start.get("install_seconds")
-        runs.append({**start, **found})
-    kinds = grouped(runs, "start")
-    for kind in kinds:
-        by_bucket = zip(*kind.get("steady_us", ()), strict=True)
-        kind["steady"] = [statistics.median(times) for times in by_bucket]
-    return kinds
-
-
 class Ratios(dict[str, Any]):
     """Ratios of the medians of `Values`, called ``table over default``.
 
@@ -59,50 +42,68 @@ class Ratios(dict[str, Any]):
         return f"{words} | {verdict(chance >= _CHANCE)}"
 
 
+def _zeros(counts: Iterable[int]) -> Count:
+    listed = list(counts)
+    return Count(listed.count(0), len(listed))
+
+
+def silent(documents: Documents) -> Count:
+    """Count the servers that started from a table, and those that measured nothing."""
+    starts: list[Row] = []
+    for document in documents.values():
+        has_table = document.get("case", {}).get("table")
+        starts += [run for run in document.get("starts", ()) if has_table or "digest" in run]
+        starts += [cell for cell in document.get("cells", ()) if cell.get("kind") == "table"]
+        variants = [each for each in document.get("variants", ()) if "table" in each["name"]]
+        starts += [variant["start"] for variant in variants if variant["start"]]
+        starts += [run for run in document.get("runs", ()) if run["way"] == "range"]
+    return _zeros(start["benchmarks"] + start.get("benchmarks_at_start", 0) for start in starts)
+
+
+# -- starts ------------------------------------------------------------------------------------
+
+
+def start_kinds(documents: Documents) -> list[Row]:
+    """Return the starts by kind."""
+    runs = []
+    for start in each(documents, "starts"):
+        sites = start["benchmarks_by_site"].items()
+        gemms = sum(n for site, n in sites if site.startswith("select") or site == "fusion")
+        own = {"of_gemms": gemms, "compiling": sum(start["seconds_by_bucket"])}
+        if "digest" in start:
+            own["installing"] = start.get("install_seconds")
+        runs.append({**start, **own})
+    kinds = grouped(runs, "start")
+    for kind in kinds:
+        by_bucket = zip(*kind.get("steady_us", ()), strict=True)
+        kind["steady"] = [statistics.median(times) for times in by_bucket]
+    return kinds
+
+
 def seconds(documents: Documents) -> Ratios:
     """Return ratios of the seconds of kinds of start, without starts that refused a bundle."""
-    taken = [one for one in each(documents, "starts") if one.get("bundle_refused") is None]
+    taken = [run for run in each(documents, "starts") if run.get("bundle_refused") is None]
     return Ratios({kind["start"]: kind["seconds"] for kind in grouped(taken, "start")})
+
+
+def brought(documents: Documents) -> list[Row]:
+    """Return what a start from a bundle brings, and a start from Mega-cache."""
+    (document,) = documents.values()
+    saved = [run["mega_bytes"] for run in document["starts"] if run.get("mega_bytes")]
+    bundles = [{"kind": kind, **bundle} for kind, bundle in document["bundles"].items()]
+    return [*bundles, *({"kind": "mega-cache", "size": size} for size in saved[-1:])]
 
 
 def sizes_brought(documents: Documents) -> Ratios:
     """Return ratios of the bytes that starts bring."""
-    return Ratios({one["kind"]: Values([one["size"]]) for one in brought(documents)})
+    return Ratios({row["kind"]: Values([row["size"]]) for row in brought(documents)})
 
 
 def ready(documents: Documents) -> Count:
     """Count the starts from a bundle, and those that measured nothing and compiled no kernel."""
     names = ("benchmarks", "configs_timed", "kernels_compiled")
-    starts = [one for one in each(documents, "starts") if "kernels_compiled" in one]
-    return _none(sum(one[name] for name in names) for one in starts)
-
-
-def silent(documents: Documents) -> Count:
-    """Count the servers that started from a table, and those that measured nothing."""
-    found = []
-    for document in documents.values():
-        has_table = document.get("case", {}).get("table")
-        starts = document.get("starts", ())
-        found += [one["benchmarks"] for one in starts if has_table or "digest" in one]
-        cells, runs = document.get("cells", ()), document.get("runs", ())
-        found += [one["benchmarks"] for one in cells if one.get("kind") == "table"]
-        found += [one["benchmarks_at_start"] for one in runs if one["way"] == "range"]
-        variants = [one["start"] for one in document.get("variants", ()) if "table" in one["name"]]
-        found += [start["benchmarks"] for start in variants if start]
-    return _none(found)
-
-
-def _none(counts: Iterable[int]) -> Count:
-    found = list(counts)
-    return Count(found.count(0), len(found))
-
-
-def brought(documents: Documents) -> list[Row]:
-    """Return what a start from a bundle brings, and one from Mega-cache."""
-    (document,) = documents.values()
-    saved = [one["mega_bytes"] for one in document["starts"] if one.get("mega_bytes")]
-    bundles = [{"kind": kind, **bundle} for kind, bundle in document["bundles"].items()]
-    return [*bundles, *({"kind": "mega-cache", "size": size} for size in saved[-1:])]
+    starts = [run for run in each(documents, "starts") if "kernels_compiled" in run]
+    return _zeros(sum(start[name] for name in names) for start in starts)
 
 
 def ways(documents: Documents) -> list[Row]:
@@ -112,9 +113,8 @@ def ways(documents: Documents) -> list[Row]:
 
 def with_empty_caches(documents: Documents) -> Ratios:
     """Return ratios of the seconds of ways to compile the buckets, with empty caches."""
-    return Ratios(
-        {one["way"]: one["seconds"] for one in ways(documents) if one["caches"] == "empty"}
-    )
+    empty = [way for way in ways(documents) if way["caches"] == "empty"]
+    return Ratios({way["way"]: way["seconds"] for way in empty})
 
 
 def all_starts(documents: Documents) -> Row:
@@ -143,42 +143,28 @@ def mixed(documents: Documents) -> dict[str, Ratios]:
 def mix_rows(documents: Documents) -> list[Row]:
     """Return how every way served a mix; a way that failed has no times."""
     (document,) = documents.values()
-    return _mix(document, document["runs"], _totals(document))
+    return _mix_rows(document, document["runs"], _totals(document))
 
 
 def mix_on_device(documents: Documents) -> list[Row]:
     """Return what the device alone took for a mix."""
     (document,) = documents.values()
     runs = [{**run, **run["device"]} for run in document["runs"] if "device" in run]
-    return _mix(document, runs, _totals(document, is_alone=True))
+    return _mix_rows(document, runs, _totals(document, is_alone=True))
 
 
-def _mix(document: Any, runs: list[Row], found: Mapping[str, Values]) -> list[Row]:
-    ratios, rows = Ratios(found), []
+def _mix_rows(document: Any, runs: list[Row], totals: Mapping[str, Values]) -> list[Row]:
+    ratios, rows = Ratios(totals), []
     for run in runs:
         way = run["way"]
-        over = {"static": ratios[f"{way} over static"], "range": ratios[f"range over {way}"]}
-        requests = len(document["mix"]) * len(found.get(way, ()))
-        outside = sum(run["outside"].values()) if "outside" in run else None
-        own = {"over": over, "requests": requests, "outside": outside}
-        rows.append({**run, **own, "total_us": found.get(way)})
+        own = {
+            "over": {"static": ratios[f"{way} over static"], "range": ratios[f"range over {way}"]},
+            "requests": len(document["mix"]) * len(totals.get(way, ())),
+            "outside": sum(run["outside"].values()) if "outside" in run else None,
+            "total_us": totals.get(way),
+        }
+        rows.append({**run, **own})
     return rows
-
-
-def by_size(documents: Documents) -> list[Row]:
-    """Return what a request takes from `range`, and by `static`, for each size of a mix."""
-    runs = {run["way"]: run for run in each(documents, "runs") if "failed" not in run}
-    both = runs["range"]["us_by_size"], runs["static"]["us_by_size"]
-    return [
-        {"size": size, "range": us, "static": both[1][size], "ratio": us / both[1][size]}
-        for size, us in both[0].items()
-    ]
-
-
-def quiet(documents: Documents) -> Count:
-    """Count recompiles and benchmarks of `range` after the first round: two, both of them 0."""
-    runs = [run for run in each(documents, "runs") if run["way"] == "range"]
-    return _none(run[name] for run in runs for name in ("recompiles", "benchmarks"))
 
 
 def mix_failed(documents: Documents) -> list[Row]:
@@ -191,18 +177,33 @@ def mix_sizes(documents: Documents) -> list[int]:
     return sorted(set(each(documents, "mix")))
 
 
+def by_size(documents: Documents) -> list[Row]:
+    """Return what a request takes by `range`, and by `static`, for each size of a mix."""
+    runs = {run["way"]: run for run in each(documents, "runs") if "failed" not in run}
+    static = runs["static"]["us_by_size"]
+    return [
+        {"size": size, "range": us, "static": static[size], "ratio": us / static[size]}
+        for size, us in runs["range"]["us_by_size"].items()
+    ]
+
+
+def quiet(documents: Documents) -> Count:
+    """Count recompiles and benchmarks of `range` after the first round: two, both of them 0."""
+    runs = [run for run in each(documents, "runs") if run["way"] == "range"]
+    return _zeros(run[name] for run in runs for name in ("recompiles", "benchmarks"))
+
+
 def mix_chart(document: Any) -> Chart:
     """Return the chart of the total time of a mix, by way."""
-    at, requests = document["runtime"], document["mix"]
-    alone = _totals(document, is_alone=True)
-    by_name = {"host and device": _totals(document), "device alone": alone}
+    runtime, requests = document["runtime"], document["mix"]
     order = tuple(run["way"] for run in document["runs"])
+    host, device = _totals(document), _totals(document, is_alone=True)
     series = []
-    for name, found in by_name.items():
-        rounds = [found.get(way, Values()) / 1e3 for way in order]
-        bounds = [tuple(pick(one, default=None) for one in rounds) for pick in (min, max)]
-        middle = tuple(one.median if one else None for one in rounds)
-        series += [Series(name=name, values=middle, low=bounds[0], high=bounds[1])] if found else []
+    for name, totals in (("host and device", host), ("device alone", device)):
+        rounds = [totals.get(way, Values()) / 1e3 for way in order]
+        middle = tuple(values.median if values else None for values in rounds)
+        low, high = (tuple(pick(v, default=None) for v in rounds) for pick in (min, max))
+        series += [Series(name=name, values=middle, low=low, high=high)] if totals else []
     return Chart(
         title=f"{document['settings']['model'].rpartition(':')[2]}: a mix of sizes",
         subtitle=f"{len(requests)} requests of {len(set(requests))} sizes, {min(requests)} to "
@@ -212,8 +213,8 @@ def mix_chart(document: Any) -> Chart:
         y_label="total, ms",
         groups=order,
         series=tuple(series),
-        note=f"{at['device']}, torch {at['torch']}, triton {at['triton'] or 'none'}, "
-        f"{document['created'][:10]}",
+        note=f"{runtime['device']}, torch {runtime['torch']}, triton "
+        f"{runtime['triton'] or 'none'}, {document['created'][:10]}",
     )
 
 
@@ -222,16 +223,16 @@ def mix_chart(document: Any) -> Chart:
 
 def grown(documents: Documents) -> list[Row]:
     """Return what each start takes, by buckets and layers."""
-    rows = [one for one in each(documents, "cells") if one["kind"] != "build"]
-    for row in rows:
-        row["importing"] = row["import_seconds"] + row["install_seconds"]
-    return sorted(rows, key=lambda one: (one["buckets"], one["layers"], one["kind"]))
+    cells = [cell for cell in each(documents, "cells") if cell["kind"] != "build"]
+    for cell in cells:
+        cell["importing"] = cell["import_seconds"] + cell["install_seconds"]
+    return sorted(cells, key=lambda cell: (cell["buckets"], cell["layers"], cell["kind"]))
 
 
 def steps(documents: Documents) -> list[Row]:
     """Return the slopes of the time of compiling, which are equal where it grows linearly."""
     rows = []
-    by_line = sorted(grown(documents), key=lambda one: (one["buckets"], one["kind"]))
+    by_line = sorted(grown(documents), key=lambda cell: (cell["buckets"], cell["kind"]))
     for less, more in pairwise(by_line):
         if (less["kind"], less["buckets"]) == (more["kind"], more["buckets"]):
             compiling_s = more["compile_seconds"] - less["compile_seconds"]
@@ -242,28 +243,25 @@ def steps(documents: Documents) -> list[Row]:
 
 def builds(documents: Documents) -> list[Row]:
     """Return what builds take, and over a build of two layers with as many buckets."""
-    found = [one for one in each(documents, "cells") if one["kind"] == "build"]
-    two = {one["buckets"]: one["seconds"] for one in found if one["layers"] == 2}
-    rows = sorted(found, key=lambda one: (one["buckets"], one["layers"]))
-    ratios = [over(one["seconds"], two.get(one["buckets"])) for one in rows]
-    return [
-        {**one, "over_two": ratio if one["layers"] > 2 else None}
-        for one, ratio in zip(rows, ratios, strict=True)
-    ]
+    cells = [cell for cell in each(documents, "cells") if cell["kind"] == "build"]
+    two = {cell["buckets"]: cell["seconds"] for cell in cells if cell["layers"] == 2}
+    for cell in cells:
+        base = two.get(cell["buckets"]) if cell["layers"] > 2 else None
+        cell["over_two"] = over(cell["seconds"], base)
+    return sorted(cells, key=lambda cell: (cell["buckets"], cell["layers"]))
 
 
 def build_over_two(documents: Documents) -> float | None:
     """Return the most that a build of many layers takes, over a build of two."""
-    return max((one["over_two"] for one in builds(documents) if one["over_two"]), default=None)
+    ratios = [cell["over_two"] for cell in builds(documents) if cell["over_two"]]
+    return max(ratios, default=None)
 
 
 def growth_charts(document: Any) -> dict[str, Chart]:
     """Return the seconds and the memory of a start by layers, a line for each kind and buckets."""
     machine = document["machine"]
-    cells = {(one["buckets"], one["kind"], one["layers"]): one for one in grown({"": document})}
-    layers, lines = (
-        sorted({pick(key) for key in cells}) for pick in (lambda k: k[2], lambda k: k[:2])
-    )
+    cells = {(c["buckets"], c["kind"], c["layers"]): c for c in grown({"": document})}
+    layers, lines = sorted({key[2] for key in cells}), sorted({key[:2] for key in cells})
     charts = {}
     for ending, title, unit, field, scale in (
         ("seconds", "Start of a server", "s", "process_seconds", 1.0),
@@ -272,7 +270,7 @@ def growth_charts(document: Any) -> dict[str, Chart]:
         series = []
         for buckets, kind in lines:
             line = [cells.get((buckets, kind, count)) for count in layers]
-            values = tuple(one and one[field] / scale for one in line)
+            values = tuple(cell and cell[field] / scale for cell in line)
             name = f"{kind}, {buckets} bucket{'s' if buckets > 1 else ''}"
             series.append(Series(name=name, values=values))
         charts[ending] = Chart(

@@ -19,6 +19,7 @@ import time
 
 _BEGUN = time.monotonic()
 
+import contextlib
 import os
 import sys
 from collections import Counter
@@ -35,7 +36,7 @@ import warmup
 from warmup.bench.compare.remote import serve
 from warmup.buckets.bucket import Bucket, parse_inputs
 from warmup.inductor import connect
-from warmup.models.loading import Inputs, load_model, make_inputs, parse_dtype
+from warmup.models.loading import Inputs, load_model, make_inputs
 from warmup.serving.compiled.find_dims import find_dims
 
 _TORCH_S = round(time.monotonic() - _BEGUN, 3)
@@ -47,9 +48,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "dynamic-largest": {**_TUNED, "dynamic": None},
     "max-autotune-gemm": {"options": {"max_autotune_gemm": True}},
 }
-_ONE_BY_ONE, _TOGETHER = "one after the other", "together"  # by warmup.compile
+_WAYS = {"one after the other", "together"}  # by warmup.compile
 _POLICIES = {"range", "pad"}  # by warmup.compile too, which installs the table
-_BY_WARMUP = {_ONE_BY_ONE, _TOGETHER, *_POLICIES}
 
 Answer = dict[str, Any]
 
@@ -84,38 +84,37 @@ class Server:
     buckets: Sequence[int] = ()
     inputs: Sequence[str] = ()
     device: str = "auto"
-    dtype: str | None = None
     table: str | None = None
     bundle: str | None = None
     artifacts: str | None = None
-    policy: str = "exact"
-    mode: str | None = None
     pause: float = 0.0
 
     def __post_init__(self) -> None:
         by_default = "cuda" if torch.cuda.is_available() else "cpu"
         self.on = torch.device(by_default if self.device == "auto" else self.device)
         self.is_gpu = self.on.type == "cuda"
-        self.phases = Phases()
+        self._open, self._timed = contextlib.ExitStack(), Counter[str]()
         self.handle: Any = None
         self.served: Any = None
 
     def start(self) -> Answer:
         """Go through all phases and return what was measured."""
         torch.manual_seed(0)
-        torch.empty(0, device=self.on)  # the context of a GPU
+        self.synchronize()  # which makes the context of a GPU
         saved = Path(self.artifacts or "").read_bytes() if self.kind == "mega-cache" else None
-        self.phases = Phases()
-        has_table = self.table is not None and self.kind in _BY_WARMUP - _POLICIES
+        phases, ready = Phases(), [0.0]
+        has_table = self.table is not None and self.kind in _WAYS
         if has_table or self.kind.startswith(("table", "bundle")):
             self._count()
+            phases.end("import")
             self.handle = warmup.install(self.table, device=self.device, bundle=self.bundle)
-            self.phases.end("install")
-        ready = self._watch_workers()
+            phases.end("install")
+            ready = _watch_workers()
         self._load()
-        self.phases.end("load")
+        phases.end("load")
         if self.handle is None:
             self._count()
+            phases.end("import")
         begun = time.monotonic()
         if saved is not None:
             torch.compiler.load_cache_artifacts(saved)
@@ -124,15 +123,15 @@ class Server:
             call()
             self.synchronize()
             by_bucket.end(str(number))
-        self.phases.end("call")
-        install_s = self.phases["import"] + self.phases["install"] if self.handle else 0.0
+        phases.end("call")
+        install_s = phases["import"] + phases["install"] if self.handle else 0.0
         return {
             **self._facts(list(by_bucket.values())),
-            **{f"{name}_seconds": value for name, value in self.phases.items()},
+            **{f"{name}_seconds": value for name, value in phases.items()},
             "torch_seconds": _TORCH_S,
             "install_seconds": round(install_s, 3),
-            "seconds": round((install_s or self.phases["import"]) + self.phases["call"], 3),
-            "workers_after_seconds": round(ready[0] - begun, 3) if ready else None,
+            "seconds": round((install_s or phases["import"]) + phases["call"], 3),
+            "workers_after_seconds": round(ready[0] - begun, 3) if ready and self.handle else None,
             **self.counts(),
         }
 
@@ -145,7 +144,7 @@ class Server:
         """Import inductor, and count benchmarks from now on."""
         from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-        original, self._timed = CachingAutotuner.bench, Counter[str]()
+        original = CachingAutotuner.bench
 
         @wraps(original)
         def bench(*args: Any, **kwargs: Any) -> Any:
@@ -153,9 +152,7 @@ class Server:
             return original(*args, **kwargs)
 
         CachingAutotuner.bench = bench
-        self._watch = connect().count_benchmarks()
-        self._sites = self._watch.__enter__()
-        self.phases.end("import")
+        self._sites = self._open.enter_context(connect().count_benchmarks())
 
     def counts(self) -> Answer:
         """Return what was measured and compiled until now."""
@@ -166,27 +163,17 @@ class Server:
             "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
         }
 
-    def _watch_workers(self) -> list[float]:
-        """Return a list that gets the time at which inductor's workers are ready."""
-        from torch._inductor.async_compile import AsyncCompile
-
-        ready: list[float] = []
-        if (workers := AsyncCompile._ready_future) is not None:
-            workers.add_done_callback(lambda _: ready.append(time.monotonic()))
-        return ready
-
     def _load(self) -> None:
         """Load the model and make the inputs of every size."""
         loaded, specs = load_model(self.model), parse_inputs(self.inputs)
-        dtype = parse_dtype(self.dtype, "dtype") if self.dtype else None
-        self.module = loaded.module.to(device=self.on, dtype=dtype)
+        self.module = loaded.module.to(self.on)
 
         def make(bucket: Bucket) -> Inputs:
-            return make_inputs(loaded, specs, bucket, self.on, dtype)
+            return make_inputs(loaded, specs, bucket, self.on, None)
 
         buckets = [Bucket((("seqlen", size),)) for size in self.seqlens]
         self.made = [make(bucket) for bucket in buckets]
-        has_dims = "dynamic" in self.kind or self.kind in _BY_WARMUP
+        has_dims = "dynamic" in self.kind or self.kind in {*_WAYS, *_POLICIES}
         self.dims = find_dims(self.module, make, buckets[-1]) if has_dims else {}
         if self.is_gpu:
             self.synchronize()
@@ -199,34 +186,30 @@ class Server:
         first, kind = self.made[0], self.kind
         if not self.is_gpu and ("autotune" in kind or "freezing" in kind):
             torch._inductor.config.freezing = True  # else its GEMM template is no candidate
-        torch._dynamo.config.recompile_limit = len(self.made) + 1
-        if kind == "eager":
-            function: Callable[..., object] = self.module
-        elif kind not in _BY_WARMUP:
-            settings = {"dynamic": False, **_SETTINGS.get(kind, {})}
-            function = torch.compile(self.module, **settings)
-        else:
-            has_policy = kind in _POLICIES
+        function: Any = self.module
+        if kind in _WAYS or kind in _POLICIES:
+            is_policy = kind in _POLICIES
             function = self.served = warmup.compile(
                 self.module,
                 dims=self.dims,
                 buckets=self.buckets or self.seqlens,
-                policy=kind if has_policy else self.policy,
+                policy=kind if is_policy else "exact",
                 independent=("seqlen",),
-                mode=self.mode,
-                table=self.table if has_policy else None,
+                table=self.table if is_policy else None,
             )
-        self.calls = [partial(function, *one.args, **one.kwargs) for one in self.made]
-        if kind == _ONE_BY_ONE:
-            one_by_one = self.served._buckets
-            return [partial(self.served._call, one, first.args, first.kwargs) for one in one_by_one]
-        if kind == _TOGETHER:
-            return [partial(self.served.warm, *first.args, **first.kwargs)]
-        if kind in _POLICIES:
-            return [partial(self.served.warm, *first.args, **first.kwargs), *self.calls]
-        if "dynamic" in kind:
-            return [partial(function, self._marked()), *self.calls]
-        return self.calls
+        elif kind != "eager":
+            settings = {"dynamic": False, **_SETTINGS.get(kind, {})}
+            if settings["dynamic"] is False:  # an artifact for each size, where torch gives up at 8
+                torch._dynamo.config.recompile_limit = len(self.made) + 1
+            function = torch.compile(self.module, **settings)
+        self.calls = [partial(function, *made.args, **made.kwargs) for made in self.made]
+        if kind == "one after the other":
+            call, buckets = self.served._call, self.served._buckets
+            return [partial(call, bucket, first.args, first.kwargs) for bucket in buckets]
+        if self.served is not None:
+            warm = partial(self.served.warm, *first.args, **first.kwargs)
+            return [warm] if kind == "together" else [warm, *self.calls]
+        return [partial(function, self._marked()), *self.calls] if self.dims else self.calls
 
     def _marked(self) -> torch.Tensor:
         """Return the first request, of the smallest size or the largest, with its dim marked."""
@@ -252,7 +235,7 @@ class Server:
             "kernels": utils.counters["inductor"]["async_compile_cache_miss"],
             "graphs_from_cache": utils.counters["inductor"]["fxgraph_cache_hit"],
             "threads": torch._inductor.async_compile.get_compile_threads(),
-            "weight_bytes": sum(one.numel() * one.itemsize for one in self.module.parameters()),
+            "weight_bytes": sum(p.numel() * p.itemsize for p in self.module.parameters()),
             "resident_bytes": resident_bytes(),
             "peak_bytes": torch.cuda.max_memory_allocated() if self.is_gpu else None,
             "torch": torch.__version__,
@@ -261,23 +244,23 @@ class Server:
 
     def end(self) -> Answer:
         """Stop counting and close the table; return what the table and the buckets did."""
-        found: Answer = {}
+        answer: Answer = {}
         if self.served is not None:
             report = self.served.report()
-            found |= {"recompiles": report.recompiles, "outside": dict(report.outside)}
+            answer |= {"recompiles": report.recompiles, "outside": dict(report.outside)}
         if handle := self.handle or getattr(self.served, "handle", None):
             report, bundle = handle.report(), handle.bundle
             handle.close()
-            found |= {"hits": sum(report.hits.values()), "misses": sum(report.misses.values())}
-            found |= {"from_cache": report.from_cache, "digest": report.digest}
+            answer |= {"hits": sum(report.hits.values()), "misses": sum(report.misses.values())}
+            answer |= {"from_cache": report.from_cache, "digest": report.digest}
             if bundle is not None:
-                found["bundle_refused"] = bundle.refused
-                found["kernels_compiled"] = len(bundle.compiled_besides())
-        self._watch.__exit__(None, None, None)
+                answer["bundle_refused"] = bundle.refused
+                answer["kernels_compiled"] = len(bundle.compiled_besides())
+        self._open.close()
         if self.kind == "max-autotune" and self.is_gpu and self.artifacts:
             saved = torch.compiler.save_cache_artifacts()
-            found["mega_bytes"] = Path(self.artifacts).write_bytes(saved[0] if saved else b"")
-        return found | {"process_seconds": round(time.monotonic() - self.spawned, 3)}
+            answer["mega_bytes"] = Path(self.artifacts).write_bytes(saved[0] if saved else b"")
+        return answer | {"process_seconds": round(time.monotonic() - self.spawned, 3)}
 
 
 def start(**case: Any) -> Answer:
@@ -286,10 +269,11 @@ def start(**case: Any) -> Answer:
     return {**server.start(), **server.end()}
 
 
+@torch.enable_grad()
 def build(spawned: float, **given: Any) -> Answer:
     """Build a table as `warmup.build` does, and return how much that was."""
     report = warmup.build(**given)
-    times = [one.time_us for tuned in report.timings for one in tuned.timings]
+    times = [timing.time_us for tuned in report.timings for timing in tuned.timings]
     return {
         "seconds": round(time.monotonic() - spawned, 3),
         "rows": len(report.table.rows),
@@ -300,9 +284,7 @@ def build(spawned: float, **given: Any) -> Answer:
         "digest": report.digest,
         "left_out": [bucket.left_out for bucket in report.buckets],
         "resident_bytes": resident_bytes(),
-        "bundle": asdict(report.bundle) | {"path": str(report.bundle.path)}
-        if report.bundle
-        else None,
+        "bundle": report.bundle and {**asdict(report.bundle), "path": str(report.bundle.path)},
     }
 
 
@@ -310,6 +292,16 @@ def machine(device: str, **_spawned: float) -> Answer:
     """Return the facts of this machine and its runtime."""
     here = {"cores": os.cpu_count(), "python": sys.version.split()[0]}
     return asdict(connect().runtime(device)) | here
+
+
+def _watch_workers() -> list[float]:
+    """Return a list that gets the time at which inductor's workers are ready."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    ready: list[float] = []
+    if (workers := AsyncCompile._ready_future) is not None:
+        workers.add_done_callback(lambda _: ready.append(time.monotonic()))
+    return ready
 
 
 def resident_bytes() -> int:

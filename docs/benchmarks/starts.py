@@ -41,17 +41,17 @@ def run(case: Case, caches: Sequence[str]) -> Iterator[Answer]:
     """Yield one start for each of *caches*, all over the same folder, empty at first."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         for state in caches:
-            found = ask_fresh("start", folder, **case)
+            start = ask_fresh("start", folder, **case)
             names = ("seconds", "benchmarks", "configs_timed", "hits", "misses", "kernels_compiled")
-            shown = [f"{name} {found[name]}" for name in names if name in found]
+            shown = [f"{name} {start[name]}" for name in names if name in start]
             say(f"{case['kind']}, {state} caches:", ", ".join(shown))
-            yield {"caches": state, **found}
+            yield {"caches": state, **start}
 
 
 def interleaved(asked: argparse.Namespace, case: Case, folder: Path) -> Iterator[Answer]:
     """Yield the document of all starts so far, after each start."""
     kinds, once = asked.starts.split(","), asked.once.split(",")
-    model = {name: case[name] for name in ("model", "seqlens", "inputs", "dtype", "device")}
+    model = {name: case[name] for name in ("model", "seqlens", "device")}
     build = None
     if asked.build:
         build = dict(ask_fresh("build", **model, out=case["table"]))
@@ -68,7 +68,7 @@ def interleaved(asked: argparse.Namespace, case: Case, folder: Path) -> Iterator
     document = {
         "name": asked.results.stem,
         "model": asked.model,
-        "dtype": asked.dtype or "own",
+        "dtype": "own",
         "seqlens": asked.seqlens,
         "machine": ask_fresh("machine", device=asked.device),
         "created": now(),
@@ -89,32 +89,30 @@ def interleaved(asked: argparse.Namespace, case: Case, folder: Path) -> Iterator
 def together(asked: argparse.Namespace, case: Case) -> Iterator[Answer]:
     """Yield the document of all starts by `warmup.compile` so far, after each start."""
     starts: list[Answer] = []
-    case |= {name: getattr(asked, name) for name in ("policy", "mode", "pause")}
+    facts = {**case, "pause": asked.pause, "policy": "exact"}
     for number in range(asked.repeats):
         for way in in_turn(WAYS, number):
-            for found in run(case | {"kind": way}, CACHES[:1] if asked.empty_only else CACHES):
+            own = {**case, "kind": way, "pause": asked.pause}
+            for start in run(own, CACHES[:1] if asked.empty_only else CACHES):
                 # The table is installed before: what counts is the time of the buckets alone.
-                own = {"way": way, "round": number, "seconds": found["call_seconds"]}
-                starts.append({**found, **own})
-                yield {"case": case, "created": now(), "starts": starts}
+                seconds = {"seconds": start["call_seconds"]}
+                starts.append({**start, **seconds, "way": way, "round": number})
+                yield {"case": facts, "created": now(), "starts": starts}
 
 
 def main() -> None:
     """Write the document anew after each start."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    add_options(parser, "model", "seqlens", "input", "table", "device", "dtype", "results")
+    add_options(parser, "model", "seqlens", "table", "device", "results")
     parser.add_argument("--starts", default="default,max-autotune-gemm,table")
     parser.add_argument("--once", default="", help="kinds that run in the first repeat only")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--build", action="store_true", help="build or complete the table first")
     parser.add_argument("--together", action="store_true", help="starts by warmup.compile")
-    parser.add_argument("--policy", default="exact", help="with --together")
-    parser.add_argument("--mode", help="with --together")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds, with --together")
     parser.add_argument("--empty-only", action="store_true", help="no second start of a way")
     asked = parser.parse_args()
-    names = ("model", "seqlens", "inputs", "table", "device", "dtype")
-    case = {name: getattr(asked, name) for name in names}
+    case = {name: getattr(asked, name) for name in ("model", "seqlens", "table", "device")}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         case["table"] = asked.table or str(folder / "table.json") if asked.build else asked.table

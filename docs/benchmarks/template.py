@@ -58,7 +58,8 @@ class Values(tuple[Any, ...]):
     def __format__(self, spec: str) -> str:
         if spec == "d":
             return " to ".join(map(str, sorted({min(self), max(self)})))
-        middle, low, high = (format(one, spec) for one in (self.median, min(self), max(self)))
+        bounds = (self.median, min(self), max(self))
+        middle, low, high = (format(value, spec) for value in bounds)
         return middle if low == high else f"{middle} ({low} to {high})"
 
 
@@ -71,9 +72,12 @@ class Part(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         if name in self._functions:
-            return self._functions[name](self._documents)
-        found = {one: self._documents[one] for one in self._documents if one.startswith(name)}
-        return Part(found, self._functions) if found else None
+            try:
+                return self._functions[name](self._documents)
+            except (LookupError, TypeError) as error:  # which would read as an absent field
+                raise RuntimeError(f"{name}: {error!r}") from error
+        own = {key: self._documents[key] for key in self._documents if key.startswith(name)}
+        return Part(own, self._functions) if own else None
 
 
 class Count(NamedTuple):
@@ -100,7 +104,7 @@ class _Formatter(string.Formatter):
         if value is None:
             raise AbsentError(self._name)
         if isinstance(value, list):
-            return ", ".join(format(one, spec) for one in value)
+            return ", ".join(format(item, spec) for item in value)
         return format(value / _UNITS[unit] if unit else value, spec)
 
 
@@ -133,25 +137,25 @@ def render(template: str, results: Path, functions: Functions) -> str:
     texts = [head]
     for what, patterns, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         groups = patterns.split() if what == "each" else [patterns]
-        found = [load(results, *group.split()) for group in groups]
-        texts += [_filled(text, Part(one, functions)) for one in found if one]
+        loaded = [load(results, *group.split()) for group in groups]
+        texts += [_filled(text, Part(documents, functions)) for documents in loaded if documents]
     return re.sub(r"\n{3,}", "\n\n", "".join(texts)).strip() + "\n"
 
 
 def load(results: Path, *patterns: str) -> dict[str, Any]:
     """Return the documents in *results* whose names match one of *patterns*, in this order."""
-    paths = [path for one in patterns for path in sorted(results.glob(f"{one}.json"))]
+    paths = [path for pattern in patterns for path in sorted(results.glob(f"{pattern}.json"))]
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def _filled(text: str, part: Part) -> str:
     pieces = _ROWS.split(text)
-    found = [fill(pieces[0], part)]
+    texts = [fill(pieces[0], part)]
     for name, head, line, rest in zip(*(pieces[start::4] for start in range(1, 5)), strict=True):
         rows = [_line(line, row) for row in part[name]]
-        found += [head, "\n".join(rows), "\n"] if rows else []
-        found.append(fill(rest, part))
-    return "".join(found)
+        texts += [head, "\n".join(rows), "\n"] if rows else []
+        texts.append(fill(rest, part))
+    return "".join(texts)
 
 
 def fill(text: str, row: Row) -> str:
@@ -178,7 +182,7 @@ def _cell(cell: str, row: Row) -> str:
 
 def each(documents: Documents, name: str) -> list[Any]:
     """Return the items of the lists *name* of all *documents*."""
-    return [one for document in documents.values() for one in document[name]]
+    return [item for document in documents.values() for item in document[name]]
 
 
 def grouped(rows: Iterable[Row], *names: str) -> list[dict[str, Any]]:
@@ -189,12 +193,12 @@ def grouped(rows: Iterable[Row], *names: str) -> list[dict[str, Any]]:
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in names), []).append(row)
-    found = []
+    merged = []
     for key, same in groups.items():
         fields = dict.fromkeys(name for row in same for name in row)
         values = {name: Values(row[name] for row in same if name in row) for name in fields}
-        found.append({**values, **dict(zip(names, key, strict=True)), "runs": len(same)})
-    return found
+        merged.append({**values, **dict(zip(names, key, strict=True)), "runs": len(same)})
+    return merged
 
 
 def over(value: float | None, base: float | None) -> float | None:

@@ -56,8 +56,8 @@ def lines_of(path: str) -> Iterator[Line]:
 def winner_of(text: str) -> Winner:
     """Return the choice that a line of timings spells."""
     uid, _, rest = text.rstrip(")").partition("(")
-    found = re.findall(r"(\w+)=([^,]*)", rest)
-    kwargs = tuple((name, int(v) if v.isdigit() else _WORDS.get(v, v)) for name, v in found)
+    pairs = re.findall(r"(\w+)=([^,]*)", rest)
+    kwargs = tuple((name, int(v) if v.isdigit() else _WORDS.get(v, v)) for name, v in pairs)
     families = {"aten": Family.EXTERN, "triton": Family.TEMPLATE}
     return Winner(families.get(uid.partition("::")[0], Family.SUBGRAPH), uid, kwargs)
 
@@ -81,16 +81,19 @@ def problem_of(group: str, line: Line, row: Row | None, method: Method) -> dict[
             "fused_us": candidate["fused_us"],
             "spills": tile is not None and spills(tile),
         }
-    timed = {winner: one for winner, one in entries.items() if one["time_us"] is not None}
+    timed = {winner: entry for winner, entry in entries.items() if entry["time_us"] is not None}
     ranked = sorted(timed, key=lambda winner: timed[winner]["time_us"])
     library = next(winner for winner in entries if winner.family is Family.EXTERN)
-    finalists = [*ranked[:_FINALISTS], *(one for one in ranked[_FINALISTS:] if one == library)]
+    finalists = [
+        *ranked[:_FINALISTS],
+        *(winner for winner in ranked[_FINALISTS:] if winner == library),
+    ]
     outcomes = [Outcome(winner=w, samples=Samples((timed[w]["time_us"],))) for w in finalists]
     alone = choose(outcomes, library, method)
     assert alone is not None
     won = timed[winner_of(line["winner"])]
-    near = [one for one in timed.values() if one["time_us"] <= won["time_us"] * (1 + NEAR)]
-    found = {
+    near = [each for each in timed.values() if each["time_us"] <= won["time_us"] * (1 + NEAR)]
+    problem = {
         "group": group,
         "key": line["key"],
         "flags": None if row is None else list(row.evidence.flags),
@@ -99,18 +102,19 @@ def problem_of(group: str, line: Line, row: Row | None, method: Method) -> dict[
         "timed": len(timed),
         "near": len(near),
         "spilling": sum(map(spills, tiles.values())),
-        "near_spilling": sum(one["spills"] for one in near),
+        "near_spilling": sum(entry["spills"] for entry in near),
         "values_a_thread": max(tile.m * tile.n // (tile.warps * _WARP) for tile in tiles.values()),
         "winner": won,
         "library": timed[library],
         "alone": timed[alone.outcome.winner],
         "fastest_alone": timed[ranked[0]],
-        "as_it_runs": [one for one in timed.values() if one["fused_us"] is not None],
+        "as_it_runs": [entry for entry in timed.values() if entry["fused_us"] is not None],
     }
-    if spilling_us := [timed[one]["time_us"] for one in ranked if timed[one]["spills"]]:
-        fitting = (timed[one] for one in ranked if one in tiles and not timed[one]["spills"])
-        found |= {"fastest_tile": next(fitting, None), "spilling_us": spilling_us}
-    return found
+    fastest_first = [(winner, timed[winner]) for winner in ranked]
+    if spilling_us := [entry["time_us"] for _, entry in fastest_first if entry["spills"]]:
+        fitting = (e for winner, e in fastest_first if winner in tiles and not e["spills"])
+        problem |= {"fastest_tile": next(fitting, None), "spilling_us": spilling_us}
+    return problem
 
 
 def searches(table_path: str, out: str, *words: str) -> None:
@@ -143,23 +147,23 @@ def compare_row(
 ) -> dict[str, Any]:
     """Return what two builds say about *key*; *times* are those of its candidates, by choice."""
     winners, evidence = [str(row.winner) for row in rows], [row.evidence for row in rows]
-    found: dict[str, Any] = {
+    compared: dict[str, Any] = {
         "key": key,
         "kind": kind_of(key).name,
         "same": rows[0].winner == rows[1].winner,
         "winners": winners,
-        "times_us": [one.time_us for one in evidence],
-        "bands": [one.band for one in evidence],
-        "spreads": [one.spread for one in evidence],
-        "flags": [list(one.flags) for one in evidence],
+        "times_us": [each.time_us for each in evidence],
+        "bands": [each.band for each in evidence],
+        "spreads": [each.spread for each in evidence],
+        "flags": [list(each.flags) for each in evidence],
     }
-    if not found["same"]:
+    if not compared["same"]:
         there = zip(times, reversed(winners), evidence, strict=True)
         shares = [by[other] / own.time_us - 1 for by, other, own in there if by.get(other)]
-        found["apart"] = round(min(shares), 4) if shares else None
-        band = max(filter(None, found["bands"]))
-        found["within_band"] = bool(shares) and min(shares) <= band
-    return found
+        compared["apart"] = round(min(shares), 4) if shares else None
+        band = max(filter(None, compared["bands"]))
+        compared["within_band"] = bool(shares) and min(shares) <= band
+    return compared
 
 
 def twice(out: str, *paths: str) -> None:
@@ -167,21 +171,21 @@ def twice(out: str, *paths: str) -> None:
     a, b = both = [read(Path(path)) for path in paths[::2]]
     times = [
         {
-            line["key"]: {one["choice"]: one["time_us"] for one in line["candidates"]}
+            line["key"]: {each["choice"]: each["time_us"] for each in line["candidates"]}
             for line in lines
         }
         for lines in map(lines_of, paths[1::2])
     ]
     keys = sorted(a.rows.keys() & b.rows.keys(), key=natural_order)
     rows = [
-        compare_row(key, [one.rows[key] for one in both], [by.get(key, {}) for by in times])
+        compare_row(key, [table.rows[key] for table in both], [by.get(key, {}) for by in times])
         for key in keys
     ]
     differing = [row for row in rows if not row["same"]]
     drift = [abs(row["times_us"][1] / row["times_us"][0] - 1) for row in rows if row["same"]]
     document = {
-        "digests": [digest_of(one) for one in both],
-        "created": [one.provenance.created for one in both],
+        "digests": [digest_of(table) for table in both],
+        "created": [table.provenance.created for table in both],
         "device": a.provenance.runtime.device.name,
         "torch": a.provenance.runtime.torch,
         "only_in_one": sorted(a.rows.keys() ^ b.rows.keys()),
@@ -197,7 +201,7 @@ def twice(out: str, *paths: str) -> None:
     }
     write(Path(out), document)
     names = ("rows", "same_winner", "within_band", "beyond_band", "only_in_one")
-    say({name: document[name] for name in names})
+    say(json.dumps({name: document[name] for name in names}))
 
 
 if __name__ == "__main__":

@@ -26,71 +26,78 @@ _BAD = {
 
 def searched(documents: Documents) -> list[Row]:
     """Return every product that was searched for."""
-    rows = []
-    for one in each(documents, "problems"):
-        sizes, alone, library = GEMM.ingredients(one["key"]), one["alone"], one["library"]
-        fastest = min(one["as_it_runs"], key=lambda e: e["fused_us"], default=one["winner"])
-        found: dict[str, Any] = {
-            "product": one["key"].partition(" | ")[0],
-            "place": f"{one['group']} {sizes['n']} x {sizes['k']}, M={sizes['m']}",
-            "alone_us": f"{alone['fused_us']:.2f}" if alone["fused_us"] else "not timed",
-            "fastest": fastest,
-            "added": _counted(one["searched"]["added"]),
-            "pruned": sum(one["searched"]["pruned"].values()),
-            "flag": "no row" if one["flags"] is None else ", ".join(one["flags"]) or "none",
-        }
-        if alone["fused_us"]:
-            found["gain"] = alone["fused_us"] / one["winner"]["fused_us"]
-        if library["fused_us"]:
-            found["behind"] = library["fused_us"] / fastest["fused_us"] - 1
-        if times := one.get("spilling_us"):
-            found["median"], best_us = statistics.median(times), one["fastest_tile"]["time_us"]
-            found["over"] = {"fastest": times[0] / best_us, "median": found["median"] / best_us}
-            found["spilling_tiles"] = len(times)
-        rows.append({**one, **found})
-    return rows
+    return [{**problem, **_details(problem)} for problem in each(documents, "problems")]
 
 
-def others(documents: Documents) -> list[Row]:
-    """Return the products that would have another winner by times of the product alone."""
-    return [one for one in searched(documents) if one["alone"] != one["winner"]]
-
-
-def classes(documents: Documents) -> list[Row]:
-    """Return what the searches came to by class of products, and of all."""
-    every = searched(documents)
-    groups = {one["group"]: [p for p in every if p["group"] == one["group"]] for one in every}
-    return [_class(name, problems) for name, problems in (*groups.items(), ("all", every))]
-
-
-def _class(name: str, problems: list[Row]) -> Row:
-    sources = Counter(one["winner"]["source"] for one in problems)
-    del sources["listed"]
-    others = [one for one in problems if one["alone"] != one["winner"]]
-    names = ("candidates", "spilling", "near", "near_spilling")
-    return {
-        "class": name,
-        "products": len(problems),
-        "library_won": sum(one["winner"] == one["library"] for one in problems),
-        "new": f"{sources.total()} ({_counted(sources)})" if sources else "0",
-        "not_fastest": sum(one["winner"] != one["fastest_alone"] for one in problems),
-        "others": len(others),
-        "gains": Values(one["gain"] for one in others if "gain" in one),
-        **{name: sum(one[name] for one in problems) for name in names},
-        "spilling_winners": sum(one["winner"]["spills"] for one in problems),
-        "most": max(one["values_a_thread"] for one in problems),
+def _details(problem: Row) -> dict[str, Any]:
+    alone, library, winner = (problem[name] for name in ("alone", "library", "winner"))
+    sizes, flags = GEMM.ingredients(problem["key"]), problem["flags"]
+    fastest = min(problem["as_it_runs"], key=lambda entry: entry["fused_us"], default=winner)
+    details: dict[str, Any] = {
+        "product": problem["key"].partition(" | ")[0],
+        "place": f"{problem['group']} {sizes['n']} x {sizes['k']}, M={sizes['m']}",
+        "alone_us": f"{alone['fused_us']:.2f}" if alone["fused_us"] else "not timed",
+        "fastest": fastest,
+        "added": _counted(problem["searched"]["added"]),
+        "pruned": sum(problem["searched"]["pruned"].values()),
+        "flag": "no row" if flags is None else ", ".join(flags) or "none",
     }
+    if alone["fused_us"]:
+        details["gain"] = alone["fused_us"] / winner["fused_us"]
+    if library["fused_us"]:
+        details["behind"] = library["fused_us"] / fastest["fused_us"] - 1
+    if times := problem.get("spilling_us"):
+        median_us, best_us = statistics.median(times), problem["fastest_tile"]["time_us"]
+        details["over"] = {"fastest": times[0] / best_us, "median": median_us / best_us}
+        details |= {"median": median_us, "spilling_tiles": len(times)}
+    return details
 
 
 def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {source}" for source, count in counts.items())
 
 
+def others(documents: Documents) -> list[Row]:
+    """Return the products that would have another winner by times of the product alone."""
+    return [problem for problem in searched(documents) if problem["alone"] != problem["winner"]]
+
+
+def classes(documents: Documents) -> list[Row]:
+    """Return what the searches came to by class of products, and of all."""
+    problems = searched(documents)
+    groups: dict[str, list[Row]] = {}
+    for problem in problems:
+        groups.setdefault(problem["group"], []).append(problem)
+    return [_class(name, group) for name, group in (*groups.items(), ("all", problems))]
+
+
+def _class(name: str, problems: list[Row]) -> Row:
+    winners = [problem["winner"] for problem in problems]
+    sources = Counter(winner["source"] for winner in winners)
+    del sources["listed"]
+    other = [problem for problem in problems if problem["alone"] != problem["winner"]]
+    sums = ("candidates", "spilling", "near", "near_spilling")
+    return {
+        "class": name,
+        "products": len(problems),
+        "library_won": sum(problem["winner"] == problem["library"] for problem in problems),
+        "new": f"{sources.total()} ({_counted(sources)})" if sources else "0",
+        "not_fastest": sum(each["winner"] != each["fastest_alone"] for each in problems),
+        "others": len(other),
+        "gains": Values(problem["gain"] for problem in other if "gain" in problem),
+        **{field: sum(problem[field] for problem in problems) for field in sums},
+        "spilling_winners": sum(winner["spills"] for winner in winners),
+        "most": max(problem["values_a_thread"] for problem in problems),
+    }
+
+
 def rejected(documents: Documents) -> list[Row]:
     """Return what became of candidates that misbehave."""
     rows = []
-    for problem in (one for document in documents.values() for one in document.values()):
-        messages = {uid.rpartition("::")[2]: two for uid, two in problem["rejected"].items()}
+    for problem in (problem for products in documents.values() for problem in products.values()):
+        messages = {
+            uid.rpartition("::")[2]: message for uid, message in problem["rejected"].items()
+        }
         for bad, does in _BAD.items():
             reason, text = messages[bad]
             row = {"bad": bad, "does": does, "reason": reason, "winner": problem["winner"]}
@@ -100,4 +107,4 @@ def rejected(documents: Documents) -> list[Row]:
 
 def misled(documents: Documents) -> list[str]:
     """Return the products to which candidates that misbehave were offered."""
-    return [f"`{key}`" for document in documents.values() for key in document]
+    return [f"`{key}`" for products in documents.values() for key in products]
