@@ -57,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
         "table": {"help": "path of the table"},
         "device": {"default": "auto"},
         "limit": {"type": float, "default": DAY_S, "help": "seconds"},
-        "results": {"type": Path, "required": True, "help": "the JSON file to write"},
+        "results": {"type": Path, "default": Path("results.json"), "help": "what is written"},
     }
     for name in names:
         parser.add_argument(f"--{name}", **known[name])

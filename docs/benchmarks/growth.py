@@ -1,6 +1,6 @@
 """What a start and a build cost as the model gets more layers and the server more buckets.
 
-    python docs/benchmarks/growth.py --width small --results growth.json --table growth-table.json
+    python docs/benchmarks/growth.py --width small --results growth-cpu.json
     python docs/benchmarks/growth.py --width full --limit 560 --resume ...
 
 Equal Llama-shaped layers. A cell is one start of a server, from the table or in default mode, or

@@ -21,9 +21,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
+import timeit
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,9 @@ WIDTH, BUCKETS, SIZE = 16, (16, 64, 256, 560, 1024), 64
 BATCH, ROUNDS = 200, 200
 
 
-def best_ms(work: Callable[[], object]) -> float:
-    """Return the shortest of five runs in milliseconds."""
-    samples = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        work()
-        samples.append((time.perf_counter() - begin) * 1e3)
-    return min(samples)
+def best_us(work: Callable[[], object], calls: int) -> float:
+    """Return microseconds for one of so many calls, in the shortest of five runs."""
+    return min(timeit.repeat(work, number=calls, repeat=5)) * 1e6 / calls
 
 
 def import_ms() -> tuple[float, bool]:
@@ -72,25 +68,22 @@ def large_table() -> Table:
 def tables_and_lookups() -> dict[str, Any]:
     """Return what loading a table and a lookup take."""
     table = large_table()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "large.json"
-        store.write(path, table)
-        loading = {"load_10000_rows_ms": round(best_ms(lambda: store.read(path)), 1)}
-        loading["table_bytes"] = path.stat().st_size
     lookup = Lookup(table.rows, OnMiss.FALLBACK, Emitter([]))
     key, row = next(iter(table.rows.items()))
 
-    def find() -> None:  # a thousand times, so that milliseconds are microseconds
-        for _ in range(1000):
-            lookup.find(key)
-
     def answer() -> None:
-        for _ in range(1000):
-            lookup.find(key)
-            lookup.hit(key, row.winner)
+        lookup.find(key)
+        lookup.hit(key, row.winner)
 
-    looking_up = {"find_us": best_ms(find), "find_and_event_us": best_ms(answer)}
-    return {**loading, **{name: round(value, 2) for name, value in looking_up.items()}}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "large.json"
+        store.write(path, table)
+        return {
+            "load_10000_rows_ms": round(best_us(lambda: store.read(path), 1) / 1e3, 1),
+            "table_bytes": path.stat().st_size,
+            "find_us": round(best_us(lambda: lookup.find(key), 1000), 2),
+            "find_and_event_us": round(best_us(answer, 1000), 2),
+        }
 
 
 def added(policy: str) -> dict[str, float]:
@@ -112,10 +105,8 @@ def added(policy: str) -> dict[str, float]:
     times: dict[str, list[float]] = {"plain_us": [], "served_us": [], "added_us": []}
     for _ in range(ROUNDS):
         for name, call in (("plain_us", plain), ("served_us", served)):
-            begin = time.perf_counter()
-            for _ in range(BATCH):
-                call(x)
-            times[name].append((time.perf_counter() - begin) * 1e6 / BATCH)
+            seconds = timeit.timeit(partial(call, x), number=BATCH)
+            times[name].append(seconds * 1e6 / BATCH)
         times["added_us"].append(times["served_us"][-1] - times["plain_us"][-1])
     return {name: round(statistics.median(us), 2) for name, us in times.items()}
 
@@ -128,17 +119,13 @@ def main() -> None:
     machine = {"python": platform.python_version(), "cores": os.cpu_count()}
     milliseconds, loads_torch = import_ms()
     importing = {"import_ms": round(milliseconds, 1), "import_loads_torch": loads_torch}
-    cpu = {"cpu": platform.processor()}
-    write(
-        folder / "micro.json",
-        {"machine": machine | cpu, **importing, **tables_and_lookups()},
-    )
+    write(folder / "micro.json", {"machine": machine, **importing, **tables_and_lookups()})
     import torch
 
     with torch.no_grad():
         policies = {policy: added(policy) for policy in ("range", "pad", "exact")}
-    machine["torch"] = torch.__version__
-    write(folder / "dispatch.json", {"machine": machine, "policies": policies})
+    versions = {"torch": torch.__version__}
+    write(folder / "dispatch.json", {"machine": machine | versions, "policies": policies})
 
 
 if __name__ == "__main__":

@@ -179,11 +179,12 @@ def mix_sizes(documents: Documents) -> list[int]:
 
 def by_size(documents: Documents) -> list[Row]:
     """Return what a request takes by `range`, and by `static`, for each size of a mix."""
-    runs = {run["way"]: run for run in each(documents, "runs") if "failed" not in run}
-    static = runs["static"]["us_by_size"]
+    runs = {run["way"]: run.get("us_by_size", {}) for run in each(documents, "runs")}
+    ranged, static = runs["range"], runs["static"]
     return [
         {"size": size, "range": us, "static": static[size], "ratio": us / static[size]}
-        for size, us in runs["range"]["us_by_size"].items()
+        for size, us in ranged.items()
+        if size in static
     ]
 
 
@@ -270,7 +271,7 @@ def growth_charts(document: Any) -> dict[str, Chart]:
         series = []
         for buckets, kind in lines:
             line = [cells.get((buckets, kind, count)) for count in layers]
-            values = tuple(cell and cell[field] / scale for cell in line)
+            values = tuple(cell[field] / scale if cell else None for cell in line)
             name = f"{kind}, {buckets} bucket{'s' if buckets > 1 else ''}"
             series.append(Series(name=name, values=values))
         charts[ending] = Chart(

@@ -271,8 +271,14 @@ def start(**case: Any) -> Answer:
 
 @torch.enable_grad()
 def build(spawned: float, **given: Any) -> Answer:
-    """Build a table as `warmup.build` does, and return how much that was."""
+    """Build a table as `warmup.build` does, and return how much that was.
+
+    Raises:
+        RuntimeError: a problem could not be tuned, so that its row is missing.
+    """
     report = warmup.build(**given)
+    if report.not_tuned:
+        raise RuntimeError(f"not tuned: {dict(report.not_tuned)}")
     times = [timing.time_us for tuned in report.timings for timing in tuned.timings]
     return {
         "seconds": round(time.monotonic() - spawned, 3),

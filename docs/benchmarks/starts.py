@@ -27,8 +27,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from driver import Answer, add_options, ask_fresh, now, say, write
+from driver import add_options, ask_fresh, now, say, write
 
+from warmup.bench.compare.remote import Answer
 from warmup.core.turns import in_turn
 
 WAYS = ("one after the other", "together")

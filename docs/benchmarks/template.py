@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Documents = Mapping[str, Any]  # by name
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 Functions = Mapping[str, Callable[[Documents], Any]]
 
 _RESULTS = re.compile(r"^<!-- (results|each): (.+) -->\n", re.MULTILINE)
