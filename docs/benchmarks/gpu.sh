@@ -16,6 +16,8 @@ out=$1
 mkdir -p "$out"
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 
+five="--seqlens 16,256,560,1024,2048"
+
 audit() { # NAME: what the logs of the table starts say
   python3 -m warmup audit "$out/$1-audit.jsonl" --fail-on miss,uncovered,silent > "$out/$1-audit.txt" || echo "audit: $?"
   head -6 "$out/$1-audit.txt"
@@ -31,8 +33,8 @@ builds-llama | builds-swiglu) # a shipped table twice, and what differs
       python3 -m warmup build --model "$2" --seqlens 16,256,560,1024,2048 \
         --out "$out/$1-$run.json" --timings "$out/$1-$run.jsonl" 2>&1 | tail -4
     done
-    python3 docs/benchmarks/two_builds.py "$out/$1-a.json" "$out/$1-a.jsonl" \
-      "$out/$1-b.json" "$out/$1-b.jsonl" "$out/two-builds-$1.json"
+    python3 docs/benchmarks/timings.py twice "$out/two-builds-$1-h200.json" \
+      "$out/$1-a.json" "$out/$1-a.jsonl" "$out/$1-b.json" "$out/$1-b.jsonl"
   }
   case $2 in
   builds-llama) build llama examples/llama_block.py:LlamaBlocks ;;
@@ -114,8 +116,8 @@ explain) # the sizes at which torch.compile makes another artifact of the layer 
   ;;
 ranges | shapes) # a table of ranges; and a mix of sizes served from it
   case $3 in
-  llama) model=examples/llama_block.py:LlamaBlocks axis=hidden_states:1:seqlen name=llama-blocks ;;
-  swiglu) model=examples/vision_block.py:SwiGLU axis=hidden_states:0:seqlen name=vision-block.swiglu ;;
+  llama) model=examples/llama_block.py:LlamaBlocks name=llama-blocks ;;
+  swiglu) model=examples/vision_block.py:SwiGLU name=vision-block.swiglu ;;
   esac
   table=tables/nvidia-h200/$name.ranges.bf16.json
   case $2 in
@@ -125,7 +127,7 @@ ranges | shapes) # a table of ranges; and a mix of sizes served from it
     cp "$table" "$out/"
     ;;
   shapes)
-    python3 docs/benchmarks/shapes.py --model $model --axis $axis --buckets 16,256,560,1024,2048 \
+    python3 docs/benchmarks/mix.py --model $model --buckets 16,256,560,1024,2048 \
       --table "$table" --ways eager,range,dynamic-smallest,dynamic-largest,static --distinct 6 \
       --limit "${4:-86400}" --results "$out/shapes-$3-h200.json"
     ;;
@@ -142,7 +144,7 @@ spilling) # tiles that spill, sampled, for two products with many rows
     python3 docs/benchmarks/spilling.py "${shape%x*}" "${shape#*x}" 2048 "$out/spilling.json" \
       "$out/spilling-$shape.jsonl"
   done
-  python3 docs/benchmarks/timings.py "$out/spilling.json" "$out/searches-spilling-h200.json" \
+  python3 docs/benchmarks/timings.py searches "$out/spilling.json" "$out/searches-spilling-h200.json" \
     sampled="$out/spilling-768x768.jsonl" sampled="$out/spilling-6144x4096.jsonl"
   ;;
 exhaustive) # one product in every search
@@ -161,53 +163,43 @@ bench-mm)
 bench-layers)
   python3 -m warmup bench layers --out "$out"
   ;;
-llama) # the starts that the shipped table replaces, in one run
+llama) # the starts that the shipped table replaces; how fast it serves, compare-llama measures
   export WARMUP_AUDIT_LOG=$out/llama-audit.jsonl
-  python3 docs/benchmarks/run.py --name llama-h200 --model examples/llama_block.py:LlamaBlocks \
-    --seqlens 16,256,560,1024,2048 --steady --repeats 2 \
+  python3 docs/benchmarks/starts.py --model examples/llama_block.py:LlamaBlocks $five --repeats 2 \
     --starts default,table,table-warm,table-max-autotune,max-autotune,mega-cache \
     --once table-warm,table-max-autotune,max-autotune,mega-cache \
-    --no-build --build-record docs/benchmarks/results/llama-h200.json \
-    --table tables/nvidia-h200/llama-blocks.bf16.json --results "$out"
+    --table tables/nvidia-h200/llama-blocks.bf16.json --results "$out/llama-h200.json"
   audit llama
   ;;
 bundle) # a start with the winners' compiled kernels, and with the graphs, against torch's own artifacts
-  python3 docs/benchmarks/run.py --name bundle-h200 --model examples/llama_block.py:LlamaBlocks \
-    --seqlens 16,256,560,1024,2048 --repeats 2 --no-build \
+  python3 docs/benchmarks/starts.py --model examples/llama_block.py:LlamaBlocks $five --repeats 2 \
     --starts default,table,bundle,bundle-graphs,max-autotune,mega-cache --once default,table,max-autotune \
-    --table tables/nvidia-h200/llama-blocks.bf16.json --results "$out"
+    --table tables/nvidia-h200/llama-blocks.bf16.json --results "$out/bundle-h200.json"
   ;;
 parallel) # buckets one after the other, and together
-  python3 docs/benchmarks/parallel_start.py --model examples/llama_block.py:LlamaBlocks \
-    --seqlens 16,256,560,1024,2048 --table tables/nvidia-h200/llama-blocks.bf16.json \
-    --policy exact --rounds 3 --out "$out/parallel-h200.json"
-  python3 docs/benchmarks/parallel_start.py --model examples/vision_block.py:SwiGLU \
-    --seqlens 16,256,560,1024,2048 --table tables/nvidia-h200/vision-block.swiglu.bf16.json \
-    --policy exact --rounds 3 --out "$out/parallel-swiglu-h200.json"
+  python3 docs/benchmarks/starts.py --together --model examples/llama_block.py:LlamaBlocks $five \
+    --table tables/nvidia-h200/llama-blocks.bf16.json --results "$out/parallel-h200.json"
+  python3 docs/benchmarks/starts.py --together --model examples/vision_block.py:SwiGLU $five \
+    --table tables/nvidia-h200/vision-block.swiglu.bf16.json --results "$out/parallel-swiglu-h200.json"
   ;;
-swiglu) # the unaligned MLP: pad rows
+swiglu) # the unaligned MLP: a build, and starts from its table
   export WARMUP_AUDIT_LOG=$out/swiglu-audit.jsonl
-  python3 docs/benchmarks/run.py --name swiglu-h200 --model examples/vision_block.py:SwiGLU \
-    --seqlens 16,256,560,1024,2048 --steady --repeats 3 \
+  python3 docs/benchmarks/starts.py --build --model examples/vision_block.py:SwiGLU $five \
     --starts default,table,table-warm --once table-warm \
-    --table "$out/swiglu-table.json" --results "$out"
+    --table "$out/swiglu-table.json" --results "$out/swiglu-h200.json"
   audit swiglu
   ;;
 swiglu-cold) # what the same starts cost without a table
-  python3 docs/benchmarks/run.py --name swiglu-cold-h200 --model examples/vision_block.py:SwiGLU \
-    --seqlens 16,256,560,1024,2048 --steady --repeats 1 --no-build \
-    --starts default,max-autotune,mega-cache --results "$out"
+  python3 docs/benchmarks/starts.py --model examples/vision_block.py:SwiGLU $five --repeats 1 \
+    --starts default,max-autotune,mega-cache --results "$out/swiglu-cold-h200.json"
   ;;
-small)
-  export WARMUP_AUDIT_LOG=$out/mlp-audit.jsonl
-  python3 docs/benchmarks/run.py --name mlp-h200 --model examples/mlp.py:MLP --dtype bf16 \
-    --seqlens 16,256,560,1024,2048 --steady --repeats 2 \
-    --starts default,table,max-autotune --once max-autotune \
-    --table "$out/mlp-table.json" --results "$out"
-  audit mlp
-  unset WARMUP_AUDIT_LOG
-  python3 docs/benchmarks/run.py --name vision-linear-h200 --model examples/mlp.py:VisionLinear \
-    --input "hidden_states=[seqlen,3420]:bf16" --seqlens 560,1024,2048 --steady --repeats 1 \
-    --starts default,table,max-autotune --table "$out/vision-linear-table.json" --results "$out"
+small) # the two small models: built, and compared
+  compare() { # NAME ARGUMENTS
+    python3 -m warmup build --model "examples/mlp.py:$1" "${@:2}" --out "$out/$1-table.json" 2>&1 | tail -4
+    python3 -m warmup compare --model "examples/mlp.py:$1" "${@:2}" --table "$out/$1-table.json" \
+      --launch cudagraph --no-charts --out "$out/$1"
+  }
+  compare MLP --dtype bf16 $five
+  compare VisionLinear --input "hidden_states=[seqlen,3420]:bf16" --seqlens 560,1024,2048
   ;;
 esac

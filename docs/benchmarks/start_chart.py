@@ -1,8 +1,6 @@
 """The README's picture: how long a start takes, and what it measures, with and without a table.
 
-    python docs/benchmarks/start_chart.py
-
-`render.py` draws it with the others. It takes files of `run.py`, one for each model.
+`render.py` draws it, from files of `starts.py`, one or two for each model.
 """
 
 from __future__ import annotations
@@ -11,12 +9,8 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from proof import CHARTS, load
-
 from warmup.bench.charts.chart import Chart, Series
-from warmup.bench.charts.draw import draw
 
-FILE: Final = "start-h200"
 MODELS: Final = {
     "two Llama-8B-shaped layers": ("llama-h200",),
     "SwiGLU MLP with unaligned sizes": ("swiglu-h200", "swiglu-cold-h200"),
@@ -30,17 +24,16 @@ _STARTS: Final = {
 }
 
 
-def draw_chart() -> None:
-    """Draw seconds as bars, with the number of benchmarks in the name of each start.
+def start_chart(documents: Mapping[str, Any]) -> Chart:
+    """Return seconds as bars, with the number of benchmarks in the name of each start.
 
-    Raises:
-        SettingsError: matplotlib is not installed, or the files cannot be written.
+    *documents* has every file of `MODELS`, by name.
     """
-    records = {name: [load(file) for file in files] for name, files in MODELS.items()}
+    records = {name: [documents[file] for file in files] for name, files in MODELS.items()}
     found = {name: _by_kind(files) for name, files in records.items()}
     first = next(iter(records.values()))[0]
     machine, sizes = first["machine"], ", ".join(map(str, first["seqlens"]))
-    chart = Chart(
+    return Chart(
         title="What a start takes, and what it measures, with and without a table",
         subtitle="seconds for importing inductor and compiling all five buckets, in a process of "
         "its own, with empty caches unless stated; lower is better",
@@ -63,7 +56,6 @@ def draw_chart() -> None:
         f"bf16; buckets of {sizes} rows; medians, and the fastest and slowest where a start ran "
         "more than once",
     )
-    draw(chart, CHARTS / FILE)
 
 
 def _by_kind(records: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -80,7 +72,3 @@ def _counted(models: Iterable[Iterable[Mapping[str, Any]]]) -> str:
     counts = [next(iter(starts))["benchmarks"] for starts in models]
     each = counts[:1] if len(set(counts)) == 1 else counts
     return " and ".join(map(str, each)) + " benchmarks"
-
-
-if __name__ == "__main__":
-    draw_chart()

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from warmup.buckets.bucket import Bucket
-from warmup.cli.build_render import print_build
+from warmup.cli.build_render import spell
 from warmup.core.rows import Row
 from warmup.keys.kind import Kind
 from warmup.table import Table
@@ -25,7 +25,6 @@ def print_rows(
     make_table: Callable[..., Table],
     make_row: Callable[..., Row],
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., list[str]]:
     """``print_rows(key, ...)``: the lines that a build of seqlen=16 prints that asked for these."""
 
@@ -35,8 +34,7 @@ def print_rows(
         path.write_text("{}")
         bucket = Bucket((("seqlen", 16),))
         result = BucketResult(bucket=bucket, keys=keys, tuned=2, error=0.0, seconds=1.0)
-        print_build(BuildReport(path, make_table(rows), "0" * 64, (result,), (), 1.0))
-        return capsys.readouterr().out.splitlines()
+        return [*spell(BuildReport(path, make_table(rows), "0" * 64, (result,), (), 1.0))]
 
     return print_them
 

@@ -23,7 +23,7 @@ def test_every_result_names_machine_and_versions() -> None:
     """Each start result holds device, torch, buckets and at least one baseline."""
     for path in RESULTS.glob("*.json"):
         record = json.loads(path.read_text(encoding="utf-8"))
-        if "case" in record:  # of parallel_start.py
+        if "case" in record:  # of starts.py --together
             assert all(start["torch"] and start["device"] for start in record["starts"])
             assert record["case"]["seqlens"]
             assert {start["way"] for start in record["starts"]} > {"one after the other"}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
 from warmup.core.samples import Samples
+from warmup.core.turns import in_turn
 from warmup.measuring.clock import Batch
 
 _K = TypeVar("_K", bound=Hashable)
@@ -22,8 +23,7 @@ def run_rounds(
     names = list(batches)
     times: dict[_K, list[float]] = {name: [] for name in names}
     for number in range(rounds):
-        start = number % len(names) if names else 0
-        for name in (*names[start:], *names[:start]):
+        for name in in_turn(names, number):
             if before_each is not None:
                 before_each(name)
             times[name].append(batches[name].time())

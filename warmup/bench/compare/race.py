@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,13 +22,14 @@ from warmup.bench.compare.comparison import (
     Start,
     Variant,
 )
-from warmup.bench.compare.remote import Answer, Remote
-from warmup.core.child_process import Caches, ChildError
+from warmup.bench.compare.remote import Answer, Entrant, Remote
+from warmup.core.child_process import Caches
 from warmup.core.errors import ModelError
 from warmup.core.roofline import Peaks
 from warmup.core.samples import Samples
+from warmup.core.turns import in_turn
 
-_CHILD: Final = "warmup.bench.compare.contender"
+_CHILD: Final = ("-m", "warmup.bench.compare.contender")
 
 
 class CompareObserver:
@@ -46,17 +48,15 @@ class CompareObserver:
         """Every variant was timed once more in every bucket; *number* counts from 1."""
 
 
-@dataclass
-class _Entrant:
+@dataclass(kw_only=True)
+class _VariantEntrant(Entrant):
     """One variant and its process."""
 
     variant: Variant
     log: Path
-    remote: Remote
     start: Start | None = None
     errors: Sequence[Sequence[float]] = ()
     times: list[tuple[list[float], list[float]]] = field(default_factory=list)
-    failure: str | None = None
 
     def result(self, keeps_log: bool) -> Result:  # noqa: FBT001  said by its name
         """Return what came of it."""
@@ -88,7 +88,7 @@ class Race:
     timeout_s: float
     observer: CompareObserver
     processes: contextlib.ExitStack
-    entrants: list[_Entrant] = field(default_factory=list)
+    entrants: list[_VariantEntrant] = field(default_factory=list)
     demands: list[Demand] = field(default_factory=list)
     dtype: str = ""
     peaks: Peaks | None = None
@@ -106,10 +106,16 @@ class Race:
         spawned = time.monotonic()
         environment = Caches(self.scratch / variant.name).environment()
         remote = self.processes.enter_context(Remote(_CHILD, log, environment))
-        entrant = _Entrant(variant, log, remote)
+        entrant = _VariantEntrant(
+            remote=remote,
+            timeout_s=self.timeout_s,
+            on_failure=partial(self.observer.variant_failed, variant),
+            variant=variant,
+            log=log,
+        )
         self.entrants.append(entrant)
         case = {"model": variant.model, "how": variant.how, "spawned": spawned, **self.case}
-        start = self._ask(entrant, "start", **case)
+        start = entrant.ask("start", **case)
         if start is not None:
             entrant.start = _start_from(start)
             self.remarks += [f"{variant.name}: {said}" for said in start["remarks"]]
@@ -127,10 +133,10 @@ class Race:
         All have the same room for copies, so that what a batch costs is shared by as many calls.
         """
         running = self._running()
-        found = self._ask(running[0], "room") if running else None
+        found = running[0].ask("room") if running else None
         room = 0 if found is None else found["bytes"] // len(running)
         for entrant in self._running():
-            done = self._ask(entrant, "prepare", launch=launch, l2=l2, room=room)
+            done = entrant.ask("prepare", launch=launch, l2=l2, room=room)
             if done is not None:
                 self.remarks += [f"{entrant.variant.name}: {said}" for said in done["remarks"]]
 
@@ -140,64 +146,46 @@ class Race:
             entrant.times = [([], []) for _ in range(buckets)]
         for number in range(rounds):
             for bucket in range(buckets):
-                running = self._running()
-                first = number % len(running) if running else 0
-                for entrant in (*running[first:], *running[:first]):
-                    timed = self._ask(entrant, "time", bucket=bucket)
+                for entrant in in_turn(self._running(), number):
+                    timed = entrant.ask("time", bucket=bucket)
                     if timed is not None:
                         device, wall = entrant.times[bucket]
                         device.append(timed["device_us"])
                         wall.append(timed["wall_us"])
             self.observer.round_finished(number + 1, rounds)
 
-    def _running(self) -> list[_Entrant]:
+    def _running(self) -> list[_VariantEntrant]:
         return [entrant for entrant in self.entrants if entrant.failure is None]
 
-    def _check(self, entrant: _Entrant) -> None:
+    def _check(self, entrant: _VariantEntrant) -> None:
         """Compare outputs, weights and inputs with eager's, which come first."""
         folder = str(self.scratch)
         if entrant.variant.name == REFERENCE_VARIANT:
             self._measure(entrant)
-            self._ask(entrant, "keep_outputs", folder=folder)
-        found = self._ask(entrant, "agree", folder=folder)
+            entrant.ask("keep_outputs", folder=folder)
+        found = entrant.ask("agree", folder=folder)
         if found is None:
             return
         entrant.errors = found["errors"]
         is_own = entrant.variant.model == self.entrants[0].variant.model
         for what in ("inputs", *(["weights"] if is_own else [])):
             if self._digests.setdefault(what, found[what]) != found[what]:
-                self._fail(
-                    entrant,
+                entrant.fail(
                     f"its {what} differ from eager's: make them from torch's generator alone, "
                     "which is seeded alike in every process",
                 )
 
-    def _measure(self, eager: _Entrant) -> None:
+    def _measure(self, eager: _VariantEntrant) -> None:
         """Learn what a call asks of the device, and what the device can give at most."""
-        found = self._ask(eager, "demand")
+        found = eager.ask("demand")
         if found is not None:
             self.demands = [Demand(**demand) for demand in found["demands"]]
             self.dtype = found["dtype"]
             self.remarks += found["remarks"]
-        found = self._ask(eager, "peaks")
+        found = eager.ask("peaks")
         if found is not None:
             self.peaks = None if found["peaks"] is None else Peaks(**found["peaks"])
             self.remarks += found["remarks"]
-
-    def _ask(self, entrant: _Entrant, what: str, **arguments: Any) -> Answer | None:
-        """Return the answer of *entrant*; None when it has failed, now or before."""
-        if entrant.failure is not None:
-            return None
-        try:
-            return entrant.remote.ask({"do": what, **arguments}, self.timeout_s)
-        except ChildError as lost:
-            self._fail(entrant, str(lost))
-            return None
-
-    def _fail(self, entrant: _Entrant, reason: str) -> None:
-        entrant.failure = reason
-        entrant.remote.close()
-        self.observer.variant_failed(entrant.variant, reason)
 
 
 def _start_from(answer: Answer) -> Start:

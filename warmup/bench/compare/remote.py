@@ -1,4 +1,8 @@
-"""Requests to a contender's process, and its answers, one at a time."""
+"""`Remote`: a child program that answers requests, one at a time; `serve` is the child's side.
+
+`Entrant` is a remote that takes part in a measurement until it fails. No torch: `warmup compare`
+and the benchmark programs start every process that they measure by this module.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
@@ -20,14 +25,20 @@ Answer = Mapping[str, Any]
 
 
 class Remote:
-    """A child that runs ``python -m MODULE FD`` and prints into *log*, a file that it replaces.
+    """A child that runs ``python PROGRAM... FD`` and prints into *log*, a file that it replaces.
 
-    Close it, or use it as a context manager, to end it.
+    *program* is a path of a program, or ``-m`` and a module. Close the remote, or use it as a
+    context manager, to end the child.
     """
 
-    def __init__(self, module: str, log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, program: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         with log.open("w+b") as file:
-            self._child = Child([sys.executable, "-m", module], environment, file)
+            self._child = Child([sys.executable, *program], environment, file)
+
+    @property
+    def pid(self) -> int:
+        """The child's process ID."""
+        return self._child.pid
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> Answer:
         """Return what the child answers to *request*.
@@ -50,6 +61,36 @@ class Remote:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@dataclass(kw_only=True)
+class Entrant:
+    """One process of several that are measured in turn, until it fails.
+
+    ``failure`` says why it failed, None until then; *on_failure* is called with it, once.
+    ``timeout_s`` is how long it may take for an answer.
+    """
+
+    remote: Remote
+    timeout_s: float
+    on_failure: Callable[[str], None]
+    failure: str | None = None
+
+    def ask(self, what: str, **arguments: Any) -> Answer | None:
+        """Return the answer to a request for *what*; None when it has failed, now or before."""
+        if self.failure is not None:
+            return None
+        try:
+            return self.remote.ask({"do": what, **arguments}, self.timeout_s)
+        except ChildError as lost:
+            self.fail(str(lost))
+            return None
+
+    def fail(self, reason: str) -> None:
+        """End the process for *reason*; the others go on."""
+        self.failure = reason
+        self.remote.close()
+        self.on_failure(reason)
 
 
 def serve(handlers: Mapping[str, Callable[..., Answer]], answers: int) -> None:

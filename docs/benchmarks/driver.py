@@ -1,0 +1,84 @@
+"""Fresh processes with empty caches for the benchmark programs, started as `warmup compare` does.
+
+A process runs `server.py`, which answers requests with what it measured. Its caches are in a folder
+that the caller makes and removes; what it prints is in the file ``log`` there. This side needs no
+torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from warmup.bench.compare.remote import Answer, Remote
+from warmup.core.child_process import Caches, ChildError
+
+HERE = Path(__file__).resolve().parent
+DAY_S = 24 * 3600.0
+_SHOWN = 3000
+
+
+def begin(folder: str) -> Remote:
+    """Start a process that finds its caches in *folder* and no table of its own."""
+    kept = {name: os.environ[name] for name in ("WARMUP_AUDIT_LOG",) if name in os.environ}
+    caches = {**Caches(Path(folder)).environment(), "CUDA_CACHE_PATH": f"{folder}/cuda"}
+    return Remote([str(HERE / "server.py")], Path(folder) / "log", {**caches, **kept})
+
+
+def ask_fresh(what: str, folder: str | None = None, **arguments: Any) -> Answer:
+    """Return the answer of a process that is started for this request, over caches in *folder*.
+
+    Without a folder the caches are empty, and removed afterwards. The request also says when the
+    process was started, as ``spawned``.
+
+    Raises:
+        SystemExit: the request failed; the end of what the process printed is in the message.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own:
+        caches, spawned = folder or own, time.monotonic()
+        with begin(caches) as remote:
+            try:
+                return remote.ask({"do": what, "spawned": spawned, **arguments}, DAY_S)
+            except ChildError as lost:
+                log = Path(caches, "log").read_text(encoding="utf-8", errors="replace")
+                raise SystemExit(f"{log[-_SHOWN:]}\n{what} failed: {lost}") from lost
+
+
+def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add the options of *names* that several programs have, most as for ``warmup build``."""
+    known: dict[str, dict[str, Any]] = {
+        "model": {"required": True},
+        "seqlens": {"required": True, "type": numbers},
+        "table": {"help": "path of the table"},
+        "device": {"default": "auto"},
+        "limit": {"type": float, "default": DAY_S, "help": "seconds"},
+        "results": {"type": Path, "default": Path("results.json"), "help": "what is written"},
+    }
+    for name in names:
+        parser.add_argument(f"--{name}", **known[name])
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers in ``2,8,32``."""
+    return [int(word) for word in text.split(",")]
+
+
+def now() -> str:
+    """Return the time in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def write(path: Path, document: Any) -> None:
+    """Write *document* as JSON, in a folder that is made where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def say(*words: object) -> None:
+    """Print a line at once."""
+    print(*words, flush=True)  # noqa: T201  the progress of a program

@@ -1,0 +1,323 @@
+"""The process that is measured: ``python server.py FD``, started by `driver.py`.
+
+It answers requests to start a server, to serve a mix of request sizes by it, to build a table or
+its bundle, and for the facts of the machine. Its caches are those that its environment names.
+
+A start goes through phases: importing torch and warmup, importing inductor, installing the table,
+loading the model, and compiling and calling every bucket once. A server with a table installs it
+before it loads its model; another server imports inductor when it compiles. ``seconds`` are those
+of importing inductor, installing and calling; torch, the model and the context of the GPU are what
+every server needs. Benchmarks are counted twice: by site, as warmup's own watch sees them, and at
+``CachingAutotuner.bench``, below that watch (``configs_timed``).
+"""
+
+# ruff: noqa: E402  the time before and after the imports is measured
+
+from __future__ import annotations
+
+import time
+
+_BEGUN = time.monotonic()
+
+import contextlib
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+from mix_server import MixServer
+
+import warmup
+from warmup.bench.compare.remote import serve
+from warmup.buckets.bucket import Bucket, parse_inputs
+from warmup.inductor import connect
+from warmup.models.loading import Inputs, load_model, make_inputs
+from warmup.serving.compiled.find_dims import find_dims
+
+_TORCH_S = round(time.monotonic() - _BEGUN, 3)
+_TUNED = {"mode": "max-autotune-no-cudagraphs"}
+# How torch.compile is called for a kind of start, where not as by default with static shapes.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("max-autotune", "mega-cache", "table-max-autotune", "static"), _TUNED),
+    "dynamic-smallest": {**_TUNED, "dynamic": None},
+    "dynamic-largest": {**_TUNED, "dynamic": None},
+    "max-autotune-gemm": {"options": {"max_autotune_gemm": True}},
+}
+_WAYS = {"one after the other", "together"}  # by warmup.compile
+_POLICIES = {"range", "pad"}  # by warmup.compile too, which installs the table
+
+Answer = dict[str, Any]
+
+
+class Phases(dict[str, float]):
+    """Seconds by phase, each from the end of the phase before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last = time.monotonic()
+
+    def end(self, name: str) -> None:
+        """Write down the phase that ends now."""
+        last, self._last = self._last, time.monotonic()
+        self[name] = round(self._last - last, 3)
+
+
+@dataclass(kw_only=True)
+class Server:
+    """A server that starts. ``kind`` says how it compiles, and whether a table answers.
+
+    ``seqlens`` are the sizes of the inputs, and of the buckets where ``buckets`` does not say.
+    ``artifacts`` is the file of torch's own cache artifacts, which `max-autotune` writes on a GPU
+    and `mega-cache` loads. ``pause`` are seconds between loading and compiling. ``spawned`` is when
+    the process was started, by the clock of `time.monotonic`.
+    """
+
+    kind: str
+    spawned: float
+    model: str
+    seqlens: Sequence[int]
+    buckets: Sequence[int] = ()
+    inputs: Sequence[str] = ()
+    device: str = "auto"
+    table: str | None = None
+    bundle: str | None = None
+    artifacts: str | None = None
+    pause: float = 0.0
+
+    def __post_init__(self) -> None:
+        by_default = "cuda" if torch.cuda.is_available() else "cpu"
+        self.on = torch.device(by_default if self.device == "auto" else self.device)
+        self.is_gpu = self.on.type == "cuda"
+        self._open, self._timed = contextlib.ExitStack(), Counter[str]()
+        self.handle: Any = None
+        self.served: Any = None
+
+    def start(self) -> Answer:
+        """Go through all phases and return what was measured."""
+        torch.manual_seed(0)
+        self.synchronize()  # which makes the context of a GPU
+        saved = Path(self.artifacts or "").read_bytes() if self.kind == "mega-cache" else None
+        phases, ready = Phases(), [0.0]
+        has_table = self.table is not None and self.kind in _WAYS
+        if has_table or self.kind.startswith(("table", "bundle")):
+            self._count()
+            phases.end("import")
+            self.handle = warmup.install(self.table, device=self.device, bundle=self.bundle)
+            phases.end("install")
+            ready = _watch_workers()
+        self._load()
+        phases.end("load")
+        if self.handle is None:
+            self._count()
+            phases.end("import")
+        begun = time.monotonic()
+        if saved is not None:
+            torch.compiler.load_cache_artifacts(saved)
+        by_bucket = Phases()
+        for number, call in enumerate(self._first_calls()):
+            call()
+            self.synchronize()
+            by_bucket.end(str(number))
+        phases.end("call")
+        install_s = phases["import"] + phases["install"] if self.handle else 0.0
+        return {
+            **self._facts(list(by_bucket.values())),
+            **{f"{name}_seconds": value for name, value in phases.items()},
+            "torch_seconds": _TORCH_S,
+            "install_seconds": round(install_s, 3),
+            "seconds": round((install_s or phases["import"]) + phases["call"], 3),
+            "workers_after_seconds": round(ready[0] - begun, 3) if ready and self.handle else None,
+            **self.counts(),
+        }
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        if self.is_gpu:
+            torch.cuda.synchronize(self.on)
+
+    def _count(self) -> None:
+        """Import inductor, and count benchmarks from now on."""
+        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+        original = CachingAutotuner.bench
+
+        @wraps(original)
+        def bench(*args: Any, **kwargs: Any) -> Any:
+            self._timed["configs"] += 1
+            return original(*args, **kwargs)
+
+        CachingAutotuner.bench = bench
+        self._sites = self._open.enter_context(connect().count_benchmarks())
+
+    def counts(self) -> Answer:
+        """Return what was measured and compiled until now."""
+        return {
+            "benchmarks": self._sites.total(),
+            "benchmarks_by_site": dict(self._sites),
+            "configs_timed": self._timed.total(),
+            "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
+        }
+
+    def _load(self) -> None:
+        """Load the model and make the inputs of every size."""
+        loaded, specs = load_model(self.model), parse_inputs(self.inputs)
+        self.module = loaded.module.to(self.on)
+
+        def make(bucket: Bucket) -> Inputs:
+            return make_inputs(loaded, specs, bucket, self.on, None)
+
+        buckets = [Bucket((("seqlen", size),)) for size in self.seqlens]
+        self.made = [make(bucket) for bucket in buckets]
+        has_dims = "dynamic" in self.kind or self.kind in {*_WAYS, *_POLICIES}
+        self.dims = find_dims(self.module, make, buckets[-1]) if has_dims else {}
+        if self.is_gpu:
+            self.synchronize()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        time.sleep(self.pause)
+
+    def _first_calls(self) -> list[Callable[[], object]]:
+        """Return the calls that compile, in order; `calls` are those of each size from then on."""
+        first, kind = self.made[0], self.kind
+        if not self.is_gpu and ("autotune" in kind or "freezing" in kind):
+            torch._inductor.config.freezing = True  # else its GEMM template is no candidate
+        function: Any = self.module
+        if kind in _WAYS or kind in _POLICIES:
+            is_policy = kind in _POLICIES
+            function = self.served = warmup.compile(
+                self.module,
+                dims=self.dims,
+                buckets=self.buckets or self.seqlens,
+                policy=kind if is_policy else "exact",
+                independent=("seqlen",),
+                table=self.table if is_policy else None,
+            )
+        elif kind != "eager":
+            settings = {"dynamic": False, **_SETTINGS.get(kind, {})}
+            if settings["dynamic"] is False:  # an artifact for each size, where torch gives up at 8
+                torch._dynamo.config.recompile_limit = len(self.made) + 1
+            function = torch.compile(self.module, **settings)
+        self.calls = [partial(function, *made.args, **made.kwargs) for made in self.made]
+        if kind == "one after the other":
+            call, buckets = self.served._call, self.served._buckets
+            return [partial(call, bucket, first.args, first.kwargs) for bucket in buckets]
+        if self.served is not None:
+            warm = partial(self.served.warm, *first.args, **first.kwargs)
+            return [warm] if kind == "together" else [warm, *self.calls]
+        return [partial(function, self._marked()), *self.calls] if self.dims else self.calls
+
+    def _marked(self) -> torch.Tensor:
+        """Return the first request, of the smallest size or the largest, with its dim marked."""
+        by_size = dict(zip(self.seqlens, self.made, strict=True))
+        size = max(by_size) if self.kind.endswith("largest") else min(set(by_size) - {1})
+        marked: torch.Tensor = by_size[size].args[0].detach()
+        (dim,) = next(iter(self.dims.values()))
+        torch._dynamo.mark_dynamic(marked, dim)
+        return marked
+
+    def _facts(self, by_bucket: Sequence[float]) -> Answer:
+        """Return what dynamo, inductor and the device say of the start."""
+        utils = torch._dynamo.utils
+        names, texts = utils.compile_times(repr="csv", aggregate=True)
+        phases = {name: round(float(text), 3) for name, text in zip(names, texts, strict=True)}
+        compile_s = phases.get("_compile.compile_inner", 0.0)
+        return {
+            "start": self.kind,
+            "seconds_by_bucket": by_bucket,
+            "compile_seconds": compile_s,
+            "first_call_seconds": round(sum(by_bucket) - compile_s, 3),
+            "phase_seconds": {name: value for name, value in phases.items() if value >= 0.1},
+            "kernels": utils.counters["inductor"]["async_compile_cache_miss"],
+            "graphs_from_cache": utils.counters["inductor"]["fxgraph_cache_hit"],
+            "threads": torch._inductor.async_compile.get_compile_threads(),
+            "weight_bytes": sum(p.numel() * p.itemsize for p in self.module.parameters()),
+            "resident_bytes": resident_bytes(),
+            "peak_bytes": torch.cuda.max_memory_allocated() if self.is_gpu else None,
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name() if self.is_gpu else "cpu",
+        }
+
+    def end(self) -> Answer:
+        """Stop counting and close the table; return what the table and the buckets did."""
+        answer: Answer = {}
+        if self.served is not None:
+            report = self.served.report()
+            answer |= {"recompiles": report.recompiles, "outside": dict(report.outside)}
+        if handle := self.handle or getattr(self.served, "handle", None):
+            report, bundle = handle.report(), handle.bundle
+            handle.close()
+            answer |= {"hits": sum(report.hits.values()), "misses": sum(report.misses.values())}
+            answer |= {"from_cache": report.from_cache, "digest": report.digest}
+            if bundle is not None:
+                answer["bundle_refused"] = bundle.refused
+                answer["kernels_compiled"] = len(bundle.compiled_besides())
+        self._open.close()
+        if self.kind == "max-autotune" and self.is_gpu and self.artifacts:
+            saved = torch.compiler.save_cache_artifacts()
+            answer["mega_bytes"] = Path(self.artifacts).write_bytes(saved[0] if saved else b"")
+        return answer | {"process_seconds": round(time.monotonic() - self.spawned, 3)}
+
+
+def start(**case: Any) -> Answer:
+    """Start a server and end it."""
+    server = Server(**case)
+    return {**server.start(), **server.end()}
+
+
+@torch.enable_grad()
+def build(spawned: float, **given: Any) -> Answer:
+    """Build a table as `warmup.build` does, and return how much that was.
+
+    Raises:
+        RuntimeError: a problem could not be tuned, so that its row is missing.
+    """
+    report = warmup.build(**given)
+    if report.not_tuned:
+        raise RuntimeError(f"not tuned: {dict(report.not_tuned)}")
+    times = [timing.time_us for tuned in report.timings for timing in tuned.timings]
+    return {
+        "seconds": round(time.monotonic() - spawned, 3),
+        "rows": len(report.table.rows),
+        "problems": len(report.timings),
+        "candidates": len(times),
+        "without_time": sum(time_us is None for time_us in times),
+        "largest_error": max(bucket.error for bucket in report.buckets),
+        "digest": report.digest,
+        "left_out": [bucket.left_out for bucket in report.buckets],
+        "resident_bytes": resident_bytes(),
+        "bundle": report.bundle and {**asdict(report.bundle), "path": str(report.bundle.path)},
+    }
+
+
+def machine(device: str, **_spawned: float) -> Answer:
+    """Return the facts of this machine and its runtime."""
+    here = {"cores": os.cpu_count(), "python": sys.version.split()[0]}
+    return asdict(connect().runtime(device)) | here
+
+
+def _watch_workers() -> list[float]:
+    """Return a list that gets the time at which inductor's workers are ready."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    ready: list[float] = []
+    if (workers := AsyncCompile._ready_future) is not None:
+        workers.add_done_callback(lambda _: ready.append(time.monotonic()))
+    return ready
+
+
+def resident_bytes() -> int:
+    """Return the largest resident memory of this process so far."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+if __name__ == "__main__":
+    mix = MixServer(Server)
+    handlers = (start, build, machine, mix.start_mix, mix.serve_mix, mix.end_mix)
+    with torch.no_grad():
+        serve({handler.__name__: handler for handler in handlers}, int(sys.argv[1]))
