@@ -43,7 +43,7 @@ def layers(
         bool, typer.Option(help="Time forward and backward together, besides forward.")
     ] = True,
     out: options.ResultFolder = None,
-    device: options.Device = "auto",
+    device: options.DeviceOption = "auto",
     as_json: options.AsJson = False,
 ) -> None:
     """Time norms, softmax, cross-entropy and SwiGLU on several backends.

@@ -38,7 +38,7 @@ def mm(
     table: Annotated[
         Path | None, typer.Option(help="The table to serve; default a table that is built first.")
     ] = None,
-    device: options.Device = "auto",
+    device: options.DeviceOption = "auto",
     as_json: options.AsJson = False,
 ) -> None:
     """Time plain GEMMs: torch, Triton, inductor and a table."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from warmup.bench.charts.draw import check_matplotlib
 from warmup.bench.files import write_json
-from warmup.cli.output import Report, fold, print_report, say, timing, versions
+from warmup.cli.output import PrintedReport, fold, print_report, say, timing, versions
 from warmup.cli.signals import interruptible
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class BenchResults(Generic[Report]):
+class BenchResults(Generic[PrintedReport]):
     """The files of one benchmark in *folder*: its document and its charts; none without a folder.
 
     Raises:
@@ -27,14 +27,14 @@ class BenchResults(Generic[Report]):
 
     folder: Path | None
     stem: str
-    document: Callable[[Report], Mapping[str, Any]]
-    draw_charts: Callable[[Report, Path], tuple[Path, ...]]
+    document: Callable[[PrintedReport], Mapping[str, Any]]
+    draw_charts: Callable[[PrintedReport, Path], tuple[Path, ...]]
 
     def __post_init__(self) -> None:
         if self.folder is not None:
             check_matplotlib()  # now, and not after all the measuring
 
-    def keep(self, report: Report) -> None:
+    def keep(self, report: PrintedReport) -> None:
         """Write the document of what is measured so far."""
         if self.folder is not None:
             self._write(report, self.folder)
@@ -44,7 +44,7 @@ class BenchResults(Generic[Report]):
         where = "" if self.folder is None else f": finished shapes are in {self.folder}"
         say(f"interrupted{where}")
 
-    def finish(self, report: Report) -> None:
+    def finish(self, report: PrintedReport) -> None:
         """Write the document, draw the charts, and say on stderr what was written."""
         if self.folder is None:
             return
@@ -53,8 +53,8 @@ class BenchResults(Generic[Report]):
 
     def run(
         self,
-        bench: Callable[..., Report],
-        spell: Callable[[Report], Iterable[str]],
+        bench: Callable[..., PrintedReport],
+        spell: Callable[[PrintedReport], Iterable[str]],
         *,
         as_json: bool,
     ) -> None:
@@ -64,7 +64,7 @@ class BenchResults(Generic[Report]):
         print_report(report, spell, self.document, as_json=as_json)
         self.finish(report)
 
-    def _write(self, report: Report, folder: Path) -> Path:
+    def _write(self, report: PrintedReport, folder: Path) -> Path:
         return write_json(self.document(report), folder / f"{self.stem}.json")
 
 

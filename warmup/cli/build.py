@@ -28,8 +28,8 @@ def build(
     ] = None,
     seqlens: options.Seqlens = None,
     dims: options.Dims = None,
-    inputs: options.Inputs = None,
-    device: options.Device = "auto",
+    inputs: options.InputsOption = None,
+    device: options.DeviceOption = "auto",
     dtype: options.Dtype = None,
     mode: Annotated[
         str,
@@ -75,7 +75,7 @@ def build(
     pad_weights: Annotated[
         bool | None, typer.Option(help="Tune padded weights too where that pays; default on a GPU.")
     ] = None,
-    policy: options.Policy = ShapePolicy.EXACT,
+    policy: options.PolicyOption = ShapePolicy.EXACT,
     bundle: Annotated[
         bool, typer.Option("--bundle", help="Write a bundle (compiled kernels) beside the table.")
     ] = False,

@@ -31,7 +31,7 @@ from warmup.serving.prime import PrimeObserver
 def check(
     table: options.TableFile,
     *,
-    device: options.Device = "auto",
+    device: options.DeviceOption = "auto",
     expect_digest: Annotated[
         str | None, typer.Option(help="The SHA-256 digest that the table must have.")
     ] = None,
@@ -41,7 +41,7 @@ def check(
     model: options.OptionalModel = None,
     seqlens: options.Seqlens = None,
     dims: options.Dims = None,
-    inputs: options.Inputs = None,
+    inputs: options.InputsOption = None,
     dtype: options.Dtype = None,
     on_miss: Annotated[str, typer.Option(help=options.ON_MISS_HELP)] = "strict",
     mode: Annotated[
@@ -51,7 +51,7 @@ def check(
             "max-autotune-no-cudagraphs."
         ),
     ] = "default",
-    policy: options.Policy = ShapePolicy.EXACT,
+    policy: options.PolicyOption = ShapePolicy.EXACT,
     pad_weights: Annotated[
         bool,
         typer.Option(

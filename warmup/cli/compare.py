@@ -24,9 +24,9 @@ def compare(
     *,
     seqlens: options.Seqlens = None,
     dims: options.Dims = None,
-    inputs: options.Inputs = None,
+    inputs: options.InputsOption = None,
     dtype: options.Dtype = None,
-    device: options.Device = "auto",
+    device: options.DeviceOption = "auto",
     table: Annotated[
         Path | None, typer.Option(help="The table to serve; default the table that install finds.")
     ] = None,

@@ -12,9 +12,9 @@ from typing import Any, Final
 from warmup.bench.compare.comparison import BucketTime, Comparison, Ratio, Result
 from warmup.bench.compare.verdict import overall, rates, speedups, verdict
 from warmup.cli.output import ABSENT, digits, grid, percent, spell_peaks, timing, versions
+from warmup.core.units import MIB
 
 _SCHEMA: Final = 1
-_MIB: Final = 2**20
 
 
 def spell(report: Comparison) -> Iterator[str]:
@@ -195,7 +195,7 @@ def _starts(report: Comparison) -> Iterator[str]:
                     f"{start.process_seconds:.1f}",
                     f"{start.call_seconds:.1f}",
                     *(ABSENT if count is None else str(count) for count in counts),
-                    f"{start.peak_bytes / _MIB:.0f}",
+                    f"{start.peak_bytes / MIB:.0f}",
                 ]
             )
     head = ("start of", "all s", "calls s", "benchmarks", "hits", "misses", "peak MiB")

@@ -17,7 +17,7 @@ _STATE_COLUMNS: Final = 5
 _NAME_COLUMNS: Final = 17
 
 
-def doctor(*, device: options.Device = "auto", as_json: options.AsJson = False) -> None:
+def doctor(*, device: options.DeviceOption = "auto", as_json: options.AsJson = False) -> None:
     """Check this machine before a build or a server. Exit code 1 when a check fails."""
     from warmup.diagnostics.doctor import diagnose
 

@@ -16,8 +16,8 @@ def explain(
     model: options.Model,
     seqlens: options.Seqlens = None,
     dims: options.Dims = None,
-    inputs: options.Inputs = None,
-    device: options.Device = "auto",
+    inputs: options.InputsOption = None,
+    device: options.DeviceOption = "auto",
     dtype: options.Dtype = None,
     mode: Annotated[
         str, typer.Option(help="The torch.compile mode: default or max-autotune.")

@@ -19,7 +19,9 @@ _ENDS: Final = {
 }
 _NOTHING: Final = (None, None, None)
 
-_Row = tuple[str, CauseKind | None, tuple[int, int, int] | None]  # name, end; compiled, low, high
+_RangeRow = tuple[
+    str, CauseKind | None, tuple[int, int, int] | None
+]  # name, end; compiled, low, high
 
 
 def chart_of(found: Explanation) -> Chart:
@@ -43,7 +45,7 @@ def chart_of(found: Explanation) -> Chart:
     )
 
 
-def _rows(section: Section) -> Iterator[_Row]:
+def _rows(section: Section) -> Iterator[_RangeRow]:
     """Yield the title of *section*, then its artifacts, each within the sizes of the section."""
     yield title_of(section), None, None
     smallest = min(section.sizes)

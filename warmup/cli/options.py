@@ -37,7 +37,7 @@ Dims = Annotated[
     list[str] | None,
     typer.Option(help='Bucket sizes of named dims: "batch=1,8;seqlen=4..8192". Repeatable.'),
 ]
-Inputs = Annotated[
+InputsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--input",
@@ -50,10 +50,10 @@ Dtype = Annotated[
     typer.Option(help="Cast floating parameters and inputs to this dtype: bf16, f16 or f32."),
 ]
 OperandDtype = Annotated[str, typer.Option(help="Dtype of the operands: bf16, f16 or f32.")]
-Device = Annotated[
+DeviceOption = Annotated[
     str, typer.Option(help="auto (the first GPU, else the CPU), cpu, cuda or cuda:N.")
 ]
-Policy = Annotated[
+PolicyOption = Annotated[
     ShapePolicy,
     typer.Option(
         help="Sizes that a bucket serves: its own (exact or pad), or all down to the next "

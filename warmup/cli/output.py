@@ -19,7 +19,7 @@ from warmup.core.errors import SettingsError, printable
 from warmup.core.files import replace_text
 from warmup.core.roofline import Peaks
 
-Report = TypeVar("Report")
+PrintedReport = TypeVar("PrintedReport")
 
 TEXT_WIDTH: Final = 80  # columns of text that is folded and not on a terminal
 ABSENT: Final = "-"
@@ -32,9 +32,9 @@ MEANINGS: Final = {
 
 
 def print_report(
-    report: Report,
-    spell: Callable[[Report], Iterable[str]],
-    document: Callable[[Report], Any],
+    report: PrintedReport,
+    spell: Callable[[PrintedReport], Iterable[str]],
+    document: Callable[[PrintedReport], Any],
     *,
     as_json: bool,
 ) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-_T = TypeVar("_T")
+_Participant = TypeVar("_Participant")
 
 
-def in_turn(items: Sequence[_T], number: int) -> list[_T]:
+def in_turn(items: Sequence[_Participant], number: int) -> list[_Participant]:
     """Return *items* in the order of round *number*, counted from 0: one further on each round.
 
     A drift of the machine then meets all items alike, and none is always first.

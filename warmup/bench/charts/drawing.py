@@ -29,7 +29,7 @@ _METADATA: Final[Any] = {"png": {"Software": None}, "svg": {"Date": None}}
 _INK, _FAINT, _WARNING = "#222222", "#595959", "#B04400"
 _HATCHES: Final = ("", "//", "xx", "..")  # of bars, a turn of the _COLOURS each
 _COLOURS: Final = 8  # in the style
-_GROUP: Final = 0.86  # the width of a group of bars; groups are 1 apart
+_GROUP_WIDTH_SHARE: Final = 0.86  # the width of a group of bars; groups are 1 apart
 _BAR, _ERROR = 0.92, 0.3  # in widths of its column: a bar, and how far right its error bar is
 _LOG_FROM: Final = 20.0  # largest over smallest value, from which a linear scale hides the smallest
 _DECADES: Final = 1e3  # largest over smallest value, from which only powers of ten are ticks
@@ -84,7 +84,7 @@ def compose(chart: Chart) -> Figure:
 def _bars(chart: Chart, axes: Axes) -> None:
     """Draw bars side by side, with their error bars."""
     count = len(chart.series)
-    width = _GROUP / max(count, 2)
+    width = _GROUP_WIDTH_SHARE / max(count, 2)
     missing: list[float] = []
     for number, series in enumerate(chart.series):
         shift = width * (number + 0.5 - count / 2)
@@ -106,10 +106,10 @@ def _stacks(chart: Chart, axes: Axes) -> None:
     sums = [math.nan] * len(groups)
     for series in chart.series:
         feet = [0.0 if math.isnan(height) else height for height in sums]
-        axes.bar(groups, _numbers(series.values), _GROUP / 2, feet, label=series.name)
+        axes.bar(groups, _numbers(series.values), _GROUP_WIDTH_SHARE / 2, feet, label=series.name)
         rows = zip(sums, feet, series.values, strict=True)
         sums = [height if value is None else foot + value for height, foot, value in rows]
-    axes.bar(groups, sums, _GROUP / 2, label="_sum", color="none", edgecolor="none")
+    axes.bar(groups, sums, _GROUP_WIDTH_SHARE / 2, label="_sum", color="none", edgecolor="none")
     for patch in axes.patches:  # so that there is room above every other foot
         patch.sticky_edges.y[:] = [0]
     _scale(chart, axes, [group for group in groups if math.isnan(sums[group])])

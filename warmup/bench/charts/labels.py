@@ -16,7 +16,7 @@ from warmup.bench.charts.chart import Chart
 # Points and degrees of the values of bars; the first form in which all fit is taken.
 _FORMS: Final = ((10.5, 0.0), (8.0, 0.0), (10.5, 90.0), (8.0, 90.0))
 _BESIDE: Final = 0.68  # the room left of an error bar, in widths of its bar
-_STYLE: Final[Any] = {  # over lines, not under them
+_LABEL_STYLE: Final[Any] = {  # over lines, not under them
     "zorder": 6,
     "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.4},
 }
@@ -115,5 +115,5 @@ def _write(
 ) -> list[Annotation]:
     texts = [label_of(patch.get_height()) for patch in bars.patches]
     return axes.bar_label(
-        bars, texts, label_type=place, padding=3, fontsize=size, rotation=turn, **_STYLE
+        bars, texts, label_type=place, padding=3, fontsize=size, rotation=turn, **_LABEL_STYLE
     )

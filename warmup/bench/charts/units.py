@@ -15,7 +15,7 @@ _QUANTITIES: Final[tuple[Mapping[str, float], ...]] = (
     {f"{prefix}B/s": 1e3**power for power, prefix in enumerate(("", "k", "M", "G", "T"))},
     {f"{prefix}FLOP/s": 1e3**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P"))},
 )
-_LIMIT: Final = 999.5  # three digits print it as 1000
+_MAX_SHOWN: Final = 999.5  # three digits print it as 1000
 
 
 def fit_unit(chart: Chart) -> Chart:
@@ -28,7 +28,7 @@ def fit_unit(chart: Chart) -> Chart:
     largest = max(_sizes(chart), default=0.0) * units.get(unit, 0.0)
     if not largest:
         return chart
-    chosen = next((name for name in units if largest / units[name] < _LIMIT), [*units][-1])
+    chosen = next((name for name in units if largest / units[name] < _MAX_SHOWN), [*units][-1])
     factor = units[unit] / units[chosen]
 
     def convert(row: tuple[float | None, ...]) -> tuple[float | None, ...]:
