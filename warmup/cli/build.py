@@ -126,7 +126,7 @@ def build(
         of_model |= {"pad_weights": pad_weights, "policy": policy}
         run = partial(build_model, model, out=out, **of_model, **shared)
     elif model is not None or problems is None:
-        raise typer.BadParameter("give either --model or --problems")
+        raise typer.BadParameter("give one of --model and --problems")
     elif given := [name for name, value in of_model.items() if value]:
         flags = ["--input" if name == "inputs" else f"--{name.replace('_', '-')}" for name in given]
         raise typer.BadParameter(f"--problems cannot be combined with {', '.join(flags)}")
