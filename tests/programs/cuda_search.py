@@ -139,7 +139,7 @@ def ask(case: dict[str, Any]) -> dict[str, Any]:
         "added": dict(question.searched.added),
         "offered": len(question.candidates) + len(question.uncompiled),
         "size": question.size,
-        "key": question.key,
+        "key": question.problem.key,
         "strides": [view.strides for view in question.views],
         "rows_apart": rows_apart(_sources(question)),
         "smaller_sizes": tuner.smaller_sizes,

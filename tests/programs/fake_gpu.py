@@ -185,7 +185,7 @@ class StatedTuner:
     timed: dict[str, float] = field(default_factory=dict)
 
     def measure(self, question: Question) -> Tuned | None:
-        raise AssertionError(question.key)
+        raise AssertionError(question.problem.key)
 
     def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]

@@ -28,7 +28,7 @@ def make_lookup(make_row: Callable[..., Row], toy_kind: Kind) -> MakeLookup:
 
     class Measurer:
         def measure(self, question: Question) -> Tuned | None:
-            return Tuned(question.key, make_row(), ())
+            return Tuned(question.problem.key, make_row(), ())
 
         def measure_calls(self, key: str, library: Winner, calls: object) -> Tuned | None:
             return Tuned(key, make_row(), ())

@@ -143,7 +143,7 @@ class _CountingAnswers(Answers):
         self._answers.miss(key, reason, fallback)
 
     def measure(self, question: Question) -> Winner | None:
-        self._count_decision(question.key)
+        self._count_decision(question.problem.key)
         return self._answers.measure(question)
 
     def measure_calls(

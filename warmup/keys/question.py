@@ -58,11 +58,6 @@ class Question:
     size: int | None = None
     smaller_sizes: tuple[SmallerSize, ...] = ()
 
-    @property
-    def key(self) -> str:
-        """The problem's key, as tables store it."""
-        return self.problem.key
-
 
 @dataclass(frozen=True, slots=True)
 class SmallerSize:

@@ -213,7 +213,9 @@ class _OneKeyLookup(Lookup):
             super().miss(key, reason, fallback)
 
     def measure(self, question: Question) -> Winner | None:
-        return super().measure(question) if question.key == self.wanted else question.library
+        return (
+            super().measure(question) if question.problem.key == self.wanted else question.library
+        )
 
     def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]

@@ -41,11 +41,13 @@ def choose_for_range(
         try:
             confirmed = _run_alone(question, chosen, run)
         except TrialNotRunError as error:
-            logger.warning("%s is kept, not %s: %s: %s", winner, chosen, question.key, error)
+            logger.warning(
+                "%s is kept, not %s: %s: %s", winner, chosen, question.problem.key, error
+            )
             return winner, sizes
         outcomes = [confirmed if outcome.winner == chosen else outcome for outcome in outcomes]
         if confirmed.time_us is not None:
-            logger.debug("%s, not %s, along the range: %s", chosen, winner, question.key)
+            logger.debug("%s, not %s, along the range: %s", chosen, winner, question.problem.key)
             return chosen, (*smaller, SizeOutcomes(question.size, outcomes))
         smaller = [_without(chosen, size) for size in smaller]  # rejected, however fast
 
@@ -69,5 +71,5 @@ def _run_at(
     try:
         return SizeOutcomes(smaller.size, run(asked))
     except TrialNotRunError as error:
-        logger.warning("not timed at %d: %s: %s", smaller.size, question.key, error)
+        logger.warning("not timed at %d: %s: %s", smaller.size, question.problem.key, error)
         return SizeOutcomes(smaller.size, ())

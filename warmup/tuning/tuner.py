@@ -92,7 +92,7 @@ class Tuner:
         GEMM, and at smaller sizes, where a size of the problem is a range.
         """
         if question.searched is not None:
-            logger.debug("searched %s: %s", question.searched, question.key)
+            logger.debug("searched %s: %s", question.searched, question.problem.key)
         tuned, region = self._measure_bare(question), question.region
         if tuned is None:
             return None
@@ -100,7 +100,9 @@ class Tuner:
             if worst_regret_over_bound(tuned.row.evidence) is None:
                 tuned = self._measure_fused(question, tuned, region)
             else:
-                self.not_fused[question.key] = "every candidate is too slow at a size of the range"
+                self.not_fused[question.problem.key] = (
+                    "every candidate is too slow at a size of the range"
+                )
         return replace(tuned, searched=question.searched)
 
     def _measure_bare(self, question: Question) -> Tuned | None:
@@ -109,7 +111,7 @@ class Tuner:
         try:
             result = self._run(question)
         except TrialNotRunError as error:
-            self._give_up(question.key, library, str(error))
+            self._give_up(question.problem.key, library, str(error))
             return None
         if result.clock_mhz is not None:
             self._clocks.append(result.clock_mhz)
@@ -119,7 +121,7 @@ class Tuner:
         )
         row_for = partial(
             self._row_for,
-            question.key,
+            question.problem.key,
             library=library,
             work=work_of(question),
             clock_mhz=result.clock_mhz,
@@ -154,18 +156,22 @@ class Tuner:
                 candidates = (*trial.candidates, *map(Candidate, others))
                 outcomes = self.process.run(replace(trial, candidates=candidates)).outcomes
         except TrialNotRunError as error:
-            self.not_fused[question.key] = str(error)
+            self.not_fused[question.problem.key] = str(error)
             return bare
         seconds = time.monotonic() - started
-        logger.debug("%d fused candidates in %.2f s: %s", len(outcomes), seconds, question.key)
+        logger.debug(
+            "%d fused candidates in %.2f s: %s", len(outcomes), seconds, question.problem.key
+        )
         work = work_of(question)
         peaks = self._bounding_peaks() if work is not None else None
         fused = make_fused_row(bare, outcomes, library, self.method, work=work, peaks=peaks)
         if fused is None or outcomes[0].time_us is None:
-            self.not_fused[question.key] = outcomes[0].said or "no candidate ran"
+            self.not_fused[question.problem.key] = outcomes[0].said or "no candidate ran"
             return bare
         if not is_within_bound(fused.row.winner, bare):
-            self.not_fused[question.key] = f"{fused.row.winner} is too slow at a size of the range"
+            self.not_fused[question.problem.key] = (
+                f"{fused.row.winner} is too slow at a size of the range"
+            )
             return bare
         return with_bare_range_regret(bare, fused)
 

@@ -27,13 +27,15 @@ from warmup.core.errors import ProblemError
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
 from warmup.core.search import SearchCounts
-from warmup.inductor.gemm.choice_list import (
+from warmup.inductor.gemm.choices import (
     DeferredCppChoices,
     choice_of,
+    force_choice,
     generate_deferred,
+    identify,
     library_or_first,
+    post_op_of,
 )
-from warmup.inductor.gemm.choices import force_choice, identify, post_op_of
 from warmup.inductor.gemm.key import current_node, describe
 from warmup.inductor.gemm.question import question_of
 from warmup.inductor.gemm.search import Selection, search, unlisted_candidates
