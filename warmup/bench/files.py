@@ -1,4 +1,4 @@
-"""What the documents of all benchmarks share: how they are written, and where they were made."""
+"""Benchmark documents: writing them as JSON, and the line of provenance under their charts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from warmup.core.files import replace_text
 
 
 def write_json(content: Mapping[str, Any], path: Path) -> Path:
-    """Write *content* to *path*, whose folder is made where there is none; return *path*.
+    """Write *content* to *path*, create its folder where missing, and return *path*.
 
     Raises:
-        SettingsError: it cannot be written.
+        SettingsError: *path* cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Where and when a benchmark ran, and with what."""
+"""The provenance of a benchmark: device, versions of torch, Triton, CUDA and driver, and time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warmup.inductor import connect
 def provenance(device: torch.device) -> dict[str, str | None]:
     """Return the device's name, the versions in use and the time now, in UTC.
 
-    What this machine cannot tell is None.
+    A version that is unknown on this machine is None.
 
     Raises:
         UnsupportedTorchError, InductorChangedError: this torch cannot be used.

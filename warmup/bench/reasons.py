@@ -1,4 +1,4 @@
-"""`reason_of`: why a benchmark dropped something, in one line; `Say` is who prints such lines."""
+"""`reason_of`: an error as a one-line reason for a report. `Say`: a function that prints a line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REASON_LENGTH: Final = 300
 
 
 def reason_of(error: BaseException) -> str:
-    """Return *error* in one line, without what torch.compile wrapped around it."""
+    """Return the first line of *error*, or of the warmup error that torch.compile wrapped in it."""
     own = warmup_error_in(error)
     text = str(own) if own is not None else f"{type(error).__name__}: {error}"
     return " ".join(text.strip().partition("\n")[0].split())[:_REASON_LENGTH]

@@ -1,4 +1,4 @@
-"""Charts as data: what a chart shows. `draw` paints it, with the extra `charts`."""
+"""`Chart`: the content of a chart as data. `draw` renders charts, with the extra `charts`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Chart:
     ``note`` the line at the bottom (device, versions, date), ``gap`` why a value is missing.
 
     Raises:
-        ValueError: a series has not one value, or not one pair of bounds, for each group.
+        ValueError: the values or the bounds of a series are not as many as the groups.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Charts as files: PNG and SVG. matplotlib is imported when a chart is drawn."""
+"""`draw`: a chart as PNG and SVG files. matplotlib is imported when a chart is drawn."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from warmup.core.errors import SettingsError
 def draw(chart: Chart, path: Path) -> tuple[Path, Path]:
     """Write *chart* to *path* with the suffixes .png and .svg, and return both paths.
 
-    A suffix of these two that *path* has already is replaced; any other is part of the name. The
-    same chart gives the same SVG again. A missing folder is made.
+    A suffix .png or .svg of *path* is replaced; any other suffix is part of the name. The same
+    chart always gives the same SVG. A missing folder is created.
 
     Raises:
         SettingsError: matplotlib is not installed, or the files cannot be written.
@@ -38,7 +38,7 @@ def draw_all(charts: Mapping[str, Chart], folder: Path, stem: str) -> tuple[Path
     """Draw each of *charts* as ``STEM-NAME`` in *folder*, and return the paths of all files.
 
     Raises:
-        SettingsError: as `draw`.
+        SettingsError: matplotlib is not installed, or the files cannot be written.
     """
     return tuple(
         path for name, chart in charts.items() for path in draw(chart, folder / f"{stem}-{name}")
@@ -46,7 +46,7 @@ def draw_all(charts: Mapping[str, Chart], folder: Path, stem: str) -> tuple[Path
 
 
 def svg_of(chart: Chart) -> str:
-    """Return *chart* as an SVG document; the same chart gives the same text again.
+    """Return *chart* as an SVG document; the same chart always gives the same text.
 
     Raises:
         SettingsError: matplotlib is not installed.
@@ -59,13 +59,13 @@ def svg_of(chart: Chart) -> str:
 
 
 def check_matplotlib() -> None:
-    """Return when charts can be drawn here.
+    """Check that matplotlib can be imported.
 
     Raises:
         SettingsError: matplotlib is not installed.
     """
     try:
-        import matplotlib as mpl  # noqa: F401  asked for before what needs it is imported
+        import matplotlib as mpl  # noqa: F401  only whether the import succeeds matters
     except ImportError as error:
         raise SettingsError(
             "charts are drawn by matplotlib, which is not installed here",

@@ -1,4 +1,4 @@
-"""How a chart is painted, with matplotlib, whose constrained layout makes room for every text.
+"""`paint`: a chart rendered by matplotlib, whose constrained layout makes room for every text.
 
 Each bar has a column of its own: the value stands at the left of its bar and the error bar at the
 right, so neither covers the other, nor anything of the next bar.
@@ -27,8 +27,8 @@ from warmup.bench.charts.units import fit_unit
 STYLE: Final = Path(__file__).with_name("charts.mplstyle")
 _METADATA: Final[Any] = {"png": {"Software": None}, "svg": {"Date": None}}
 _INK, _FAINT, _WARNING = "#222222", "#595959", "#B04400"
-_HATCHES: Final = ("", "//", "xx", "..")  # of bars, a turn of the _COLOURS each
-_COLOURS: Final = 8  # in the style
+_HATCHES: Final = ("", "//", "xx", "..")  # of bars; the next hatch after every _COLOURS series
+_COLOURS: Final = 8  # in the colour cycle of the style
 _GROUP_WIDTH_SHARE: Final = 0.86  # the width of a group of bars; groups are 1 apart
 _BAR, _ERROR = 0.92, 0.3  # in widths of its column: a bar, and how far right its error bar is
 _LOG_FROM: Final = 20.0  # largest over smallest value, from which a linear scale hides the smallest
@@ -101,7 +101,7 @@ def _bars(chart: Chart, axes: Axes) -> None:
 
 
 def _stacks(chart: Chart, axes: Axes) -> None:
-    """Draw bars on each other, and in the end an invisible bar as high as their sum."""
+    """Draw stacked bars, and last an invisible bar as high as each stack, for its label."""
     groups = range(len(chart.groups))
     sums = [math.nan] * len(groups)
     for series in chart.series:

@@ -1,4 +1,4 @@
-"""The values of a chart as texts at their bars and points, where they cover nothing."""
+"""Labels with the values of a chart, placed at bars and points where they cover nothing."""
 
 from __future__ import annotations
 

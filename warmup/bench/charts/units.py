@@ -1,4 +1,4 @@
-"""The unit of a chart's values, chosen so that the largest value lies between 1 and 999."""
+"""`fit_unit`: a chart in the unit in which its largest value lies between 1 and 999."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fit_unit(chart: Chart) -> Chart:
 
 
 def _sizes(chart: Chart) -> Iterator[float]:
-    """Yield how far the ends of all bars, lines and bounds are from zero."""
+    """Yield the absolute values of all bars, lines, bounds and the reference."""
     rows = [row for each in chart.series for row in (each.values, each.low, each.high) if row]
     if chart.kind == "stacked":
         rows = [tuple(sum(value or 0.0 for value in stack) for stack in zip(*rows, strict=True))]

@@ -1,4 +1,5 @@
-"""The verb `bench layers`: norms, softmax, cross-entropy and SwiGLU against kernel libraries.
+"""`warmup bench layers`: norms, softmax, cross-entropy and SwiGLU against kernel libraries.
 
-Imports what `bench` imports, and each library when its column is asked for. `run` is the way in.
+Imports what `bench` imports, and a library when its backend is used. The entry point is
+`run.bench_layers`.
 """

@@ -1,6 +1,7 @@
-"""What computes a layer: eager PyTorch, inductor in two ways, and three libraries.
+"""The backends of a layer: eager PyTorch, inductor with two sets of options, three libraries.
 
-A library's module is imported when its operators are asked for, and fails to import without it.
+The module of a library is imported at the first use of its operators; without the library that
+import fails.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from warmup.core.errors import SettingsError
 EAGER: Final = "eager"
 COMPILED: Final = "compiled"
 CUSTOM: Final = "custom"
-# Backend -> the distribution that has it.
+# Backend -> the distribution that provides the library.
 LIBRARIES: Final[Mapping[str, str]] = {
     "liger": "liger-kernel",
     "quack": "quack-kernels",
@@ -33,7 +34,7 @@ CUSTOM_OPTIONS: Final[Mapping[str, bool | int]] = {
 
 
 def operator_of(backend: str, layer: Layer) -> Operator:
-    """Return *layer* as *backend* computes it. Nothing is compiled before it is called.
+    """Return the operator of *layer* on *backend*, compiled at its first call.
 
     Raises:
         SettingsError: *backend* has no such layer.
@@ -57,21 +58,21 @@ def missing(backend: str) -> str | None:
         return None
     try:
         _module(backend)
-    except Exception as error:  # noqa: BLE001  what a library raises when imported is its own matter
+    except Exception as error:  # noqa: BLE001  a library may raise any error when imported
         text = " ".join(str(error).split())
         return f"cannot be imported: {type(error).__name__}: {text}"
     return None
 
 
 def versions() -> dict[str, str]:
-    """Return the version of each library that is installed here."""
-    found: dict[str, str] = {}
+    """Return the version of each installed library, by backend."""
+    installed: dict[str, str] = {}
     for backend, distribution in LIBRARIES.items():
         try:
-            found[backend] = importlib.metadata.version(distribution)
+            installed[backend] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def _module(backend: str) -> Any:

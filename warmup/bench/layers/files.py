@@ -1,4 +1,4 @@
-"""A benchmark of layers as files: one JSON document, and one chart for each layer."""
+"""Files of the layers benchmark: one JSON document, and one chart for each layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STEPS: Final = {Pass.FORWARD: "forward", Pass.BOTH: "fwd+bwd"}
 
 
 def document(report: LayersReport) -> dict[str, Any]:
-    """Return everything that *report* knows as JSON values; times in microseconds."""
+    """Return all of *report* as JSON values, its rates and speed-ups too; times in microseconds."""
     return {
         "benchmark": "layers",
         "provenance": dict(report.provenance),
@@ -84,7 +84,7 @@ def _chart(record: Mapping[str, Any], layer: str) -> Chart:
 
 
 def _series(name: str, cells: Sequence[Any]) -> Series:
-    """Return the rates of a backend, bounded by those at the ends of the interval of its time."""
+    """Return the rates of a backend, with the bounds that the interval of its time gives."""
     slow, fast = (
         tuple(cell and gbps_of(cell["least_bytes"], cell["interval_us"][end]) for cell in cells)
         for end in (1, 0)
@@ -114,17 +114,17 @@ def _cell(report: LayersReport, cell: LayerCell) -> dict[str, Any]:
 
 
 def _speedups(report: LayersReport) -> list[dict[str, Any]]:
-    """Return the geometric means, by layer and, with None for the layer, over all."""
+    """Return the mean speed-ups: of each layer, and over all layers, where the layer is None."""
     return [
         {
             "layer": layer,
             "pass": step.value,
             "backend": backend,
-            "geomean": found[0],
-            "shapes": found[1],
+            "geomean": mean[0],
+            "shapes": mean[1],
         }
         for layer in (*report.layers, None)
         for step in report.steps
         for backend in report.backends
-        if (found := report.mean_speedup(backend, step, layer)) is not None
+        if (mean := report.mean_speedup(backend, step, layer)) is not None
     ]

@@ -1,4 +1,4 @@
-"""The layers written in Helion.
+"""Helion kernels of the layers, forward and backward.
 
 The kernels are not tuned: each has one config, with more warps for wider rows. With ``quick`` or
 ``full`` in ``HELION_AUTOTUNE_EFFORT`` Helion searches instead, for minutes per kernel and shape.
@@ -18,7 +18,7 @@ from warmup.bench.layers.layers import EPS, Operator
 
 _EFFORT: Final = os.environ.get("HELION_AUTOTUNE_EFFORT", "none")
 _ROW_DIMS: Final = (1,)  # a program for each row
-_ROWS: Final = (32, 1)  # a program for so many rows, taken one by one
+_ROWS: Final = (32, 1)  # a program for 32 rows, which it takes singly
 _STRIP: Final = (1, 4096)  # a row in pieces
 _FEWEST_WARPS, _MOST_WARPS = 4, 16
 _PER_WARP: Final = 1024  # elements of a row
@@ -30,17 +30,17 @@ _bound: dict[tuple[object, ...], Any] = {}
 
 
 def _run(kernel: Any, blocks: tuple[int, ...], *args: torch.Tensor | float) -> Any:
-    """Return what *kernel* makes of *args*, with block sizes *blocks* unless Helion searches."""
+    """Return the result of *kernel* on *args*, with block sizes *blocks* unless Helion tunes."""
     if _EFFORT != "none":
         return kernel(*args)
-    tensors = [one for one in args if isinstance(one, torch.Tensor)]
-    place = (kernel, *((one.shape, one.dtype, one.device) for one in tensors))
-    if place not in _bound:
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    key = (kernel, *((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors))
+    if key not in _bound:
         width = blocks[1] if blocks == _STRIP else tensors[0].shape[-1]
         warps = min(max((1 << (width - 1).bit_length()) // _PER_WARP, _FEWEST_WARPS), _MOST_WARPS)
-        _bound[place] = kernel.bind(args)
-        _bound[place].set_config(helion.Config(block_sizes=list(blocks), num_warps=warps))
-    return _bound[place](*args)
+        _bound[key] = kernel.bind(args)
+        _bound[key].set_config(helion.Config(block_sizes=list(blocks), num_warps=warps))
+    return _bound[key](*args)
 
 
 @_kernel

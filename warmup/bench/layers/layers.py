@@ -1,7 +1,7 @@
-"""The layers that are compared: what they compute, over which shapes, and what they move.
+"""`Layer`: a layer under benchmark, its eager function, default shapes and bytes moved.
 
-Each is a function of its operands alone. Norms have weights in the dtype of their input, as in a
-model that was cast as a whole, and one eps.
+Each function depends on its operands alone. Norms have weights in the dtype of their input, as in
+a model cast as a whole, and all norms have the same eps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INDEX_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rows:
-    """The shape of a layer's input: so many rows of so many columns, spelled ``4096x1024``."""
+    """The shape of a layer's input, rows by columns, with the text form ``4096x1024``."""
 
     rows: int
     columns: int
@@ -36,16 +36,16 @@ class Rows:
 
     @property
     def elements(self) -> int:
-        """How many elements the input has."""
+        """The number of elements of the input."""
         return self.rows * self.columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One layer. ``operands`` are matrices of its shape, ``vectors`` parameters of its width.
+    """A layer with ``matrices`` operands of its shape and ``vectors`` parameters of its width.
 
-    ``scalar`` layers have integer targets as a last operand, and one number as their output.
-    ``columns`` says what the second size of a shape is.
+    ``scalar`` layers have integer targets as a last operand, and a single number as their output.
+    ``columns`` names the second size of a shape, such as ``hidden size``.
     """
 
     name: str
@@ -58,14 +58,14 @@ class Layer:
     scalar: bool = False
 
     def forward_bytes(self, shape: Rows, item: int) -> int:
-        """Return the least bytes that forward moves: each operand read once, the output written."""
+        """Return the least bytes moved by forward: each operand read once, the output written."""
         return self._operand_bytes(shape, item) + self._output_bytes(shape, item)
 
     def backward_bytes(self, shape: Rows, item: int) -> int:
-        """Return the least bytes that backward moves, as a pass of its own.
+        """Return the least bytes moved by backward alone.
 
-        It reads the gradient of the output and what the layer's gradients are made of, and writes
-        the gradients. That is the operands, and for softmax the output.
+        Backward reads the gradient of the output and the operands, or for softmax the output
+        instead, which is as large; it writes the gradients of the operands.
         """
         targets = _INDEX_BYTES * shape.rows if self.scalar else 0
         gradients = self._operand_bytes(shape, item) - targets
@@ -159,9 +159,9 @@ def parse_rows(text: str) -> tuple[Rows, ...]:
     """Return the shapes in ``"4096x1024,8192x4096"``, in the order given.
 
     Raises:
-        SettingsError: one is spelled otherwise, or given twice.
+        SettingsError: a shape is malformed or repeated.
     """
-    found: list[Rows] = []
+    shapes: list[Rows] = []
     for word in text.split(","):
         match = _ROWS_TEXT.fullmatch(word.strip())
         if match is None:
@@ -170,7 +170,7 @@ def parse_rows(text: str) -> tuple[Rows, ...]:
                 "write --shapes 4096x1024,8192x4096, each size below ten million",
             )
         shape = Rows(int(match[1]), int(match[2]))
-        if shape in found:
+        if shape in shapes:
             raise SettingsError(f"--shapes: {shape} is given twice", "name each shape once")
-        found.append(shape)
-    return tuple(found)
+        shapes.append(shape)
+    return tuple(shapes)

@@ -1,7 +1,7 @@
-"""Liger's layers, by its functional interface.
+"""Liger's operators of the layers, from its functional interface.
 
-Its SwiGLU and cross-entropy write gradients over their inputs. Its RMSNorm would write over the
-gradient of its output, and is asked not to.
+SwiGLU and cross-entropy overwrite their inputs with gradients. RMSNorm would overwrite the gradient
+of its output, and is called with ``in_place=False``.
 """
 
 from __future__ import annotations

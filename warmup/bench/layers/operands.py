@@ -1,6 +1,6 @@
-"""The operands of a layer, in several sets of equal values, and what eager float32 makes of them.
+"""`LayerOperands`: the operands of a layer in sets of equal values, and the float32 reference.
 
-Some backends write over their operands, so that they are put back before each batch.
+Some backends overwrite their operands, so the values are restored before each batch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _SPREAD: Final = 0.1  # of weights around 1 and of biases around 0
 
 @dataclass(frozen=True, slots=True)
 class OperandSet:
-    """One set: the operands with and without gradients, in one memory, and the output's gradient.
+    """A set of operands, and ``gradient``, the gradient of the output.
 
-    ``leaves`` are those of ``operands`` that gradients are taken of.
+    ``operands`` require gradients where they are floating point; ``plain`` are the same memory
+    without. ``leaves`` are the ``operands`` that require gradients.
     """
 
     operands: tuple[torch.Tensor, ...]
@@ -33,7 +34,7 @@ class OperandSet:
     gradient: torch.Tensor
 
     def forward(self, operator: Operator) -> torch.Tensor:
-        """Return what *operator* computes where no gradients are asked for."""
+        """Return the output of *operator*, computed without autograd."""
         with torch.no_grad():
             return operator(*self.plain)
 
@@ -44,9 +45,9 @@ class OperandSet:
 
 
 class LayerOperands:
-    """Operand sets of *layer* at *shape*: one when *warm*, else enough to outgrow the last cache.
+    """Operand sets of *layer* at *shape*: a set when *warm*, else up to 16 to outgrow the L2.
 
-    ``expected`` is the output and then the gradients, of eager on the same values in float32.
+    ``expected`` is the reference: output, then gradients, by eager on the same values in float32.
     """
 
     def __init__(
@@ -61,35 +62,35 @@ class LayerOperands:
         self.expected = _set_of(exact).both(layer.function)
 
     def restore(self) -> None:
-        """Put back the values of every set."""
+        """Restore the initial values of every set."""
         with torch.no_grad():
-            for one in self.sets:
-                for tensor, value in zip((*one.plain, one.gradient), self._values, strict=True):
+            for each in self.sets:
+                for tensor, value in zip((*each.plain, each.gradient), self._values, strict=True):
                     tensor.copy_(value)
 
     def check_forward(self, operator: Operator, limit: float) -> float:
-        """Return the relative L2 distance of what *operator* computes from what is expected.
+        """Return the relative L2 distance of the output of *operator* from the reference.
 
         Raises:
-            OutputMismatchError: it is larger than *limit*, or the sizes differ.
+            OutputMismatchError: the distance is larger than *limit*, or the sizes differ.
             Exception: whatever *operator* raises.
         """
         self.restore()
         return _distance("output", self.sets[0].forward(operator), self.expected[0], limit)
 
     def check_both(self, operator: Operator, limit: float) -> float:
-        """Return the largest such distance of the output and the gradients.
+        """Return the largest relative L2 distance of output and gradients from the reference.
 
         Raises:
-            OutputMismatchError: one is larger than *limit*, or sizes differ.
+            OutputMismatchError: a distance is larger than *limit*, or sizes differ.
             Exception: whatever *operator* raises.
         """
         self.restore()
-        found = self.sets[0].both(operator)
-        names = ["output", *(f"gradient {number}" for number in range(1, len(found)))]
+        results = self.sets[0].both(operator)
+        names = ["output", *(f"gradient {number}" for number in range(1, len(results)))]
         return max(
-            _distance(name, one, expected, limit)
-            for name, one, expected in zip(names, found, self.expected, strict=True)
+            _distance(name, result, expected, limit)
+            for name, result, expected in zip(names, results, self.expected, strict=True)
         )
 
 
@@ -103,35 +104,35 @@ def _values(
     def random(*wanted: int) -> torch.Tensor:
         return torch.randn(wanted, generator=source, device=device).to(dtype)
 
-    found = [random(*sizes) for _ in range(layer.matrices)]
+    values = [random(*sizes) for _ in range(layer.matrices)]
     centres = (1, 0)[: layer.vectors]  # of a weight, and of a bias
-    found += [random(shape.columns) * _SPREAD + centre for centre in centres]
+    values += [random(shape.columns) * _SPREAD + centre for centre in centres]
     if layer.scalar:
         rows = (shape.rows,)
-        found.append(
+        values.append(
             torch.randint(shape.columns, rows, generator=source, device=device, dtype=torch.int64)
         )
-        return [*found, torch.ones((), dtype=dtype, device=device)]
-    return [*found, random(*sizes)]
+        return [*values, torch.ones((), dtype=dtype, device=device)]
+    return [*values, random(*sizes)]
 
 
 def _set_of(values: Sequence[torch.Tensor]) -> OperandSet:
     plain = tuple(values[:-1])
     operands = tuple(
-        one.detach().requires_grad_() if one.is_floating_point() else one for one in plain
+        value.detach().requires_grad_() if value.is_floating_point() else value for value in plain
     )
-    leaves = tuple(one for one in operands if one.requires_grad)
+    leaves = tuple(operand for operand in operands if operand.requires_grad)
     return OperandSet(operands, plain, leaves, values[-1])
 
 
-def _distance(name: str, found: torch.Tensor, expected: torch.Tensor, limit: float) -> float:
-    if found.shape != expected.shape:
+def _distance(name: str, result: torch.Tensor, expected: torch.Tensor, limit: float) -> float:
+    if result.shape != expected.shape:
         raise OutputMismatchError(
-            f"its {name} has sizes {tuple(found.shape)}, not {tuple(expected.shape)}"
+            f"its {name} has sizes {tuple(result.shape)}, not {tuple(expected.shape)}"
         )
     norm = torch.linalg.vector_norm
     with torch.no_grad():
-        apart = norm(found.float() - expected, dtype=torch.float64)
+        apart = norm(result.float() - expected, dtype=torch.float64)
         error = float(apart / norm(expected, dtype=torch.float64))
     if not error <= limit:
         raise OutputMismatchError(

@@ -1,7 +1,8 @@
-"""Quack's layers, by its functional interface.
+"""Quack's operators of the layers, from its functional interface.
 
-It has no SwiGLU apart from that inside its matrix product. Its LayerNorm takes float32 parameters,
-so they are converted in each call, and comes as two functions, joined here.
+Quack has SwiGLU only as an epilogue of its GEMM, so that layer is missing here. Its LayerNorm takes
+float32 parameters, which are converted in each call, and comes as separate forward and backward
+functions, joined here into an autograd function.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a benchmark of layers found, and what follows from it."""
+"""`LayersReport`: the results of the layers benchmark, with rates and speed-ups over eager."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warmup.core.samples import Samples, geomean
 
 
 class Pass(StrEnum):
-    """What is timed as one call."""
+    """The part of a layer that is timed as one call."""
 
     FORWARD = "forward"
     BOTH = "forward+backward"
@@ -22,10 +22,10 @@ class Pass(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCell:
-    """One layer at one shape in one pass on one backend: its times, or why it has none.
+    """One layer at one shape in one pass on one backend: its times, or the reason for none.
 
     ``error`` is the largest relative L2 distance of its outputs and gradients from eager float32,
-    where they were compared. ``moved`` are the least bytes that the pass moves.
+    None where they were not compared. ``moved`` is the least number of bytes the pass moves.
     """
 
     layer: str
@@ -39,7 +39,7 @@ class LayerCell:
 
     @property
     def gbps(self) -> float | None:
-        """The rate of the least bytes in the median time, in GB/s; None without times."""
+        """The least bytes over the median time, in GB/s; None without times."""
         return None if self.samples is None else gbps_of(self.moved, self.samples.median)
 
     @property
@@ -89,7 +89,7 @@ class LayersReport:
         return cell.gbps / self.peaks.gbps
 
     def speedup(self, cell: LayerCell) -> float | None:
-        """Return eager's median time over that of *cell*, None where one has no times."""
+        """Return eager's median time over that of *cell*, None where either has no times."""
         base = self._by_place().get((cell.layer, cell.shape, cell.step, EAGER))
         if base is None or base.samples is None or cell.samples is None:
             return None
@@ -98,17 +98,17 @@ class LayersReport:
     def mean_speedup(
         self, backend: str, step: Pass, layer: str | None = None
     ) -> tuple[float, int] | None:
-        """Return the geometric mean of the speed-ups of *backend* in *step*, and of how many.
+        """Return the geometric mean of the speed-ups of *backend* in *step*, and their number.
 
-        They are those at the shapes of *layer*, or of all layers; None where there are none.
+        The mean is over the shapes of *layer*, or of all layers; None without any speed-up.
         """
-        found = [
+        ratios = [
             ratio
             for cell in self.cells
             if (cell.backend, cell.step) == (backend, step) and layer in (None, cell.layer)
             if (ratio := self.speedup(cell)) is not None
         ]
-        return (geomean(found), len(found)) if found else None
+        return (geomean(ratios), len(ratios)) if ratios else None
 
     def of_layer(self, layer: str) -> Iterator[LayerCell]:
         """Yield the cells of *layer*, in order."""

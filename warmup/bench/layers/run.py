@@ -1,4 +1,4 @@
-"""`bench layers`: norms, softmax, cross-entropy and SwiGLU on eager, inductor, libraries."""
+"""`bench_layers`: layers timed on eager PyTorch, inductor and kernel libraries, side by side."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def bench_layers(
     say: Say = lambda _line: None,
     keep: KeepLayers = lambda _report: None,
 ) -> LayersReport:
-    """Return the times of *layers* on *backends* over *shapes*, or why there are none.
+    """Return the times of *layers* on *backends* over *shapes*, or the reasons for missing times.
 
-    Arguments are spelled as on the command line; without them it is all layers, all backends, and
-    each layer's usual shapes. Eager is always among the backends, as the base of the speed-ups.
-    With *backward*, forward and backward together are timed too, as one call. *say* is told how far
-    it is, and after each shape *keep* gets what there is. On a CPU there are no graphs: calls are
-    launched one by one.
+    Arguments have the text form of the command line; the defaults are all layers, all backends and
+    each layer's own shapes. Eager is always among the backends, as the base of the speed-ups. With
+    *backward*, forward and backward together are timed too, as one call. *say* gets lines of
+    progress, and *keep* the report so far after each shape. On a CPU calls are launched singly,
+    without CUDA graphs.
 
     Raises:
-        SettingsError: an argument cannot be used.
+        SettingsError: an argument is not valid.
         AdapterError: this torch is not supported.
     """
     wanted = [LAYERS[name] for name in _chosen(layers, tuple(LAYERS), "--layers")]
@@ -87,7 +87,7 @@ def bench_layers(
             rounds=rounds,
             backends=names,
             missing=absent,
-            versions={name: one for name, one in versions().items() if name in usable},
+            versions={name: text for name, text in versions().items() if name in usable},
             options=CUSTOM_OPTIONS,
             peaks=peaks,
             cells=tuple(cells),
@@ -102,7 +102,7 @@ def bench_layers(
 
 
 def _chosen(text: str | None, known: tuple[str, ...], option: str) -> tuple[str, ...]:
-    """Return the names in *text* in the order of *known*, all without a text.
+    """Return the names in *text* in the order of *known*, or all of *known* without *text*.
 
     Raises:
         SettingsError: a name is unknown.
@@ -123,10 +123,10 @@ def _choose(word: str, known: tuple[str, ...], option: str) -> str:
 
 @contextlib.contextmanager
 def _on(device: torch.device) -> Iterator[None]:
-    """Make *device* and a stream of its own the current ones.
+    """Make *device* the current device, and a new stream of it the current stream.
 
-    Autograd runs backward on the stream that forward ran on; when all of it is warmed up on the
-    stream that is captured, nothing of it waits for another stream.
+    Autograd runs backward on the stream of forward. With warm-up and capture on this same stream,
+    no captured call waits for another stream.
     """
     if device.type != "cuda":
         yield

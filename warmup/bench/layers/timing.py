@@ -1,6 +1,6 @@
-"""One layer at one shape: every backend made, checked, and timed in turn.
+"""`cells_at`: every backend on one layer at one shape, compiled, checked and timed in turn.
 
-A backend that fails is left out there, with its reason.
+A backend that fails is dropped for that pass, and its cell has the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from warmup.table.policy import TOLERANCE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSetup:
-    """How everything is timed."""
+    """The setup shared by all layers: device, dtype, launch, L2, rounds and passes."""
 
     device: torch.device
     dtype: str
@@ -37,7 +37,7 @@ class LayerSetup:
 
 
 class _Restored:
-    """A batch before which the operands are put back; a `Batch`."""
+    """A `Batch` that restores its operands before it is timed."""
 
     def __init__(self, batch: Batch, restore: Callable[[], None]) -> None:
         self.calls = batch.calls
@@ -51,7 +51,7 @@ class _Restored:
 def cells_at(
     layer: Layer, shape: Rows, setup: LayerSetup, backends: tuple[str, ...]
 ) -> list[LayerCell]:
-    """Return the cells of *layer* at *shape*; everything that was made for them is gone then."""
+    """Return the cells of *layer* at *shape*; operands and compiled code are freed afterwards."""
     dtype = parse_dtype(setup.dtype, "--dtype")
     try:
         operands = LayerOperands(layer, shape, dtype, setup.device, warm=setup.l2 is L2.WARM)
@@ -63,30 +63,30 @@ def cells_at(
             for step in setup.steps
             for cell in _cells_of(_PassCase(layer, shape, step), setup, none, backends)
         ]
-    found: list[LayerCell] = []
+    cells: list[LayerCell] = []
     try:
         for step in setup.steps:
-            place = _PassCase(layer, shape, step)
-            timing = _timed(place, operands, setup, backends)
-            found += _cells_of(place, setup, timing, backends)
+            case = _PassCase(layer, shape, step)
+            timing = _timed(case, operands, setup, backends)
+            cells += _cells_of(case, setup, timing, backends)
     finally:
-        torch.compiler.reset()  # the next shape is compiled afresh, without a limit on how many
+        torch.compiler.reset()  # so the next shape never meets dynamo's recompile limit
         del operands
         if setup.device.type == "cuda":
             torch.cuda.empty_cache()
-    return found
+    return cells
 
 
 @dataclass(frozen=True, slots=True)
 class _PassCase:
-    """What a cell is of, apart from its backend."""
+    """One pass of one layer at one shape: a cell without its backend."""
 
     layer: Layer
     shape: Rows
     step: Pass
 
     def moved(self, item: int) -> int:
-        """Return the least bytes that are moved."""
+        """Return the least bytes that the pass moves, with *item* bytes per element."""
         forward = self.layer.forward_bytes(self.shape, item)
         if self.step is Pass.FORWARD:
             return forward
@@ -95,7 +95,7 @@ class _PassCase:
 
 @dataclass(frozen=True, slots=True)
 class _PassTimes:
-    """What came of one pass, by backend."""
+    """The results of one pass by backend: times, errors, and reasons of failures."""
 
     times: Mapping[str, Samples]
     errors: Mapping[str, float]
@@ -103,14 +103,14 @@ class _PassTimes:
 
 
 def _cells_of(
-    place: _PassCase, setup: LayerSetup, timing: _PassTimes, backends: tuple[str, ...]
+    case: _PassCase, setup: LayerSetup, timing: _PassTimes, backends: tuple[str, ...]
 ) -> list[LayerCell]:
-    moved = place.moved(parse_dtype(setup.dtype, "--dtype").itemsize)
+    moved = case.moved(parse_dtype(setup.dtype, "--dtype").itemsize)
     return [
         LayerCell(
-            layer=place.layer.name,
-            shape=place.shape,
-            step=place.step,
+            layer=case.layer.name,
+            shape=case.shape,
+            step=case.step,
             backend=backend,
             moved=moved,
             samples=timing.times.get(backend),
@@ -122,18 +122,18 @@ def _cells_of(
 
 
 def _timed(
-    place: _PassCase, operands: LayerOperands, setup: LayerSetup, backends: tuple[str, ...]
+    case: _PassCase, operands: LayerOperands, setup: LayerSetup, backends: tuple[str, ...]
 ) -> _PassTimes:
-    """Return the times of one pass, taken in turn of every backend that computes it rightly."""
+    """Return the times of one pass on every backend whose output is right, backends alternating."""
     errors: dict[str, float] = {}
     reasons: dict[str, str] = {}
     batches: dict[str, Batch] = {}
     for backend in backends:
         try:
-            operator = operator_of(backend, place.layer)
-            errors[backend] = _checked(place.step, operator, operands, TOLERANCE[setup.dtype])
-            batches[backend] = _ready(place.step, operator, operands, setup)
-        except Exception as error:  # noqa: BLE001  whatever a backend raises costs that backend
+            operator = operator_of(backend, case.layer)
+            errors[backend] = _checked(case.step, operator, operands, TOLERANCE[setup.dtype])
+            batches[backend] = _ready(case.step, operator, operands, setup)
+        except Exception as error:  # noqa: BLE001  any failure drops this backend only
             reasons[backend] = reason_of(error)
     return _PassTimes(run_rounds(batches, setup.rounds), errors, reasons)
 
@@ -145,12 +145,12 @@ def _checked(step: Pass, operator: Operator, operands: LayerOperands, limit: flo
 
 
 def _ready(step: Pass, operator: Operator, operands: LayerOperands, setup: LayerSetup) -> Batch:
-    """Return the calls of *operator* ready to be timed, after one batch of them."""
+    """Return a batch of calls of *operator* that has run once."""
     sets = operands.sets
 
     def call(number: int) -> object:
-        one = sets[number % len(sets)]
-        return one.forward(operator) if step is Pass.FORWARD else one.both(operator)
+        chosen = sets[number % len(sets)]
+        return chosen.forward(operator) if step is Pass.FORWARD else chosen.both(operator)
 
     try:
         if setup.launch is Launch.CUDAGRAPH:
@@ -159,7 +159,7 @@ def _ready(step: Pass, operator: Operator, operands: LayerOperands, setup: Layer
     except Exception as error:
         if setup.launch is not Launch.CUDAGRAPH:
             raise
-        # Ending the capture fails too, and hides what made it fail.
+        # Ending the broken capture raises too; the first error is that error's context.
         first = error.__context__ or error
         raise BuildError(
             f"cannot be captured into a CUDA graph, see --launch eager: {reason_of(first)}"
@@ -170,9 +170,10 @@ def _ready(step: Pass, operator: Operator, operands: LayerOperands, setup: Layer
 
 
 def _refuse_waiting(call: Callable[[int], object]) -> None:
-    """Make *call* once, so that it fails where it waits for the device.
+    """Make *call* once, outside a capture; a call that synchronizes with the device raises.
 
-    No capture survives that, and one that broke off leaves torch's random numbers unusable.
+    A synchronization would break the capture, and a broken capture leaves torch's random number
+    generator unusable.
     """
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")

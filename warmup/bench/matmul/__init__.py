@@ -1,4 +1,4 @@
-"""The verb `bench mm`: a table's kernels against torch, Triton and inductor on plain products.
+"""`warmup bench mm`: a table's kernels against torch, Triton and inductor on plain matmuls.
 
-Imports what `bench` imports. `run` is the way in.
+Imports what `bench` imports. The entry point is `run.bench_mm`.
 """

@@ -1,4 +1,4 @@
-"""How each column of a benchmark of products is made: something to call, and what it runs.
+"""`Column`: one implementation of a matmul, compiled and tuned, with the kernel that it runs.
 
 Columns are compiled under ``torch.no_grad``, in one process, and stay valid until dynamo is reset.
 """
@@ -25,7 +25,11 @@ Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A way to multiply that has run once, what it runs, and the decisions a table answered."""
+    """One implementation of a matmul, which has run once, with a short name of its kernel.
+
+    ``hits`` counts the decisions that a table answered while the matmul was compiled, None in
+    columns without a table.
+    """
 
     multiply: Multiply
     kernel: str = ""
@@ -34,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class MatmulOperands:
-    """One pair of row-major matrices, and the table to serve; *missing* says why there is none."""
+    """A pair of row-major matrices, and the table to serve; *missing* is why there is no table."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -46,8 +50,8 @@ def make_column(name: str, operands: MatmulOperands) -> Column:
     """Return the column called *name*, compiled and tuned for *operands*.
 
     Raises:
-        SettingsError: it cannot be had on this device.
-        BuildError: there is no table, or it answered nothing.
+        SettingsError: this device cannot run the column.
+        BuildError: there is no table, or the table missed the matmul.
         Exception: whatever compiling, tuning or running raises.
     """
     return _MAKERS[name](operands)
@@ -109,7 +113,7 @@ def _inductor(operands: MatmulOperands, backends: str) -> Column:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[dict[str, bool]]:
-    """Keep inductor's reports about candidates off the terminal; yields options for compiling."""
+    """Silence inductor's autotuning reports, and yield the compile options that do so."""
     patches = Patches()
     try:
         yield silence_autotuning(patches)

@@ -1,4 +1,4 @@
-"""A benchmark of products as files: one JSON document and two charts."""
+"""Files of the matmul benchmark: one JSON document and two charts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MATMUL_STEM: Final = "bench-mm"
 
 
 def document(report: MmReport) -> dict[str, Any]:
-    """Return everything that *report* knows as JSON values; times in microseconds."""
-    verdicts = Counter(one.verdict.value for one in report.comparisons.values())
+    """Return all of *report* as JSON values, its rates and verdicts too; times in microseconds."""
+    verdicts = Counter(ratio.verdict.value for ratio in report.comparisons.values())
     return {
         "benchmark": "mm",
         "provenance": dict(report.provenance),
@@ -30,7 +30,7 @@ def document(report: MmReport) -> dict[str, Any]:
         "near_tie": report.near_tie,
         "peaks": None if report.peaks is None else _plain(asdict(report.peaks)),
         "table": report.table,
-        "shapes": [_shape(report, one) for one in report.shapes],
+        "shapes": [_shape(report, result) for result in report.shapes],
         "summary": {"verdicts": dict(verdicts), "table_over_torch": report.speedup},
     }
 
@@ -79,7 +79,7 @@ def charts_of(record: Mapping[str, Any]) -> dict[str, Chart]:
 def _series(
     record: Mapping[str, Any], value: Callable[[Mapping[str, Any], float], float]
 ) -> tuple[Series, ...]:
-    """Return each column that was timed anywhere, with *value* of its times and their bounds."""
+    """Return a series for each column timed at any shape: *value* of its times and bounds."""
     series = []
     for name in COLUMNS:
         cells = [result["columns"].get(name) for result in record["shapes"]]
@@ -98,19 +98,19 @@ def _series(
     return tuple(series)
 
 
-def _shape(report: MmReport, one: ShapeResult) -> dict[str, Any]:
-    found = report.comparisons.get(one.shape)
+def _shape(report: MmReport, result: ShapeResult) -> dict[str, Any]:
+    ratio = report.comparisons.get(result.shape)
     return {
-        "shape": asdict(one.shape),
-        "fastest": one.fastest,
-        "columns": {name: _column(report, one, timed) for name, timed in one.timed.items()},
-        "dropped": dict(one.dropped),
-        "table_hits": one.hits,
-        "table_over_best": None if found is None else _plain(asdict(found)),
+        "shape": asdict(result.shape),
+        "fastest": result.fastest,
+        "columns": {name: _column(report, result, timed) for name, timed in result.timed.items()},
+        "dropped": dict(result.dropped),
+        "table_hits": result.hits,
+        "table_over_best": None if ratio is None else _plain(asdict(ratio)),
     }
 
 
-def _column(report: MmReport, one: ShapeResult, timed: Timed) -> dict[str, Any]:
+def _column(report: MmReport, result: ShapeResult, timed: Timed) -> dict[str, Any]:
     return {
         "device_us": timed.device_us,
         "device_interval_us": list(timed.device.interval),
@@ -120,11 +120,11 @@ def _column(report: MmReport, one: ShapeResult, timed: Timed) -> dict[str, Any]:
         "total_rounds_us": list(timed.total.times_us),
         "relative_l2_error": timed.error,
         "kernel": timed.kernel,
-        **asdict(report.rates(one.shape, timed)),
+        **asdict(report.rates(result.shape, timed)),
     }
 
 
-def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in found.items()
+        name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
     }

@@ -1,4 +1,4 @@
-"""One matrix product: as a function, as a model to build a table for, and its operands."""
+"""The matmul under benchmark: as a function, as a model for `warmup.build`, and as a trial."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warmup.core.method import Method
 from warmup.core.rows import Family, Winner
 from warmup.core.trial import TensorSpec, Trial, ViewSpec
 
-PRODUCT_TARGET = f"{__name__}:Product"  # what `warmup.build` is given as its model
+PRODUCT_TARGET = f"{__name__}:Product"  # the model argument of `warmup.build`
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -32,7 +32,7 @@ def example_inputs(m: int, k: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def trial_of(shape: Shape, dtype: torch.dtype, device: torch.device, method: Method) -> Trial:
-    """Return the product of *shape* as a trial without candidates: operands and reference."""
+    """Return a trial without candidates for the matmul of *shape*: its operands and its output."""
     name = str(dtype).removeprefix("torch.")
 
     def matrix(rows: int, cols: int) -> TensorSpec:
@@ -44,7 +44,7 @@ def trial_of(shape: Shape, dtype: torch.dtype, device: torch.device, method: Met
         op="mm",
         device=str(device),
         operands=operands,
-        views=tuple(ViewSpec(i, one.sizes, one.strides, 0) for i, one in enumerate(operands)),
+        views=tuple(ViewSpec(i, spec.sizes, spec.strides, 0) for i, spec in enumerate(operands)),
         out=matrix(shape.m, shape.n),
         candidates=(),
         library=Winner(Family.EXTERN, "aten::mm"),

@@ -1,4 +1,4 @@
-"""What a benchmark of products found, and what follows from it."""
+"""`MmReport`: the results of the matmul benchmark, with rates, ratios and verdicts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ONE_DECIMAL_FROM: Final = 1000
 
 
 class MatmulVerdict(StrEnum):
-    """How the table's column stands against the best of the others."""
+    """The table's column against the fastest other column: faster, within noise or slower."""
 
     FASTER = "faster"
     WITHIN_NOISE = "within noise"
@@ -29,7 +29,7 @@ class MatmulVerdict(StrEnum):
 
 
 def shown_us(time_us: float, beside: float | None = None) -> str:
-    """Return a time as it is printed, 12.34, 1234.5 or 12345; with the decimals of *beside*."""
+    """Return *time_us* as text: 12.34, 1234.5 or 12345; with as many decimals as *beside* has."""
     size = time_us if beside is None else beside
     if size >= _NO_DECIMALS_FROM_US:
         return f"{time_us:.0f}"
@@ -40,8 +40,8 @@ def shown_us(time_us: float, beside: float | None = None) -> str:
 class Timed:
     """One column at one shape: device time and total time per call, round by round.
 
-    ``kernel`` says what runs, where that is known; ``error`` is the relative L2 distance to the
-    reference.
+    ``kernel`` is a short name of the kernel, empty where unknown; ``error`` is the relative L2
+    distance of the output from the reference.
     """
 
     device: Samples
@@ -51,7 +51,7 @@ class Timed:
 
     @property
     def device_us(self) -> float:
-        """The median device time in microseconds, as printed: whatever is derived starts here."""
+        """The median device time in microseconds, as printed; ratios and rates derive from it."""
         return float(shown_us(self.device.median))
 
     @property
@@ -62,9 +62,9 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulRatio:
-    """The table's column over *best*, the fastest other one: ratio of medians, and its interval.
+    """The table's column over *best*, the fastest other column: ratio of medians with an interval.
 
-    The 95 % interval is that of the median of the ratios of times taken in one round.
+    The interval is the 95 % interval of the median of the per-round ratios.
     """
 
     best: str
@@ -75,7 +75,7 @@ class MatmulRatio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulRates:
-    """What a device time means. ``share`` is that of the measured peak, None without peaks."""
+    """A device time as rates. ``share`` is its share of the roofline, None without peaks."""
 
     tflops: float
     gbps: float
@@ -101,12 +101,12 @@ class ShapeResult:
         return _fastest(self.timed)
 
     def comparison(self, near_tie: float) -> MatmulRatio | None:
-        """Return how the table's column stands against the best other one; None without both.
+        """Return the table's column over the fastest other column; None where either is missing.
 
-        They are within noise of each other when the interval of their ratio holds 1, or when the
-        ratio is nearer to 1 than the share *near_tie*.
+        The verdict is within noise when the interval of the ratio contains 1, or when the ratio
+        differs from 1 by at most *near_tie*.
         """
-        best = _fastest({name: one for name, one in self.timed.items() if name != TABLE_COLUMN})
+        best = _fastest({name: timed for name, timed in self.timed.items() if name != TABLE_COLUMN})
         if best is None or TABLE_COLUMN not in self.timed:
             return None
         own, other = self.timed[TABLE_COLUMN], self.timed[best]
@@ -140,11 +140,11 @@ class MmReport:
 
     @property
     def processor(self) -> str:
-        """What device times are times of: ``CPU`` or ``GPU``."""
+        """The kind of processor that device times are measured on: ``CPU`` or ``GPU``."""
         return "CPU" if self.device_type == "cpu" else "GPU"
 
     def rates(self, shape: Shape, timed: Timed) -> MatmulRates:
-        """Return what the device time of a column at *shape* means.
+        """Return the device time of a column at *shape* as rates, in TFLOP/s and GB/s.
 
         With a warm L2 the bytes come out of the cache, so only operations count for the share.
         """
@@ -159,17 +159,17 @@ class MmReport:
 
     @property
     def comparisons(self) -> Mapping[Shape, MatmulRatio]:
-        """How the table's column stands at each shape where it and another were timed."""
-        pairs = ((one.shape, one.comparison(self.near_tie)) for one in self.shapes)
-        return {shape: found for shape, found in pairs if found is not None}
+        """The table's column over the fastest other column, at each shape where both were timed."""
+        pairs = ((result.shape, result.comparison(self.near_tie)) for result in self.shapes)
+        return {shape: ratio for shape, ratio in pairs if ratio is not None}
 
     @property
     def speedup(self) -> float | None:
-        """The geometric mean of torch over the table's column; None where both have no shape."""
+        """The geometric mean of torch over the table's column; None without a shape of both."""
         ratios = [
-            one.timed[TORCH_COLUMN].device_us / one.timed[TABLE_COLUMN].device_us
-            for one in self.shapes
-            if TORCH_COLUMN in one.timed and TABLE_COLUMN in one.timed
+            result.timed[TORCH_COLUMN].device_us / result.timed[TABLE_COLUMN].device_us
+            for result in self.shapes
+            if TORCH_COLUMN in result.timed and TABLE_COLUMN in result.timed
         ]
         return geomean(ratios) if ratios else None
 
@@ -177,10 +177,10 @@ class MmReport:
     def over_peak(self) -> tuple[str, ...]:
         """The columns, with their shapes, whose time is shorter than the measured peaks allow."""
         return tuple(
-            f"{name} at {one.shape}"
-            for one in self.shapes
-            for name, timed in one.timed.items()
-            if (self.rates(one.shape, timed).share or 0) > 1
+            f"{name} at {result.shape}"
+            for result in self.shapes
+            for name, timed in result.timed.items()
+            if (self.rates(result.shape, timed).share or 0) > 1
         )
 
 

@@ -1,4 +1,4 @@
-"""`bench mm`: five ways to multiply two matrices, side by side on this device."""
+"""`bench_mm`: five implementations of a matmul, timed side by side on this device."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def bench_mm(
 ) -> MmReport:
     """Time every column at every shape, each checked against a reference of higher precision.
 
-    Arguments are spelled as on the command line. Without *table* one is built for these shapes,
-    measured the same way, in the folder *out* if that is given, where a table that exists is
-    completed. Device times are taken in turn, *rounds* of each column; after them total times,
-    calls launched one by one. A column that fails, or is wrong, is left out of that shape with its
-    reason. *say* is told how far it is, and after each shape *keep* gets what there is. On a CPU
-    calls are launched one by one and find their operands in the cache, as in a build.
+    Arguments have the text form of the command line. Without *table*, a table is built for these
+    shapes with the same launch and L2, in the folder *out* if given; a table that exists there is
+    completed. Device times are taken first, *rounds* of each column, columns alternating; then
+    total times, of calls launched singly. A column that fails, or whose output is wrong, is dropped
+    at that shape with its reason. *say* gets lines of progress, and *keep* the report so far after
+    each shape. On a CPU calls are launched singly with operands in the cache, as in a build.
 
     Raises:
-        SettingsError: an argument cannot be used, or the operands of a shape cannot be made.
+        SettingsError: an argument is not valid, or the operands of a shape cannot be allocated.
         TableError: *table* cannot be read.
         AdapterError: this torch is not supported.
     """
@@ -104,9 +104,9 @@ def bench_mm(
 
 @dataclass
 class _TableBuild:
-    """Where the table comes from: ``table`` was given, or it is built at *path*.
+    """The table under benchmark: ``table`` as given, or built at ``path``.
 
-    ``missing`` says why it could not be built to the end; what was finished is in it.
+    ``missing`` is why the build stopped early; ``table`` then has the rows finished before.
     """
 
     setup: MatmulSetup
@@ -115,7 +115,7 @@ class _TableBuild:
     missing: str = ""
 
     def build(self, shapes: Sequence[Shape]) -> None:
-        """Build the rows of *shapes* into the table."""
+        """Build the table for *shapes*; the text of a `WarmupError` is kept in ``missing``."""
         try:
             self.table = build(
                 PRODUCT_TARGET,
@@ -143,10 +143,10 @@ def _method(launch: str, l2: str, device: torch.device) -> Method:
 
 @contextlib.contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
-    """Yield *out*, made where there is none, or a temporary folder.
+    """Yield *out*, created where missing, or a temporary folder without *out*.
 
     Raises:
-        SettingsError: it cannot be made.
+        SettingsError: *out* cannot be created.
     """
     if out is None:
         with tempfile.TemporaryDirectory(prefix="warmup-bench-") as temporary:
@@ -162,5 +162,5 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Make *device* the current one: Triton launches there."""
+    """Make *device* the current device, on which Triton launches."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

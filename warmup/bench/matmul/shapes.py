@@ -1,4 +1,4 @@
-"""Products written M x K x N, and the ten that are usually compared."""
+"""`Shape`: a matmul written M x K x N, and the ten shapes that are compared by default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MATMUL_TEXT: Final = re.compile(r"([1-9][0-9]{0,6})x([1-9][0-9]{0,6})x([1-9][0-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A product of an M x K and a K x N matrix, both row-major: ``128x9216x4096``."""
+    """A matmul of an M x K and a K x N matrix, both row-major: ``128x9216x4096``."""
 
     m: int
     k: int
@@ -24,12 +24,12 @@ class Shape:
 
     @property
     def dims(self) -> str:
-        """The shape as ``--dims`` spells it."""
+        """The shape in the text form of ``--dims``."""
         return f"m={self.m};k={self.k};n={self.n}"
 
     @property
     def flops(self) -> int:
-        """Operations of the product: one multiplication and one addition for each step of K."""
+        """Floating-point operations: a multiplication and an addition for each step of K."""
         return 2 * self.m * self.k * self.n
 
     @property
@@ -56,7 +56,7 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
     """Return the shapes in ``"128x9216x4096,64x64x64"``, in the order given.
 
     Raises:
-        SettingsError: one is spelled otherwise, or given twice.
+        SettingsError: a shape is malformed or repeated.
     """
     shapes: list[Shape] = []
     for word in text.split(","):

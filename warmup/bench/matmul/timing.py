@@ -1,4 +1,4 @@
-"""One shape of a benchmark of products: every column made, checked, and timed in turn."""
+"""`time_columns`: every column at one matmul shape, compiled, checked and timed in turn."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class MatmulSetup:
-    """How every shape is timed: where, with operands of which dtype, and how often."""
+    """The setup shared by all shapes: device, dtype of the operands, method and rounds."""
 
     device: torch.device
     dtype: str
@@ -40,13 +40,13 @@ class MatmulSetup:
 def time_columns(
     shape: Shape, setup: MatmulSetup, table: Table | None, missing: str
 ) -> ShapeResult:
-    """Return the times of every column at *shape*, or why a column has none.
+    """Return the times of every column at *shape*, or the reason why a column was dropped.
 
-    Every column compiles from empty caches, its own table column from *table*; *missing* says why
-    there is none. Device times are taken in turn, then total times.
+    Every column compiles from empty caches. The table's column serves *table*; *missing* is why
+    there is no table. Device times are taken first, columns alternating, then total times.
 
     Raises:
-        SettingsError: the operands cannot be made.
+        SettingsError: the operands cannot be allocated.
     """
     pairs, reference = _operands(shape, setup)
     ready: dict[str, _ReadyColumn] = {}
@@ -56,16 +56,16 @@ def time_columns(
             try:
                 column = make_column(name, MatmulOperands(*pairs[0], table, missing))
                 ready[name] = _prepare(column, pairs, reference, setup)
-            except Exception as error:  # noqa: BLE001  whatever a column raises costs that column
+            except Exception as error:  # noqa: BLE001  any failure drops this column only
                 dropped[name] = reason_of(error)
-        times = run_rounds({name: one.batch for name, one in ready.items()}, setup.rounds)
-        walls: Mapping[str, Batch] = {name: one.wall for name, one in ready.items()}
+        times = run_rounds({name: entry.batch for name, entry in ready.items()}, setup.rounds)
+        walls: Mapping[str, Batch] = {name: entry.wall for name, entry in ready.items()}
         totals = run_rounds(walls, setup.rounds)
     timed = {
         name: Timed(
-            device=times[name], total=totals[name], error=one.error, kernel=one.column.kernel
+            device=times[name], total=totals[name], error=entry.error, kernel=entry.column.kernel
         )
-        for name, one in ready.items()
+        for name, entry in ready.items()
     }
     hits = ready[TABLE_COLUMN].column.hits if TABLE_COLUMN in ready else None
     return ShapeResult(shape=shape, timed=timed, dropped=dropped, hits=hits)
@@ -73,7 +73,7 @@ def time_columns(
 
 @dataclass
 class _Wall:
-    """Calls that are launched one by one and timed by the host's clock; a `Batch`."""
+    """A `Batch` of calls that are launched singly and timed by the host's clock."""
 
     call: TimedCall
     device: torch.device
@@ -94,7 +94,7 @@ class _ReadyColumn:
 
 
 def _operands(shape: Shape, setup: MatmulSetup) -> tuple[list[Pair], torch.Tensor]:
-    """Return operand sets for *shape*, one when the L2 is to be warm, and what the first gives."""
+    """Return operand sets of *shape*, one set for warm L2, and the first set's reference."""
     trial = trial_of(shape, parse_dtype(setup.dtype, "--dtype"), setup.device, setup.method)
     most = 1 if setup.method.l2 is L2.WARM else MAX_OPERAND_SETS
     try:
@@ -116,18 +116,18 @@ def _prepare(
     """Return *column* ready to be timed.
 
     Raises:
-        OutputMismatchError: what it computes is wrong.
-        Exception: whatever it raises.
+        OutputMismatchError: the output of the column is wrong.
+        Exception: whatever the column raises.
     """
     multiply, count, method = column.multiply, len(pairs), setup.method
-    # The allocator hands the column this memory for its output: what is not written shows.
+    # The allocator reuses this freed memory for the output, so unwritten elements keep the poison.
     dtype = pairs[0][0].dtype
     torch.full(reference.shape, poison_of(dtype), dtype=dtype, device=setup.device)
-    found = multiply(*pairs[0])
-    _, rejection, said = judge_output(found, reference, TOLERANCE[setup.dtype])
+    output = multiply(*pairs[0])
+    _, rejection, message = judge_output(output, reference, TOLERANCE[setup.dtype])
     if rejection is not None:
-        raise OutputMismatchError(f"its output is {rejection}: {said}")
-    distance = (found.to(reference.dtype) - reference).norm() / reference.norm()
+        raise OutputMismatchError(f"its output is {rejection}: {message}")
+    distance = (output.to(reference.dtype) - reference).norm() / reference.norm()
 
     def call(number: int) -> torch.Tensor:
         return multiply(*pairs[number % count])

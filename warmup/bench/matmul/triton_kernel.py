@@ -1,4 +1,4 @@
-"""A plain Triton product, tuned by @triton.autotune: what a hand-written kernel reaches.
+"""A plain Triton matmul tuned by @triton.autotune: the baseline of a hand-written kernel.
 
 Sizes are constants of the kernel, as they are in inductor's templates. Importing this module needs
 Triton; tuning, at the first call for some sizes, needs a GPU.
