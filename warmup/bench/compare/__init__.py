@@ -1,4 +1,5 @@
-"""The verb `compare`: one model started and served in several variants, and which is faster.
+"""`warmup compare`: a model started and timed in several variants, and the speed-up of each.
 
-Imports what `bench` imports. `compare.compare` starts a process for each variant.
+`compare.compare` runs the comparison, with a process for each variant, and returns a `Comparison`.
+The folder may import what `bench` may.
 """

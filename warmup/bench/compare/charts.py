@@ -1,4 +1,4 @@
-"""The charts of a comparison, from the document that `compare` writes."""
+"""Charts of a comparison, drawn from the JSON document that `warmup compare` writes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from warmup.bench.charts.chart import Chart, Series
 
 
 def charts_of(record: Mapping[str, Any]) -> dict[str, Chart]:
-    """Return the charts of the document *record* by name; one without a single number is left out.
+    """Return the charts of the document *record* by name, without those that have no value to draw.
 
-    Without a measured peak, as on a CPU, bandwidth would repeat the arithmetic on another scale, so
-    only one of the two is drawn.
+    Without measured device peaks, as on a CPU, the bandwidth chart would show the arithmetic chart
+    on another scale, so it is left out where there is an arithmetic chart.
     """
     origin, peaks, here = record["origin"], record["peaks"], record["origin"]["runtime"]
     model, dtype, l2 = origin["model"].rpartition(":")[2], origin["dtype"], origin.get("l2", "warm")
@@ -79,7 +79,7 @@ def _has_value(chart: Chart) -> bool:
 
 
 def _series(record: Mapping[str, Any], field: str) -> tuple[Series, ...]:
-    """Return *field* of each variant that was timed, by bucket; a median with its interval."""
+    """Return *field* of each timed variant, by bucket; the median comes with its interval."""
     buckets = [
         {timed["name"]: timed for timed in bucket["variants"]} for bucket in record["buckets"]
     ]
@@ -96,7 +96,7 @@ def _series(record: Mapping[str, Any], field: str) -> tuple[Series, ...]:
 
 
 def _phases(starts: Sequence[Mapping[str, Any] | None]) -> tuple[Series, ...]:
-    """Return how long each phase of each start took; None where a variant has no start."""
+    """Return the seconds of each phase, by variant; None where a variant has no start."""
     phases: list[Any] = [start and _phases_of(start) for start in starts]
     names = next((list(start) for start in phases if start), [])
     return tuple(

@@ -1,8 +1,8 @@
-"""`compare`: start and serve one model in several ways, and say which is faster.
+"""`compare`: start a model in several variants, time each, and return a `Comparison`.
 
-Each variant lives in a process of its own with empty caches. Only one works at a time: first all
-make their first outputs, one after the other, then they are timed in rounds. In a round every
-bucket is timed once in every variant, and each round begins with another variant.
+Each variant has its own process with empty caches, and only one process works at a time. First the
+variants compute their first outputs, one after the other; then they are timed in rounds. A round
+times every bucket once in every variant, and each round begins with another variant.
 """
 
 from __future__ import annotations
@@ -50,16 +50,18 @@ def compare(
 ) -> Comparison:
     """Return how *model* starts and runs in every bucket, in each of *variants* and *also*.
 
-    Arguments are spelled as on the command line. Without *variants* all are compared, the one with
-    padded weights only where the table pads any on this device. Eager is always among them, as what
-    the outputs of the others must agree with, and default, as what speed-ups are over. A variant
-    that fails, dies, or does not answer within *timeout_s* is told as failed, and the others go on.
-    The folder *out*, made where there is none, gets the log of each process.
+    Arguments have the text form of the command line. Without *variants* all are compared; the
+    variant with padded weights only if the table pads weights on this device. Two variants always
+    run: eager, whose outputs are the reference, and default, the baseline of the speed-ups. A
+    variant that fails, dies, or does not answer within *timeout_s* seconds has its failure in the
+    result, and the other variants go on. The log of each process is written to the folder *out*,
+    which is created if missing.
 
     Raises:
-        SettingsError, ModelError: the arguments or the model cannot be used, eager mode included;
-            a variant is to have padded weights, and the table pads none here.
-        TableError: a variant serves from a table, and it is missing or damaged.
+        SettingsError: an argument cannot be used, or a variant needs padded weights and the table
+            pads none on this device.
+        ModelError: the model cannot be loaded, or fails in eager mode.
+        TableError: a variant serves from a table that is missing or damaged.
         AdapterError: this torch is not supported.
     """
     buckets = parse_buckets(seqlens, dims)
@@ -73,7 +75,7 @@ def compare(
         raise SettingsError(f"--launch {launch!r}", f"use one of {', '.join(Launch)}")
     if l2 not in set(L2):
         raise SettingsError(f"--l2 {l2!r}", f"use one of {', '.join(L2)}")
-    needs_table = any(one.how.is_served for one in chosen)
+    needs_table = any(variant.how.is_served for variant in chosen)
     named = table if table is not None else os.environ.get("WARMUP_TABLE")
     found = find(named, {}) if needs_table and named else None
     runtime, device = _describe(device, dtype, Launch(launch))
@@ -82,7 +84,7 @@ def compare(
     if found is not None:
         pads = _pads(found, runtime)
         chosen = parse_variants(variants, also, model, pads=pads)
-        padded = [one.name for one in chosen if one.how is How.TABLE_PADDED]
+        padded = [variant.name for variant in chosen if variant.how is How.TABLE_PADDED]
         if padded and not pads:
             raise SettingsError(
                 f"{', '.join(padded)}: {found.origin} pads no weights on this device",
@@ -133,7 +135,7 @@ def compare(
 
 
 def _describe(device: str, dtype: str | None, launch: Launch) -> tuple[Runtime, str]:
-    """Return this machine, and the device as torch spells it."""
+    """Return the runtime of this machine, and torch's name of the device."""
     from warmup.inductor import connect
     from warmup.inductor.machine import check_compiler, resolve_device
     from warmup.models.loading import parse_dtype
@@ -166,7 +168,7 @@ def _now() -> str:
 
 @contextlib.contextmanager
 def _folders(out: str | os.PathLike[str] | None) -> Iterator[tuple[Path, Path]]:
-    """Yield a folder that is removed afterwards, and the one for logs."""
+    """Yield a temporary folder, removed at the exit, and the folder for logs."""
     with tempfile.TemporaryDirectory(prefix="warmup-", ignore_cleanup_errors=True) as name:
         logs = Path(name) if out is None else Path(out)
         try:

@@ -1,7 +1,7 @@
-"""How one model was started and served in several ways: what was seen.
+"""`Comparison`: the measurements of a model that was started and timed in several variants.
 
-Times are rounded to the digits that reports print before anything is computed from them, so that
-every ratio and rate can be checked against the numbers beside it.
+Times are rounded to the printed digits before ratios and rates are computed from them, so that a
+reader can check every ratio and rate against the printed times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from warmup.core.roofline import Peaks
 from warmup.core.runtime import Runtime
 from warmup.core.samples import Samples
 
-FEWEST_ROUNDS: Final = 6  # an interval of 95 % takes so many
+FEWEST_ROUNDS: Final = 6  # the fewest samples with a 95 % interval of the median
 _TIME_DIGITS: Final = 4
 _VARIANT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 
@@ -36,17 +36,17 @@ class How(StrEnum):
 
     @property
     def is_served(self) -> bool:
-        """Whether a table answers, for the weights as they are or for those that it pads."""
+        """True when the variant serves from a table, with padded weights or without."""
         return self in (How.TABLE, How.TABLE_PADDED)
 
 
-REFERENCE_VARIANT: Final = How.EAGER.value  # the variant whose outputs the others must have
-BASELINE: Final = How.DEFAULT.value  # the variant that speed-ups are over
+REFERENCE_VARIANT: Final = How.EAGER.value  # its outputs are the reference of the others
+BASELINE: Final = How.DEFAULT.value  # speed-ups are relative to this variant
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to start and serve a model. ``model`` is spelled as for ``--model``."""
+    """A model and how it is compiled. ``model`` has the text form of ``--model``."""
 
     name: str
     how: How
@@ -55,11 +55,12 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstOutput:
-    """The first output of one bucket.
+    """The first call of a bucket, until its outputs are computed.
 
-    ``process_seconds`` count from the start of the process, ``call_seconds`` are those of this call
-    alone. ``benchmarks``, ``hits`` and ``misses`` happened in it; the latter two are None without a
-    table. ``peak_bytes`` is the largest memory so far: allocated on a GPU, resident on CPU.
+    ``process_seconds`` run from the start of the process to the end of the call, ``call_seconds``
+    are those of the call alone. ``benchmarks``, ``hits`` and ``misses`` are counts of this call;
+    hits and misses are None without a table. ``peak_bytes`` is the peak memory of the process so
+    far: allocated memory on a GPU, resident memory on CPU.
     """
 
     process_seconds: float
@@ -72,11 +73,12 @@ class FirstOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The first outputs of all buckets, in order. ``sites`` counts benchmarks by who asked.
+    """The start of a variant: the first outputs of all buckets, in order.
 
-    Before the first call come ``import_seconds``, from the start of the process until it takes
-    requests, ``load_seconds`` for the model and its inputs, and ``install_seconds`` for importing
-    inductor and installing a table. ``measure_seconds`` are those of all benchmarks.
+    Three phases precede the first call: ``import_seconds``, from the start of the process until it
+    takes requests; ``load_seconds``, for the model and its inputs; and ``install_seconds``, for
+    importing inductor and installing a table. ``measure_seconds`` is the time of all benchmarks.
+    ``sites`` counts benchmarks by the site in inductor that asked for them.
     """
 
     import_seconds: float
@@ -99,7 +101,7 @@ class Start:
 
     @property
     def benchmarks(self) -> int:
-        """How often inductor measured something until the last first output."""
+        """Benchmarks that inductor ran in all first calls."""
         return sum(output.benchmarks for output in self.outputs)
 
     @property
@@ -114,15 +116,15 @@ class Start:
 
     @property
     def peak_bytes(self) -> int:
-        """The largest memory until the last first output."""
+        """The peak memory until the last first output."""
         return self.outputs[-1].peak_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketTime:
-    """One variant in one bucket: its times, one a round, and its distance from eager.
+    """The times of a variant in a bucket, one sample a round, and its error against eager.
 
-    ``error`` is the largest relative L2 error over all outputs and ``limit`` what it may be.
+    ``error`` is the largest relative L2 error over all outputs, ``limit`` the largest allowed.
     """
 
     device: Samples
@@ -132,7 +134,7 @@ class BucketTime:
 
     @property
     def agrees(self) -> bool:
-        """True when the output is within the tolerance of eager's."""
+        """True when the outputs are within the tolerance of eager's."""
         return self.error <= self.limit
 
     @property
@@ -148,17 +150,17 @@ class BucketTime:
 
     @property
     def wall_us(self) -> float:
-        """The median host time of one call that is waited for, as printed."""
+        """The median host time of a call until its outputs are computed, as printed."""
         return rounded(self.wall.median)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of one variant.
+    """The start and the times of a variant, or why it failed.
 
-    ``start`` is None when it made no first output of every bucket, ``cells`` is empty when it could
-    not be timed to the end; ``failure`` says why. ``log`` is the name of the file with its last
-    words, beside the report.
+    ``start`` is None when the variant did not compute the first outputs of all buckets, ``cells``
+    is empty when it was not timed to the end; ``failure`` is the reason. ``log`` is the name of the
+    log file of its process, in the folder of the report.
     """
 
     variant: Variant
@@ -170,7 +172,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one call asks of the device at least; ``flops`` is None where torch cannot count it."""
+    """The least work of a call: operations and bytes moved; None where torch cannot count them."""
 
     flops: int | None
     moved_bytes: int | None
@@ -178,7 +180,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times faster than the baseline, with the 95 % interval, as printed."""
+    """A speed-up over the baseline, with its 95 % interval, as printed."""
 
     value: float
     low: float
@@ -190,7 +192,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where and how a comparison ran: what repeats it. ``created`` is in UTC."""
+    """The settings and the machine of a comparison, enough to repeat it. ``created`` is in UTC."""
 
     model: str
     inputs: tuple[str, ...]
@@ -209,7 +211,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Everything that a comparison found. ``demands`` has one for each bucket."""
+    """The origin and the results of a comparison. ``demands`` has an entry for each bucket."""
 
     origin: Origin
     buckets: tuple[Bucket, ...]
@@ -220,40 +222,42 @@ class Comparison:
 
     @property
     def baseline(self) -> Result | None:
-        """The baseline, None when it failed or disagrees with eager."""
-        found = next((one for one in self.results if one.variant.name == BASELINE), None)
-        return found if found is not None and is_sound(found) else None
+        """The result of the baseline; None when it failed or disagrees with eager."""
+        named = (result for result in self.results if result.variant.name == BASELINE)
+        baseline = next(named, None)
+        return baseline if baseline is not None and is_sound(baseline) else None
 
     @property
     def failed(self) -> tuple[str, ...]:
         """The variants served from a table that failed or disagree with eager."""
-        of_table = [one for one in self.results if one.variant.how.is_served]
-        return tuple(one.variant.name for one in of_table if not is_sound(one))
+        served = [result for result in self.results if result.variant.how.is_served]
+        return tuple(result.variant.name for result in served if not is_sound(result))
 
 
 def parse_variants(
     names: str | None, also: Sequence[str], model: str, *, pads: bool = False
 ) -> tuple[Variant, ...]:
-    """Return the variants of *model* named in *names*, and the others in *also*.
+    """Return the variants of *model* named in *names*, and those of other models in *also*.
 
-    Without names all are, the one with padded weights only if the table *pads* any. Eager and
-    default are always among them, first. One of *also* is spelled ``NAME=MODEL`` or
-    ``NAME=MODEL+HOW``, such as ``padded=examples/mlp.py:Padded+table``; HOW is default without.
+    Without *names* all variants are returned; the variant with padded weights only if the table
+    *pads* weights. Eager and default are always returned, first. An item of *also* has the form
+    ``NAME=MODEL`` or ``NAME=MODEL+HOW``, such as ``padded=examples/mlp.py:Padded+table``; without
+    HOW it is default.
 
     Raises:
-        SettingsError: one is spelled otherwise, or a name is given twice.
+        SettingsError: an item has another form, or a name is given twice.
     """
     if names is None:
         names = ",".join(how for how in How if pads or how is not How.TABLE_PADDED)
-    found: dict[str, Variant] = {}
+    variants: dict[str, Variant] = {}
     for word in (part.strip() for part in names.split(",")):
         if word not in set(How):
             raise SettingsError(
                 f"--variants: {word!r} is not a variant", f"use any of {','.join(How)}"
             )
-        _add(found, Variant(word, How(word), model), "--variants")
-    own = {name: Variant(name, How(name), model) for name in (REFERENCE_VARIANT, BASELINE)}
-    found = own | found
+        _add(variants, Variant(word, How(word), model), "--variants")
+    required = {name: Variant(name, How(name), model) for name in (REFERENCE_VARIANT, BASELINE)}
+    variants = required | variants
     for text in also:
         name, equals, rest = text.partition("=")
         target, plus, how = rest.rpartition("+")
@@ -265,14 +269,14 @@ def parse_variants(
                 "write --also padded=model.py:Padded+table; a name has a-z, 0-9, dots and dashes, "
                 f"and HOW is one of {', '.join(How)}",
             )
-        _add(found, Variant(name, How(how), target), "--also")
-    return tuple(found.values())
+        _add(variants, Variant(name, How(how), target), "--also")
+    return tuple(variants.values())
 
 
-def _add(found: dict[str, Variant], variant: Variant, source: str) -> None:
-    if variant.name in found:
+def _add(variants: dict[str, Variant], variant: Variant, source: str) -> None:
+    if variant.name in variants:
         raise SettingsError(f"{source}: {variant.name!r} is given twice", "name each variant once")
-    found[variant.name] = variant
+    variants[variant.name] = variant
 
 
 def is_sound(result: Result) -> bool:
@@ -281,7 +285,7 @@ def is_sound(result: Result) -> bool:
 
 
 def decimals_of(value: float) -> int:
-    """Return how many decimals of *value* are printed: four digits, and all before the point."""
+    """Return the printed decimals of *value*: four significant digits, none from 1000 on."""
     return max(_TIME_DIGITS - 1 - math.floor(math.log10(value)), 0) if value > 0 else 0
 
 

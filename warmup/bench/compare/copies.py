@@ -1,8 +1,8 @@
-"""Copies of weights and inputs, taken in turn, so that a call finds its own in no cache.
+"""`Copies`: copies of weights and inputs, used in turn, so that no call finds them in a cache.
 
-A product's weight is a model's parameter here and its input there, so both have copies, as every
-operand has where candidates are measured. What is compiled takes them as arguments, and is compiled
-once.
+An operand of a GEMM may be a parameter or an input of the model, so both are copied, as all
+operands are where candidates are measured. The compiled graph takes both as arguments, so it is
+compiled once for all copies.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from warmup.bench.compare.tensors import tensors_in
 from warmup.models.loading import Inputs
 
 _MOST: Final = 64
-_MAX_COPIES_BYTES: Final = 2**34  # far more than any cache holds
+_MAX_COPIES_BYTES: Final = 2**34  # far larger than the L2 cache of any device
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """``weights`` of a model with ``contents`` for them, and ``inputs`` by bucket.
+    """The ``weights`` of a model, the ``contents`` of each copy, and the ``inputs`` by bucket.
 
-    Numbers count modulo the copies there are; the first are the model's and the caller's own.
+    The number of a copy is taken modulo the count of copies; copy 0 is the original.
     """
 
     weights: tuple[torch.Tensor, ...]
@@ -36,7 +36,7 @@ class Copies:
         return len(self.contents)
 
     def take(self, bucket: int, number: int) -> Inputs:
-        """Let the model have the weights of that number; return the inputs of it."""
+        """Give the model the weights of copy *number*; return the inputs of that copy."""
         turn = number % len(self)
         for weight, content in zip(self.weights, self.contents[turn], strict=True):
             weight.data = content
@@ -46,24 +46,24 @@ class Copies:
 def copy_operands(module: nn.Module, inputs: Sequence[Inputs], room: int) -> Copies:
     """Return *module*'s parameters and buffers and *inputs*, each with up to 63 copies.
 
-    The copies take *room* bytes or 16 GiB at most; all buckets have as many. Tensors of other
-    classes than torch's own are not copied.
+    The copies take at most *room* bytes and at most 16 GiB; all buckets have equally many.
+    Weights and inputs of tensor subclasses are not copied.
     """
-    every = dict.fromkeys((*module.parameters(), *module.buffers()))
-    weights = tuple(one for one in every if type(one.data) is torch.Tensor)
-    own = tuple(one.data for one in weights)
-    given = tuple(one for made in inputs for one in tensors_in((made.args, made.kwargs)))
-    size = sum(one.untyped_storage().nbytes() for one in (*own, *given))
-    more = min(_MOST - 1, min(_MAX_COPIES_BYTES, room) // size) if size else 0
+    unique = dict.fromkeys((*module.parameters(), *module.buffers()))
+    weights = tuple(weight for weight in unique if type(weight.data) is torch.Tensor)
+    contents = tuple(weight.data for weight in weights)
+    arguments = tensors_in([(given.args, given.kwargs) for given in inputs])
+    size = sum(tensor.untyped_storage().nbytes() for tensor in (*contents, *arguments))
+    count = min(_MOST - 1, min(_MAX_COPIES_BYTES, room) // size) if size else 0
     return Copies(
         weights,
-        (own, *(tuple(map(_copy, own)) for _ in range(more))),
-        tuple((made, *(_copied(made) for _ in range(more))) for made in inputs),
+        (contents, *(tuple(map(_copy, contents)) for _ in range(count))),
+        tuple((given, *(_copied(given) for _ in range(count))) for given in inputs),
     )
 
 
-def _copied(made: Inputs) -> Inputs:
-    """Return *made* with tensors of its own; one that it has twice stays one."""
+def _copied(inputs: Inputs) -> Inputs:
+    """Return *inputs* with copies of its tensors; a tensor that occurs twice is copied once."""
     copies: dict[int, torch.Tensor] = {}
 
     def copied(leaf: object) -> object:
@@ -73,12 +73,12 @@ def _copied(made: Inputs) -> Inputs:
             copies[id(leaf)] = _copy(leaf.detach()).requires_grad_(leaf.requires_grad)
         return copies[id(leaf)]
 
-    args, kwargs = torch.utils._pytree.tree_map(copied, (made.args, made.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
+    args, kwargs = torch.utils._pytree.tree_map(copied, (inputs.args, inputs.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
     return Inputs(args, kwargs)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Return *tensor* in memory of its own, with all of its storage: padding has its strides."""
+    """Return *tensor* with a copy of its whole storage, which keeps the strides of padding."""
     storage: Any = tensor.untyped_storage()  # its clone is untyped
     layout = tensor.storage_offset(), tensor.size(), tensor.stride()
     return tensor.new_empty(0).set_(storage.clone(), *layout)

@@ -1,4 +1,4 @@
-"""What one eager call of a model asks of a device: operations, and bytes at least."""
+"""`demand_of`: the operations of an eager call of a model, and the bytes it moves at least."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _ATTENTION: Final = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_flash_attention_for_cpu",
 )
-# These read rows of a weight, not all of it.
+# Operations that read rows of a weight, not all of it.
 _GATHERS: Final = {"embedding", "index", "index_select", "gather"}
 
 
 def demand_of(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Demand, tuple[str, ...]]:
-    """Return what a call of *module* asks for, and a line about each number that is not known."""
+    """Return the `Demand` of a call of *module*, and a remark for each number that is unknown."""
     call = functools.partial(module, *args, **kwargs)
-    flops, said = _counted("operations", functools.partial(count_flops, call))
-    moved, also_said = _counted(
+    flops, flop_remarks = _counted("operations", functools.partial(count_flops, call))
+    moved, byte_remarks = _counted(
         "bytes", functools.partial(count_bytes, module, call, (args, kwargs))
     )
-    return Demand(flops, moved), (*said, *also_said)
+    return Demand(flops, moved), (*flop_remarks, *byte_remarks)
 
 
 def count_flops(call: Callable[[], object]) -> int:
     """Return the floating-point operations of *call*, as torch counts them.
 
-    Those of products, convolutions and attention; a causal mask saves none.
+    GEMMs, convolutions and attention count; a causal mask does not lower the count.
 
     Raises:
-        Exception: whatever the call raises, or torch about a shape that it cannot count.
+        Exception: any error of the call, or of torch for a shape that it cannot count.
     """
     # Torch 2.11 refuses to count attention whose keys have fewer heads, and knows none on CPU.
     own = {getattr(_aten, name): _attention_flops for name in _ATTENTION}
@@ -56,10 +56,10 @@ def count_flops(call: Callable[[], object]) -> int:
 def count_bytes(module: nn.Module, call: Callable[[], object], inputs: object) -> int:
     """Return the bytes that *call* of *module* moves at least: weights, inputs, outputs, each once.
 
-    Of the weights only what is read counts: of an embedding the rows that are looked up.
+    Only the parts of weights that are read count: of an embedding, the rows looked up.
 
     Raises:
-        Exception: whatever the call raises, or torch about a tensor without memory of its own.
+        Exception: any error of the call, or of torch for a tensor without storage.
     """
     reads = _WeightReads(module)
     with reads:
@@ -70,7 +70,7 @@ def count_bytes(module: nn.Module, call: Callable[[], object], inputs: object) -
 def _counted(what: str, count: Callable[[], int]) -> tuple[int | None, tuple[str, ...]]:
     try:
         return count(), ()
-    except Exception as error:  # noqa: BLE001  torch cannot count what it does not know
+    except Exception as error:  # noqa: BLE001  torch may raise anything for an unknown operation
         return None, (f"{what} cannot be counted ({type(error).__name__}: {error})",)
 
 
@@ -82,23 +82,24 @@ def _attention_flops(
 
 
 def _bytes_of(tensors: Iterable[torch.Tensor]) -> int:
-    return sum({one.data_ptr(): one.numel() * one.element_size() for one in tensors}.values())
+    sizes = {tensor.data_ptr(): tensor.numel() * tensor.element_size() for tensor in tensors}
+    return sum(sizes.values())
 
 
 class _WeightReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-    """Counts the bytes of parameters and buffers that operations read, each once."""
+    """Counts the bytes of parameters and buffers that operations read, each part once."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         weights = [*module.parameters(), *module.buffers()]
-        self._sizes = {_storage(one): one.untyped_storage().nbytes() for one in weights}
+        self._sizes = {_storage(weight): weight.untyped_storage().nbytes() for weight in weights}
         self._read: dict[int, dict[object, int]] = defaultdict(dict)
 
     @property
     def total(self) -> int:
-        """All bytes read; of one weight at most what it has."""
+        """All bytes read; for each weight at most its size."""
         read = self._read.items()
-        return sum(min(self._sizes[place], sum(parts.values())) for place, parts in read)
+        return sum(min(self._sizes[storage], sum(parts.values())) for storage, parts in read)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -106,11 +107,11 @@ class _WeightReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         output = func(*args, **(kwargs or {}))
         if not func.is_view:
             gathers = func.overloadpacket.__name__ in _GATHERS
-            for one in tensors_in((args, kwargs)):
-                if (place := _storage(one)) in self._sizes:
-                    part = tensors_in(output)[0] if gathers else one
+            for operand in tensors_in((args, kwargs)):
+                if (storage := _storage(operand)) in self._sizes:
+                    part = tensors_in(output)[0] if gathers else operand
                     key = (part.data_ptr(), tuple(part.shape), tuple(part.stride()))
-                    self._read[place][key] = part.numel() * part.element_size()
+                    self._read[storage][key] = part.numel() * part.element_size()
         return output
 
 

@@ -1,6 +1,7 @@
-"""The processes of one comparison: started one after the other, then timed in turn.
+"""`Race`: the processes of a comparison, started one after the other, then timed in turn.
 
-Only one of them works at a time. One that fails, dies or hangs is out, and the others go on.
+Only one process works at a time. A process that fails, dies or hangs is ended, and the others go
+on.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from warmup.core.roofline import Peaks
 from warmup.core.samples import Samples
 from warmup.core.turns import in_turn
 
-_CHILD: Final = ("-m", "warmup.bench.compare.contender")
+_CHILD: Final = ("-m", "warmup.bench.compare.variant_process")
 
 
 class CompareObserver:
     """Receiver of a comparison's events. Each method ignores its event unless it is overridden."""
 
     def variant_started(self, variant: Variant) -> None:
-        """A variant begins to make its first outputs."""
+        """The process of *variant* is about to start."""
 
     def variant_ready(self, variant: Variant, start: Start) -> None:
-        """It made all of them, and can be timed."""
+        """The first outputs of *variant* are computed, and it can be timed."""
 
     def variant_failed(self, variant: Variant, reason: str) -> None:
-        """It is out."""
+        """*variant* failed for *reason* and takes no further part."""
 
     def round_finished(self, number: int, total: int) -> None:
         """Every variant was timed once more in every bucket; *number* counts from 1."""
@@ -50,7 +51,7 @@ class CompareObserver:
 
 @dataclass(kw_only=True)
 class _VariantEntrant(Entrant):
-    """One variant and its process."""
+    """A variant, its process, and the times measured so far."""
 
     variant: Variant
     log: Path
@@ -58,8 +59,8 @@ class _VariantEntrant(Entrant):
     errors: Sequence[Sequence[float]] = ()
     times: list[tuple[list[float], list[float]]] = field(default_factory=list)
 
-    def result(self, keeps_log: bool) -> Result:  # noqa: FBT001  said by its name
-        """Return what came of it."""
+    def result(self, keeps_log: bool) -> Result:  # noqa: FBT001  the parameter has a clear name
+        """Return the start and the times of the variant, or why it failed."""
         cells = () if self.failure is not None else self._cells()
         log = self.log.name if keeps_log else None
         return Result(
@@ -80,7 +81,7 @@ class _VariantEntrant(Entrant):
 
 @dataclass
 class Race:
-    """One comparison under way."""
+    """A comparison in progress: its processes, and what they have answered."""
 
     scratch: Path
     logs: Path
@@ -96,10 +97,10 @@ class Race:
     _digests: dict[str, str] = field(default_factory=dict)
 
     def start(self, variant: Variant) -> None:
-        """Let *variant* make its first outputs and compare them with eager's.
+        """Start the process of *variant*, and compare its first outputs with eager's.
 
         Raises:
-            ModelError: it is eager mode, and it failed.
+            ModelError: *variant* is eager mode, and it failed.
         """
         self.observer.variant_started(variant)
         log = self.logs / f"compare-{variant.name}.log"
@@ -118,7 +119,7 @@ class Race:
         start = entrant.ask("start", **case)
         if start is not None:
             entrant.start = _start_from(start)
-            self.remarks += [f"{variant.name}: {said}" for said in start["remarks"]]
+            self.remarks += [f"{variant.name}: {remark}" for remark in start["remarks"]]
             self._check(entrant)
         if entrant.failure is not None and variant.name == REFERENCE_VARIANT:
             raise ModelError(
@@ -128,17 +129,19 @@ class Race:
             self.observer.variant_ready(variant, entrant.start)
 
     def prepare(self, launch: str, l2: str) -> None:
-        """Make every variant ready to be timed, by a CUDA graph for each bucket where asked.
+        """Prepare the timing of every variant, with *launch* and *l2*.
 
-        All have the same room for copies, so that what a batch costs is shared by as many calls.
+        All variants have equal room for copies, so that the fixed cost of a batch is shared by
+        equally many calls.
         """
         running = self._running()
-        found = running[0].ask("room") if running else None
-        room = 0 if found is None else found["bytes"] // len(running)
+        answer = running[0].ask("room") if running else None
+        room = 0 if answer is None else answer["bytes"] // len(running)
         for entrant in self._running():
-            done = entrant.ask("prepare", launch=launch, l2=l2, room=room)
-            if done is not None:
-                self.remarks += [f"{entrant.variant.name}: {said}" for said in done["remarks"]]
+            prepared = entrant.ask("prepare", launch=launch, l2=l2, room=room)
+            if prepared is not None:
+                name = entrant.variant.name
+                self.remarks += [f"{name}: {remark}" for remark in prepared["remarks"]]
 
     def run(self, rounds: int, buckets: int) -> None:
         """Time every bucket in every variant, *rounds* times."""
@@ -158,34 +161,34 @@ class Race:
         return [entrant for entrant in self.entrants if entrant.failure is None]
 
     def _check(self, entrant: _VariantEntrant) -> None:
-        """Compare outputs, weights and inputs with eager's, which come first."""
+        """Compare outputs, weights and inputs with eager's; eager is the first entrant."""
         folder = str(self.scratch)
         if entrant.variant.name == REFERENCE_VARIANT:
             self._measure(entrant)
             entrant.ask("keep_outputs", folder=folder)
-        found = entrant.ask("agree", folder=folder)
-        if found is None:
+        answer = entrant.ask("agree", folder=folder)
+        if answer is None:
             return
-        entrant.errors = found["errors"]
-        is_own = entrant.variant.model == self.entrants[0].variant.model
-        for what in ("inputs", *(["weights"] if is_own else [])):
-            if self._digests.setdefault(what, found[what]) != found[what]:
+        entrant.errors = answer["errors"]
+        is_same_model = entrant.variant.model == self.entrants[0].variant.model
+        for what in ("inputs", *(["weights"] if is_same_model else [])):
+            if self._digests.setdefault(what, answer[what]) != answer[what]:
                 entrant.fail(
                     f"its {what} differ from eager's: make them from torch's generator alone, "
                     "which is seeded alike in every process",
                 )
 
     def _measure(self, eager: _VariantEntrant) -> None:
-        """Learn what a call asks of the device, and what the device can give at most."""
-        found = eager.ask("demand")
-        if found is not None:
-            self.demands = [Demand(**demand) for demand in found["demands"]]
-            self.dtype = found["dtype"]
-            self.remarks += found["remarks"]
-        found = eager.ask("peaks")
-        if found is not None:
-            self.peaks = None if found["peaks"] is None else Peaks(**found["peaks"])
-            self.remarks += found["remarks"]
+        """Record the demand of every bucket, and the measured peaks of the device."""
+        answer = eager.ask("demand")
+        if answer is not None:
+            self.demands = [Demand(**demand) for demand in answer["demands"]]
+            self.dtype = answer["dtype"]
+            self.remarks += answer["remarks"]
+        answer = eager.ask("peaks")
+        if answer is not None:
+            self.peaks = None if answer["peaks"] is None else Peaks(**answer["peaks"])
+            self.remarks += answer["remarks"]
 
 
 def _start_from(answer: Answer) -> Start:

@@ -1,7 +1,8 @@
 """`Remote`: a child program that answers requests, one at a time; `serve` is the child's side.
 
-`Entrant` is a remote that takes part in a measurement until it fails. No torch: `warmup compare`
-and the benchmark programs start every process that they measure by this module.
+`Entrant` is a remote that takes part in a measurement until it fails. `warmup compare` and the
+benchmark programs start every process that they measure through this module, which does not import
+torch.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ Answer = Mapping[str, Any]
 
 
 class Remote:
-    """A child that runs ``python PROGRAM... FD`` and prints into *log*, a file that it replaces.
+    """A child that runs ``python PROGRAM... FD`` and prints into the file *log*, which is replaced.
 
-    *program* is a path of a program, or ``-m`` and a module. Close the remote, or use it as a
-    context manager, to end the child.
+    *program* is the path of a program, or ``-m`` and a module. `close`, or the exit of the context
+    manager, ends the child.
     """
 
     def __init__(self, program: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
@@ -41,10 +42,11 @@ class Remote:
         return self._child.pid
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> Answer:
-        """Return what the child answers to *request*.
+        """Return the child's answer to *request*.
 
         Raises:
-            ChildError: it says that it failed, it ended, or *timeout_s* passed; ask no more.
+            ChildError: the child answered that it failed, ended, or did not answer within
+                *timeout_s* seconds; send no further request.
         """
         self._child.send(request)
         answer = self._child.receive(timeout_s)
@@ -53,7 +55,7 @@ class Remote:
         return answer
 
     def close(self) -> None:
-        """End the child and what it started, at once; closing twice is fine."""
+        """End the child and the processes that it started, at once; may be called twice."""
         self._child.kill()
 
     def __enter__(self) -> Self:
@@ -65,10 +67,10 @@ class Remote:
 
 @dataclass(kw_only=True)
 class Entrant:
-    """One process of several that are measured in turn, until it fails.
+    """A remote that is measured in turn with others, until it fails.
 
-    ``failure`` says why it failed, None until then; *on_failure* is called with it, once.
-    ``timeout_s`` is how long it may take for an answer.
+    ``failure`` is the reason of the failure, None until then; ``on_failure`` is called with the
+    reason, once. ``timeout_s`` is the longest wait for an answer, in seconds.
     """
 
     remote: Remote
@@ -77,27 +79,28 @@ class Entrant:
     failure: str | None = None
 
     def ask(self, what: str, **arguments: Any) -> Answer | None:
-        """Return the answer to a request for *what*; None when it has failed, now or before."""
+        """Return the answer to the request *what*; None if the process fails or failed before."""
         if self.failure is not None:
             return None
         try:
             return self.remote.ask({"do": what, **arguments}, self.timeout_s)
-        except ChildError as lost:
-            self.fail(str(lost))
+        except ChildError as error:
+            self.fail(str(error))
             return None
 
     def fail(self, reason: str) -> None:
-        """End the process for *reason*; the others go on."""
+        """End the process, and record and report *reason*."""
         self.failure = reason
         self.remote.close()
         self.on_failure(reason)
 
 
 def serve(handlers: Mapping[str, Callable[..., Answer]], answers: int) -> None:
-    """Answer requests on standard input with *handlers*, until it is closed; the child's side.
+    """Answer requests with *handlers* until standard input is closed; runs in the child.
 
-    A request ``{"do": NAME, ...}`` is a call of the handler of that name with the rest as
-    arguments. What it raises is answered as ``{"failed": REASON}`` and told in full on stderr.
+    Requests come on standard input, answers go to the file descriptor *answers*. A request
+    ``{"do": NAME, ...}`` calls the handler NAME with the other fields as arguments. An exception of
+    the handler is answered as ``{"failed": REASON}``, and its traceback is printed to stderr.
     """
     end_with_parent()
     inherited = False  # else a process started here would keep the pipe open
@@ -116,8 +119,8 @@ def _answer(handler: Callable[..., Answer], arguments: Mapping[str, Any]) -> Ans
     except Exception as error:  # noqa: BLE001  the user's model may raise anything
         traceback.print_exc()
         own = warmup_error_in(error)
-        said = str(own) if own is not None else f"{type(error).__name__}: {error}"
-        return {"failed": " ".join(said.split())[:_ANSWER_LENGTH]}
+        message = str(own) if own is not None else f"{type(error).__name__}: {error}"
+        return {"failed": " ".join(message.split())[:_ANSWER_LENGTH]}
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -125,9 +128,9 @@ def _answer(handler: Callable[..., Answer], arguments: Mapping[str, Any]) -> Ans
 
 @contextlib.contextmanager
 def _commands() -> Iterator[BinaryIO]:
-    """Take standard input from the user's code, which would read requests there."""
-    mine = os.dup(0)
+    """Yield the requests, and leave the user's code an empty standard input."""
+    requests = os.dup(0)
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    with os.fdopen(mine, "rb") as commands:
+    with os.fdopen(requests, "rb") as commands:
         yield commands

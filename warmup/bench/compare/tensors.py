@@ -1,4 +1,4 @@
-"""The tensors in nested arguments and outputs: listed, digested, compared by shape."""
+"""`tensors_in`: the tensors in nested arguments or outputs; also their digest and shape check."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tensors_in(tree: object) -> list[torch.Tensor]:
 
 
 def digest_of(tree: object) -> str:
-    """Return a digest of the tensors of *tree*, hashed where they are; no proof against malice."""
+    """Return a digest of the tensors of *tree*, computed on their device; not cryptographic."""
     hashed = hashlib.sha256()
     for tensor in tensors_in(tree):
         hashed.update(f"{tuple(tensor.shape)} {tensor.dtype} ".encode())
@@ -29,28 +29,28 @@ def digest_of(tree: object) -> str:
     return hashed.hexdigest()
 
 
-def check_shapes(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> None:
-    """Return when both have tensors of the same shapes, one by one.
+def check_shapes(expected: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+    """Check that both sequences have equally many tensors, of the same shapes in order.
 
     Raises:
-        ModelError: they have not.
+        ModelError: the shapes differ.
     """
-    of_eager, own = ([tuple(one.shape) for one in tensors] for tensors in (expected, found))
+    of_eager, own = ([tuple(tensor.shape) for tensor in tensors] for tensors in (expected, outputs))
     if own != of_eager:
         raise ModelError(f"its output has shapes {own}, eager's has {of_eager}")
 
 
 def _hash(bits: torch.Tensor) -> int:
-    """Return a sum of *bits* weighted by their places; integers, so the same in any order."""
+    """Return a sum of *bits* weighted by position; integer sums do not depend on the order."""
     total = 0
     for chunk in torch.split(bits.reshape(-1), _CHUNK_ELEMENTS):
-        places = torch.arange(1, chunk.numel() + 1, device=chunk.device)
-        total = (3 * total + int((chunk.long() * places).sum().item())) % _MODULUS
+        positions = torch.arange(1, chunk.numel() + 1, device=chunk.device)
+        total = (3 * total + int((chunk.long() * positions).sum().item())) % _MODULUS
     return total
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return *tensor* as integers, which can be hashed whatever its dtype."""
+    """Return the elements of *tensor* as integers of the same size, for any dtype."""
     whole = tensor.detach().contiguous()
     if whole.is_complex():
         whole = torch.view_as_real(whole)

@@ -1,8 +1,8 @@
-"""What a comparison says: speed-ups, rates, and one sentence for each variant. No torch.
+"""`verdict`: the sentence of a report on a variant, with its speed-ups and rates. No torch.
 
-A speed-up is the baseline's printed median over the variant's. Its interval comes from the ratios
-of single rounds: both times of a round were taken within moments, so a drift of the device is in
-both and not in the ratio.
+A speed-up is the printed median of the baseline over that of the variant. Its interval comes from
+the ratios of single rounds: the two times of a round are taken shortly after each other, so a drift
+of the device cancels in their ratio.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from warmup.core.samples import geomean, interval_of
 
 @dataclass(frozen=True, slots=True)
 class BucketRates:
-    """What a variant achieved in one bucket; shares are of the measured peaks, None without any."""
+    """The rates of a variant in a bucket, and their shares of the measured peaks, if known."""
 
     tflops: float | None
     tflops_share: float | None
@@ -34,7 +34,7 @@ class BucketRates:
 
 
 def speedups(report: Comparison, result: Result) -> tuple[Ratio, ...]:
-    """Return how many times faster than the baseline *result* is in each bucket.
+    """Return the speed-up of *result* over the baseline in each bucket.
 
     Empty for the baseline itself, and for a variant that failed or disagrees with eager.
     """
@@ -45,9 +45,9 @@ def speedups(report: Comparison, result: Result) -> tuple[Ratio, ...]:
 
 
 def overall(report: Comparison, result: Result) -> Ratio | None:
-    """Return the geometric mean of the speed-ups over all buckets; None where there are none.
+    """Return the geometric mean of the speed-ups of all buckets; None without speed-ups.
 
-    Its interval is that of the same mean taken round by round.
+    Its interval comes from the geometric means of the single rounds.
     """
     base = _base_of(report, result)
     if base is None:
@@ -61,12 +61,12 @@ def overall(report: Comparison, result: Result) -> Ratio | None:
 
 
 def ratio(base: BucketTime, cell: BucketTime) -> Ratio:
-    """Return how many times faster *cell* is than *base*."""
+    """Return the speed-up of *cell* over *base*."""
     return _ratio(base.median_us / cell.median_us, _round_ratios(base, cell))
 
 
 def rates(report: Comparison, bucket: int, cell: BucketTime) -> BucketRates:
-    """Return what *cell* achieved in the bucket of that index."""
+    """Return the rates of *cell* in the bucket with index *bucket*."""
     demand, peaks = report.demands[bucket], report.peaks
     moved, flops = demand.moved_bytes, demand.flops
     gbps = None if moved is None else rounded(gbps_of(moved, cell.median_us))
@@ -80,7 +80,7 @@ def rates(report: Comparison, bucket: int, cell: BucketTime) -> BucketRates:
 
 
 def verdict(report: Comparison, result: Result) -> str:
-    """Return what the comparison says of one variant, in the numbers that are printed."""
+    """Return the sentence of the report on *result*, with the printed numbers."""
     if result.failure is not None:
         return f"failed: {result.failure}"
     for bucket, cell in zip(report.buckets, result.cells, strict=True):
@@ -91,18 +91,18 @@ def verdict(report: Comparison, result: Result) -> str:
             )
     if result.variant.name == BASELINE:
         return "the baseline"
-    found = overall(report, result)
-    return spell(found) if found is not None else f"no speed-up: {BASELINE} failed"
+    speedup = overall(report, result)
+    return spell(speedup) if speedup is not None else f"no speed-up: {BASELINE} failed"
 
 
-def spell(found: Ratio) -> str:
-    """Return a speed-up in words: a gain, a loss, or none where the interval has 1.00 in it."""
-    between = f"({found.low:.2f} to {found.high:.2f})"
-    if found.low <= 1 <= found.high:
-        return f"no measurable gain: {found.value:.2f}x {between}"
-    if found.value > 1:
-        return f"{found.value:.2f}x faster {between}"
-    return f"slower, at {found.value:.2f}x the speed {between}"
+def spell(speedup: Ratio) -> str:
+    """Return a speed-up in words: a gain, a loss, or neither if the interval contains 1.00."""
+    between = f"({speedup.low:.2f} to {speedup.high:.2f})"
+    if speedup.low <= 1 <= speedup.high:
+        return f"no measurable gain: {speedup.value:.2f}x {between}"
+    if speedup.value > 1:
+        return f"{speedup.value:.2f}x faster {between}"
+    return f"slower, at {speedup.value:.2f}x the speed {between}"
 
 
 def _share(rate: float | None, peak: float | None) -> float | None:
@@ -120,6 +120,6 @@ def _round_ratios(base: BucketTime, cell: BucketTime) -> list[float]:
 
 def _ratio(value: float, by_round: Sequence[float]) -> Ratio:
     low, high = interval_of(by_round)
-    # The ratio of two medians is not the median of the ratios; the interval holds both.
+    # The ratio of the medians can lie outside the interval of the ratios, which is widened to it.
     value = round(value, 2)
     return Ratio(value, min(round(low, 2), value), max(round(high, 2), value))

@@ -1,7 +1,8 @@
-"""One variant, in a process of its own: ``python -m warmup.bench.compare.contender FD``.
+"""`VariantProcess`: the child process of a variant, which answers the requests of `compare`.
 
-It makes the first output of every bucket, then answers requests to check and to time it, as
-`warmup.bench.compare.remote` brings them. `warmup.bench.compare.compare` is the other end.
+Run as ``python -m warmup.bench.compare.variant_process FD``. The process computes the first outputs
+of every bucket, then checks and times them on request. `warmup.bench.compare.race` sends the
+requests, through `warmup.bench.compare.remote`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import torch
 
 from warmup.bench.compare.comparison import FirstOutput, How
 from warmup.bench.compare.copies import Copies, copy_operands
+from warmup.bench.compare.inductor_watch import InductorWatch, watching
 from warmup.bench.compare.remote import Answer, serve
 from warmup.bench.compare.tensors import check_shapes, digest_of, tensors_in
-from warmup.bench.compare.watch import InductorWatch, watching
 from warmup.buckets.bucket import Bucket, parse_inputs
 from warmup.core.method import L2, Launch
 from warmup.measuring.clock import Batch, batch_of, wall_us
@@ -30,7 +31,7 @@ from warmup.models.loading import Inputs, load_model, make_inputs, parse_dtype
 CompiledCall = Callable[..., Any]
 
 _MODE_OF: Final = {How.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
-_LIMIT_PER_BUCKET: Final = 8  # graphs of one function, as torch allows without buckets
+_LIMIT_PER_BUCKET: Final = 8  # torch's default limit of graphs of a function
 _KIB: Final = 1024
 _OUTPUTS: Final = "output-{}.pt"
 _LONELY: Final = "no room for copies of its weights and inputs: each call is timed alone"
@@ -38,9 +39,9 @@ _LONELY: Final = "no room for copies of its weights and inputs: each call is tim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a contender is to start, in words that travel as JSON.
+    """The model that a process starts, how it is compiled, and its buckets; sent as JSON.
 
-    ``spawned`` is when its process was started, by the clock of `time.monotonic`.
+    ``spawned`` is the time at which the process was started, by `time.monotonic`.
     """
 
     model: str
@@ -55,10 +56,10 @@ class Case:
 
 
 class VariantProcess:
-    """One model, compiled in one way, and its calls by bucket."""
+    """A compiled model and its inputs by bucket. Each public method answers a request."""
 
     def __init__(self) -> None:
-        self._open = contextlib.ExitStack()  # as long as the process
+        self._open = contextlib.ExitStack()  # never closed: the process ends with it open
         self._device = torch.device("cpu")
         self._module: torch.nn.Module | None = None
         self._served: CompiledCall | None = None
@@ -66,7 +67,7 @@ class VariantProcess:
         self._batches: list[Batch] = []
 
     def start(self, **case: Any) -> Answer:
-        """Load, compile and call the model once in every bucket; answer with a `Start`, remarks."""
+        """Load, compile and call the model in every bucket; answer with a `Start` and remarks."""
         given, begun = Case(**case), time.monotonic()
         self._device = torch.device(given.device)
         if self._device.type == "cuda":
@@ -92,41 +93,41 @@ class VariantProcess:
         }
 
     def demand(self) -> Answer:
-        """Answer with the `Demand` of every bucket, the dtype, and what could not be counted."""
+        """Answer with the `Demand` of every bucket, the dtype, and remarks on unknown numbers."""
         from warmup.bench.compare.demand import demand_of
 
         assert self._module is not None
-        remarks: dict[str, None] = {}  # each bucket has the same, which is told once
+        remarks: dict[str, None] = {}  # buckets share remarks, which are reported once
         demands = []
-        for made in self._inputs:
-            demand, uncounted = demand_of(self._module, made.args, made.kwargs)
+        for inputs in self._inputs:
+            demand, uncounted = demand_of(self._module, inputs.args, inputs.kwargs)
             demands.append(asdict(demand))
             remarks |= dict.fromkeys(uncounted)
         return {"demands": demands, "dtype": self._dtype(), "remarks": list(remarks)}
 
     def peaks(self) -> Answer:
-        """Answer with the `Peaks` of the device, none of a CPU, or why they are not known."""
+        """Answer with the `Peaks` of the device; null on a CPU, or with a remark if unknown."""
         from warmup.measuring.device_peaks import measured_peaks
 
         try:
-            found = measured_peaks(self._device)
-        except RuntimeError as error:  # torch's own, for want of memory for example
+            peaks = measured_peaks(self._device)
+        except RuntimeError as error:  # raised by torch, as when memory runs out
             return {"peaks": None, "remarks": [f"the peaks are not known: {error}"]}
-        if found is None:
+        if peaks is None:
             return {"peaks": None, "remarks": []}
         torch.cuda.empty_cache()
-        return {"peaks": {**asdict(found), "tflops": dict(found.tflops)}, "remarks": []}
+        return {"peaks": {**asdict(peaks), "tflops": dict(peaks.tflops)}, "remarks": []}
 
     def keep_outputs(self, folder: str) -> Answer:
-        """Write the outputs of every bucket to *folder*, for the others to be compared with."""
+        """Write the outputs of every bucket to *folder*, as the reference of `agree`."""
         for number in range(len(self._inputs)):
             torch.save(self._outputs(number), Path(folder) / _OUTPUTS.format(number))
         return {}
 
     def agree(self, folder: str) -> Answer:
-        """Answer with the error and its limit against the outputs in *folder*, by bucket.
+        """Answer with the error against the outputs in *folder* and its limit, by bucket.
 
-        With them go digests of the weights and of the inputs.
+        The answer also has digests of the weights and of the inputs.
         """
         from warmup.models.outputs import worst_error
         from warmup.table.policy import TOLERANCE
@@ -136,26 +137,26 @@ class VariantProcess:
             expected = torch.load(
                 Path(folder) / _OUTPUTS.format(number), map_location=self._device, weights_only=True
             )
-            found = self._outputs(number)
-            check_shapes(expected, found)
-            errors.append(worst_error(expected, found, TOLERANCE))
+            outputs = self._outputs(number)
+            check_shapes(expected, outputs)
+            errors.append(worst_error(expected, outputs, TOLERANCE))
         assert self._module is not None
         weights = digest_of(dict(self._module.named_parameters()))
-        inputs = digest_of([(made.args, made.kwargs) for made in self._inputs])
+        inputs = digest_of([(given.args, given.kwargs) for given in self._inputs])
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         return {"errors": errors, "weights": weights, "inputs": inputs}
 
     def room(self) -> Answer:
-        """Answer with the bytes that all contenders on this device may take for copies."""
-        if self._device.type == "cpu":  # whose kernels may have packed the weights away
+        """Answer with the bytes that the copies of all variants on this device may take."""
+        if self._device.type == "cpu":  # its kernels may use packed weights, not these
             return {"bytes": 0}
         return {"bytes": torch.cuda.mem_get_info(self._device)[0] // 2}
 
     def prepare(self, launch: str, l2: str, room: int) -> Answer:
-        """Make every bucket ready to be timed, with *room* bytes of copies where the L2 is cold.
+        """Prepare the timing of every bucket, with up to *room* bytes of copies for a cold L2.
 
-        Answer with what is to be told of it.
+        Answer with remarks for the report.
         """
         assert self._module is not None
         is_cold = l2 == L2.COLD
@@ -168,9 +169,9 @@ class VariantProcess:
         return {"remarks": [_LONELY] if lonely else []}
 
     def time(self, bucket: int) -> Answer:
-        """Answer with the device time of a call, and the host's of one that is waited for."""
+        """Answer with the device time of a call, and the host time until its outputs are ready."""
         batch = self._batches[bucket]
-        batch.time()  # the device has just worked for another process
+        batch.time()  # not reported: the device has just worked for another process
         device_us = batch.time()
         wall = wall_us(self._numbered(bucket), self._device, 1)[1]
         return {"device_us": round(device_us, 3), "wall_us": round(wall, 3)}
@@ -187,13 +188,13 @@ class VariantProcess:
             self._inputs.append(make_inputs(model, specs, bucket, self._device, dtype))
 
     def _dtype(self) -> str:
-        """Return the dtype of the weights, else of the inputs, or how products are computed."""
+        """Return the dtype of the weights, else of the inputs; tf32 where GEMMs of f32 use it."""
         from warmup.core.dtypes import dtype_name
 
         assert self._module is not None
-        given = tensors_in([(one.args, one.kwargs) for one in self._inputs])
-        tensors = itertools.chain(self._module.parameters(), given)
-        floats = (one.dtype for one in tensors if one.is_floating_point())
+        inputs = tensors_in([(given.args, given.kwargs) for given in self._inputs])
+        tensors = itertools.chain(self._module.parameters(), inputs)
+        floats = (tensor.dtype for tensor in tensors if tensor.is_floating_point())
         name = dtype_name(next(floats, torch.float32))
         is_tf32 = self._device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
         return "tf32" if name == "f32" and is_tf32 else name
@@ -204,7 +205,7 @@ class VariantProcess:
             return self._module
         from warmup.inductor.adapter import compile_model
 
-        # A bucket is a graph; past its limit torch would run the model uncompiled, and only warn.
+        # Each bucket is a graph; past the limit torch would run the model uncompiled and only warn.
         torch.compiler.config.recompile_limit = _LIMIT_PER_BUCKET * len(self._inputs)
         torch.compiler.config.fail_on_recompile_limit_hit = True
         return compile_model(self._module, _MODE_OF.get(how))
@@ -227,9 +228,9 @@ class VariantProcess:
             peak_bytes=self._peak_bytes(),
         )
 
-    def _call(self, made: Inputs) -> Any:
+    def _call(self, inputs: Inputs) -> Any:
         assert self._served is not None
-        return self._served(*made.args, **made.kwargs)
+        return self._served(*inputs.args, **inputs.kwargs)
 
     def _numbered(self, bucket: int, copies: Copies | None = None) -> Callable[[int], object]:
         def numbered(number: int) -> object:
@@ -255,16 +256,16 @@ class VariantProcess:
 
 
 def _main(answers: int) -> None:
-    contender = VariantProcess()
+    process = VariantProcess()
     requests = (
-        contender.start,
-        contender.demand,
-        contender.peaks,
-        contender.keep_outputs,
-        contender.agree,
-        contender.room,
-        contender.prepare,
-        contender.time,
+        process.start,
+        process.demand,
+        process.peaks,
+        process.keep_outputs,
+        process.agree,
+        process.room,
+        process.prepare,
+        process.time,
     )
     with torch.no_grad():
         serve({handler.__name__: handler for handler in requests}, answers)

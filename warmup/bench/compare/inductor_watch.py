@@ -1,4 +1,4 @@
-"""What inductor measures and asks while a contender starts."""
+"""`InductorWatch`: counts the benchmarks, hits and misses of inductor while a variant starts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InductorWatch:
-    """What inductor measured and asked so far; ``seconds`` are those of each measurement."""
+    """The counts of inductor's benchmarks so far; ``seconds`` has the time of each benchmark."""
 
     counted: Counter[str]
     seconds: Sequence[float]
     handle: Handle | None
 
     def counts(self) -> tuple[int, int | None, int | None]:
-        """Return benchmarks, hits and misses; the latter two are None without a table."""
+        """Return benchmarks, hits and misses so far; hits and misses are None without a table."""
         if self.handle is None:
             return sum(self.counted.values()), None, None
         report = self.handle.report()
@@ -45,7 +45,7 @@ class InductorWatch:
         return {} if self.handle is None else dict(self.handle.report().miss_reasons)
 
     def remarks(self) -> list[str]:
-        """Return what was padded, where weights were to be."""
+        """Return a summary of the padded weights, if the variant pads weights."""
         prepared = None if self.handle is None else self.handle.prepared
         return [] if prepared is None else [prepared.summary]
 
@@ -54,9 +54,9 @@ class InductorWatch:
 def watching(
     how: How, table: str | None, device: str, padded: torch.nn.Module | None
 ) -> Iterator[InductorWatch]:
-    """Count and time benchmarks until the exit; where *how* serves from *table*, install it.
+    """Count and time benchmarks until the exit; install *table* if *how* serves from a table.
 
-    The weights of *padded* are padded where the table says so.
+    Installing pads the weights of *padded* that the table has padding for.
     """
     if how is How.EAGER:
         yield InductorWatch(Counter(), (), None)
