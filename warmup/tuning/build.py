@@ -119,9 +119,7 @@ def build(
             revisit=Revisit(all_rows=force, search=search_budget.first_pass),
         )
         compiler = BucketCompiler(setup=setup, model=loaded, progress=progress, tuner=tuner)
-        session = Session(
-            compiler=compiler, observer=watcher, specs=specs, dtype=cast, all_layers=all_layers
-        )
+        session = Session(compiler=compiler, specs=specs, dtype=cast, all_layers=all_layers)
         watcher.buckets_counted(buckets)
         watcher.device_looked_at(tuner.check_device())
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights

@@ -12,7 +12,7 @@ from warmup.buckets.bucket import Bucket, InputSpec
 from warmup.core.errors import BuildError, ModelError, OutputMismatchError
 from warmup.core.events import logger
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
-from warmup.tuning.report import BucketResult, Observer, name_of
+from warmup.tuning.report import BucketResult, name_of
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,6 @@ class Session:
     """
 
     compiler: BucketCompiler
-    observer: Observer
     specs: tuple[InputSpec, ...] = ()
     dtype: torch.dtype | None = None
     tolerance: Mapping[str, float] | None = None
@@ -70,10 +69,10 @@ class Session:
         from warmup.models.outputs import worst_error
 
         weights_padded = bool(padded)
-        self.observer.bucket_started(bucket, index, total, weights_padded=weights_padded)
+        progress = self.compiler.progress
+        progress.observer.bucket_started(bucket, index, total, weights_padded=weights_padded)
         name = name_of(bucket, weights_padded=weights_padded)
         started = time.monotonic()
-        progress = self.compiler.progress
         before = len(progress.tuned)
         inputs = mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
         sizes = (bucket, *sizes_within(bucket))
@@ -99,7 +98,7 @@ class Session:
             weights_padded=weights_padded,
             left_out=left_out,
         )
-        self.observer.bucket_finished(result)
+        progress.observer.bucket_finished(result)
         return result
 
     @property

@@ -42,14 +42,6 @@ class LayerCell:
         """The least bytes over the median time, in GB/s; None without times."""
         return None if self.samples is None else gbps_of(self.moved, self.samples.median)
 
-    @property
-    def gbps_interval(self) -> tuple[float, float] | None:
-        """The rates at the ends of the 95 % interval of the median time."""
-        if self.samples is None:
-            return None
-        short, long = self.samples.interval
-        return gbps_of(self.moved, long), gbps_of(self.moved, short)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayersReport:
