@@ -202,5 +202,7 @@ def _starts(report: Comparison) -> Iterator[str]:
     return grid(head, rows, texts=1, gap=1)
 
 
-def _spell_ratio(found: Ratio) -> str:
+def _spell_ratio(found: Ratio | None) -> str:
+    if found is None:
+        return "too busy"
     return f"{found.value:.2f}x ({found.low:.2f}-{found.high:.2f})"

@@ -153,7 +153,9 @@ def _spread(rounds_us: Any) -> float:
     return Samples(tuple(float(time_us) for time_us in rounds_us)).spread
 
 
-def _series(name: str, sizes: Mapping[str, int], others: list[Mapping[str, int]]) -> dict[str, int]:
+def _series(
+    name: str, sizes: Mapping[str, int], others: Sequence[Mapping[str, int]]
+) -> dict[str, int]:
     """Return each size that differs among *others*, by *name* and the sizes that stay."""
     return {
         f"{name} by {dim} {_words({n: s for n, s in sizes.items() if n != dim})}": int(sizes[dim])
