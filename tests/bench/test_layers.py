@@ -154,7 +154,7 @@ def test_speedups_are_over_eager_at_the_same_place() -> None:
 
 
 def test_a_busy_machine_has_no_speedup() -> None:
-    """Where eager varies by 70 %, no backend has a speed-up at that shape, and the text says why."""
+    """Where eager varies by 70 %, no backend has a speed-up there, and the text says so."""
     drifting = Samples(tuple(4.0 * share for share in (1.0, 1.1, 1.3, 1.6, 1.2, 1.4, 1.5, 1.7)))
     made = report(cell("eager", 4.0, samples=drifting), cell("compiled", 2.0))
     assert made.speedup(made.cells[1]) is None
