@@ -61,8 +61,9 @@ def spell(
     """Yield for each file its peaks and its doubts, the worst first, with the reason of each."""
     for path, reviewed in found:
         own = doubts[path]
-        yield f"{path}: {counted(len(reviewed.measurements), 'number')}, {_tally(own)}"
-        yield f"  {_peaks(reviewed)}"
+        count = counted(len(reviewed.measurements), "number")
+        yield from fold(f"{path}: {count}, {_tally(own)}", indent=2)
+        yield from fold(_peaks(reviewed), "  ", indent=4)
         for level, head in _HEADS.items():
             those = [doubt for doubt in own if doubt.level is level]
             if those:
