@@ -52,7 +52,7 @@ def open_regular(path: Path) -> BinaryIO:
         OSError: it cannot be opened, or is no regular file.
         ValueError: *path* has a character that no path has.
     """
-    file = open(path, "rb", opener=_open_at_once)  # noqa: PTH123, SIM115  Path.open has no opener
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115  Path.open has no opener
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
