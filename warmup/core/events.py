@@ -126,13 +126,15 @@ class JsonLinesSink:
 
     Each line is a single ``write`` to a descriptor opened with O_APPEND, so that lines of different
     processes do not mix. Where the file ends in half a line, as a full disk or a killed process
-    leaves it, a newline is written in front.
+    leaves it, a newline is written in front. A compile that ends after `close` may emit events: the
+    file is opened for each of them.
     """
 
     path: Path
     _descriptor: int = -1
     _is_file: bool = True
     _is_readable: bool = True
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def open(self) -> None:
         """Open the file for appending; create it if it is missing.
@@ -164,6 +166,17 @@ class JsonLinesSink:
         Raises:
             OSError: the file cannot be written, or only a part of the line could be.
         """
+        with self._lock:  # a closed descriptor's number may belong to another file
+            if self._descriptor >= 0:
+                self._append(event)
+                return
+            self.open()
+            try:
+                self._append(event)
+            finally:
+                self._close()
+
+    def _append(self, event: Event) -> None:
         line = event.to_json().encode() + b"\n"
         if self._is_file and not self._ends_in_newline():
             line = b"\n" + line
@@ -178,6 +191,10 @@ class JsonLinesSink:
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
