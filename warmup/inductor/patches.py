@@ -12,6 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 _changing = threading.Lock()  # another table may be installed while a compile ends
+# What is put back where a replacement should go that somebody has wrapped: owner, name, the
+# replacement, and what it replaced.
+_buried: list[tuple[Any, str, Any, Any]] = []
 
 
 class Patches:
@@ -35,10 +38,11 @@ class Patches:
             setattr(owner, name, replacement)
 
         def undo() -> None:
-            # If other code wrapped the attribute later, its wrapper stays, and ours is inactive.
+            # If other code wrapped the attribute later, its wrapper stays, and ours is inactive
+            # below it. A later table's wrapper goes one day, and then ours goes too.
             with _changing:
-                if vars(owner).get(name) is replacement:
-                    setattr(owner, name, raw)
+                _buried.append((owner, name, replacement, raw))
+                _dig_out()
 
         self._undo.append(undo)
 
@@ -78,6 +82,14 @@ class Patches:
             if self._is_restored and not self._users:
                 while self._undo:
                     self._undo.pop()()
+
+
+def _dig_out() -> None:
+    """Put back every buried attribute that is no longer wrapped."""
+    while bare := [each for each in _buried if vars(each[0]).get(each[1]) is each[2]]:
+        for owner, name, _, raw in bare:
+            setattr(owner, name, raw)
+        _buried[:] = [each for each in _buried if each not in bare]
 
 
 def _named_as(original: Any, replacement: Any) -> Any:

@@ -129,10 +129,7 @@ class Archive:
             raw = directory[position : position + name_length]
             position += name_length
             kind = stat.S_IFMT(attributes >> 16)
-            self._check(
-                signature == b"PK\x01\x02" and (flags, extra, remark, disk) == (0, 0, 0, 0),
-                "its directory has an entry that `warmup build` does not write",
-            )
+            self._check(signature == b"PK\x01\x02", "its directory is damaged")
             self._check(
                 0 < len(raw) == name_length <= MAX_ENTRY_NAME and raw.isascii(),
                 "its directory has an invalid name",
@@ -142,6 +139,10 @@ class Archive:
             self._check(
                 method == _DEFLATED or (method == _STORED and packed == unpacked),
                 f"{name!r} is compressed by method {method}, accepted is DEFLATE",
+            )
+            self._check(
+                (flags, extra, remark, disk) == (0, 0, 0, 0),
+                f"{name!r} has attributes that `warmup build` does not write",
             )
             self._check(start == expected, f"{name!r} does not begin where the file before ends")
             expected += _LOCAL.size + name_length + packed
