@@ -86,7 +86,7 @@ def _open_to_all(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (_cut, "it cannot be read (File is not a zip file)"),
+        (_cut, "it is no zip archive as `warmup build` writes it, or it is cut off"),
         (Path.unlink, "there is no such file"),
         (_open_to_all, "every user of this machine can write it"),
     ],

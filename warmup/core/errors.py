@@ -32,10 +32,18 @@ survives pickling across compile workers; ``__str__`` makes the text: what is wr
 
 from __future__ import annotations
 
+import errno
 from typing import Final
 
 _SHOWN_CONFLICTS: Final = 3
 _MAX_FIRST_LINE: Final = 300
+# What to do about an error of the system that no other path would mend.
+_REMEDIES: Final = {
+    errno.EMFILE: "close files, or raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "close files: this machine has no more",
+    errno.ENOSPC: "free space on its disk",
+    errno.EDQUOT: "free space: the quota is used up",
+}
 
 
 class WarmupError(Exception):
@@ -291,6 +299,12 @@ def warmup_error_in(error: BaseException) -> WarmupError | None:
         seen.add(id(current))
         current = current.__cause__ or current.__context__
     return None
+
+
+def remedy_for(error: OSError | ValueError, otherwise: str) -> str:
+    """Return what to do about *error*: *otherwise*, unless the path is not to blame."""
+    number = error.errno if isinstance(error, OSError) else None
+    return otherwise if number is None else _REMEDIES.get(number, otherwise)
 
 
 def printable(text: str) -> str:

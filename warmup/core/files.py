@@ -1,11 +1,17 @@
-"""`replace_bytes` and `replace_text`: atomic writes, so that a reader never sees part of a file."""
+"""`replace_bytes`, `replace_text`: atomic writes, so that a reader never sees part of a file.
+
+`open_regular`: files that end.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -37,3 +43,22 @@ def replace_bytes(path: Path, content: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open the regular file at *path* for reading: no device and no FIFO, which may never end.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+        ValueError: *path* has a character that no path has.
+    """
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115  Path.open has no opener
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open *path* without waiting for the writer of a FIFO."""
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -20,7 +20,7 @@ from warmup.table.codec import digest_of
 from warmup.table.merge import combine
 from warmup.table.store import read
 
-FAILURES: Final = ("miss", "uncovered", "silent", "diverged", "outside")
+FAILURES: Final = ("miss", "uncovered", "silent", "diverged", "outside", "damaged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,7 @@ class AuditReport:
             "silent": bool(self.silent) or self.runs == 0,
             "diverged": bool(self.diverged),
             "outside": bool(self.outside),
+            "damaged": self.damaged > 0,
         }
         return tuple(name for name in wanted if occurred[name])
 
@@ -133,6 +134,11 @@ def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> Aud
         TableError: *table* is given and cannot be read.
     """
     ledger = read_logs(logs)
+    return report_of(ledger, _unused(ledger, table))
+
+
+def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditReport:
+    """Return the counts of *ledger*; no file is read. *unused* is as in `AuditReport`."""
     runs = tuple(ledger.runs.values())
     digests = sorted({run.digest for run in runs})
     misses = _sum(run.misses for run in runs)
@@ -155,7 +161,7 @@ def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> Aud
         outside=dict(_sum(run.outside for run in runs)),
         silent=tuple(run.name for run in runs if run.is_silent),
         diverged=(*_ranks_apart(runs), *_choices_apart(runs)),
-        unused=_unused(ledger, table),
+        unused=unused,
         by_digest={
             digest: _counts([run for run in runs if run.digest == digest]) for digest in digests
         },
@@ -227,7 +233,9 @@ def _miss(key: str, reason: str, count: int, record: Mapping[str, Any]) -> Miss:
         reason=reason,
         count=count,
         nearest=nearest if isinstance(nearest, str) else None,
-        differs=tuple(map(str, differs)) if isinstance(differs, list) else (),
+        differs=tuple(each for each in differs if isinstance(each, str))
+        if isinstance(differs, list)
+        else (),
         choice=choice if isinstance(choice, str) else None,
     )
 
@@ -240,8 +248,8 @@ def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
     rows: set[str] = set()
     for run in runs:
         try:
-            tables = [read(Path(path)) for path in run.table_paths]
-        except TableError:
+            tables = [read(Path(path)) for path in run.table_paths if Path(path).is_file()]
+        except (OSError, TableError, ValueError):  # a path that no file has, or no table
             return None
         union = combine(tables)[0] if tables else None
         if union is None or digest_of(union) != run.table_digest:

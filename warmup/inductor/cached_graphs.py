@@ -94,7 +94,11 @@ class CachedGraphs:
             try:
                 graph = original(*args, **kwargs)
                 if isinstance(graph, CompiledFxGraph):
-                    setattr(graph, _GRAPH_MARK, (self._owner, count.decisions, count.misses))
+                    # The table was closed meanwhile: what was decided since counts as a miss, since
+                    # inductor saves the graph under the table's key all the same.
+                    lost = not self._active
+                    mark = (self._owner, count.decisions + lost, count.misses + lost)
+                    setattr(graph, _GRAPH_MARK, mark)
                 return graph
             finally:
                 count.is_compiling = outer

@@ -45,9 +45,13 @@ class CompileOptions:
     def attach(self, patches: Patches) -> None:
         """Apply the options until *patches* is restored."""
         patches.on_restore(self._deactivate)
-        patches.wrap(convert_frame, "_compile", self._wrap)
-        patches.wrap(compile_fx_module, "compile_fx", self._wrap)
-        patches.wrap(compile_fx_module, "fx_codegen_and_compile", self._wrap)
+
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            return patches.keep_during(self._wrap(original))
+
+        patches.wrap(convert_frame, "_compile", wrap)
+        patches.wrap(compile_fx_module, "compile_fx", wrap)
+        patches.wrap(compile_fx_module, "fx_codegen_and_compile", wrap)
 
     def _deactivate(self) -> None:
         self._active = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -67,6 +68,7 @@ class Handle(AbstractContextManager["Handle"]):
     _file: JsonLinesSink | None = None
     _is_closed: bool = field(default=False)
     _owner: int = field(default_factory=os.getpid)
+    _closing: threading.Lock = field(default_factory=threading.Lock)
 
     def report(self) -> Report:
         """Return the counts so far."""
@@ -91,14 +93,19 @@ class Handle(AbstractContextManager["Handle"]):
         )
 
     def close(self) -> None:
-        """Restore inductor and emit the summary; closing twice is fine."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        _installed.remove(self)
+        """Restore inductor and emit the summary; closing twice is fine.
+
+        A compile that another thread has under way goes on without the table, and what it had
+        decided is counted.
+        """
+        with self._closing:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            _installed.remove(self)
+        self._attachment.detach()
         if os.getpid() == self._owner:  # a forked child has a copy of its parent's counts
             self._emit_summary()
-        self._attachment.detach()
         self._lookup.close()
         if self._file is not None:
             self._file.close()

@@ -128,7 +128,8 @@ class TableStartup:
             "time": round(time.time(), 6),
             "error": reason,
         }
-        line = json.dumps(record, separators=(",", ":")) + "\n"
+        # The newline in front ends what a killed process may have left of a line.
+        line = "\n" + json.dumps(record, separators=(",", ":")) + "\n"
         with contextlib.suppress(OSError):  # stderr has the failure already
             log = os.open(os.environ["WARMUP_AUDIT_LOG"], os.O_WRONLY | os.O_APPEND)
             try:
