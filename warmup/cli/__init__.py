@@ -11,7 +11,7 @@ import io
 import sys
 
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.core.errors import WarmupError, printable
+from warmup.core.errors import WarmupError, one_line
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(arguments)
     except WarmupError as error:
-        sys.stderr.write(f"error: {printable(' '.join(str(error).split()))}\n")
+        sys.stderr.write(f"error: {one_line(error)}\n")
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import stat
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import BundleError
 from warmup.core.events import logger
+from warmup.core.permissions import other_writers, remark_on_writers
 from warmup.core.runtime import Runtime
 from warmup.table.bundle_file import Manifest, needs_of, read_members
 
@@ -86,9 +85,11 @@ def read_fitting(path: Path, table: str, runtime: Runtime) -> dict[str, bytes]:
     Raises:
         BundleError: the bundle does not fit, is damaged, or every user can write it.
     """
-    with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_mode & stat.S_IWOTH:
-            raise BundleError(str(path), "every user of this machine can write it")
+    writers = other_writers(path)
+    if anybody := [writer.way for writer in writers if writer.is_everybody]:
+        raise BundleError(str(path), f"it is code, and {'; '.join(anybody)}")
+    if writers:
+        logger.warning("%s", remark_on_writers(path))
 
     def compare(manifest: Manifest) -> None:
         differences = manifest.differences(table, needs_of(runtime))
