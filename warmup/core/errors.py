@@ -324,6 +324,8 @@ def remedy_for(error: OSError | ValueError, otherwise: str) -> str:
 
 def printable(text: str) -> str:
     """Return *text* with every character escaped that could move a cursor or break a line."""
+    if text.isprintable():
+        return text
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
         for letter in text

@@ -109,7 +109,7 @@ def _spell(table: Table, *, spells_text: bool) -> tuple[str, list[str]]:
         pieces.append(f'{comma}\n    "{name}": {{')
         for number, key in enumerate(kinds[name]):
             row = table.rows[key]
-            short, long = _spell_row(row, winners)
+            short, long = _spell_row(row, winners, spells_text=spells_text)
             quoted = compact(key)
             sha.update(f"{',' if number else ''}{quoted}:{short}".encode())
             if spells_text:
@@ -126,17 +126,27 @@ def _spell(table: Table, *, spells_text: bool) -> tuple[str, list[str]]:
     return digest, pieces
 
 
-def _spell_row(row: Row, winners: dict[int, tuple[str, str]]) -> tuple[str, str]:
-    """Return *row* in compact and in canonical text; *winners* has those spelled before, by id."""
+def _spell_row(
+    row: Row, winners: dict[int, tuple[str, str]], *, spells_text: bool
+) -> tuple[str, str]:
+    """Return *row* in compact and, where asked for, in canonical text.
+
+    *winners* has the winners that were spelled before, by their id.
+    """
     members = _row(row)
     winner = members.pop("winner")
     texts = winners.get(id(row.winner))
     if texts is None:
         texts = winners[id(row.winner)] = spell(winner, 4)
-    pairs = {name: spell(value, 4) for name, value in members.items()}
+    pairs = {
+        name: spell(value, 4) if spells_text else (compact(value), "")
+        for name, value in members.items()
+    }
     pairs["winner"] = texts
     names = sorted(pairs)
     short = ",".join([f'"{name}":{pairs[name][0]}' for name in names])
+    if not spells_text:
+        return f"{{{short}}}", ""
     long = ",\n        ".join([f'"{name}": {pairs[name][1]}' for name in names])
     return f"{{{short}}}", f"{{\n        {long}\n      }}"
 
