@@ -7,23 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Final, NoReturn, TypeVar
 
 from warmup.core.errors import TableFormatError
-from warmup.core.strict_json import JsonError, parse_json
 
 MAX_TABLE_BYTES: Final = 256 * 1024 * 1024  # a table of 100,000 rows has 100 to 200 MB
 MAX_STRING: Final = 4096
 _T = TypeVar("_T")
-
-
-def load_json(text: str, path: str) -> object:
-    """Return the JSON value in *text*.
-
-    Raises:
-        TableFormatError: *text* is not JSON, or `warmup.core.strict_json` refuses it.
-    """
-    try:
-        return parse_json(text)
-    except JsonError as error:
-        raise TableFormatError(path, "", str(error)) from None
 
 
 class Node:
