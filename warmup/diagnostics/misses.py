@@ -32,6 +32,7 @@ TUNED: Final = "tuned"  # the reason of a problem that on_miss="tune" measured a
 _MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
 _MAX_KEY: Final = 4096
 _MAX_REASON_LENGTH: Final = 64
+_MAX_DIGESTS: Final = 10_000
 _MAX_MISSES: Final = 10**15
 _DOCUMENT: Final = frozenset({"schema", "digests", "problems"})
 _LISTS: Final = frozenset({"digests", "problems"})
@@ -79,7 +80,9 @@ def encode_misses(report: AuditReport) -> str:
     ]
     document = {
         "schema": MISSES_SCHEMA,
-        "digests": sorted({_bounded(digest, _MAX_REASON_LENGTH) for digest in report.digests}),
+        "digests": sorted({_bounded(digest, _MAX_REASON_LENGTH) for digest in report.digests})[
+            :_MAX_DIGESTS
+        ],
         "problems": [asdict(problem) for problem in problems],
     }
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
@@ -137,6 +140,8 @@ def _read_document(reader: JsonReader, root: Node) -> tuple[MissedProblem, ...]:
             element = Node(reader.value(), root.path, node, str(number))
             if name == "digests":
                 element.string(_MAX_REASON_LENGTH)
+                if number == _MAX_DIGESTS:
+                    node.fail(f"expected at most {_MAX_DIGESTS} digests")
                 continue
             problem = _read_problem(element)
             if (problem.key, problem.reason) in problems:
