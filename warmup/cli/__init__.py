@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import sys
 
-from warmup.core.errors import WarmupError, printable
+from warmup.core.errors import WarmupError, one_line
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -25,5 +25,5 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             app(arguments)
         except WarmupError as error:
-            sys.stderr.write(f"error: {printable(' '.join(str(error).split()))}\n")
+            sys.stderr.write(f"error: {one_line(error)}\n")
             sys.exit(error.exit_code)

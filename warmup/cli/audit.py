@@ -13,9 +13,10 @@ from typing import Annotated
 import typer
 
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import MEANINGS, say, write_text
+from warmup.cli.output import MEANINGS, say
 from warmup.core.errors import SettingsError, printable
 from warmup.core.events import in_brackets
+from warmup.core.files import write_output
 from warmup.diagnostics.audit import FAILURES, AuditReport
 
 _COVERAGE_PAGE = "docs/explanation/coverage.md"
@@ -65,10 +66,10 @@ def audit(
         raise SettingsError(f"--json contradicts --format {form}", "give one of them")
     report = read_logs(logs, table=table)
     if misses_out is not None:
-        write_text(misses_out, encode_misses(report), "--misses-out")
+        write_output(misses_out, encode_misses(report), "--misses-out")
     text = spell(report, AuditFormat.JSON if as_json else form or AuditFormat.TEXT)
     if out is not None:
-        write_text(out, text, "--out")
+        write_output(out, text, "--out")
     else:
         sys.stdout.write(text)
     if failed := report.failures(wanted):

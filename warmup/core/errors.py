@@ -37,12 +37,20 @@ from typing import Final
 
 _SHOWN_CONFLICTS: Final = 3
 _MAX_FIRST_LINE: Final = 300
-# What to do about an error of the system that no other path would mend.
+_MAX_ERROR_LINE: Final = 4000
+_LINE_END: Final = 500  # of a long line, in which the advice stands
+_MAX_TEXT_SHOWN: Final = 600
+# What to do about an error of the system; any other has the advice of its caller.
 _REMEDIES: Final = {
-    errno.EMFILE: "close files, or raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "close files: this machine has no more",
-    errno.ENOSPC: "free space on its disk",
-    errno.EDQUOT: "free space: the quota is used up",
+    errno.ENOSPC: "free space or inodes on its filesystem",
+    errno.EDQUOT: "free space within your quota",
+    errno.EFBIG: "raise the limit of the file size (ulimit -f)",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the limit of open files of this machine",
+    errno.ENOMEM: "free memory",
+    errno.EROFS: "name a file on a filesystem that is not mounted read-only",
+    errno.EIO: "check the disk",
+    errno.ESTALE: "mount its filesystem again",
 }
 
 
@@ -97,16 +105,23 @@ class TableNotFoundError(TableError, FileNotFoundError):
 class TableFormatError(TableError):
     """A file is not a valid table. ``pointer`` is the JSON pointer (RFC 6901) of the bad value."""
 
-    def __init__(self, path: str, pointer: str, reason: str) -> None:
-        super().__init__(path, pointer, reason)
+    def __init__(
+        self,
+        path: str,
+        pointer: str,
+        reason: str,
+        advice: str = "restore the file or build it again",
+    ) -> None:
+        super().__init__(path, pointer, reason, advice)
         self.path = path
         self.pointer = pointer
         self.reason = reason
+        self.advice = advice
 
     def __str__(self) -> str:
-        at = f" at {self.pointer}" if self.pointer else ""
-        problem = f"{self.path}: not a valid table{at}: {self.reason}"
-        return f"{printable(problem)}; restore the file or build it again"
+        at = f" at {shown(self.pointer)}" if self.pointer else ""
+        problem = f"not a valid table{at}: {shown(self.reason)}"
+        return f"{shown(self.path)}: {problem}; {self.advice}"
 
 
 class TableSchemaError(TableError):
@@ -121,12 +136,12 @@ class TableSchemaError(TableError):
     def __str__(self) -> str:
         if self.found < self.known:
             return (
-                f"{self.path}: schema {self.found} is older than this warmup reads "
+                f"{shown(self.path)}: schema {self.found} is older than this warmup reads "
                 f"({self.known}); build the table again"
             )
         return (
-            f"{self.path}: schema {self.found} is newer than this warmup reads ({self.known}); "
-            "upgrade inductor-warmup or build the table again"
+            f"{shown(self.path)}: schema {self.found} is newer than this warmup reads "
+            f"({self.known}); upgrade inductor-warmup or build the table again"
         )
 
 
@@ -140,7 +155,7 @@ class TableMismatchError(TableError):
         self.advice = advice
 
     def __str__(self) -> str:
-        return f"{self.path}: {'; '.join(self.mismatches)}; {self.advice}"
+        return f"{shown(self.path)}: {'; '.join(self.mismatches)}; {self.advice}"
 
 
 class TableMergeError(TableError):
@@ -168,7 +183,7 @@ class TableWriteError(TableError, OSError):
         self.advice = advice
 
     def __str__(self) -> str:
-        return f"{self.path}: cannot write the table: {self.reason}; {self.advice}"
+        return f"{shown(self.path)}: cannot write the table: {self.reason}; {self.advice}"
 
 
 class BuildError(WarmupError):
@@ -195,8 +210,8 @@ class BundleError(WarmupError):
         self.reason = reason
 
     def __str__(self) -> str:
-        problem = f"{self.path}: {self.reason}"
-        return f"{printable(problem)}; make the bundle again with `warmup build --bundle`"
+        problem = f"{shown(self.path)}: {shown(self.reason)}"
+        return f"{problem}; make the bundle again with `warmup build --bundle`"
 
 
 class MissError(WarmupError):
@@ -309,10 +324,32 @@ def remedy_for(error: OSError | ValueError, otherwise: str) -> str:
 
 def printable(text: str) -> str:
     """Return *text* with every character escaped that could move a cursor or break a line."""
+    if text.isprintable():
+        return text
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
         for letter in text
     )
+
+
+def shown(text: object) -> str:
+    """Return *text*, such as a path, in printable characters; a long one without its middle."""
+    return _shortened(printable(str(text)), _MAX_TEXT_SHOWN, _MAX_TEXT_SHOWN // 2)
+
+
+def one_line(error: BaseException | str) -> str:
+    """Return the text of *error* in one line of printable characters, at most 4000 of them.
+
+    The middle of a longer text is left out, since what to do stands at its end.
+    """
+    return _shortened(printable(" ".join(str(error).split())), _MAX_ERROR_LINE, _LINE_END)
+
+
+def _shortened(text: str, limit: int, end: int) -> str:
+    if len(text) <= limit:
+        return text
+    gap = f" ... ({len(text) - limit} characters) ... "
+    return f"{text[: limit - end]}{gap}{text[len(text) - end :]}"
 
 
 def first_line(error: BaseException | str) -> str:
