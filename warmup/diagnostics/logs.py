@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmup.core.errors import SettingsError
-from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, EventName
+from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName
 
 MAX_LINE: Final = 1_000_000
 
@@ -24,7 +24,8 @@ class Run:
     """The events of one installed table in one process, counted over all log files.
 
     ``choices`` has the compiled choices of each key. ``misses`` counts by key and reason,
-    ``uncovered`` by site, and ``outside`` calls that no artifact served, by reason.
+    ``uncovered`` by site, ``foreign`` the loaded graphs of another table by its digest, and
+    ``outside`` calls that no artifact served, by reason.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Run:
     from_cache: int = 0
     cached_decisions: int = 0
     cached_misses: int = 0
+    foreign: Counter[str] = field(default_factory=Counter)
     outside: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -60,6 +62,9 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.TUNED: {"key": str},
     EventName.MISSED: {"key": str, "reason": str},
     EventName.CACHED: {"decisions": int, "misses": int},
+    EventName.FOREIGN: {
+        "compiled_under": lambda digest: NO_TABLE if digest is None else str(digest)
+    },
     EventName.UNCOVERED: {"site": str},
     EventName.OUTSIDE: {"reason": str, "calls": int},
     EventName.CONTRADICTED: {"option": str, "expected": str, "found": str},
@@ -100,6 +105,8 @@ class Ledger:
             run.from_cache += 1
             run.cached_decisions += fields["decisions"]
             run.cached_misses += fields["misses"]
+        elif name == EventName.FOREIGN:
+            run.foreign[fields["compiled_under"]] += 1
         elif name == EventName.UNCOVERED:
             run.uncovered[fields["site"]] += 1
         elif name == EventName.OUTSIDE:

@@ -94,6 +94,8 @@ INTERNALS: Final = (
     "torch._inductor.exc:InvalidCxxCompiler",
     "torch._inductor.async_compile:AsyncCompile.triton(self, kernel_name, source_code)",
     "torch._inductor.async_compile:size_hints_regex",
+    "torch._inductor.codecache:FxGraphCache._lookup_graph(key)",
+    "torch._inductor.codecache:FxGraphCache.cache_hit_post_compile(graph, cache_info, constants)",
     "torch._inductor.codecache:PersistentCache.lookup(self, choices, op, inputs, benchmark)",
     "torch._inductor.codecache:PyCodeCache.load_by_key_path(key, path)",
     "torch._inductor.codecache:PyCodeCache.modules_no_attr",

@@ -30,7 +30,7 @@ from warmup.models.padding.prepare import Prepared, pad_by_rows, paddings, refus
 from warmup.serving.report import Report
 from warmup.table import Policy, Table
 from warmup.table.codec import digest_of
-from warmup.table.lookup import Lookup, OnMiss, Uncovered
+from warmup.table.lookup import Lookup, OnMiss, Uncovered, cache_tag
 from warmup.table.store import FoundTable, discover, find
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Handle(AbstractContextManager["Handle"]):
             from_cache=tally.cached_graphs,
             cached_decisions=tally.cached_decisions,
             cached_misses=tally.cached_misses,
+            foreign=dict(tally.foreign),
             unused=tuple(
                 sorted(
                     key
@@ -115,11 +116,18 @@ class Handle(AbstractContextManager["Handle"]):
             from_cache=report.from_cache,
             cached_decisions=report.cached_decisions,
             cached_misses=report.cached_misses,
+            foreign=sum(report.foreign.values()),
             unused=len(report.unused),
             silent=report.is_silent,
             compiled=None if self.bundle is None else len(self.bundle.compiled_besides()),
         )
-        is_bad = report.misses or report.cached_misses or report.uncovered or report.is_silent
+        is_bad = (
+            report.misses
+            or report.cached_misses
+            or report.foreign
+            or report.uncovered
+            or report.is_silent
+        )
         logger.log(logging.WARNING if is_bad else logging.INFO, "%s", report)
 
     def __exit__(
@@ -209,8 +217,7 @@ def install(
     try:
         prepared = _prepare(model, found.table, mismatches)
         unpacked = _unpack(bundle, digest, here, device)
-        # Strict and fallback share a tag: a cached graph carries its misses, which strict refuses.
-        tag = f"warmup-{digest[:32]}{'-tune' if lookup.tunes else ''}"
+        tag = cache_tag(digest, tunes=lookup.tunes)
         attachment = inductor.attach(lookup, found.table.policy.options, tag)
     except BaseException:
         if file is not None:
