@@ -43,9 +43,7 @@ class EventName(StrEnum):
     SUMMARY = "run.summary"
 
 
-_WARNING_EVENTS: Final = frozenset(
-    {EventName.MISSED, EventName.CONTRADICTED, EventName.FOREIGN}
-)
+_WARNING_EVENTS: Final = frozenset({EventName.MISSED, EventName.CONTRADICTED, EventName.FOREIGN})
 NO_TABLE: Final = "none"  # counts graphs that were compiled without a table
 
 Scalar = str | int | float | bool | None

@@ -56,6 +56,7 @@ INTERNALS: Final = (
     "torch._dynamo.exc:Unsupported",
     "torch._dynamo.utils:CompilationMetrics.recompile_reason",
     "torch._dynamo.utils:get_compilation_metrics()",
+    "torch._functorch.config:bundled_autograd_cache",
     "torch._functorch.config:enable_autograd_cache",
     "torch._guards:CompileContext.current_compile_id()",
     "torch._guards:TracingContext.extract_stack()",

@@ -28,7 +28,6 @@ from warmup.keys.nearest import nearest_row, neighbours_of
 from warmup.keys.question import Question
 from warmup.keys.registry import KINDS, kind_of
 
-
 _TAG_PREFIX: Final = "warmup-"
 _SET_BY_CALLER: Final = "remove the setting while the table is installed"
 
@@ -188,9 +187,7 @@ class Lookup:
         under = None if compiled_under is None else _shown_tag(compiled_under)
         here = _shown_tag(installed)
         refused = self.refuses_foreign
-        self.emitter.emit(
-            EventName.FOREIGN, compiled_under=under, installed=here, refused=refused
-        )
+        self.emitter.emit(EventName.FOREIGN, compiled_under=under, installed=here, refused=refused)
         if refused:
             raise ForeignGraphError(under, here)
 
