@@ -102,12 +102,8 @@ class Handle(AbstractContextManager["Handle"]):
     def __post_init__(self) -> None:
         atexit.register(self._end)
 
-    def share(self, asked: InstallSettings) -> Handle:
-        """Return this handle for another install, which has to close it as well.
-
-        Raises:
-            SettingsError: *asked* are not the settings of this install.
-        """
+    def _share(self, asked: InstallSettings) -> Handle:
+        """Return this handle for another install, which has to close it as well."""
         if difference := self._settings.difference(asked):
             raise SettingsError(
                 f"a table is installed already ({difference})", "close() its handle first"
@@ -253,7 +249,7 @@ def install(
         pads_model=model is not None,
     )
     if (current := installed()) is not None:
-        return current.share(settings)
+        return current._share(settings)  # noqa: SLF001  a class of this module
     for remark in found.remarks:
         logger.warning("%s", remark)
     mismatches = compare_runtimes(found.table.provenance.runtime, here)
