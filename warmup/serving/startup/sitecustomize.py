@@ -3,7 +3,8 @@
 `warmup run` puts this folder on PYTHONPATH, and Python imports ``sitecustomize`` at its start: this
 is the only module of warmup whose import has an effect. A finder waits until torch is imported, and
 the table is installed when torch first compiles, or loads a graph that was compiled ahead of time,
-so programs without torch pay for a few definitions only. Imports are few for the same reason: ``typing`` would take longer than all else.
+so programs without torch pay for a few definitions only. Imports are few for the same reason:
+``typing`` would take longer than all else.
 """
 # ruff: noqa: INP001  imported by its name on PYTHONPATH, never as a part of the package
 
