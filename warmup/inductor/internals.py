@@ -42,9 +42,14 @@ DEFERRED_KERNEL_INTERNALS: Final = (
     "torch.fx.experimental.symbolic_shapes:ShapeEnv.get_pruned_guards(self, symints)",
     "torch.fx.experimental.symbolic_shapes:ShapeEnv.produce_guards_expression(self, placeholders)",
 )
+FOLDING_INTERNALS: Final = (
+    "torch._inductor.fx_passes.post_grad:is_valid_addmm_fusion(match)",
+    "torch._inductor.fx_passes.post_grad:should_prefer_unfused_addmm(match)",
+)
 INTERNALS: Final = (
     *WORKER_INTERNALS,
     *DEFERRED_KERNEL_INTERNALS,
+    *FOLDING_INTERNALS,
     "torch._C._dynamo.eval_frame:reset_code",
     "torch._dynamo:reset()",
     "torch._dynamo:mark_dynamic(t, index, hint_override, min, max)",
