@@ -102,6 +102,9 @@ def _counts(report: AuditReport) -> Iterator[str]:
     missed = f", {report.cached_misses} missed" if report.cached_misses else ""
     decisions = f"{report.cached_decisions} decisions{missed}"
     yield f"from cache  {report.from_cache} graphs ({decisions}): compiled by an earlier run"
+    if report.foreign:
+        foreign = f"{sum(report.foreign.values())} graphs{in_brackets(report.foreign)}"
+        yield f"foreign     {foreign}: {MEANINGS['foreign']}"
     if report.tuned:
         yield f"tuned       {sum(report.tuned.values())} (on_miss=tune)"
     if report.outside:

@@ -25,6 +25,7 @@ MEANINGS: Final = {
     "hits": "answered by a row of the table",
     "misses": "no row answered",
     "uncovered": "measured without a row",
+    "foreign": "compiled under another table or none",
     "silent": "asked the table nothing",
 }
 

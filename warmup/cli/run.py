@@ -48,6 +48,7 @@ def run(
         audit_log=audit_log,
         bundle=bundle,
     )
-    say(f"warmup run: {meanings(*MEANINGS, page=_PAGE)}")
+    words = [word for word in MEANINGS if word != "foreign" or report.audit.foreign]
+    say(f"warmup run: {meanings(*words, page=_PAGE)}")
     say(str(report))
     raise typer.Exit(report.exit_code)

@@ -18,6 +18,7 @@
     |- BundleError                          a bundle cannot be made, read or used; .path .reason
     |- MissError                            strict serving: no row answered a question of inductor
     |- UncoveredError                       uncovered="forbid": a measurement was stopped
+    |- ForeignGraphError                    a loaded graph was compiled under another table
     |- AdapterError
        |- UnsupportedTorchError             this torch is outside the supported range
        |- InductorChangedError              an internal that warmup names is gone or was changed
@@ -257,6 +258,28 @@ class UncoveredError(WarmupError):
         return (
             f"a measurement on the device was refused: no row covers the site {self.site}; "
             'switch the feature that measures off, or install with uncovered="count"'
+        )
+
+
+class ForeignGraphError(WarmupError):
+    """A graph that was compiled under another table, or under none, was loaded and refused.
+
+    ``compiled_under`` and ``installed`` are digests as in the event ``graph.foreign``; the first is
+    None for a graph that was compiled without warmup.
+    """
+
+    def __init__(self, compiled_under: str | None, installed: str) -> None:
+        super().__init__(compiled_under, installed)
+        self.compiled_under = compiled_under
+        self.installed = installed
+
+    def __str__(self) -> str:
+        origin = "without a table" if self.compiled_under is None else self.compiled_under
+        under = "" if self.compiled_under is None else "under table "
+        return (
+            f"a loaded graph was compiled {under}{origin}, and table {self.installed} is "
+            "installed; compile the graph again, and make the table's digest part of the key under "
+            "which it is kept"
         )
 
 

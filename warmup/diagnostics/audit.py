@@ -20,7 +20,7 @@ from warmup.table.codec import digest_of
 from warmup.table.merge import combine
 from warmup.table.store import read
 
-FAILURES: Final = ("miss", "uncovered", "silent", "diverged", "outside", "damaged")
+FAILURES: Final = ("miss", "uncovered", "foreign", "silent", "diverged", "outside", "damaged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Divergence:
 class Counts:
     """The counts of all runs of one table: misses by reason, uncovered measurements by site.
 
-    ``outside`` counts calls by reason, as in `AuditReport`.
+    ``foreign`` and ``outside`` are counted as in `AuditReport`.
     """
 
     runs: int
@@ -63,6 +63,7 @@ class Counts:
     from_cache: int
     cached_decisions: int
     cached_misses: int
+    foreign: Mapping[str, int]
     outside: Mapping[str, int]
 
 
@@ -71,12 +72,14 @@ class AuditReport:
     """The events of all logs, counted. A *run* is one installed table in one process.
 
     ``hits`` and ``tuned`` count by key. ``cached_misses`` counts the misses among the decisions of
-    graphs from cache. ``outside`` counts, by reason, the calls that no artifact of `warmup.compile`
-    served, up to the last event of each reason: events are emitted at the first such call, the
-    second, the fourth and so on. ``silent`` has the runs without any decision, ``diverged`` the
-    disagreements between runs of one table or between ranks. ``unused`` has the rows that no run
-    asked for, None when no table could be read. ``by_digest`` has the counts of each table, and
-    ``damaged`` the number of event lines that cannot be read.
+    graphs from cache. ``foreign`` counts loaded graphs that were compiled under another table, by
+    its digest, or ``none`` for no table; refused graphs are among them. ``outside`` counts, by
+    reason, the calls that no artifact of `warmup.compile` served, up to the last event of each
+    reason: events are emitted at the first such call, the second, the fourth and so on. ``silent``
+    has the runs without any decision, ``diverged`` the disagreements between runs of one table or
+    between ranks. ``unused`` has the rows that no run asked for, None when no table could be read.
+    ``by_digest`` has the counts of each table, and ``damaged`` the number of event lines that
+    cannot be read.
     """
 
     runs: int
@@ -89,6 +92,7 @@ class AuditReport:
     from_cache: int
     cached_decisions: int
     cached_misses: int
+    foreign: Mapping[str, int]
     outside: Mapping[str, int]
     silent: tuple[str, ...]
     diverged: tuple[Divergence, ...]
@@ -114,6 +118,7 @@ class AuditReport:
         occurred = {
             "miss": bool(self.misses) or self.cached_misses > 0,
             "uncovered": bool(self.uncovered),
+            "foreign": bool(self.foreign),
             "silent": bool(self.silent) or self.runs == 0,
             "diverged": bool(self.diverged),
             "outside": bool(self.outside),
@@ -158,6 +163,7 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         from_cache=sum(run.from_cache for run in runs),
         cached_decisions=sum(run.cached_decisions for run in runs),
         cached_misses=sum(run.cached_misses for run in runs),
+        foreign=dict(_sum(run.foreign for run in runs)),
         outside=dict(_sum(run.outside for run in runs)),
         silent=tuple(run.name for run in runs if run.is_silent),
         diverged=(*_ranks_apart(runs), *_choices_apart(runs)),
@@ -191,6 +197,7 @@ def _counts(runs: Sequence[Run]) -> Counts:
         from_cache=sum(run.from_cache for run in runs),
         cached_decisions=sum(run.cached_decisions for run in runs),
         cached_misses=sum(run.cached_misses for run in runs),
+        foreign=dict(_sum(run.foreign for run in runs)),
         outside=dict(_sum(run.outside for run in runs)),
     )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from warmup.core.errors import SettingsError, remedy_for
-from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, EventName
+from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName
 from warmup.core.files import open_regular
 
 MAX_LINE: Final = 1_000_000
@@ -31,7 +31,8 @@ class Run:
     """The events of one installed table in one process, counted over all log files.
 
     ``choices`` has the compiled choices of each key. ``misses`` counts by key and reason,
-    ``uncovered`` by site, and ``outside`` calls that no artifact served, by reason.
+    ``uncovered`` by site, ``foreign`` the loaded graphs of another table by its digest, and
+    ``outside`` calls that no artifact served, by reason.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Run:
     from_cache: int = 0
     cached_decisions: int = 0
     cached_misses: int = 0
+    foreign: Counter[str] = field(default_factory=Counter)
     outside: Counter[str] = field(default_factory=Counter)
     seen: set[int] = field(default_factory=set)  # sequence numbers
 
@@ -65,6 +67,10 @@ def _text(value: Any) -> str:
     if type(value) is not str:
         raise TypeError("no text")
     return value
+
+
+def _text_or_no_table(value: Any) -> str:
+    return NO_TABLE if value is None else _text(value)
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -87,6 +93,7 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.TUNED: {"key": _text},
     EventName.MISSED: {"key": _text, "reason": _text},
     EventName.CACHED: {"decisions": _count, "misses": _count},
+    EventName.FOREIGN: {"compiled_under": _text_or_no_table},
     EventName.UNCOVERED: {"site": _text},
     EventName.OUTSIDE: {"reason": _text, "calls": _count},
     EventName.CONTRADICTED: {"option": _text, "expected": _text, "found": _text},
@@ -149,6 +156,8 @@ class Ledger:
             run.from_cache += 1
             run.cached_decisions += fields["decisions"]
             run.cached_misses += fields["misses"]
+        elif name == EventName.FOREIGN:
+            run.foreign[fields["compiled_under"]] += 1
         elif name == EventName.UNCOVERED:
             run.uncovered[fields["site"]] += 1
         elif name == EventName.OUTSIDE:

@@ -55,11 +55,17 @@ class RunReport:
     def __str__(self) -> str:
         audit = self.audit
         missed = f", {audit.cached_misses} without a row" if audit.cached_misses else ""
+        foreign = (
+            [f"foreign {sum(audit.foreign.values())} graphs{in_brackets(audit.foreign)}"]
+            if audit.foreign
+            else []
+        )
         parts = [
             f"hits {sum(audit.hits.values())}",
             f"misses {audit.miss_count}{in_brackets(audit.reasons)}",
             f"uncovered {sum(audit.uncovered.values())}{in_brackets(audit.uncovered)}",
             f"from cache {audit.from_cache} graphs ({audit.cached_decisions} decisions{missed})",
+            *foreign,
             f"processes {audit.runs}",
             f"silent {len(audit.silent)}",
         ]

@@ -52,9 +52,9 @@ def review_file(path: Path, peaks: Peaks | None = None) -> Reviewed:
         IndexError,
         ZeroDivisionError,
     ) as error:
+        raise SettingsError(
             f"{shown(path)}: damaged: not what `warmup {name}` writes "
             f"({type(error).__name__}: {shown(error)})",
-            f"{shown(path)}: damaged: not what `warmup {name}` writes ({type(error).__name__}: {error})",
             "write it again with --out",
         ) from error
     origin = "given" if peaks is not None else "measured with it"
