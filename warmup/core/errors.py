@@ -34,6 +34,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from warmup.core.rows import MissReason
+
 _SHOWN_CONFLICTS: Final = 3
 _MAX_FIRST_LINE: Final = 300
 
@@ -123,16 +125,22 @@ class TableSchemaError(TableError):
 
 
 class TableMismatchError(TableError):
-    """A table is for another device, runtime or policy; ``mismatches`` has a line per field."""
+    """A table is for another device, runtime or policy; ``mismatches`` has a line per field.
 
-    def __init__(self, path: str, mismatches: tuple[str, ...], advice: str) -> None:
-        super().__init__(path, mismatches, advice)
+    ``summary``, where it is not None, says the same in one sentence, and is the text.
+    """
+
+    def __init__(
+        self, path: str, mismatches: tuple[str, ...], advice: str, summary: str | None = None
+    ) -> None:
+        super().__init__(path, mismatches, advice, summary)
         self.path = path
         self.mismatches = mismatches
         self.advice = advice
+        self.summary = summary
 
     def __str__(self) -> str:
-        return f"{self.path}: {'; '.join(self.mismatches)}; {self.advice}"
+        return f"{self.path}: {self.summary or '; '.join(self.mismatches)}; {self.advice}"
 
 
 class TableMergeError(TableError):
@@ -220,7 +228,7 @@ class MissError(WarmupError):
             text += "; the table has no row for this op"
         else:
             text += f"; nearest row `{self.nearest}` differs in {', '.join(self.differs)}"
-        return text + '; build this bucket, or serve with on_miss="fallback"'
+        return f'{text}; {MissReason(self.reason).advice}; or serve with on_miss="fallback"'
 
 
 class UncoveredError(WarmupError):

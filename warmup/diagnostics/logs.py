@@ -24,7 +24,9 @@ class Run:
     """The events of one installed table in one process, counted over all log files.
 
     ``choices`` has the compiled choices of each key. ``misses`` counts by key and reason,
-    ``uncovered`` by site, and ``outside`` calls that no artifact served, by reason.
+    ``uncovered`` by site, and ``outside`` calls that no artifact served, by reason. ``bypassed``
+    has the causes why graphs did not ask the table, and ``is_finished`` says that there is a
+    summary.
     """
 
     name: str
@@ -41,6 +43,13 @@ class Run:
     cached_decisions: int = 0
     cached_misses: int = 0
     outside: Counter[str] = field(default_factory=Counter)
+    bypassed: set[str] = field(default_factory=set)
+    is_finished: bool = False
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the process was killed before its summary, or still runs; no forked child is."""
+        return bool(self.table_digest) and not self.is_finished
 
     @property
     def is_silent(self) -> bool:
@@ -64,19 +73,27 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.OUTSIDE: {"reason": str, "calls": int},
     EventName.CONTRADICTED: {"option": str, "expected": str, "found": str},
     EventName.OVERRULED: {},
+    EventName.BYPASSED: {"cause": str},
+    EventName.FAILED: {"refused": bool},
     EventName.SUMMARY: {},
 }
-_DEFAULTS: Final = {"misses": 0}  # absent in logs of warmup 0.1
+_DEFAULTS: Final = {"misses": 0, "refused": False}  # absent in logs of warmup 0.1
 
 
 @dataclass
 class Ledger:
-    """All runs of some logs. ``first_misses`` has the first miss event of each key and reason."""
+    """All runs of some logs. ``first_misses`` has the first miss event of each key and reason.
+
+    ``failed`` counts processes that could not install the table, ``refused`` those among them that
+    the table is not for.
+    """
 
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
     first_misses: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     contradictions: dict[str, None] = field(default_factory=dict)
     damaged: int = 0
+    failed: int = 0
+    refused: int = 0
     _seen: set[tuple[str, int, int]] = field(default_factory=set)
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -90,12 +107,22 @@ class Ledger:
         if identity in self._seen:
             return
         self._seen.add(identity)
+        if record["event"] == EventName.FAILED:
+            self.failed += 1
+            self.refused += fields["refused"]
+            return
         run = self.runs.setdefault(identity[:2], Run(f"{identity[0]}/{identity[1]}"))
         run.digest = str(record.get("digest", run.digest))
         run.rank = str(record.get("rank", run.rank))
+        self._count(run, record, fields)
+
+    def _count(self, run: Run, record: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
         name = record["event"]
         if name == EventName.INSTALLED:
             run.table_paths, run.table_digest = fields["paths"], fields["table"]
+        elif name in (EventName.SUMMARY, EventName.BYPASSED):
+            run.is_finished |= name == EventName.SUMMARY
+            run.bypassed |= {fields["cause"]} if name == EventName.BYPASSED else set()
         elif name == EventName.CACHED:
             run.from_cache += 1
             run.cached_decisions += fields["decisions"]

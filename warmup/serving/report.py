@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from warmup.core.events import in_brackets
+from warmup.core.rows import advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,11 @@ class Report:
         """Whether there was no lookup and no decision of a cached graph: the table was not used."""
         return not (self.hits or self.misses or self.tuned or self.cached_decisions)
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether the table was asked, rows answered each decision, and nothing was measured."""
+        return not (self.misses or self.cached_misses or self.uncovered or self.is_silent)
+
     def __str__(self) -> str:
         misses = sum(self.misses.values())
         text = (
@@ -49,6 +55,8 @@ class Report:
         )
         if self.tuned:
             text += f", {self.tuned} tuned here"
+        if advised := advice(self.miss_reasons):
+            text += f" [{'; '.join(advised)}]"
         if self.is_silent:
             text += " [SILENT: nothing was asked; compile after install, and under no_grad on CPU]"
         return text

@@ -22,7 +22,6 @@ from warmup.table.lookup import OnMiss, Uncovered
 from warmup.table.store import read
 
 STARTUP: Final = Path(__file__).resolve().parent / "startup"
-INSTALL_FAILED: Final = '{"event":"install.failed"'  # as startup/sitecustomize.py writes it
 FORWARDED: Final = frozenset(
     {
         signal.SIGTERM,
@@ -40,14 +39,10 @@ _POLL_S: Final = 1.0  # another thread may have taken the SIGCHLD
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The exit code of a command, and the audit of its processes.
-
-    ``failed`` counts processes that could not install the table.
-    """
+    """The exit code of a command, and the audit of its processes."""
 
     exit_code: int
     audit: AuditReport
-    failed: int
 
     def __str__(self) -> str:
         audit = self.audit
@@ -60,8 +55,8 @@ class RunReport:
             f"processes {audit.runs}",
             f"silent {len(audit.silent)}",
         ]
-        if self.failed:
-            parts.append(f"could not install {self.failed}")
+        if audit.failed:
+            parts.append(f"could not install {audit.failed}")
         if audit.damaged:
             parts.append(f"unreadable event lines {audit.damaged}")
         return printable(f"warmup run: {', '.join(parts)}")
@@ -75,14 +70,16 @@ def run(
     uncovered: str = "count",
     audit_log: str | os.PathLike[str] | None = None,
     bundle: str | os.PathLike[str] | None = None,
+    allow_mismatch: bool = False,
 ) -> RunReport:
     """Run *command* to its end, with *table* installed in every Python process that compiles.
 
-    *on_miss* is ``fallback`` or ``strict``, *uncovered* and *bundle* are as in `install`. Events
-    are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts the
-    events of this run. Signals that arrive meanwhile go to the command, unless a terminal has sent
-    them to both processes. The exit code is the command's own, or 128 plus the number of the signal
-    that killed the command. To be called from the main thread.
+    *on_miss* is ``fallback`` or ``strict``, *uncovered*, *bundle* and *allow_mismatch* are as in
+    `install`. In a process that the table is not for, each compile raises a `TableMismatchError`.
+    Events are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report
+    counts the events of this run. Signals that arrive meanwhile go to the command, unless a
+    terminal has sent them to both processes. The exit code is the command's own, or 128 plus the
+    number of the signal that killed the command. To be called from the main thread.
 
     Raises:
         SettingsError: an argument cannot be used, or the command cannot be started.
@@ -104,6 +101,8 @@ def run(
             "WARMUP_UNCOVERED": str(uncovered),
             "WARMUP_AUDIT_LOG": str(log),
         }
+        if allow_mismatch:
+            settings["WARMUP_ALLOW_MISMATCH"] = "1"
         if bundle is not None:
             settings["WARMUP_BUNDLE"] = str(Path(bundle).absolute())
         with _opened_at_end(log) as events:
@@ -112,7 +111,7 @@ def run(
             own = folder / "own.jsonl"
             with own.open("wb") as file:
                 shutil.copyfileobj(events, file)
-        return RunReport(exit_code, audit([own]), _count_failed(own))
+        return RunReport(exit_code, audit([own]))
 
 
 def _environment(outer: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
@@ -182,8 +181,3 @@ def _wait(pid: int) -> int:
         # A positive code is the kernel's: a terminal, which has sent the signal to the whole group.
         if arrived and arrived.si_signo in FORWARDED and arrived.si_code <= 0:
             os.kill(pid, arrived.si_signo)
-
-
-def _count_failed(log: Path) -> int:
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        return sum(line.startswith(INSTALL_FAILED) for line in lines)

@@ -7,7 +7,6 @@ candidates are measured.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -16,6 +15,7 @@ from typing import Protocol
 from warmup.core.errors import ContradictionWarning, MissError, ProblemError, UncoveredError
 from warmup.core.events import Emitter, EventName
 from warmup.core.method import Search
+from warmup.core.notices import warn
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
@@ -166,12 +166,12 @@ class Lookup:
         if not self._is_first_report(option):
             return
         self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=found)
-        warnings.warn(
-            f"inductor option {option} is {found} here, the table was built with {expected}: "
-            "inductor may not ask for its rows or not use them; remove the setting while the table "
-            "is installed",
-            ContradictionWarning,
-            stacklevel=2,
+        warn(
+            ContradictionWarning(
+                f"inductor option {option} is {found} here, the table was built with {expected}: "
+                "inductor may not ask for its rows or not use them; remove the setting while the "
+                "table is installed"
+            )
         )
 
     def overruled(self, option: str, wanted: str, found: str) -> None:
