@@ -55,11 +55,11 @@ def run(
         allow_mismatch=allow_mismatch,
     )
     failed = report.audit.failures(wanted)
-    if failed:
-        say(f"warmup run: failed on: {', '.join(failed)}")
     for clause in report.audit.advice:
         say(f"warmup run: {clause}")
     say(f"warmup run: {meanings(*MEANINGS, page=_PAGE)}")
+    if failed:
+        say(f"warmup run: failed on: {', '.join(failed)}")
     say(str(report))
     raise typer.Exit(report.exit_code or _own_code(refused=report.audit.refused, failed=failed))
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from warmup.core.rows import MissReason
+from warmup.core import rows
 
 _SHOWN_CONFLICTS: Final = 3
 _MAX_FIRST_LINE: Final = 300
@@ -228,7 +228,7 @@ class MissError(WarmupError):
             text += "; the table has no row for this op"
         else:
             text += f"; nearest row `{self.nearest}` differs in {', '.join(self.differs)}"
-        return f'{text}; {MissReason(self.reason).advice}; or serve with on_miss="fallback"'
+        return f'{text}; {rows.MissReason(self.reason).advice}; or serve with on_miss="fallback"'
 
 
 class UncoveredError(WarmupError):

@@ -222,11 +222,11 @@ class MissReason(StrEnum):
 
 
 _ADVICE: Final = {
-    MissReason.NOT_IN_TABLE: "build this bucket, or pad requests to a bucket that was built",
+    MissReason.NOT_IN_TABLE: "build this bucket, or pad to one that was built",
     MissReason.DYNAMIC_DIM: "compile with dynamic=False, or build for the range: --policy range",
-    MissReason.WRONG_DEVICE: "build on this device; on CPU with this number of threads",
+    MissReason.WRONG_DEVICE: "build on this device (on a CPU with the same number of threads)",
     MissReason.WRONG_RUNTIME: "build with the versions of torch and Triton that serve",
-    MissReason.TEMPLATE_ABSENT: "look for policy.contradicted; build again with this torch",
+    MissReason.TEMPLATE_ABSENT: "build again with this torch, without inductor options of your own",
     MissReason.TEMPLATE_CHANGED: "build again with this torch",
     MissReason.CHOICE_REJECTED: "build again on this machine",
     MissReason.NOT_DESCRIBED: "no table can answer it: look at the model",

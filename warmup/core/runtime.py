@@ -61,7 +61,7 @@ class Runtime:
         facts += [f"{device.sm_count} SMs"] if device.sm_count is not None else []
         facts += [f"{device.memory_gib} GiB"] if device.memory_gib is not None else []
         facts += [f"MIG {device.mig}"] if device.mig is not None else []
-        facts += [f"{device.threads} threads"] if device.threads is not None else []
+        facts += [f"threads {device.threads}"] if device.threads is not None else []
         software = [f"torch {self.torch}"]
         software += [f"triton {self.triton}"] if self.triton and device.type != "cpu" else []
         return f"{device.name or device.type} ({', '.join(facts)}) with {' and '.join(software)}"

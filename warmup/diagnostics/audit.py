@@ -83,9 +83,9 @@ class AuditReport:
     disagreements between runs of one table or between ranks. ``unfinished`` has the runs without a
     summary: killed, or still running. ``failed`` counts processes that could not install the table,
     ``refused`` those among them that the table is not for. ``bypassed`` counts runs with graphs
-    that did not ask the table, by cause. ``unused`` has the rows that no run asked for, None when no
-    table could be read. ``by_digest`` has the counts of each table, and ``damaged`` the number of
-    event lines that cannot be read.
+    that did not ask the table, by cause. ``unused`` has the rows that no run asked for, None when
+    no table could be read. ``by_digest`` has the counts of each table, and ``damaged`` the number
+    of event lines that cannot be read.
     """
 
     runs: int

@@ -23,7 +23,7 @@ from warmup.core.rows import MissReason
 _SHOWN_KEY: Final = 60
 
 
-class Cause(StrEnum):
+class NoticeCause(StrEnum):
     """Why a table is of no use to a process, or of less use than it could be."""
 
     LATE = "late"
@@ -33,7 +33,7 @@ class Cause(StrEnum):
     DYNAMIC = "dynamic"
 
 
-_given: set[Cause] = set()
+_given: set[NoticeCause] = set()
 _lock = threading.Lock()
 
 
@@ -50,13 +50,13 @@ class Notices:
         *,
         is_strict: bool,
         is_quiet: bool,
-        bypassed: Callable[[Cause, str], object],
+        bypassed: Callable[[NoticeCause, str], object],
     ) -> None:
         self._table = table
         self._is_strict = is_strict
         self._is_quiet = is_quiet
         self._bypassed = bypassed
-        self._seen: set[Cause] = set()
+        self._seen: set[NoticeCause] = set()
         if not is_quiet:
             _repeat_fatal_error_at_exit()
 
@@ -66,14 +66,14 @@ class Notices:
             return
         reason = MissReason(str(event.fields["reason"]))
         is_dynamic = reason is MissReason.DYNAMIC_DIM
-        key = str(event.fields["key"]).partition(" | ")[0]
+        key = str(event.fields["key"]).partition(" a=")[0]  # op, sizes and dtype of a matmul
         shown = key if len(key) <= _SHOWN_KEY else f"{key[:_SHOWN_KEY]}..."
         then = "the compile fails (strict)" if self._is_strict else "inductor's default is compiled"
         text = (
             f"miss: no row of {self._table} answers {shown} ({reason}): {then}; {reason.advice}; "
             "further misses are only counted"
         )
-        self._print(text, Cause.MISS, *([Cause.DYNAMIC] if is_dynamic else []))
+        self._print(text, NoticeCause.MISS, *([NoticeCause.DYNAMIC] if is_dynamic else []))
 
     def late(self, functions: int, *, is_compiling: bool) -> None:
         """Say that *functions* were compiled before the install, or that a compile was going on."""
@@ -81,7 +81,7 @@ class Notices:
         before += ["a compile in another thread"] if is_compiling else []
         if before:
             self._bypass(
-                Cause.LATE,
+                NoticeCause.LATE,
                 f"{self._table} was installed late, after {' and '.join(before)}; these do not use "
                 "it: install before the first call of a compiled model",
             )
@@ -89,7 +89,7 @@ class Notices:
     def gradients_on(self) -> None:
         """Say that a graph was compiled with gradients although the table is for inference."""
         self._bypass(
-            Cause.GRADIENTS,
+            NoticeCause.GRADIENTS,
             f"a graph was compiled with gradients on, so torch froze no weights and asked "
             f"{self._table} nothing about its linears: serve under torch.no_grad() or "
             "torch.inference_mode()",
@@ -99,19 +99,19 @@ class Notices:
         """Say that the process compiled and asked nothing, unless the reason was said before."""
         if not self._seen:
             self._bypass(
-                Cause.UNASKED,
+                NoticeCause.UNASKED,
                 f"{self._table} was not used: process {os.getpid()} asked it nothing in {compiles} "
                 "compiles; install before the first compile, serve under torch.no_grad() on CPU, "
                 "and see that the table is for this model",
             )
 
-    def _bypass(self, cause: Cause, text: str) -> None:
+    def _bypass(self, cause: NoticeCause, text: str) -> None:
         if cause not in self._seen:
             self._seen.add(cause)
             self._bypassed(cause, text)
             self._print(text, cause)
 
-    def _print(self, text: str, *causes: Cause) -> None:
+    def _print(self, text: str, *causes: NoticeCause) -> None:
         if self._is_quiet:
             return
         with _lock:

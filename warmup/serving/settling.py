@@ -66,6 +66,8 @@ class Settling:
         with self._changed:
             self._compiling += compiles
             self._deadline = time.monotonic() + self._after_s
+            if compiles < 0:
+                self._changed.notify_all()  # the thread waits without a deadline during a compile
             if not self._is_waiting and not self._is_closed:
                 self._is_waiting = True
                 threading.Thread(target=self._wait, name="warmup-settling", daemon=True).start()
