@@ -73,6 +73,20 @@ def test_an_install_alone_is_not_reported(reports: Reports) -> None:
     assert reports.count == 0
 
 
+def test_what_nobody_would_read_is_not_waited_for(reports: Reports) -> None:
+    """Without a handler of the log there is no thread; one that comes later is seen."""
+    wanted: list[bool] = []
+    settling = Settling(reports, LATE_S, is_wanted=lambda: bool(wanted))
+    emitter = Emitter([settling])
+    emitter.emit(EventName.HIT)
+    settling.settle()
+    assert reports.count == 0
+    wanted.append(True)
+    emitter.emit(EventName.HIT)
+    settling.settle()
+    assert reports.count == 1
+
+
 def test_after_the_close_nothing_is_reported(reports: Reports) -> None:
     """The exit has its own sentence; the thread ends."""
     settling = Settling(reports, LATE_S)

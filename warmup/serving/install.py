@@ -75,8 +75,7 @@ class Handle(AbstractContextManager["Handle"]):
     _owner: int = field(default_factory=os.getpid)
 
     def __post_init__(self) -> None:
-        if is_logged():
-            self._watch.settling = Settling(partial(self._log_counts, "settled: "))
+        self._watch.settling = Settling(partial(self._log_counts, "settled: "), is_wanted=is_logged)
 
     def report(self) -> Report:
         """Return the counts so far."""

@@ -106,8 +106,10 @@ class Notices:
             )
 
     def _bypass(self, cause: NoticeCause, text: str) -> None:
-        if cause not in self._seen:
+        with _lock:
+            is_new = cause not in self._seen
             self._seen.add(cause)
+        if is_new:
             self._bypassed(cause, text)
             self._print(text, cause)
 

@@ -15,8 +15,7 @@ from warmup.serving.settling import Settling
 class ProcessWatch:
     """Notices on stderr and a sentence in the log; a sink, and the observer of compiles.
 
-    ``compiles`` counts the compiles so far. ``settling`` is None where no handler of the log would
-    write its sentence.
+    ``compiles`` counts the compiles so far. ``settling`` is set with the handle that reports.
     """
 
     notices: Notices

@@ -17,11 +17,17 @@ class Settling:
     """Calls *report* when the process has settled: once after each burst of compiles and events.
 
     A daemon thread waits from the first event of a burst to its report, and keeps no process alive.
-    A forked child reports nothing.
+    A burst that begins while *is_wanted* is false has none. A forked child reports nothing.
     """
 
-    def __init__(self, report: Callable[[], None], after_s: float = SETTLED_AFTER_S) -> None:
+    def __init__(
+        self,
+        report: Callable[[], None],
+        after_s: float = SETTLED_AFTER_S,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._report = report
+        self._is_wanted = is_wanted
         self._after_s = after_s
         self._changed = threading.Condition()
         self._compiling = 0
@@ -68,7 +74,7 @@ class Settling:
             self._deadline = time.monotonic() + self._after_s
             if compiles < 0:
                 self._changed.notify_all()  # the thread waits without a deadline during a compile
-            if not self._is_waiting and not self._is_closed:
+            if not self._is_waiting and not self._is_closed and self._is_wanted():
                 self._is_waiting = True
                 threading.Thread(target=self._wait, name="warmup-settling", daemon=True).start()
 
