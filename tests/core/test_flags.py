@@ -33,5 +33,5 @@ def test_an_argument_goes_before_the_variable(
 def test_another_value_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """The error names the variable and the two values that it takes."""
     monkeypatch.setenv("WARMUP_QUIET", value)
-    with pytest.raises(SettingsError, match="^WARMUP_QUIET=.* set it to 1 or to 0$"):
+    with pytest.raises(SettingsError, match=r"^WARMUP_QUIET=.* set it to 1 or to 0$"):
         read_flag(None, "WARMUP_QUIET")
