@@ -51,7 +51,7 @@ TEXTS = {
     errors.TableWriteError: "x.json: cannot write the table: No space left on device; do",
     errors.MissError: (
         "no row answers `key` (not_in_table); nearest row `near` differs in m: row 1, here 2; "
-        'build this bucket, or serve with on_miss="fallback"'
+        'build this bucket, or pad to one that was built; or serve with on_miss="fallback"'
     ),
     errors.ForeignGraphError: (
         "a loaded graph was compiled without a table, and table d is installed; compile the graph "

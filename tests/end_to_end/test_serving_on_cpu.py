@@ -72,7 +72,7 @@ def template_table(
 def serve_in(folder: Path, table: Path, seqlens: list[int], **case: Any) -> dict[str, Any]:
     """Run tests/programs/serve_mlp.py with a case and return what it printed."""
     log = case.pop("log", None)
-    extra = {"WARMUP_AUDIT_LOG": str(log)} if log else {}
+    extra = {"WARMUP_AUDIT_LOG": str(log), "WARMUP_LOG_EVENTS": "1"} if log else {}
     text = json.dumps({"table": str(table), "seqlens": seqlens, **case})
     done = run_python(folder, str(PROGRAMS / "serve_mlp.py"), text, **extra)
     result: dict[str, Any] = json.loads(done.stdout.split("RESULT ")[1])

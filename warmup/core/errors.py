@@ -36,6 +36,8 @@ from __future__ import annotations
 import errno
 from typing import Final
 
+from warmup.core import rows
+
 _SHOWN_CONFLICTS: Final = 3
 _MAX_FIRST_LINE: Final = 300
 _MAX_ERROR_LINE: Final = 4000
@@ -147,16 +149,22 @@ class TableSchemaError(TableError):
 
 
 class TableMismatchError(TableError):
-    """A table is for another device, runtime or policy; ``mismatches`` has a line per field."""
+    """A table is for another device, runtime or policy; ``mismatches`` has a line per field.
 
-    def __init__(self, path: str, mismatches: tuple[str, ...], advice: str) -> None:
-        super().__init__(path, mismatches, advice)
+    ``summary``, where it is not None, says the same in one sentence, and is the text.
+    """
+
+    def __init__(
+        self, path: str, mismatches: tuple[str, ...], advice: str, summary: str | None = None
+    ) -> None:
+        super().__init__(path, mismatches, advice, summary)
         self.path = path
         self.mismatches = mismatches
         self.advice = advice
+        self.summary = summary
 
     def __str__(self) -> str:
-        return f"{shown(self.path)}: {'; '.join(self.mismatches)}; {self.advice}"
+        return f"{shown(self.path)}: {self.summary or '; '.join(self.mismatches)}; {self.advice}"
 
 
 class TableMergeError(TableError):
@@ -244,7 +252,7 @@ class MissError(WarmupError):
             text += "; the table has no row for this op"
         else:
             text += f"; nearest row `{self.nearest}` differs in {', '.join(self.differs)}"
-        return text + '; build this bucket, or serve with on_miss="fallback"'
+        return f'{text}; {rows.MissReason(self.reason).advice}; or serve with on_miss="fallback"'
 
 
 class UncoveredError(WarmupError):

@@ -41,6 +41,8 @@ class EventName(StrEnum):
     OUTSIDE = "call.outside"
     CONTRADICTED = "policy.contradicted"
     OVERRULED = "policy.overruled"
+    BYPASSED = "graph.bypassed"
+    FAILED = "install.failed"
     SUMMARY = "run.summary"
 
 

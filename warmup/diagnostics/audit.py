@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from warmup.core.errors import TableError
+from warmup.core.rows import MissReason, advice
 from warmup.diagnostics.logs import Ledger, Run, read_logs
 from warmup.keys.order import natural_order
 from warmup.keys.registry import kind_of
@@ -21,6 +22,11 @@ from warmup.table.merge import combine
 from warmup.table.store import read
 
 FAILURES: Final = ("miss", "uncovered", "foreign", "silent", "diverged", "outside", "damaged")
+_CACHED_MISS: Final = MissReason.CACHED_MISS.value
+_FOR_SILENT: Final = (
+    "install before the first compile, on CPU serve under torch.no_grad(), and see that the table "
+    "is for this model"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +83,11 @@ class AuditReport:
     reason, the calls that no artifact of `warmup.compile` served, up to the last event of each
     reason: events are emitted at the first such call, the second, the fourth and so on. ``silent``
     has the runs without any decision, ``diverged`` the disagreements between runs of one table or
-    between ranks. ``unused`` has the rows that no run asked for, None when no table could be read.
-    ``by_digest`` has the counts of each table, and ``damaged`` the number of event lines that
-    cannot be read.
+    between ranks. ``unfinished`` has the runs without a summary: killed, or still running.
+    ``failed`` counts processes that could not install the table, ``refused`` those among them that
+    the table is not for. ``bypassed`` counts runs with graphs that did not ask the table, by cause.
+    ``unused`` has the rows that no run asked for, None when no table could be read. ``by_digest``
+    has the counts of each table, and ``damaged`` the number of event lines that cannot be read.
     """
 
     runs: int
@@ -99,6 +107,26 @@ class AuditReport:
     unused: tuple[str, ...] | None
     by_digest: Mapping[str, Counts]
     damaged: int
+    unfinished: tuple[str, ...] = ()
+    failed: int = 0
+    refused: int = 0
+    bypassed: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the logs have no event at all."""
+        return self.runs == self.failed == self.damaged == 0
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to do about the misses and silent runs, a clause for each reason, after its name."""
+        reasons = [*self.reasons, *([_CACHED_MISS] if self.cached_misses else [])]
+        advised = advice(reasons)
+        if self.silent:
+            advised.append(f"silent: {_FOR_SILENT}")
+        elif not self.runs and not self.failed:
+            advised.append("no process used the table: none compiled, or none installed it")
+        return tuple(advised)
 
     @property
     def miss_count(self) -> int:
@@ -119,7 +147,7 @@ class AuditReport:
             "miss": bool(self.misses) or self.cached_misses > 0,
             "uncovered": bool(self.uncovered),
             "foreign": bool(self.foreign),
-            "silent": bool(self.silent) or self.runs == 0,
+            "silent": bool(self.silent) or self.runs == 0 or self.failed > 0,
             "diverged": bool(self.diverged),
             "outside": bool(self.outside),
             "damaged": self.damaged > 0,
@@ -172,6 +200,10 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
             digest: _counts([run for run in runs if run.digest == digest]) for digest in digests
         },
         damaged=ledger.damaged,
+        unfinished=tuple(run.name for run in runs if run.is_unfinished),
+        failed=ledger.failed,
+        refused=ledger.refused,
+        bypassed=dict(_sum(Counter(run.bypassed) for run in runs)),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from warmup.core.events import in_brackets
+from warmup.core.rows import advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,15 @@ class Report:
         """Whether there was no lookup and no decision of a cached graph: the table was not used."""
         return not (self.hits or self.misses or self.tuned or self.cached_decisions)
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether the table was asked, rows answered each decision, and nothing was measured.
+
+        No loaded graph is another table's either.
+        """
+        is_missed = self.misses or self.cached_misses or self.foreign
+        return not (is_missed or self.uncovered or self.is_silent)
+
     def __str__(self) -> str:
         misses = sum(self.misses.values())
         text = (
@@ -54,6 +64,8 @@ class Report:
             text += f", {sum(self.foreign.values())} foreign graphs{in_brackets(self.foreign)}"
         if self.tuned:
             text += f", {self.tuned} tuned here"
+        if advised := advice(self.miss_reasons):
+            text += f" [{'; '.join(advised)}]"
         if self.is_silent and self.foreign:
             text += " [SILENT: nothing was asked; the graphs that were loaded are not this table's]"
         elif self.is_silent:

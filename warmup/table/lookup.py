@@ -7,7 +7,6 @@ candidates are measured.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -22,6 +21,7 @@ from warmup.core.errors import (
 )
 from warmup.core.events import Emitter, EventName
 from warmup.core.method import Search
+from warmup.core.notices import warn
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
@@ -195,11 +195,11 @@ class Lookup:
         if not self._is_first_report(option):
             return
         self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=found)
-        warnings.warn(
-            f"inductor option {option} is {found} here, the table was built with {expected}: "
-            f"inductor may not ask for its rows or not use them; {advice or _SET_BY_CALLER}",
-            ContradictionWarning,
-            stacklevel=2,
+        warn(
+            ContradictionWarning(
+                f"inductor option {option} is {found} here, the table was built with {expected}: "
+                f"inductor may not ask for its rows or not use them; {advice or _SET_BY_CALLER}"
+            )
         )
 
     def overruled(self, option: str, wanted: str, found: str) -> None:

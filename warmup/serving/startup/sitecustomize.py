@@ -82,7 +82,8 @@ class TableStartup:
     def _install_once(self) -> None:
         """Install the table, unless that is done or going on in this thread; other threads wait.
 
-        With ``strict`` a failure is raised, and again at the next compile.
+        With ``strict`` a failure is raised, and again at the next compile; so is the refusal of a
+        table for another machine, whatever a miss does.
         """
         with self._lock:
             if not self._is_waiting:
@@ -93,7 +94,7 @@ class TableStartup:
                 self._install()
             except Exception as error:
                 self._report_failure(error)
-                if self._on_miss == "strict":
+                if self._on_miss == "strict" or _is_refusal(error):
                     for module, name, _, guard in self._guarded:
                         setattr(module, name, guard)
                     self._is_waiting = True
@@ -129,6 +130,7 @@ class TableStartup:
             "seq": 0,
             "time": round(time.time(), 6),
             "error": reason,
+            "refused": _is_refusal(error),
         }
         # The newline in front ends what a killed process may have left of a line.
         line = "\n" + json.dumps(record, separators=(",", ":")) + "\n"
@@ -138,6 +140,11 @@ class TableStartup:
                 os.write(log, line.encode())
             finally:
                 os.close(log)
+
+
+def _is_refusal(error: Exception) -> bool:
+    # By name: where warmup cannot be imported, its error class cannot either.
+    return type(error).__name__ == "TableMismatchError"
 
 
 class _Loader:
