@@ -3,15 +3,16 @@
     python docs/benchmarks/micro.py [--results FOLDER]
 
 Importing, loading and looking up are the best of five. Loading a table of 100,000 rows, with the
-peak of the process's memory, and `show`, `diff` and `merge` of such tables are each the best of three
-processes. Installing is timed in a process that has compiled before, and so is what an installed
-table adds to a call that is compiled already: batches take turns, with the table and without. What `warmup.compile` adds to a call,
-finding the bucket, is measured against plain torch.compile, with a small model on the CPU, so that
-nearly all of a call is the host's work, and five buckets. The plain function has a single artifact,
-dynamic for `range` and static for the other policies, and is called at a size of the same bucket;
-under `pad` that is a bucket's own size, where nothing is padded. Calls are timed in batches that
-take turns, and the median of the differences of two batches in a row counts. Writes micro.json and
-dispatch.json.
+peak of the process's memory, and `show`, `diff` and `merge` of such tables are each the best of
+three processes. Installing is timed in a process that has compiled before, and so is what an
+installed table adds to a compiled call: batches take turns, with the table and without.
+
+What `warmup.compile` adds to a call, finding the bucket, is measured against plain torch.compile,
+with a small model on the CPU, so that nearly all of a call is the host's work, and five buckets.
+The plain function has a single artifact, dynamic for `range` and static for the other policies, and
+is called at a size of the same bucket; under `pad` that is a bucket's own size, where nothing is
+padded. Calls are timed in batches that take turns, and the median of the differences of two batches
+in a row counts. Writes micro.json and dispatch.json.
 """
 
 from __future__ import annotations
