@@ -82,6 +82,8 @@ def serve(emitter: Emitter) -> None:
     emitter.emit(EventName.UNCOVERED, site="conv")
     emitter.emit(EventName.CONTRADICTED, option="o", expected="1", found="2")
     emitter.emit(EventName.CACHED, **CACHED)
+    emitter.emit(EventName.FOREIGN, compiled_under="e", installed="d", refused=False)
+    emitter.emit(EventName.FOREIGN, compiled_under=None, installed="d", refused=True)
     emitter.emit(EventName.SUMMARY, **SUMMARY)
 
 
@@ -96,6 +98,7 @@ SERVED = AuditReport(
     from_cache=1,
     cached_decisions=2,
     cached_misses=0,
+    foreign={"e": 1, "none": 1},
     outside={},
     silent=(),
     diverged=(),
@@ -111,6 +114,7 @@ SERVED = AuditReport(
             from_cache=1,
             cached_decisions=2,
             cached_misses=0,
+            foreign={"e": 1, "none": 1},
             outside={},
         )
     },

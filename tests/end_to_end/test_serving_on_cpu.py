@@ -280,15 +280,6 @@ def test_a_graph_with_misses_is_not_taken_over_by_a_strict_server(
     assert "cached_miss" in strict["error"]
 
 
-@pytest.fixture(scope="module")
-def bmm_tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two tables for one batched product: the library call, and the C++ template."""
-    folder = tmp_path_factory.mktemp("bmm")
-    program = str(PROGRAMS / "build_bmm.py")
-    run_python(folder, program, str(folder / "library.json"), str(folder / "template.json"))
-    return folder / "library.json", folder / "template.json"
-
-
 def test_a_cached_graph_never_answers_for_another_table(
     bmm_tables: tuple[Path, Path], tmp_path: Path
 ) -> None:

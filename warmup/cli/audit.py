@@ -15,9 +15,10 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import MEANINGS, fold, say, write_text
+from warmup.cli.output import MEANINGS, fold, say
 from warmup.core.errors import SettingsError, printable
 from warmup.core.events import in_brackets
+from warmup.core.files import write_output
 from warmup.diagnostics.audit import AuditReport
 
 _COVERAGE_PAGE = "docs/explanation/coverage.md"
@@ -60,10 +61,10 @@ def audit(
         raise SettingsError(f"--json contradicts --format {form}", "give one of them")
     report = read_logs(logs, table=table)
     if misses_out is not None:
-        write_text(misses_out, encode_misses(report), "--misses-out")
+        write_output(misses_out, encode_misses(report), "--misses-out")
     text = spell(report, AuditFormat.JSON if as_json else form or AuditFormat.TEXT)
     if out is not None:
-        write_text(out, text, "--out")
+        write_output(out, text, "--out")
     else:
         sys.stdout.write(text)
     if report.is_empty:
@@ -105,6 +106,9 @@ def _counts(report: AuditReport) -> Iterator[str]:
     missed = f", {report.cached_misses} missed" if report.cached_misses else ""
     decisions = f"{report.cached_decisions} decisions{missed}"
     yield f"from cache  {report.from_cache} graphs ({decisions}): compiled by an earlier run"
+    if report.foreign:
+        foreign = f"{sum(report.foreign.values())} graphs{in_brackets(report.foreign)}"
+        yield f"foreign     {foreign}: {MEANINGS['foreign']}"
     if report.tuned:
         yield f"tuned       {sum(report.tuned.values())} (on_miss=tune)"
     if report.outside:

@@ -57,7 +57,8 @@ def run(
     failed = report.audit.failures(wanted)
     for clause in report.audit.advice:
         say(f"warmup run: {clause}")
-    say(f"warmup run: {meanings(*MEANINGS, page=_PAGE)}")
+    words = [word for word in MEANINGS if word != "foreign" or report.audit.foreign]
+    say(f"warmup run: {meanings(*words, page=_PAGE)}")
     if failed:
         say(f"warmup run: failed on: {', '.join(failed)}")
     say(str(report))

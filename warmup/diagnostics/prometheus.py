@@ -21,6 +21,7 @@ _BY_TABLE: Final = (
     ("cached_graphs_total", "counter", "Graphs from inductor's caches.", "from_cache", None),
     ("cached_decisions_total", "counter", "Decisions in those graphs.", "cached_decisions", None),
     ("cached_misses_total", "counter", "Of those, answered by no row.", "cached_misses", None),
+    ("foreign_graphs_total", "counter", "Graphs of another table.", "foreign", "compiled_under"),
     ("outside_total", "counter", "Calls that no artifact served.", "outside", "reason"),
 )
 

@@ -130,8 +130,8 @@ class Inductor:
         """Let *answers* decide in every thread until the returned attachment is detached.
 
         Until then every compile runs under *options*, and *cache_tag* is part of inductor's cache
-        keys. *observer* is told of each compile. *quiet* drops inductor's log messages about
-        candidates.
+        keys and of every compiled graph. *observer* is told of each compile. *quiet* drops
+        inductor's log messages about candidates.
 
         Raises:
             SettingsError: a table is attached already, or tables may not set one of *options*.
@@ -154,7 +154,7 @@ class Inductor:
                 quiet_options = silence_autotuning(patches) if quiet else {}
                 CompileOptions({**options, **quiet_options}, answers).attach(patches)
                 tag_caches(cache_tag, patches, self.version)
-                graphs = CachedGraphs(answers)
+                graphs = CachedGraphs(answers, cache_tag)
                 graphs.attach(patches)
                 counting = graphs.counting_answers()
                 for kind in KINDS.values():

@@ -2,8 +2,9 @@
 
 `warmup run` puts this folder on PYTHONPATH, and Python imports ``sitecustomize`` at its start: this
 is the only module of warmup whose import has an effect. A finder waits until torch is imported, and
-the table is installed when torch first compiles, so programs without torch pay for a few
-definitions only. Imports are few for the same reason: ``typing`` would take longer than all else.
+the table is installed when torch first compiles, or loads a graph that was compiled ahead of time,
+so programs without torch pay for a few definitions only. Imports are few for the same reason:
+``typing`` would take longer than all else.
 """
 # ruff: noqa: INP001  imported by its name on PYTHONPATH, never as a part of the package
 
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
 # The program of inductor's compile workers (compile_worker/subproc_pool.py): they need no table.
 _COMPILE_WORKER = "torch/_inductor/compile_worker/__main__.py"
 
-# Functions that begin a compile, by module. The inner ones are for callers that do not use
-# torch.compile; install replaces some of them itself.
+# Functions that begin a compile, or load a graph that was compiled ahead of time, by module. The
+# inner ones are for callers that do not use torch.compile; install replaces some of them itself.
 _TORCH_NAME = "torch"
 _ENTRY_POINTS = {
     _TORCH_NAME: ("compile",),
     "torch._dynamo.convert_frame": ("_compile",),
+    "torch._functorch._aot_autograd.aot_autograd_result": ("deserialize_bundled_cache_entry",),
     "torch._inductor.compile_fx": ("compile_fx", "compile_fx_inner"),
 }
 
@@ -130,7 +132,8 @@ class TableStartup:
             "error": reason,
             "refused": _is_refusal(error),
         }
-        line = json.dumps(record, separators=(",", ":")) + "\n"
+        # The newline in front ends what a killed process may have left of a line.
+        line = "\n" + json.dumps(record, separators=(",", ":")) + "\n"
         with contextlib.suppress(OSError):  # stderr has the failure already
             log = os.open(os.environ["WARMUP_AUDIT_LOG"], os.O_WRONLY | os.O_APPEND)
             try:
