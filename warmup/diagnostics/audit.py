@@ -23,6 +23,7 @@ from warmup.table.store import read
 
 FAILURES: Final = ("miss", "uncovered", "foreign", "silent", "diverged", "outside", "damaged")
 _CACHED_MISS: Final = MissReason.CACHED_MISS.value
+_FOR_FOREIGN: Final = "compile these graphs again; keep graphs under keys with the table's digest"
 _FOR_SILENT: Final = (
     "install before the first compile, on CPU serve under torch.no_grad(), and see that the table "
     "is for this model"
@@ -122,6 +123,8 @@ class AuditReport:
         """What to do about the misses and silent runs, a clause for each reason, after its name."""
         reasons = [*self.reasons, *([_CACHED_MISS] if self.cached_misses else [])]
         advised = advice(reasons)
+        if self.foreign:
+            advised.append(f"foreign: {_FOR_FOREIGN}")
         if self.silent:
             advised.append(f"silent: {_FOR_SILENT}")
         elif not self.runs and not self.failed:
