@@ -125,7 +125,8 @@ def make_row(
     others = [each for each in outcomes if each.time_us and each.winner != chosen.winner]
     runner_up = min(others, key=lambda each: (each.time_us, fixed_order(each.winner)), default=None)
     control = next((outcome for outcome in outcomes if outcome.winner == library), None)
-    library_us = samples.median if chosen is control else control and control.time_us
+    # A refused library default has a time all the same: its row is flagged.
+    library_us = samples.median if chosen is control else control.time_us if control else None
     rejected = Counter(outcome.rejection for outcome in outcomes if outcome.rejection)
     share = _share(work, peaks, samples)
     flags = (*selected.flags, *_flags(share, samples))
