@@ -196,6 +196,18 @@ class Evidence:
         return Flag.UNSTABLE in self.flags or (refused and self.library_us is None)
 
 
+def lag_behind_library(evidence: Evidence) -> float | None:
+    """Return the winner's time over the library default's at the largest size of its range.
+
+    None without a range, and where the winner is no slower. Such a winner was chosen because the
+    library default loses more at another size of the range.
+    """
+    if not evidence.along or evidence.library_us is None:
+        return None
+    ratio = evidence.time_us / evidence.library_us
+    return ratio if ratio > 1 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """The winner for a key, and the evidence for it."""

@@ -162,12 +162,13 @@ def make_fused_row(
     *,
     work: Work | None = None,
     peaks: Peaks | None = None,
+    is_disturbed: bool = False,
 ) -> Tuned | None:
     """Return the row for the key of *bare*, won by *outcomes* of candidates within their region.
 
     Candidates rejected in either measurement count as rejected. None when no outcome has a time.
     """
-    fused = make_row(bare.key, outcomes, library, method)
+    fused = make_row(bare.key, outcomes, library, method, is_disturbed=is_disturbed)
     if fused is None:
         return None
     alone = {timing.winner: timing.time_us for timing in bare.timings}
