@@ -93,7 +93,8 @@ def test_a_ready_table_is_described(check: Command, folder: Path, here: Runtime)
     lines = check("ready.json").stdout.splitlines()
     digest = json.loads((folder / "ready.json").read_text())["provenance"]["digest"]
     assert lines[:2] == [f"digest    {digest}", "rows      2 (gemm 2)"]
-    assert lines[2].removeprefix("tuned on  ") == lines[3].removeprefix("here      ")
+    assert lines[2] == "unstable  0"
+    assert lines[3].removeprefix("tuned on  ") == lines[4].removeprefix("here      ")
     assert here.device.name in lines[3]
     assert lines[4:] == ["state     ready (0)"]
 

@@ -18,6 +18,7 @@ from warmup.measuring.cpu_load import CpuReading, others_share, read_cpus
 from warmup.measuring.gpu_state import clock_dropped, read_condition
 
 BUSY_SHARE: Final = 0.10  # of the CPUs; above it other processes disturb a measurement
+NOT_CHECKED: Final = "not checked: "  # begins a complaint that is none
 _WINDOW_S: Final = 1.0  # shorter spans are too few ticks of /proc/stat
 _POLL_S: Final = 0.5
 
@@ -118,7 +119,7 @@ class MachineWatch:
         """
         condition = read_condition(self.device, self.own())
         if condition.unknown is not None:
-            return (f"not checked: {condition.unknown}",)
+            return (f"{NOT_CHECKED}{condition.unknown}",)
         if after_build:
             condition = replace(condition, used_percent=None)
         dropped = clock_dropped(self.clocks)
