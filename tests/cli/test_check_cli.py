@@ -96,7 +96,7 @@ def test_a_ready_table_is_described(check: Command, folder: Path, here: Runtime)
     assert lines[2] == "unstable  0"
     assert lines[3].removeprefix("tuned on  ") == lines[4].removeprefix("here      ")
     assert here.device.name in lines[3]
-    assert lines[4:] == ["state     ready (0)"]
+    assert lines[5:] == ["state     ready (0)"]
 
 
 def test_each_differing_field_is_a_line(check: Command) -> None:
