@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from warmup.core.machine_state import BUSY_SHARE
 from warmup.measuring import machine_watch
 from warmup.measuring.cpu_load import CpuReading
 from warmup.measuring.gpu_state import Condition
-from warmup.measuring.machine_watch import BUSY_SHARE, MachineWatch
+from warmup.measuring.machine_watch import MachineWatch
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 WAITS = 5.0

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from warmup.cli.output import counted
+from warmup.core.machine_state import NOT_CHECKED, MachineState
 from warmup.core.rows import Flag
-from warmup.measuring.machine_watch import NOT_CHECKED, MachineState
 from warmup.tuning.report import BuildReport
 
 _MAX_LISTED: Final = 20  # flagged rows, and rejected candidates

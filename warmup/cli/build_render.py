@@ -15,7 +15,8 @@ from warmup.cli.build_belief import first_lines, spell_belief
 from warmup.cli.output import MEANINGS, counted, grid, spell_peaks
 from warmup.cli.tables import ROW_HEAD, row_cells
 from warmup.core.errors import SettingsError
-from warmup.core.rows import Flag, Rejection, Row, Tuned, lag_behind_library
+from warmup.core.evidence_rank import SHARE_FLAGS
+from warmup.core.rows import Rejection, Row, Tuned, lag_behind_library
 from warmup.core.search import search_to_json
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.range_regret import worst_regret_over_bound
@@ -23,7 +24,6 @@ from warmup.measuring.selection import rejections
 from warmup.tuning.report import BuildReport
 
 _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too large for the device
-_DOUBTFUL: Final = (Flag.OVER_PEAK, Flag.FAR_BELOW_PEAK)
 
 
 def spell(report: BuildReport) -> Iterator[str]:
@@ -83,7 +83,7 @@ def _mean_gain(rows: list[Row], library_default: str) -> str:
 
 def _doubts(report: BuildReport) -> Iterator[str]:
     """Yield flagged rows, ranges to split, and candidates with an unexpected rejection."""
-    for flag in _DOUBTFUL:
+    for flag in SHARE_FLAGS:
         keys = [one.key for one in report.timings if flag in one.row.evidence.flags]
         yield from first_lines(
             [f"row flagged {flag}: {key}" for key in keys], f"rows flagged {flag}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from warmup.core.rows import Evidence, Flag
 
 EvidenceRank = tuple[bool, bool, int, float, float]
 
-_DOUBTFUL = frozenset({Flag.OVER_PEAK, Flag.FAR_BELOW_PEAK})
+# Of a share of the peaks that is hard to believe.
+SHARE_FLAGS: Final = (Flag.OVER_PEAK, Flag.FAR_BELOW_PEAK)
 
 
 def evidence_rank(evidence: Evidence, near_tie: float) -> EvidenceRank:
@@ -19,7 +22,7 @@ def evidence_rank(evidence: Evidence, near_tie: float) -> EvidenceRank:
     return (
         evidence.is_unstable,
         evidence.library_us is None,
-        len(_DOUBTFUL.intersection(evidence.flags)),
+        len(set(SHARE_FLAGS).intersection(evidence.flags)),
         max(evidence.spread or 0.0, near_tie),
         evidence.time_us,
     )

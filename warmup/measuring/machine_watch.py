@@ -14,13 +14,12 @@ from typing import Final
 
 import torch
 
+from warmup.core.machine_state import BUSY_SHARE, NOT_CHECKED, MachineState
 from warmup.measuring.cpu_load import CpuReading, others_share, read_cpus
 from warmup.measuring.gpu_state import clock_dropped, read_condition
 
-BUSY_SHARE: Final = 0.10  # of the CPUs; above it other processes disturb a measurement
-NOT_CHECKED: Final = "not checked: "  # begins a complaint that is none
 _WINDOW_S: Final = 1.0  # shorter spans are too few ticks of /proc/stat
-_POLL_S: Final = 0.5
+_LOOK_AGAIN_S: Final = 0.5
 
 # Called with what disturbs and for how many seconds at most the build waits.
 OnWait = Callable[[str, float], None]
@@ -28,25 +27,6 @@ OnWait = Callable[[str, float], None]
 
 def _ignore(_reason: str, _seconds: float) -> None:
     return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineState:
-    """What disturbed the measurements of a build.
-
-    ``worst_share`` is the largest share of the ``cpus`` usable CPUs that other processes took
-    during a measurement, None where it was not read (on a GPU, or outside of Linux). ``complaints``
-    are about a GPU, after the last measurement. ``disturbed`` of ``measured`` problems were
-    measured while other processes took more than `BUSY_SHARE`. ``waited_s`` seconds passed in
-    waiting for quiet.
-    """
-
-    measured: int = 0
-    disturbed: int = 0
-    cpus: float = 0.0
-    worst_share: float | None = None
-    waited_s: float = 0.0
-    complaints: tuple[str, ...] = ()
 
 
 @dataclass
@@ -96,7 +76,7 @@ class MachineWatch:
             if not is_told:
                 self._on_wait(reason, self._wait_s - self._waited_s)
                 is_told = True
-            time.sleep(_POLL_S)
+            time.sleep(_LOOK_AGAIN_S)
             now = time.monotonic()
             self._waited_s, started = self._waited_s + now - started, now
 
@@ -132,7 +112,7 @@ class MachineWatch:
             return f"the GPU: {', '.join(found)}" if found else None
         self._note()
         while self._readings and self._span_s() < _WINDOW_S:
-            time.sleep(_POLL_S)
+            time.sleep(_LOOK_AGAIN_S)
             self._note()
         share = self._share_of_late()
         if share is None or share <= BUSY_SHARE:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warmup.buckets.bucket import Bucket
+from warmup.core.machine_state import MachineState
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Tuned
-from warmup.measuring.machine_watch import MachineState
 from warmup.table import Table
 
 if TYPE_CHECKING:
