@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmup.core.method import Method
-from warmup.core.roofline import Peaks
+from warmup.core.roofline import Peaks, Work
 from warmup.core.rows import Family, Flag, Rejection, Row, Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
 from warmup.measuring.selection import (
     Selected,
-    Work,
     doubtful_us,
     make_row,
     rejections,

@@ -45,6 +45,7 @@ def progress(
         observer=Observer(),
         can_search=True,
         given_up={},
+        measured_peaks=lambda: None,
         revisit=revisit_for(table, DEFAULT, retry="unstable"),
     )
 

@@ -161,7 +161,12 @@ def spell_peaks(peaks: Peaks, dtypes: Iterable[str]) -> str:
     """Return the measured peaks of a device: its bandwidth, and the rates of those *dtypes*."""
     rates: Mapping[str, float] = peaks.tflops
     of_dtypes = "".join(
-        f", {rates[name]:.0f} TFLOP/s in {name}" for name in sorted(dtypes) if name in rates
+        f", {_whole(rates[name])} TFLOP/s in {name}" for name in sorted(dtypes) if name in rates
     )
     clock = f" at {peaks.clock_mhz} MHz" if peaks.clock_mhz is not None else ""
     return f"measured peaks{clock}: {peaks.gbps:.0f} GB/s{of_dtypes} ({peaks.measured})"
+
+
+def _whole(rate: float) -> str:
+    """Return *rate* in whole numbers; with four digits where that would leave fewer than two."""
+    return f"{rate:.0f}" if rate >= 10 else digits(rate)  # noqa: PLR2004  two digits

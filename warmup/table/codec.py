@@ -22,6 +22,7 @@ from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.decode import Node, load_json
 from warmup.table.evidence import evidence_from_json, evidence_to_json, plain_evidence
+from warmup.table.peaks import peaks_from_json, peaks_to_json
 from warmup.table.schema import SCHEMA_VERSION, Policy, Provenance, Table
 
 _UID_TEXT = re.compile(r"[A-Za-z0-9_.:]{1,128}")
@@ -122,6 +123,7 @@ def _provenance(provenance: Provenance) -> dict[str, object]:
         "runtime": versions,
         "warmup": provenance.warmup,
         "created": provenance.created,
+        **({} if provenance.peaks is None else {"peaks": peaks_to_json(provenance.peaks)}),
     }
 
 
@@ -146,7 +148,7 @@ def _row(row: Row) -> dict[str, object]:
 
 
 def _read_provenance(node: Node) -> tuple[Provenance, Node]:
-    members = node.members(_PROVENANCE)
+    members = node.members(_PROVENANCE, optional=frozenset({"peaks"}))
     device = members["device"].members(_DEVICE_MEMBERS)
     versions = members["runtime"].members(_RUNTIME)
     runtime = Runtime(
@@ -168,7 +170,8 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
     )
     warmup, created = _short(members["warmup"]), _short(members["created"])
     members["digest"].string(64)
-    return Provenance(runtime, warmup, created), members["digest"]
+    peaks = peaks_from_json(members["peaks"]) if "peaks" in members else None
+    return Provenance(runtime, warmup, created, peaks), members["digest"]
 
 
 def _read_policy(node: Node) -> Policy:

@@ -110,6 +110,9 @@ def add_rows(
             table = Table(provenance, policy)
         union = {**table.rows, **rows} if redo else {**rows, **table.rows}
         table = replace(table, rows=union)
+        if table.provenance.peaks is None and provenance.peaks is not None:
+            peaks = provenance.peaks
+            table = replace(table, provenance=replace(table.provenance, peaks=peaks))
         _replace(path, table)
         return table
 

@@ -123,6 +123,7 @@ def build(
             observer=watcher,
             can_search=setup.can_search,
             given_up=tuner.not_tuned,
+            measured_peaks=tuner.peaks,
             revisit=revisit_for(table, search_budget, retry=retry, force=force),
         )
         tuner.only = progress.revisit.retried

@@ -101,6 +101,7 @@ def build_problems(
             observer=watcher,
             can_search=setup.can_search,
             given_up=tuner.not_tuned,
+            measured_peaks=tuner.peaks,
             revisit=Revisit(
                 keys=frozenset(key for key, is_stale in missed.items() if force or is_stale),
                 search=search_budget.search,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from warmup.core.evidence_rank import evidence_rank
 from warmup.core.method import Search
+from warmup.core.roofline import Peaks
 from warmup.core.rows import Evidence, Row, Tuned
 from warmup.keys.registry import kind_of
 from warmup.table import Table
@@ -40,8 +41,9 @@ class Progress:
 
     ``replaces``: the first row written replaces the whole table at ``path``. ``can_search``: this
     device has candidates beyond inductor's list. ``given_up`` has, by key, why a problem could not
-    be measured; an existing row of such a key stays. ``tuned`` are the problems measured by this
-    build, in order. ``kept`` has, by key, why a row that was measured again stays as it was.
+    be measured; an existing row of such a key stays. ``measured_peaks`` returns the peaks of the
+    device, which the table keeps. ``tuned`` are the problems measured by this build, in order.
+    ``kept`` has, by key, why a row that was measured again stays as it was.
     """
 
     path: Path
@@ -50,6 +52,7 @@ class Progress:
     observer: Observer
     can_search: bool
     given_up: Mapping[str, str]
+    measured_peaks: Callable[[], Peaks | None]
     revisit: Revisit = field(default_factory=Revisit)
     tuned: list[Tuned] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)
@@ -95,6 +98,9 @@ class Progress:
             TableError: the table cannot be written.
         """
         table = self.table
+        if table.provenance.peaks is None:
+            origin = replace(table.provenance, peaks=self.measured_peaks())
+            table = replace(table, provenance=origin)
         if (before := table.rows.get(tuned.key)) is not None:
             self._replaced[tuned.key] = before
             if reason := self._why_kept(tuned.row.evidence, before.evidence):
