@@ -90,8 +90,9 @@ def _doubts(report: BuildReport) -> Iterator[str]:
         )
     yield from map(str, _splits(report))
     behind = [
-        f"takes {ratio:.2f}x the library's time at the largest size of its range, and was chosen "
-        f"since the library loses more at another size: {one.key}"
+        f"{one.row.winner.short} takes {ratio:.2f}x the library's time at size "
+        f"{one.row.evidence.along[-1][0]}, and was chosen since the library loses more, or fails, "
+        f"at another size of the range: {one.key}"
         for one in report.timings
         if (ratio := lag_behind_library(one.row.evidence)) is not None
     ]
