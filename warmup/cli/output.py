@@ -11,12 +11,10 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, TextIO, TypeVar
 
 from warmup.bench.compare.comparison import decimals_of, rounded
-from warmup.core.errors import SettingsError, printable
-from warmup.core.files import replace_text
+from warmup.core.errors import printable
 from warmup.core.roofline import Peaks
 
 PrintedReport = TypeVar("PrintedReport")
@@ -27,6 +25,7 @@ MEANINGS: Final = {
     "hits": "answered by a row of the table",
     "misses": "no row answered",
     "uncovered": "measured without a row",
+    "foreign": "compiled under another table or none",
     "silent": "asked the table nothing",
 }
 
@@ -61,20 +60,6 @@ def print_line(line: str, file: TextIO | None = None) -> None:
 def say(line: str) -> None:
     """Print *line* on stderr."""
     print_line(line, sys.stderr)
-
-
-def write_text(path: Path, text: str, option: str) -> None:
-    """Put *text* at *path*: a reader sees the old file or the new one, never a part.
-
-    Raises:
-        SettingsError: it cannot be written; *option* names the option that gave the path.
-    """
-    try:
-        replace_text(path, text)
-    except OSError as error:
-        raise SettingsError(
-            f"{option} {path}: cannot be written: {error.strerror}", "name a writable file"
-        ) from error
 
 
 def terminal_width() -> int | None:

@@ -176,7 +176,7 @@ def _run(
     accepted = progress.table.policy.tolerance
     tolerance = dict.fromkeys(accepted, accepted[rebuilt.dtype])  # an epilogue may end in a cast
     session = Session(compiler=compiler, tolerance=tolerance)
-    with rebuilt.precision():
+    with rebuilt.settings():
         result = session.run_bucket(rebuilt.bucket, *number)
     if result.keys or key in tuner.not_tuned:
         return result
