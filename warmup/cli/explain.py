@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from warmup.cli import options
-from warmup.cli.output import print_report, write_text
+from warmup.cli.output import print_report, say, write_text
 
 
 def explain(
@@ -57,6 +57,8 @@ def explain(
         largest=largest,
         max_compiles=max_compiles,
     )
+    for assumption in found.assumptions:
+        say(assumption)
     if svg is not None:
         write_text(svg, svg_of(chart_of(found)), "--svg")
     print_report(found, spell, document, as_json=as_json)

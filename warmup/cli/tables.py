@@ -90,6 +90,7 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
         f"built {origin.created} by warmup {origin.warmup}, mode {table.policy.mode}, "
         f"{timing(method.launch, method.l2)}, digest {digest_of(table)[:16]}"
     )
+    yield from origin.assumptions
     keys = _select(table, op, bucket)
     for kind in KINDS.values():
         own = [key for key in keys if kind_of(key) is kind]

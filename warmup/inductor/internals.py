@@ -180,6 +180,7 @@ INTERNALS: Final = (
     "torch._inductor.utils:fresh_cache",
     "torch._inductor.virtualized:V",
     "torch._subclasses:FakeTensorMode",
+    "torch._subclasses:FakeTensorMode.from_tensor(self, tensor)",
     "torch.compiler.config:_make_closure_patcher",
     "torch.compiler.config:cache_key_tag",
     "torch.fx.experimental.symbolic_shapes:ShapeEnv.add_backed_var_to_val(self, expr, val)",

@@ -22,7 +22,7 @@ from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.decode import Node, load_json
 from warmup.table.evidence import evidence_from_json, evidence_to_json, plain_evidence
-from warmup.table.schema import SCHEMA_VERSION, Policy, Provenance, Table
+from warmup.table.schema import MAX_ASSUMPTIONS, SCHEMA_VERSION, Policy, Provenance, Table
 
 _UID_TEXT = re.compile(r"[A-Za-z0-9_.:]{1,128}")
 _KWARG = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -39,6 +39,7 @@ _VERSIONS: Final = ("triton", "cuda", "driver", "cublas")
 
 _TABLE_MEMBERS: Final = frozenset({"schema", "provenance", "policy", "rows"})
 _PROVENANCE: Final = frozenset({"device", "runtime", "warmup", "created", "digest"})
+_ASSUMPTIONS: Final = "assumptions"
 _DEVICE_MEMBERS: Final = frozenset({*_DEVICE_TEXT, *_DEVICE_COUNT, "mig"})
 _RUNTIME: Final = frozenset({"torch", *_VERSIONS})
 _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
@@ -117,12 +118,15 @@ def _provenance(provenance: Provenance) -> dict[str, object]:
         name: getattr(runtime.device, name) for name in (*_DEVICE_TEXT, *_DEVICE_COUNT, "mig")
     }
     versions = {name: getattr(runtime, name) for name in ("torch", *_VERSIONS)}
-    return {
+    document: dict[str, object] = {
         "device": device,
         "runtime": versions,
         "warmup": provenance.warmup,
         "created": provenance.created,
     }
+    if provenance.assumptions:
+        document[_ASSUMPTIONS] = list(provenance.assumptions)
+    return document
 
 
 def _rows(rows: Mapping[str, Row]) -> dict[str, dict[str, object]]:
@@ -146,7 +150,7 @@ def _row(row: Row) -> dict[str, object]:
 
 
 def _read_provenance(node: Node) -> tuple[Provenance, Node]:
-    members = node.members(_PROVENANCE)
+    members = node.members(_PROVENANCE, optional=frozenset({_ASSUMPTIONS}))
     device = members["device"].members(_DEVICE_MEMBERS)
     versions = members["runtime"].members(_RUNTIME)
     runtime = Runtime(
@@ -168,7 +172,10 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
     )
     warmup, created = _short(members["warmup"]), _short(members["created"])
     members["digest"].string(64)
-    return Provenance(runtime, warmup, created), members["digest"]
+    assumptions: tuple[str, ...] = ()
+    if (listed := members.get(_ASSUMPTIONS)) is not None:
+        assumptions = tuple(each.string() for each in listed.elements(MAX_ASSUMPTIONS))
+    return Provenance(runtime, warmup, created, assumptions), members["digest"]
 
 
 def _read_policy(node: Node) -> Policy:

@@ -51,7 +51,8 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     """Return the union of two tables for the same device, runtime and policy.
 
     *prefer* decides keys with two winners: ``a``, ``b`` or ``faster`` (the lower measured time).
-    Of two rows with the same winner the faster one is taken. The provenance is the older table's.
+    Of two rows with the same winner the faster one is taken. The provenance is the older table's,
+    with the assumptions of both.
 
     Raises:
         TableMergeError: provenance or policy differ, or winners differ and *prefer* is None.
@@ -73,8 +74,9 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
             rows[key] = row_b if prefer == "b" else _faster(row_a, row_b)
     if conflicts:
         raise TableMergeError(tuple(conflicts), "settle them with --prefer a, b or faster")
-    older = min(a, b, key=lambda table: table.provenance.created)
-    return replace(older, rows=rows)
+    older, newer = sorted((a, b), key=lambda table: table.provenance.created)
+    origin = older.provenance.assuming(newer.provenance.assumptions)
+    return replace(older, provenance=origin, rows=rows)
 
 
 def diff(a: Table, b: Table) -> Difference:

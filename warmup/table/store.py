@@ -109,7 +109,8 @@ def add_rows(
         else:
             table = Table(provenance, policy)
         union = {**table.rows, **rows} if redo else {**rows, **table.rows}
-        table = replace(table, rows=union)
+        origin = table.provenance.assuming(provenance.assumptions)
+        table = replace(table, provenance=origin, rows=union)
         _replace(path, table)
         return table
 

@@ -79,18 +79,13 @@ def build(
     """
     started = time.monotonic()
     search_budget = parse_budget(search, budget)
-    if policy not in set(ShapePolicy):
-        raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
-    if bundle_graphs is not None and bundle_graphs not in COMPILE_MODES:
-        raise SettingsError(
-            f"bundle_graphs={bundle_graphs!r} is not a mode",
-            f"use one of {', '.join(COMPILE_MODES)}",
-        )
+    _check_words(policy, bundle_graphs)
     buckets = parse_buckets(seqlens, dims)
     if policy == ShapePolicy.RANGE:
         buckets = with_ranges(buckets)
     specs = parse_inputs(inputs)
-    from warmup.models.loading import load_model, parse_dtype
+    from warmup.models.inferred_inputs import resolve_inputs
+    from warmup.models.loading import load_model, parse_cast
     from warmup.tuning.tuner import make_tuner
     from warmup.tuning.weights.measure import measure_weights
 
@@ -103,12 +98,14 @@ def build(
         fused_top_k=fused_top_k,
     )
     setup = find_setup(device, asked)
-    cast = parse_dtype(dtype, "--dtype") if dtype is not None else None
+    cast = parse_cast(dtype)
     watcher = observer or Observer()
     with make_tuner(setup.policy, setup.device) as tuner:
         loaded = load_model(model)
         path = out_path(out, setup.runtime, loaded, cast)
-        table, replaces = open_table(path, setup, force=force)
+        resolved = resolve_inputs(loaded, specs, buckets, cast)
+        watcher.model_loaded(resolved.assumptions)
+        table, replaces = open_table(path, setup, resolved.assumptions, force=force)
         progress = Progress(
             path=path,
             table=table,
@@ -119,7 +116,9 @@ def build(
             revisit=Revisit(all_rows=force, search=search_budget.first_pass),
         )
         compiler = BucketCompiler(setup=setup, model=loaded, progress=progress, tuner=tuner)
-        session = Session(compiler=compiler, specs=specs, dtype=cast, all_layers=all_layers)
+        session = Session(
+            compiler=compiler, specs=resolved.specs, dtype=cast, all_layers=all_layers
+        )
         watcher.buckets_counted(buckets)
         watcher.device_looked_at(tuner.check_device())
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
@@ -165,3 +164,13 @@ def build(
         peaks=tuner.known_peaks,
         bundle=packed,
     )
+
+
+def _check_words(policy: str, bundle_graphs: str | None) -> None:
+    if policy not in set(ShapePolicy):
+        raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
+    if bundle_graphs is not None and bundle_graphs not in COMPILE_MODES:
+        raise SettingsError(
+            f"bundle_graphs={bundle_graphs!r} is not a mode",
+            f"use one of {', '.join(COMPILE_MODES)}",
+        )
