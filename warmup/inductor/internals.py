@@ -52,6 +52,7 @@ INTERNALS: Final = (
     "torch._dynamo.config:accumulated_recompile_limit",
     "torch._dynamo.config:recompile_limit",
     "torch._dynamo.convert_frame:_compile(code)",
+    "torch._dynamo.eval_frame:OptimizedModule",
     "torch._dynamo.eval_frame:_debug_get_cache_entry_list",
     "torch._dynamo.exc:Unsupported",
     "torch._dynamo.utils:CompilationMetrics.recompile_reason",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -41,7 +42,10 @@ def naming_dtypes(module: nn.Module, inputs: Inputs) -> Iterator[None]:
 def dtype_mismatch(module: nn.Module, inputs: Inputs) -> ModelError | None:
     """Return the error for a *module* that fails on *inputs* because of their dtype, else None."""
     own = next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
-    named = {**{str(i): value for i, value in enumerate(inputs.args)}, **inputs.kwargs}
+    named = {
+        **dict(zip(inspect.signature(module.forward).parameters, inputs.args, strict=False)),
+        **inputs.kwargs,
+    }
     others = {
         name: value.dtype
         for name, value in named.items()
@@ -55,7 +59,7 @@ def dtype_mismatch(module: nn.Module, inputs: Inputs) -> ModelError | None:
     short = dtype_name(own)
     return ModelError(
         f"the parameters of the model are {short}, and its input {name} is {dtype_name(dtype)}",
-        f'cast both with --dtype {short}, or make the input {short}: --input "NAME=[...]:{short}"',
+        f'cast both with --dtype {short}, or name the input: --input "{name}=[...]:{short}"',
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping
+import io
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -18,6 +21,9 @@ from warmup.inductor.fake_tensors import FakeTensorMode, fake_like, fake_mode, f
 
 # On fake tensors torch does not compare the dtypes of a matmul's operands.
 _MATMULS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"})
+# Operations that read a value, which a fake tensor does not have.
+_SCALARS: Final = frozenset({"_local_scalar_dense", "item"})
+_TESTS: Final = frozenset({"is_nonzero", "equal"})
 _LAST_OF_WEIGHT: Final = frozenset({"linear"})
 _NORMALIZED: Final = frozenset({"layer_norm", "rms_norm"})
 _LOOKUPS: Final = frozenset({"embedding", "embedding_bag"})
@@ -53,10 +59,14 @@ class Need:
 
 @dataclass(slots=True)
 class Encounters:
-    """What the inputs of a forward met: by input its first layer's `Need`, and all embeddings."""
+    """What the inputs of a forward met: by input its first layer's `Need`, and all embeddings.
+
+    ``calls`` counts functions of torch, which says how far a forward got.
+    """
 
     needs: dict[str, Need] = field(default_factory=dict)
     embedding_rows: list[int] = field(default_factory=list)
+    calls: int = 0
 
 
 class RejectedCallError(Exception):
@@ -80,16 +90,16 @@ class FakeModel:
         """Call forward with the arguments that *make_arguments* makes of fake tensors.
 
         Return what the inputs among them met. Each call is that of a new copy, since a forward may
-        store values in its model.
+        store values in its model. What forward prints is lost, and so are its warnings.
 
         Raises:
             RejectedCallError: forward raised, or multiplied tensors of different dtypes.
         """
         module, found = self.make(), Encounters()
-        with fake_tensors(self.mode):
+        with _unheard(), fake_tensors(self.mode):
             args, kwargs = make_arguments()
             try:
-                with _MatmulDtypes(), _Encountering(kwargs, found):  # type: ignore[no-untyped-call]  # torch's own
+                with _Reality(), _Encountering(kwargs, found):  # type: ignore[no-untyped-call]  # torch's own
                     module(*args, **kwargs)
             except Exception as error:  # the user's forward may raise anything
                 raise RejectedCallError(found) from error
@@ -126,6 +136,14 @@ def fake_instance(definition: Callable[[], nn.Module]) -> FakeModel:
     return fake_copy(module)
 
 
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Let nothing be printed on stdout, and no warning be shown, while the context is open."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 class _OnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     """Makes every tensor on the meta device, whatever device is asked for."""
 
@@ -138,16 +156,21 @@ class _OnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
         return func(*args, **named)
 
 
-class _MatmulDtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-    """Refuses a matmul whose operands have different dtypes, as real tensors do."""
+class _Reality(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """Refuses a matmul of different dtypes, as real tensors do; makes a value that is read 1."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func.overloadpacket.__name__ in _MATMULS:
-            names = [dtype_name(arg.dtype) for arg in args if isinstance(arg, torch.Tensor)]
-            if len({*names}) > 1:
-                raise MatmulDtypeError(f"a matmul of {' and '.join(names)}")
+        name = func.overloadpacket.__name__
+        if name in _MATMULS:
+            dtypes = [dtype_name(arg.dtype) for arg in args if isinstance(arg, torch.Tensor)]
+            if len({*dtypes}) > 1:
+                raise MatmulDtypeError(f"a matmul of {' and '.join(dtypes)}")
+        if name in _TESTS:
+            return True
+        if name in _SCALARS:
+            return 1.0 if args[0].is_floating_point() else 1
         return func(*args, **(kwargs or {}))
 
 
@@ -164,6 +187,7 @@ class _Encountering(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        self._found.calls += 1
         need = _need_of(getattr(func, "__name__", ""), args, kwargs or {})
         if need is not None:
             if need.kind is NeedKind.IDS:

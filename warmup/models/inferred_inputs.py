@@ -177,6 +177,7 @@ class _FormSearch:
     device: torch.device
     met: dict[str, Need] = field(default_factory=dict)
     failures: dict[Form, str] = field(default_factory=dict)
+    furthest: tuple[int, str] = (-1, "no layer suggests a form")  # calls until a failure, and which
     runs: int = 0
 
     def run(self) -> Form:
@@ -189,8 +190,7 @@ class _FormSearch:
             found = self._accepted(form)
             if found is not None:
                 return self._finished(form, found)
-        reason = [*self.failures.values()][-1] if self.failures else "no layer suggests a form"
-        raise _cannot_infer(reason, self.names, tuple(self.failures))
+        raise _cannot_infer(self.furthest[1], self.names, tuple(self.failures))
 
     def _next(self) -> Form | None:
         """Return the next form to try: first what the met layers ask for, then everything."""
@@ -223,7 +223,9 @@ class _FormSearch:
             try:
                 found = self.fake.call(functools.partial(self._arguments, form, bucket))
             except RejectedCallError as error:
-                self.failures[form] = first_line(error.__cause__ or error)
+                self.failures[form] = reason = first_line(error.__cause__ or error)
+                if error.found.calls > self.furthest[0]:
+                    self.furthest = error.found.calls, f"{' '.join(map(str, form))}: {reason}"
                 for name, need in error.found.needs.items():
                     self.met.setdefault(name, need)
                 return None

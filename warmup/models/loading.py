@@ -108,7 +108,7 @@ def load_model(target: str) -> LoadedModel:
     path = Path(file.path)
     stem = path.stem if path.suffix == ".py" else file.path.rsplit(".", 1)[-1]
     label = stem if name.lower() in ("", stem.lower()) else f"{stem}.{name}"
-    chosen = f"{type(module).__name__} of {path.name}, {reason}" if reason else ""
+    chosen = f"{type(module).__name__}, {reason}" if reason else ""
     function = inputs if callable(inputs) else None
     return LoadedModel(module.eval(), function, label, chosen, len(file.classes()) > 1)
 
@@ -162,9 +162,9 @@ def _choose(file: ModelFile) -> tuple[Any, str]:
     Raises:
         ModelError: several models are defined, and nothing says which is meant; or none is.
     """
-    classes, instances = file.classes(), file.instances()
+    classes, instances, name = file.classes(), file.instances(), Path(file.path).name
     if (own := file.own_model()) is not None:
-        return own, f"its {MODEL_NAME!r}" if len(classes) > 1 else ""
+        return own, f"called {MODEL_NAME!r} in {name}" if len(classes) > 1 else ""
     if len(classes) == 1:
         (only,) = classes.values()
         is_instance_meant = needed_arguments(only) and len(instances) == 1
@@ -178,7 +178,7 @@ def _choose(file: ModelFile) -> tuple[Any, str]:
             name for name, value in classes.items() if _takes(value, function, Bucket(sizes))
         ]
         if len(fitting) == 1:
-            return classes[fitting[0]], f"the only class that takes its {_INPUTS_FUNCTION}"
+            return classes[fitting[0]], f"the only class in {name} that takes {_INPUTS_FUNCTION}"
     several = f"; {_INPUTS_FUNCTION} fits {', '.join(fitting)}" if fitting else ""
     raise ModelError(
         f"--model {file.target}: the file defines "

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from torch import nn
 from warmup.core.errors import ModelError, first_line
 
 MODEL_NAME: Final = "model"  # the name in a file that is its model, whatever else there is
-_CALL = re.compile(r"(?P<name>[A-Za-z_]\w*)\(.*\)")
+_CALL = re.compile(r"[A-Za-z_]\w*\(.*\)")
+_HUB: Final = "hf"  # a prefix that people know from other tools
 _HOW_TO_PAGE: Final = "docs/how-to/name-models-and-inputs.md"
 
 
@@ -91,11 +93,20 @@ def open_target(target: str) -> tuple[ModelFile, str]:
 def instantiate(definition: Any, target: str) -> nn.Module:
     """Return the module that *definition* is or makes: an instance, a class or a function.
 
+    A module that the file compiled is returned uncompiled.
+
     Raises:
         ModelError: it makes none without arguments, or raised.
     """
-    if isinstance(definition, nn.Module):
-        return definition
+    module = definition if isinstance(definition, nn.Module) else _make(definition, target)
+    if not hasattr(module, "_orig_mod"):
+        return module
+    from warmup.inductor.adapter import uncompiled  # loads the compiler
+
+    return uncompiled(module)
+
+
+def _make(definition: Any, target: str) -> nn.Module:
     if not callable(definition):
         raise ModelError(f"--model {target}: not a class, an instance or a function")
     kind = "class" if isinstance(definition, type) else "function"
@@ -104,7 +115,7 @@ def instantiate(definition: Any, target: str) -> nn.Module:
         values = ", ".join(f"{name}=..." for name in needed)
         raise ModelError(
             f"--model {target}: the {kind} {own} needs arguments ({', '.join(needed)})",
-            f'write "def model(): return {own}({values})" into the file, and name it model',
+            _wrapping(_split(target)[0], f"{own}({values})"),
         )
     try:
         module = definition()
@@ -130,7 +141,10 @@ def needed_arguments(definition: Callable[..., Any]) -> list[str]:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return what raised *error*, its first cause, in a line: type, text, file and line number."""
+    """Return what raised *error*, its first cause, in a line: type, text, file and line number.
+
+    The file is the last one of the traceback that belongs to no installed package.
+    """
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).splitlines() or [""]
@@ -142,14 +156,16 @@ def cause_of(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if "importlib" not in frame.filename and not _is_own(frame.filename)
+        if not frame.filename.startswith("<") and not _is_installed(Path(frame.filename))
     ]
     return f"{text}, {frames[-1].filename}:{frames[-1].lineno}" if frames else text
 
 
-def _is_own(filename: str) -> bool:
-    """Whether *filename* is a module of warmup."""
-    return Path(filename).is_relative_to(Path(__file__).resolve().parents[1])
+def _is_installed(path: Path) -> bool:
+    """Whether *path* is a module of warmup, of an installed package or of Python."""
+    own, python = Path(__file__).resolve().parents[1], sysconfig.get_path("stdlib")
+    packages = {"site-packages", "dist-packages"} & {*path.parts}
+    return bool(packages) or path.is_relative_to(own) or path.is_relative_to(python)
 
 
 def _split(target: str) -> tuple[str, str]:
@@ -160,25 +176,28 @@ def _split(target: str) -> tuple[str, str]:
         return target, ""
     else:
         path, colon, name = target.partition(":")
-    if call := _CALL.fullmatch(name):
-        home = "the file" if path.endswith(".py") else f"a file that imports {call['name']}"
-        raise ModelError(
-            f"--model {target!r} calls a function, which a name cannot",
-            f'write "def model(): return {name}" into {home}, and name that file: --model FILE.py',
-        )
-    is_path = all(part.isidentifier() for part in path.split("."))
+    if _CALL.fullmatch(name):
+        raise ModelError(f"--model {target!r} is a call, not a name", _wrapping(path, name))
+    is_path = path != _HUB and all(part.isidentifier() for part in path.split("."))
     if colon and name.isidentifier() and (path.endswith(".py") or is_path):
         return path, name
-    if path == "hf" or (not colon and "/" in target and not Path(target).exists()):
+    if path == _HUB or (not colon and "/" in target and not Path(target).exists()):
         hub = name or target
         raise ModelError(
             f"--model {target!r} is no file and no module; models are not loaded from a hub",
-            f'write a file with "def model(): return AutoModel.from_pretrained({hub!r})" and give '
-            f"--model FILE.py ({_HOW_TO_PAGE})",
+            f"{_wrapping('', f'AutoModel.from_pretrained({hub!r})')} ({_HOW_TO_PAGE})",
         )
     raise ModelError(
         f"--model {target!r} names no model", "write FILE.py, FILE.py:NAME or package.module:NAME"
     )
+
+
+def _wrapping(path: str, call: str) -> str:
+    """Return how to make *call*, of a name in *path*, the model of a file."""
+    is_file = path.endswith(".py")
+    home = "the file" if is_file else f"a file that imports {re.split('[(.]', call)[0]}"
+    file = path if is_file else "FILE.py"
+    return f'write "def model(): return {call}" into {home}, and give --model {file}'
 
 
 def _import(path: str, target: str) -> ModuleType:
