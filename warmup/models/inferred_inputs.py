@@ -35,6 +35,7 @@ MAX_FAKE_RUNS: Final = 200
 # Where an image of this side is accepted too, any is.
 _OTHER_SIDE: Final = 160
 _SHOWN_FORMS: Final = 4
+_LOOKED_AT: Final = 100  # forms among which the next one is chosen
 _ORIGIN: Final = "taken from forward and the weights"
 _OTHER_MODEL: Final = "--model FILE.py:NAME names another"
 _PLAIN_VALUES: Final = ("int", "float", "bool", "str", "complex", int, float, bool, str, complex)
@@ -113,7 +114,7 @@ def _unnamed(model: LoadedModel, given: Form) -> tuple[str, ...]:
     if not names and not given:
         raise _cannot_infer("forward names no argument", ("x",))
     if plain := [parameter for parameter in unnamed if parameter.annotation in _PLAIN_VALUES]:
-        raise _cannot_infer(f"forward needs {plain[0]}, which is no tensor", names)
+        raise _cannot_infer(f"forward needs {plain[0].name}, which is no tensor", names)
     return names
 
 
@@ -150,7 +151,9 @@ def _has_example(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | None) 
 
 
 def _device_of(module: nn.Module) -> torch.device:
-    return next((p.device for p in module.parameters()), torch.device("cpu"))
+    """Return the device of the parameters on fake tensors; those without one are on the CPU."""
+    devices = (parameter.device for parameter in module.parameters())
+    return next((device for device in devices if device.type != "meta"), torch.device("cpu"))
 
 
 def _cannot_infer(reason: str, names: Sequence[str], forms: Sequence[Form] = ()) -> ModelError:
@@ -193,13 +196,22 @@ class _FormSearch:
         raise _cannot_infer(self.furthest[1], self.names, tuple(self.failures))
 
     def _next(self) -> Form | None:
-        """Return the next form to try: first what the met layers ask for, then everything."""
+        """Return the next form to try.
+
+        First come inputs for the layers that they met, then any; among each, inputs that all have a
+        batch of one in front, or none of them, come first.
+        """
         for is_narrow in (True, False):
-            forms = [[*self._specs(name, is_narrow=is_narrow)] for name in self.names]
-            for form in itertools.chain(zip(*forms, strict=False), itertools.product(*forms)):
-                if form not in self.failures:
-                    return form
+            choices = [[*self._specs(name, is_narrow=is_narrow)] for name in self.names]
+            forms = itertools.chain(zip(*choices, strict=False), itertools.product(*choices))
+            untried = (form for form in forms if form not in self.failures)
+            some = list(itertools.islice(untried, _LOOKED_AT))
+            if some:
+                return next(filter(self._is_uniform, some), some[0])
         return None
+
+    def _is_uniform(self, form: Form) -> bool:
+        return len({spec.dims[:1] == (1,) for spec in (*self.given, *form)}) == 1
 
     def _specs(self, name: str, *, is_narrow: bool) -> Mapping[InputSpec, None]:
         """Return the forms of the input *name*, in order; narrow: for the layer that it met."""
@@ -225,7 +237,10 @@ class _FormSearch:
             except RejectedCallError as error:
                 self.failures[form] = reason = first_line(error.__cause__ or error)
                 if error.found.calls > self.furthest[0]:
-                    self.furthest = error.found.calls, f"{' '.join(map(str, form))}: {reason}"
+                    self.furthest = (
+                        error.found.calls,
+                        f"{' '.join(map(str, form))}, {bucket}: {reason}",
+                    )
                 for name, need in error.found.needs.items():
                     self.met.setdefault(name, need)
                 return None
