@@ -153,7 +153,7 @@ BAD = {
     "inputs missing": (
         ("--model", f"{MODELS / 'no_parameters.py'}", "--seqlens", "8"),
         3,
-        'cannot be inferred (no layer suggests a form); name them, such as --input "x=[seqlen,...]:',
+        'cannot be inferred (no layer suggests a form); name them, such as --input "x=[seqlen',
     ),
     "not a size": (_net(*INPUT, "--seqlens", "8,x"), 3, "'x' is not a positive integer"),
     "zero": (_net(*INPUT, "--seqlens", "0"), 3, "'0' is not a positive integer"),

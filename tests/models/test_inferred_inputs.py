@@ -75,6 +75,26 @@ def test_an_example_takes_its_own_inputs_or_inferred_ones(target: str, expected:
     assert spelled(resolve(load_model(str(EXAMPLES / target)))) == expected
 
 
+class _Opaque(nn.Module):
+    """Fails on fake tensors, as an operation does that torch knows no shapes of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(40, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x.numpy()) + self.into(x)
+
+
+def test_example_inputs_stay_where_no_other_inputs_are_accepted() -> None:
+    """In a file with several classes they give way to inferred inputs, and to nothing else."""
+
+    def example_inputs(seqlen: int) -> torch.Tensor:
+        return torch.randn(seqlen, 40)
+
+    assert resolve(LoadedModel(_Opaque(), example_inputs, "net", has_siblings=True)).specs == ()
+
+
 def test_two_sized_dims_stand_side_by_side() -> None:
     """A batch and a length are both dims of the ids, the batch first."""
     model = load_model(str(SCRIPTS / "token_model.py"))
@@ -92,7 +112,7 @@ def test_a_named_input_stays_and_the_other_is_inferred() -> None:
     """With one of two inputs spelled, the other one is found beside it."""
     model = load_model(str(SCRIPTS / "two_towers.py"))
     resolved = resolve(model, "image_features=[1,seqlen,96]:f32")
-    assert spelled(resolved) == ("image_features=[1,seqlen,96]:f32 text_features=[seqlen,80]:f32")
+    assert spelled(resolved) == ("image_features=[1,seqlen,96]:f32 text_features=[1,seqlen,80]:f32")
     assert [bool(spec.inferred_from) for spec in resolved.specs] == [False, True]
 
 
@@ -272,7 +292,7 @@ class _Positions(nn.Module):
         (
             _Positions(),
             [
-                "x=[seqlen,40]:f32: RuntimeError: The size of tensor a (64)",
+                "x=[seqlen,40]:f32, seqlen=64: RuntimeError: ",
                 "tried on fake tensors:",
             ],
         ),

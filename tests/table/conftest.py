@@ -140,7 +140,7 @@ def tables() -> st.SearchStrategy[Table]:
             RUNTIMES,
             warmup=PRINTABLE,
             created=PRINTABLE,
-            assumptions=st.lists(PRINTABLE, max_size=3).map(tuple),
+            assumptions=st.lists(PRINTABLE, max_size=3, unique=True).map(tuple),
         ),
         POLICIES,
         ROWS,

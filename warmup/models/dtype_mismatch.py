@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,8 +11,8 @@ from torch import nn
 
 from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ModelError, WarmupError
-from warmup.models.fake_model import RejectedCallError, fake_copy
-from warmup.models.loading import Inputs
+from warmup.models.fake_model import fake_copy
+from warmup.models.loading import Inputs, forward_parameters
 
 _tree_map = torch.utils._pytree.tree_map  # noqa: SLF001  torch's own tree walk has no public name
 
@@ -42,10 +41,8 @@ def naming_dtypes(module: nn.Module, inputs: Inputs) -> Iterator[None]:
 def dtype_mismatch(module: nn.Module, inputs: Inputs) -> ModelError | None:
     """Return the error for a *module* that fails on *inputs* because of their dtype, else None."""
     own = next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
-    named = {
-        **dict(zip(inspect.signature(module.forward).parameters, inputs.args, strict=False)),
-        **inputs.kwargs,
-    }
+    arguments = [*forward_parameters(module), *map(str, range(len(inputs.args)))]
+    named = {**dict(zip(arguments, inputs.args, strict=False)), **inputs.kwargs}
     others = {
         name: value.dtype
         for name, value in named.items()
@@ -78,6 +75,6 @@ def _accepts(module: nn.Module, inputs: Inputs, dtype: torch.dtype | None) -> bo
 
     try:
         fake_copy(module).call(make_arguments)
-    except RejectedCallError:
+    except Exception:  # noqa: BLE001  the user's model may raise anything: it is not accepted then
         return False
     return True

@@ -7,8 +7,8 @@ the input met first.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import inspect
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,13 @@ from warmup.models.fake_model import (
     fake_copy,
 )
 from warmup.models.input_forms import SIDES, needs_of, shapes_of
-from warmup.models.loading import LoadedModel, accepts_example, parse_dtype
+from warmup.models.loading import (
+    LoadedModel,
+    accepts_example,
+    check_names,
+    forward_parameters,
+    parse_dtype,
+)
 
 MAX_FAKE_RUNS: Final = 200
 # Where an image of this side is accepted too, any is.
@@ -74,15 +80,21 @@ def resolve_inputs(
     """Return *specs*, and a spec for each other argument of forward that has no default.
 
     Without *specs*, a model whose ``example_inputs`` makes its inputs needs none; in a file with
-    several classes the function must fit this one. Of a forward whose arguments all have defaults
-    the first is taken. Nothing runs on real tensors.
+    several classes it gives way to inferred inputs where forward accepts only these. Of a forward
+    whose arguments all have defaults the first is taken. Nothing runs on real tensors.
 
     Raises:
+        SettingsError: a spec names an argument that forward does not have, or a dim without a size.
         ModelError: an input is no tensor, or forward accepted no form of it that was tried.
     """
     given = tuple(specs)
-    names = () if not given and _has_example(model, buckets[0], dtype) else _unnamed(model, given)
-    inferred = _infer(model, given, names, buckets, dtype) if names else ()
+    check_names(model.module, given)
+    inferred: Form = ()
+    if given or model.example_inputs is None:
+        inferred = _infer(model, given, buckets, dtype)
+    elif model.has_siblings and not _fits_example(model, buckets[0], dtype):
+        with contextlib.suppress(ModelError):  # example_inputs is taken then
+            inferred = _infer(model, given, buckets, dtype)
     assumptions = []
     if model.chosen:
         assumptions.append(Assumption(f"model: {model.chosen}", _OTHER_MODEL))
@@ -102,7 +114,7 @@ def _unnamed(model: LoadedModel, given: Form) -> tuple[str, ...]:
     """Return the arguments of forward to infer."""
     parameters = [
         parameter
-        for parameter in inspect.signature(model.module.forward).parameters.values()
+        for parameter in forward_parameters(model.module).values()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
     needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
@@ -119,13 +131,12 @@ def _unnamed(model: LoadedModel, given: Form) -> tuple[str, ...]:
 
 
 def _infer(
-    model: LoadedModel,
-    given: Form,
-    names: tuple[str, ...],
-    buckets: Sequence[Bucket],
-    dtype: torch.dtype | None,
+    model: LoadedModel, given: Form, buckets: Sequence[Bucket], dtype: torch.dtype | None
 ) -> Form:
-    """Return the arguments *names* in the first form that forward accepts on fake tensors."""
+    """Return the arguments that nobody named, in the first form that forward accepts."""
+    names = _unnamed(model, given)
+    if not names:
+        return ()
     own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), None)
     floating = dtype_name(dtype or own or torch.float32)
     try:
@@ -141,13 +152,14 @@ def _infer(
     return form
 
 
-def _has_example(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | None) -> bool:
-    """Whether the file's ``example_inputs`` makes the inputs of this model."""
-    function = model.example_inputs
-    if function is None or not model.has_siblings:
-        return function is not None
-    fake, device = fake_copy(model.module, dtype), _device_of(model.module)
-    return accepts_example(fake, function, bucket, device, dtype)
+def _fits_example(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | None) -> bool:
+    """Whether *model* accepts what the file's ``example_inputs`` makes, on fake tensors."""
+    assert model.example_inputs is not None
+    try:
+        fake = fake_copy(model.module, dtype)
+    except Exception:  # noqa: BLE001  the user's model may raise anything when it is copied
+        return False
+    return accepts_example(fake, model.example_inputs, bucket, _device_of(model.module), dtype)
 
 
 def _device_of(module: nn.Module) -> torch.device:

@@ -219,18 +219,37 @@ def accepts_example(
     return True
 
 
-def _from_specs(
-    model: LoadedModel, specs: Sequence[InputSpec], bucket: Bucket, dtype: torch.dtype | None
-) -> dict[str, Any]:
-    parameters = inspect.signature(model.module.forward).parameters
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
-    inputs: dict[str, Any] = {}
+def forward_parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of forward; none where Python does not know them, as of a script."""
+    try:
+        return inspect.signature(module.forward).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def check_names(module: nn.Module, specs: Sequence[InputSpec]) -> None:
+    """Check that forward takes every argument that *specs* name.
+
+    Raises:
+        SettingsError: it does not take one of them.
+    """
+    parameters = forward_parameters(module)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
     for spec in specs:
-        if spec.name not in parameters and not open_ended:
+        if parameters and spec.name not in parameters:
             raise SettingsError(
                 f"--input {spec.name}: forward takes {', '.join(parameters)}", "name one of these"
             )
+
+
+def _from_specs(
+    model: LoadedModel, specs: Sequence[InputSpec], bucket: Bucket, dtype: torch.dtype | None
+) -> dict[str, Any]:
+    check_names(model.module, specs)
+    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
+    inputs: dict[str, Any] = {}
+    for spec in specs:
         wanted = parse_dtype(spec.dtype, f"--input {spec.name}") if spec.dtype else dtype or own
         shape = spec.shape(bucket)
         if wanted.is_floating_point:

@@ -51,9 +51,11 @@ def build(
     """Tune the kernels of *model* for every bucket, and write the winners to a table.
 
     Arguments have the form of the command line's options; *dims* may be several texts, whose
-    buckets are built one after the other. An existing table is completed: only problems without a
-    row are tuned, and those that were searched less far than *search*; *force* tunes all again.
-    With a *budget*, in seconds or as text such as ``20m``, each problem is searched by ``default``
+    buckets are built one after the other. Inputs that neither *inputs* nor the model's file names
+    are inferred from its forward and weights, and the table says so.
+
+    An existing table is completed: only problems without a row are tuned, and those that were
+    searched less far than *search*; *force* tunes all again. With a *budget*, in seconds or as text such as ``20m``, each problem is searched by ``default``
     first, then those that may gain most by *search*, until so much time has passed since the start.
 
     Each finished problem is on disk before the next one starts. In each run of a bucket the model,
