@@ -55,8 +55,9 @@ def build(
     are inferred from its forward and weights, and the table says so.
 
     An existing table is completed: only problems without a row are tuned, and those that were
-    searched less far than *search*; *force* tunes all again. With a *budget*, in seconds or as text such as ``20m``, each problem is searched by ``default``
-    first, then those that may gain most by *search*, until so much time has passed since the start.
+    searched less far than *search*; *force* tunes all again. With a *budget*, in seconds or as text
+    such as ``20m``, each problem is searched by ``default`` first, then those that may gain most by
+    *search*, until so much time has passed since the start.
 
     Each finished problem is on disk before the next one starts. In each run of a bucket the model,
     compiled from the table alone, is compared with eager. Where layers repeat, and the first bucket
