@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MLP = ("--model", f"{ROOT / 'examples' / 'mlp.py'}:MLP", "--seqlens", "16,64")
+MLP = ("--model", str(ROOT / "examples" / "mlp.py"), "--seqlens", "16,64")
 NET = (
     *("--model", f"{ROOT / 'tests' / 'programs' / 'models' / 'plain_script.py'}:Net"),
     *("--input", "x=[seqlen,32]:f32", "--seqlens", "8"),
@@ -22,7 +22,7 @@ Built = tuple[Path, dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def built(run_once: RunOnce, variables: dict[str, str]) -> Built:
-    """A table of the example MLP for the buckets 16 and 64, and what `warmup build` printed."""
+    """A table of the example's MLP, which no option names, and what `warmup build` printed."""
     words = ("-m", "warmup", "build", "--json", "--device", "cpu", *MLP, "--out", "mlp.json")
     folder, said = run_once("mlp", *words, "--timings", "timings.jsonl", **variables)
     return folder / "mlp.json", json.loads(said)

@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -144,6 +144,11 @@ class CheckRun(PrimeObserver):
         """Keep and print the result for the table file."""
         self.report = report
         self._print(*spell_file(report))
+
+    def model_loaded(self, assumptions: Sequence[object]) -> None:
+        """Print what nobody named, on stderr."""
+        for assumption in assumptions:
+            say(str(assumption))
 
     def model_prepared(self, prepared: Prepared) -> None:
         """Keep and print the number of padded groups."""

@@ -85,6 +85,10 @@ class BuildProgress(LiveLine, Observer):
         self._problems = self._buckets = 0
         self._note = note
 
+    def model_loaded(self, assumptions: Sequence[object]) -> None:
+        for assumption in assumptions:
+            self.print_above(str(assumption))
+
     def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
         if len(buckets) > 1:
             self.print_above(describe_count(buckets))

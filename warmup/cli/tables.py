@@ -14,7 +14,18 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import ABSENT, counted, grid, print_report, say, times, timing, versions
+from warmup.cli.output import (
+    ABSENT,
+    counted,
+    fold,
+    grid,
+    print_report,
+    say,
+    terminal_width,
+    times,
+    timing,
+    versions,
+)
 from warmup.core.rows import Row, lag_behind_library
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
@@ -96,6 +107,8 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
         f"built {origin.created} by warmup {origin.warmup}, mode {table.policy.mode}, "
         f"{timing(method.launch, method.l2)}, digest {digest_of(table)[:16]}"
     )
+    for assumption in origin.assumptions:
+        yield from fold(assumption, indent=4, width=terminal_width())
     keys = _select(table, op, bucket)
     for kind in KINDS.values():
         own = [key for key in keys if kind_of(key) is kind]

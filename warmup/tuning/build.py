@@ -59,10 +59,13 @@ def build(
     """Tune the kernels of *model* for every bucket, and write the winners to a table.
 
     Arguments have the form of the command line's options; *dims* may be several texts, whose
-    buckets are built one after the other. An existing table is completed: only problems without a
-    row are tuned, and those that were searched less far than *search*; *force* tunes all again.
-    With a *budget*, in seconds or as text such as ``20m``, each problem is searched by ``default``
-    first, then those that may gain most by *search*, until so much time has passed since the start.
+    buckets are built one after the other. Inputs that neither *inputs* nor the model's file names
+    are inferred from its forward and weights, and the table says so.
+
+    An existing table is completed: only problems without a row are tuned, and those that were
+    searched less far than *search*; *force* tunes all again. With a *budget*, in seconds or as text
+    such as ``20m``, each problem is searched by ``default`` first, then those that may gain most by
+    *search*, until so much time has passed since the start.
 
     With *retry*, ``unstable``, only rows of an existing table whose times do not carry a decision
     are measured, and such a row is replaced by better evidence only. Before a measurement the build
@@ -97,7 +100,8 @@ def build(
     if policy == ShapePolicy.RANGE:
         buckets = with_ranges(buckets)
     specs = parse_inputs(inputs)
-    from warmup.models.loading import load_model, parse_dtype
+    from warmup.models.inferred_inputs import resolve_inputs
+    from warmup.models.loading import load_model, parse_cast
     from warmup.tuning.tuner import make_tuner
     from warmup.tuning.weights.measure import measure_weights
 
@@ -110,12 +114,14 @@ def build(
         fused_top_k=fused_top_k,
     )
     setup = find_setup(device, asked)
-    cast = parse_dtype(dtype, "--dtype") if dtype is not None else None
+    cast = parse_cast(dtype)
     watcher = observer or Observer()
     with make_tuner(setup.policy, setup.device) as tuner:
         loaded = load_model(model)
         path = out_path(out, setup.runtime, loaded, cast)
-        table, replaces = open_table(path, setup, force=force)
+        resolved = resolve_inputs(loaded, specs, buckets, cast)
+        watcher.model_loaded(resolved.assumptions)
+        table, replaces = open_table(path, setup, resolved.assumptions, force=force)
         progress = Progress(
             path=path,
             table=table,
@@ -129,7 +135,9 @@ def build(
         tuner.only = progress.revisit.retried
         tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
         compiler = BucketCompiler(setup=setup, model=loaded, progress=progress, tuner=tuner)
-        session = Session(compiler=compiler, specs=specs, dtype=cast, all_layers=all_layers)
+        session = Session(
+            compiler=compiler, specs=resolved.specs, dtype=cast, all_layers=all_layers
+        )
         watcher.buckets_counted(buckets)
         watcher.device_looked_at(tuner.watch.complaints())
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights

@@ -15,12 +15,16 @@ from warmup.core.rows import Tuned
 from warmup.table import Table
 
 if TYPE_CHECKING:
+    from warmup.models.inferred_inputs import Assumption
     from warmup.models.padding.prepare import Prepared
     from warmup.tuning.pack_bundle import PackedBundle
 
 
 class Observer:
     """Receiver of the events of a build. Each method ignores its event unless it is overridden."""
+
+    def model_loaded(self, assumptions: Sequence[Assumption]) -> None:
+        """The model and its inputs are known, with *assumptions* where nobody named them."""
 
     def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
         """The build will tune *buckets*; nothing is tuned yet."""
