@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import MEANINGS, say, write_text
+from warmup.cli.output import MEANINGS, complain, write_text
 from warmup.core.errors import SettingsError, printable
 from warmup.core.events import in_brackets
 from warmup.diagnostics.audit import FAILURES, AuditReport
@@ -72,7 +72,7 @@ def audit(
     else:
         sys.stdout.write(text)
     if failed := report.failures(wanted):
-        say(f"audit failed on: {', '.join(failed)}")
+        complain(f"audit failed on: {', '.join(failed)}")
         raise typer.Exit(EXIT_FOUND)
 
 

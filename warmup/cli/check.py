@@ -21,7 +21,7 @@ from warmup.buckets.bucket import Bucket
 from warmup.buckets.dims import ShapePolicy
 from warmup.cli import options
 from warmup.cli.check_render import document, spell_bucket, spell_file, spell_outcome, stderr_lines
-from warmup.cli.output import fold, meanings, print_json, print_line, say, write_text
+from warmup.cli.output import complain, fold, meanings, print_json, print_line, write_text
 from warmup.core.errors import SettingsError
 from warmup.models.padding.prepare import Prepared
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
@@ -180,7 +180,7 @@ class CheckRun(PrimeObserver):
     def finish(self) -> None:
         """Print problems and remarks on stderr, and the outcome or the document on stdout."""
         for line in stderr_lines(self.report):
-            say(line)
+            complain(line)
         if self._as_json:
             print_json(document(self.report, self._groups_padded), self._stdout)
         else:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO, TypeVar
 
 from warmup.bench.compare.comparison import decimals_of, rounded
+from warmup.cli.common_options import is_quiet
 from warmup.core.errors import SettingsError, printable
 from warmup.core.files import replace_text
 from warmup.core.roofline import Peaks
@@ -59,7 +60,13 @@ def print_line(line: str, file: TextIO | None = None) -> None:
 
 
 def say(line: str) -> None:
-    """Print *line* on stderr."""
+    """Print *line* on stderr, unless the command was told to be quiet."""
+    if not is_quiet():
+        complain(line)
+
+
+def complain(line: str) -> None:
+    """Print *line* on stderr, also for a quiet command: an error, a failure or a warning."""
     print_line(line, sys.stderr)
 
 

@@ -25,6 +25,7 @@ from rich.progress import (
 from warmup.bench.compare.comparison import Start, Variant
 from warmup.bench.compare.race import CompareObserver
 from warmup.buckets.bucket import Bucket, describe_count
+from warmup.cli.common_options import is_quiet
 from warmup.cli.output import counted, say
 from warmup.core.errors import printable
 from warmup.core.rows import Tuned
@@ -49,7 +50,7 @@ class LiveLine(AbstractContextManager["LiveLine"]):
             *columns,
             console=self._console,
             transient=True,
-            disable=not self._console.is_terminal,
+            disable=is_quiet() or not self._console.is_terminal,
         )
         self._task = self._progress.add_task("starting", total=None)
 
@@ -72,8 +73,9 @@ class LiveLine(AbstractContextManager["LiveLine"]):
         self._progress.update(self._task, description=step, completed=done, total=total)
 
     def print_above(self, line: str) -> None:
-        """Print *line* above the live line."""
-        self._console.print(printable(line), soft_wrap=True)
+        """Print *line* above the live line, unless the command was told to be quiet."""
+        if not is_quiet():
+            self._console.print(printable(line), soft_wrap=True)
 
 
 class BuildProgress(LiveLine, Observer):

@@ -43,6 +43,10 @@ class WarmupError(Exception):
 
     exit_code = 3
 
+    def lines(self) -> tuple[str, ...]:
+        """Return the error as lines for people: the first says what is wrong and what to do."""
+        return (str(self),)
+
 
 class SettingsError(WarmupError, ValueError):
     """An option, argument or variable cannot be used. Arguments: what is wrong, what to do."""
@@ -147,7 +151,14 @@ class TableMergeError(TableError):
         shown = "; ".join(self.conflicts[:_SHOWN_CONFLICTS])
         hidden = len(self.conflicts) - _SHOWN_CONFLICTS
         more = f" and {hidden} more" if hidden > 0 else ""
-        return f"{len(self.conflicts)} conflict(s): {shown}{more}; {self.advice}"
+        return f"{self._count()}: {shown}{more}; {self.advice}"
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the number of conflicts and what to do, then a line for each conflict."""
+        return (f"{self._count()}; {self.advice}:", *self.conflicts)
+
+    def _count(self) -> str:
+        return "1 conflict" if len(self.conflicts) == 1 else f"{len(self.conflicts)} conflicts"
 
 
 class TableWriteError(TableError, OSError):
