@@ -105,10 +105,12 @@ def test_show_prints_every_row(warmup: Command) -> None:
     ids=str,
 )
 def test_show_filters_rows(quick_warmup: Command, filters: tuple[str, ...], shown: int) -> None:
-    """--op and --bucket keep the rows of exactly that op and m, and count their flags."""
+    """--op and --bucket keep the rows of exactly that op and m; without any the exit code is 1."""
     done = quick_warmup("show", "a.json", *filters)
     flags = f", {shown} near_tie" if shown else ""
+    assert (done.returncode, "matches" in done.stderr) == ((0, False) if shown else (1, True))
     assert done.stdout.splitlines()[-1] == f"{shown} of 3 rows{flags}"
+    assert (done.returncode, "matches" in done.stderr) == ((0, False) if shown else (1, True))
 
 
 def test_show_json_is_the_document(warmup: Command, folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from warmup.buckets.bucket import Bucket
 from warmup.cli.output import MEANINGS, counted, grid, spell_peaks
-from warmup.cli.tables import ROW_HEAD, row_cells
+from warmup.cli.show_render import ROW_HEAD, row_cells
 from warmup.core.errors import SettingsError
 from warmup.core.rows import Flag, Rejection, Row, Tuned
 from warmup.core.search import search_to_json

@@ -121,12 +121,26 @@ def grid(
     is_wide = width is None or sum(widths) + gap * (len(widths) - 1) <= width
     above = 0 if is_wide else texts - 1
     for line in lines:
-        yield from fold((" " * gap).join(line[:above]), indent=4, width=width)
+        yield from fold_cells((" " * gap).join(line[:above]), "", width)
         cells = [
             cell.ljust(widths[column]) if column < texts else cell.rjust(widths[column])
             for column, cell in enumerate(line)
         ]
         yield ("  " * bool(above) + (" " * gap).join(cells[above:])).rstrip()
+
+
+def fold_cells(text: str, head: str, width: int | None) -> Iterator[str]:
+    """Yield *head* and *text* in lines of at most *width* columns, broken at blanks or commas."""
+    if width is None:
+        yield from fold(text, head, width=width)
+        return
+    indent = " " * (len(head) or 4)
+    for line in fold(text, head, indent=len(indent), width=width):
+        rest = line
+        while len(rest) > width and (at := rest.rfind(",", len(indent) + 1, width)) > 0:
+            yield rest[: at + 1]
+            rest = f"{indent}{rest[at + 1 :]}"
+        yield rest
 
 
 def digits(value: float | None) -> str:

@@ -35,6 +35,7 @@ from __future__ import annotations
 from typing import Final
 
 _SHOWN_CONFLICTS: Final = 3
+_LISTED_CONFLICTS: Final = 20  # where each has a line of its own
 _MAX_FIRST_LINE: Final = 300
 
 
@@ -155,7 +156,10 @@ class TableMergeError(TableError):
 
     def lines(self) -> tuple[str, ...]:
         """Return the number of conflicts and what to do, then a line for each conflict."""
-        return (f"{self._count()}; {self.advice}:", *self.conflicts)
+        shown = self.conflicts[:_LISTED_CONFLICTS]
+        hidden = len(self.conflicts) - len(shown)
+        more = (f"and {hidden} more",) if hidden else ()
+        return (f"{self._count()}; {self.advice}:", *shown, *more)
 
     def _count(self) -> str:
         return "1 conflict" if len(self.conflicts) == 1 else f"{len(self.conflicts)} conflicts"

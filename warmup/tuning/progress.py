@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from warmup.core.method import Search
-from warmup.core.rows import Row, Tuned
+from warmup.core.rows import Row, Tuned, ranking_of
 from warmup.keys.registry import kind_of
 from warmup.table import Table
 from warmup.table.store import add_rows, remove_rows, write
@@ -75,12 +75,14 @@ class Progress:
         return key not in self.rows or self.must_retune(key)
 
     def save(self, tuned: Tuned) -> None:
-        """Write the row of a finished problem to the table on disk.
+        """Write the row of a finished problem, with its ranking, to the table on disk.
 
         Raises:
             TableError: the table cannot be written.
         """
         table = self.table
+        evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
+        tuned = replace(tuned, row=replace(tuned.row, evidence=evidence))
         rows: Mapping[str, Row] = {tuned.key: tuned.row}
         if (before := table.rows.get(tuned.key)) is not None:
             self._replaced[tuned.key] = before
