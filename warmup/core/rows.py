@@ -220,7 +220,7 @@ def ranking_of(tuned: Tuned) -> str:
         if timing.rejection is None
         and (time_us := timing.fused_us if is_fused else timing.time_us) is not None
     ]
-    return "; ".join(f"{time_us:.4g} {name}" for time_us, name in sorted(timed)[:MAX_RANKED])
+    return "; ".join(f"{time_us:.6g} {name}" for time_us, name in sorted(timed)[:MAX_RANKED])
 
 
 def ranked(evidence: Evidence) -> tuple[tuple[float, str], ...]:

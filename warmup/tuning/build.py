@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from warmup.buckets.bucket import parse_buckets, parse_inputs
+from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
@@ -15,12 +16,17 @@ from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
-from warmup.tuning.budget import parse_budget, spend_budget
+from warmup.tuning.budget import SearchBudget, parse_budget, spend_budget
+from warmup.tuning.dry_run import make_plan
+from warmup.tuning.earlier_builds import earlier_builds
 from warmup.tuning.pack_bundle import input_options, pack
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.session import Session
-from warmup.tuning.setup import find_setup, open_table, out_path
+from warmup.tuning.setup import check_out, find_setup, open_table, out_path
+
+if TYPE_CHECKING:
+    from warmup.models.padding.prepare import Prepared
 
 
 def build(
@@ -46,6 +52,7 @@ def build(
     bundle_graphs: str | None = None,
     all_layers: bool = False,
     force: bool = False,
+    dry_run: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
     """Tune the kernels of *model* for every bucket, and write the winners to a table.
@@ -69,6 +76,11 @@ def build(
     are written beside the table, see `warmup.tuning.pack_bundle`; with *bundle_graphs*, the mode of
     the server's torch.compile, its graphs too.
 
+    Where an earlier build of the same model has finished every bucket, and the table still has its
+    rows, nothing is compiled: see `warmup.tuning.earlier_builds`. With *dry_run* the report has a
+    plan instead of results: the problems of each bucket, those with a row and those to tune. Each
+    bucket is compiled for it, nothing is measured, and nothing is written.
+
     Raises:
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
         TableError: the table exists and is damaged, belongs to another device, runtime or policy,
@@ -79,20 +91,13 @@ def build(
     """
     started = time.monotonic()
     search_budget = parse_budget(search, budget)
-    if policy not in set(ShapePolicy):
-        raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
-    if bundle_graphs is not None and bundle_graphs not in COMPILE_MODES:
-        raise SettingsError(
-            f"bundle_graphs={bundle_graphs!r} is not a mode",
-            f"use one of {', '.join(COMPILE_MODES)}",
-        )
+    _check_words(policy, bundle_graphs)
     buckets = parse_buckets(seqlens, dims)
     if policy == ShapePolicy.RANGE:
         buckets = with_ranges(buckets)
     specs = parse_inputs(inputs)
     from warmup.models.loading import load_model, parse_dtype
     from warmup.tuning.tuner import make_tuner
-    from warmup.tuning.weights.measure import measure_weights
 
     asked = PolicyOptions(
         mode=mode,
@@ -102,13 +107,20 @@ def build(
         l2=l2,
         fused_top_k=fused_top_k,
     )
+    if out is not None and not dry_run:
+        check_out(Path(out))
     setup = find_setup(device, asked)
     cast = parse_dtype(dtype, "--dtype") if dtype is not None else None
     watcher = observer or Observer()
     with make_tuner(setup.policy, setup.device) as tuner:
         loaded = load_model(model)
+        wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
+        given = (*buckets, *specs, policy, wants_padding, all_layers, dtype)
+        earlier = earlier_builds(setup, model, given)
         path = out_path(out, setup.runtime, loaded, cast)
-        table, replaces = open_table(path, setup, force=force)
+        if not dry_run:
+            check_out(path)
+        table, replaces = open_table(path, setup, force=force, is_read_only=dry_run)
         progress = Progress(
             path=path,
             table=table,
@@ -121,25 +133,19 @@ def build(
         compiler = BucketCompiler(setup=setup, model=loaded, progress=progress, tuner=tuner)
         session = Session(compiler=compiler, specs=specs, dtype=cast, all_layers=all_layers)
         watcher.buckets_counted(buckets)
-        watcher.device_looked_at(tuner.check_device())
-        wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
-        count = len(buckets)
-        results = [session.run_bucket(bucket, i, count) for i, bucket in enumerate(buckets)]
-        prepared = measure_weights(session, buckets) if wants_padding else None
-        padded = {} if prepared is None else prepared.padded
-        if padded:
-            results += [
-                session.run_bucket(bucket, count + i, 2 * count, padded)
-                for i, bucket in enumerate(buckets)
-            ]
-        if search_budget.seconds is not None:
-
-            def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
-                groups = padded if before.weights_padded else None
-                return session.run_bucket(before.bucket, number, total, groups)
-
-            results = list(spend_budget(progress, run_again, results, search_budget, started))
-        watcher.device_looked_at(tuner.check_device(after_build=True))
+        recalled = None if search_budget.seconds is not None else earlier.find(session, buckets)
+        if dry_run:
+            plan = make_plan(session, buckets, recalled, earlier.pace(setup), pads=wants_padding)
+            elapsed = time.monotonic() - started
+            return BuildReport(path, table, digest_of(table), (), (), elapsed, plan=plan)
+        results, prepared = list(recalled or ()), None
+        if recalled is None:
+            watcher.device_looked_at(tuner.check_device())
+            results, prepared = _tune(session, buckets, search_budget, started, pads=wants_padding)
+            watcher.device_looked_at(tuner.check_device(after_build=True))
+            earlier.keep_pace(setup, len(progress.tuned), time.monotonic() - started)
+            if not tuner.not_tuned:
+                earlier.keep(session, buckets, results)
     if not any(result.keys for result in results):
         raise NothingRecordedError(
             "the model asked inductor for no GEMM choice in any bucket",
@@ -164,4 +170,49 @@ def build(
         prepared=prepared,
         peaks=tuner.known_peaks,
         bundle=packed,
+        is_recalled=recalled is not None,
     )
+
+
+def _tune(
+    session: Session, buckets: Sequence[Bucket], budget: SearchBudget, started: float, *, pads: bool
+) -> tuple[list[BucketResult], Prepared | None]:
+    """Run each of *buckets*, with padded weights too where *pads* and that pays.
+
+    Raises as `Session.run_bucket` does.
+    """
+    from warmup.tuning.weights.measure import measure_weights
+
+    count = len(buckets)
+    results = [session.run_bucket(bucket, i, count) for i, bucket in enumerate(buckets)]
+    prepared = measure_weights(session, buckets) if pads else None
+    padded = {} if prepared is None else prepared.padded
+    if padded:
+        results += [
+            session.run_bucket(bucket, count + i, 2 * count, padded)
+            for i, bucket in enumerate(buckets)
+        ]
+    if budget.seconds is not None:
+
+        def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
+            groups = padded if before.weights_padded else None
+            return session.run_bucket(before.bucket, number, total, groups)
+
+        progress = session.compiler.progress
+        results = list(spend_budget(progress, run_again, results, budget, started))
+    return results, prepared
+
+
+def _check_words(policy: str, bundle_graphs: str | None) -> None:
+    """Check two words of a build's arguments.
+
+    Raises:
+        SettingsError: one of them is unknown.
+    """
+    if policy not in set(ShapePolicy):
+        raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
+    if bundle_graphs is not None and bundle_graphs not in COMPILE_MODES:
+        raise SettingsError(
+            f"bundle_graphs={bundle_graphs!r} is not a mode",
+            f"use one of {', '.join(COMPILE_MODES)}",
+        )

@@ -15,6 +15,7 @@ from warmup.table import Table
 
 if TYPE_CHECKING:
     from warmup.models.padding.prepare import Prepared
+    from warmup.tuning.dry_run import BuildPlan
     from warmup.tuning.pack_bundle import PackedBundle
 
 
@@ -49,7 +50,8 @@ class BucketResult:
     ``error`` is the relative L2 distance of the compiled output, served from the table, to eager.
     ``uncovered`` counts measurements that no row covers, by site. ``weights_padded``: the groups
     that the table pads were padded. ``left_out`` repeated layers were not compiled: another bucket
-    has shown that the whole model asks for the same rows.
+    has shown that the whole model asks for the same rows. ``graphs`` is the number of graphs that
+    torch.compile made; several where the model's code breaks the graph.
     """
 
     bucket: Bucket
@@ -60,6 +62,7 @@ class BucketResult:
     uncovered: Mapping[str, int] = field(default_factory=dict)
     weights_padded: bool = False
     left_out: int = 0
+    graphs: int = 1
 
     @property
     def name(self) -> str:
@@ -81,7 +84,8 @@ class BuildReport:
 
     ``prepared`` says which weights the second runs padded, None when weights were not measured.
     ``peaks`` are the measured peaks of the device, None on a CPU; ``bundle`` is the bundle that was
-    written, None without one.
+    written, None without one. ``is_recalled``: an earlier build had finished all buckets, so they
+    were not compiled again. ``plan`` is that of a dry run, which has nothing else.
     """
 
     path: Path
@@ -97,6 +101,8 @@ class BuildReport:
     peaks: Peaks | None = None
     prepared: Prepared | None = None
     bundle: PackedBundle | None = None
+    is_recalled: bool = False
+    plan: BuildPlan | None = None
 
     @property
     def uncovered(self) -> Mapping[str, int]:

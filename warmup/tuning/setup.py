@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from warmup.core.errors import TableWriteError
 from warmup.core.runtime import Runtime
 from warmup.core.version import __version__
 from warmup.table import Policy, Provenance, Table
@@ -54,17 +56,35 @@ def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
     return BuildSetup(inductor, resolved, inductor.runtime(str(resolved)), policy)
 
 
-def open_table(path: Path, setup: BuildSetup, *, force: bool) -> tuple[Table, bool]:
+def check_out(path: Path) -> None:
+    """Check that files can be made beside *path*, before anything is loaded; make its folder.
+
+    Raises:
+        TableWriteError: they cannot.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        advice = "make its folder writable or name another file with --out"
+        raise TableWriteError(str(path), error.strerror or str(error), advice) from error
+
+
+def open_table(
+    path: Path, setup: BuildSetup, *, force: bool, is_read_only: bool = False
+) -> tuple[Table, bool]:
     """Return the table to add rows to, and whether its first row replaces the table at *path*.
 
     It is the table at *path*, an empty table where there is no file, or with *force* an empty table
-    in place of one from another device, runtime or policy.
+    in place of one from another device, runtime or policy. With *is_read_only* nothing is written.
 
     Raises:
         TableError: *path* cannot be written, or its table is damaged, or without *force* of another
             device, runtime or policy.
     """
-    check_writable(path)
+    if not is_read_only:
+        check_writable(path)
     empty = Table(_provenance(setup.runtime), setup.policy)
     if not path.exists():
         return empty, False
