@@ -72,6 +72,8 @@ _EXAMPLES: Final = {
     "mm": "warmup bench mm --shapes 128x9216x4096 --out results",
     "layers": "warmup bench layers --layers rmsnorm,softmax --backends eager,compiled",
 }
+# Commands that need inductor's cache folder; doctor and check report on it.
+_NEEDS_CACHE: Final = frozenset({"build", "explain", "compare", "mm", "layers"})
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer passes a flag's value
@@ -104,9 +106,8 @@ def _options(
 def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
     """Add *command* with the options of every command and its examples."""
     name = command.__name__
-    to.command(name, cls=HelpCommand, epilog=_EXAMPLES[name], **options)(
-        with_common_options(command)
-    )
+    run_it = with_common_options(command, compiles=name in _NEEDS_CACHE)
+    to.command(name, cls=HelpCommand, epilog=_EXAMPLES[name], **options)(run_it)
 
 
 for one in (doctor, build, explain, suggest, show, diff, merge, check, audit, compare):

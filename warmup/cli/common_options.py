@@ -51,8 +51,11 @@ def is_quiet() -> bool:
     return _is_quiet.get()
 
 
-def with_common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return *command* with the options of every command, before or after its name."""
+def with_common_options(command: Callable[..., None], *, compiles: bool) -> Callable[..., None]:
+    """Return *command* with the options of every command, before or after its name.
+
+    A command that *compiles* ends with an error where inductor's cache folder cannot be made.
+    """
     plain = inspect.signature(command, eval_str=True)
     own_defaults = {name: parameter.default for name, parameter in plain.parameters.items()}
 
@@ -69,6 +72,10 @@ def with_common_options(command: Callable[..., None]) -> Callable[..., None]:
             if settings is not None:
                 logger.info("settings: %s", settings.path)
             try:
+                if compiles:
+                    from warmup.inductor.host_facts import check_cache_folder
+
+                    check_cache_folder()
                 command(**given)
             except WarmupError:
                 if debug or os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):

@@ -8,7 +8,7 @@ from typing import Any, Final
 from warmup.cli.output import TEXT_WIDTH, counted, fold, terminal_width
 from warmup.tuning.report import BuildReport
 
-_MAX_LISTED: Final = 20  # problems to tune
+_MAX_PLANNED: Final = 20  # problems to tune
 
 
 def spell_plan(report: BuildReport) -> Iterator[str]:
@@ -22,10 +22,10 @@ def spell_plan(report: BuildReport) -> Iterator[str]:
             f"the table already{without}"
         )
         yield from spell_graphs(str(one.bucket), one.graphs)
-    for key in plan.missing[:_MAX_LISTED]:
+    for key in plan.missing[:_MAX_PLANNED]:
         yield f"to tune: {key}"
-    if len(plan.missing) > _MAX_LISTED:
-        yield f"{len(plan.missing) - _MAX_LISTED} more to tune; --json has all"
+    if len(plan.missing) > _MAX_PLANNED:
+        yield f"{len(plan.missing) - _MAX_PLANNED} more to tune; --json has all"
     yield from plan.remarks
     width = terminal_width() or TEXT_WIDTH
     known = f"{len(plan.known)} in the table already"

@@ -19,7 +19,7 @@ from warmup.core.errors import SettingsError, printable
 OWN_FILE: Final = "warmup.toml"
 PROJECT_FILE: Final = "pyproject.toml"
 _SECTION: Final = ("tool", "warmup")
-_MAX_BYTES: Final = 2**20
+_MAX_SETTINGS_BYTES: Final = 2**20
 _FROM_FILE: Final = "DEFAULT_MAP"  # click's name for a value from a default map
 # Options that must be typed: they make a command run code that is no model, or change its kind.
 _TYPED_ONLY: Final = frozenset(
@@ -27,7 +27,7 @@ _TYPED_ONLY: Final = frozenset(
 )
 _TRUSTED: Final = "bundle"  # compiled code, where its value is a path
 # Variables that overrule the file, by option and command.
-_VARIABLES: Final[Mapping[tuple[str, str], str]] = {
+_OVERRULED_BY: Final[Mapping[tuple[str, str], str]] = {
     ("compare", "table"): "WARMUP_TABLE",
     ("run", "audit_log"): "WARMUP_AUDIT_LOG",
 }
@@ -100,8 +100,8 @@ class _File:
         self.section = section
         try:
             raw = path.read_bytes()
-            if len(raw) > _MAX_BYTES:
-                raise self._error(f"more than {_MAX_BYTES} bytes", "shorten it")
+            if len(raw) > _MAX_SETTINGS_BYTES:
+                raise self._error(f"more than {_MAX_SETTINGS_BYTES} bytes", "shorten it")
             self.lines = raw.decode("utf-8").splitlines()
             values: Any = tomllib.loads(raw.decode("utf-8"))
         except OSError as error:
@@ -210,7 +210,7 @@ class _File:
 
 
 def _is_overruled(command: str, parameter: str) -> bool:
-    return bool(os.environ.get(_VARIABLES.get((command, parameter), "")))
+    return bool(os.environ.get(_OVERRULED_BY.get((command, parameter), "")))
 
 
 def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

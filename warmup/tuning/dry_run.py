@@ -7,49 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from warmup.buckets.bucket import Bucket
+from warmup.tuning.report import BucketResult, BuildPlan, PlannedBucket
 
 if TYPE_CHECKING:
     from warmup.tuning.earlier_builds import Pace
-    from warmup.tuning.report import BucketResult
     from warmup.tuning.session import Session
 
 _COMPILES: Final = 2  # a build compiles a bucket once to tune it, and once to serve it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedBucket:
-    """What one bucket asks for: the keys with a row, those to tune, and what has no key.
-
-    ``left_out`` repeated layers were not compiled; ``graphs`` is the number of graphs.
-    """
-
-    bucket: Bucket
-    known: tuple[str, ...]
-    missing: tuple[str, ...]
-    seconds: float
-    graphs: int = 1
-    left_out: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildPlan:
-    """What a build would do: its buckets, and the problems that have a row or would be tuned.
-
-    ``estimate_s`` is the expected time of the build in seconds, None where nothing on this machine
-    says how long a problem takes; ``basis`` says what it is based on. ``remarks`` says what the
-    plan leaves out.
-    """
-
-    buckets: tuple[PlannedBucket, ...]
-    known: tuple[str, ...]
-    missing: tuple[str, ...]
-    estimate_s: float | None
-    basis: str
-    remarks: tuple[str, ...] = ()
 
 
 def make_plan(

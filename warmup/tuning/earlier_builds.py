@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import platformdirs
 
-import warmup
 from warmup.buckets.bucket import Bucket
 from warmup.core.files import replace_text
 from warmup.core.rows import Row
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from warmup.tuning.setup import BuildSetup
 
 _FORMAT: Final = 1
-_MAX_BYTES: Final = 64 * 2**20
-_VARIABLES: Final = ("TORCH", "TRITON", "OMP_", "MKL_", "CUDA", "CXX", "CC", "ATEN_", "KMP_")
+_MAX_RECORD_BYTES: Final = 64 * 2**20
+_BUILD_VARIABLES: Final = ("TORCH", "TRITON", "OMP_", "MKL_", "CUDA", "CXX", "CC", "ATEN_", "KMP_")
 _NO_DECISION: Final = "_CACHE_DIR"  # the end of variables that change no decision
 
 
@@ -184,7 +183,7 @@ def earlier_builds(
         "variables": {
             name: value
             for name, value in os.environ.items()
-            if name.startswith(_VARIABLES) and not name.endswith(_NO_DECISION)
+            if name.startswith(_BUILD_VARIABLES) and not name.endswith(_NO_DECISION)
         },
         "sources": _sources(),
     }
@@ -215,7 +214,7 @@ def _sources() -> dict[str, str]:
     for them.
     """
     installed = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
-    own = Path(warmup.__file__).parent
+    own = Path(__file__).resolve().parents[1]
     files = {str(path) for path in own.rglob("*.py")}
     for module in tuple(sys.modules.values()):
         path = getattr(module, "__file__", None)
@@ -239,7 +238,7 @@ def _pace_name(setup: BuildSetup) -> str:
 def _read(path: Path) -> dict[str, Any] | None:
     """Return the document at *path*; None where there is none of this format."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        if path.stat().st_size > _MAX_RECORD_BYTES:
             return None
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

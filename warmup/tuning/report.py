@@ -15,7 +15,6 @@ from warmup.table import Table
 
 if TYPE_CHECKING:
     from warmup.models.padding.prepare import Prepared
-    from warmup.tuning.dry_run import BuildPlan
     from warmup.tuning.pack_bundle import PackedBundle
 
 
@@ -68,6 +67,38 @@ class BucketResult:
     def name(self) -> str:
         """The bucket and whether weights were padded, for people."""
         return name_of(self.bucket, weights_padded=self.weights_padded)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedBucket:
+    """What one bucket asks for: the keys with a row, those to tune, and what has no key.
+
+    ``left_out`` repeated layers were not compiled; ``graphs`` is the number of graphs.
+    """
+
+    bucket: Bucket
+    known: tuple[str, ...]
+    missing: tuple[str, ...]
+    seconds: float
+    graphs: int = 1
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildPlan:
+    """What a build would do: its buckets, and the problems that have a row or would be tuned.
+
+    ``estimate_s`` is the expected time of the build in seconds, None where nothing on this machine
+    says how long a problem takes; ``basis`` says what it is based on. ``remarks`` says what the
+    plan leaves out.
+    """
+
+    buckets: tuple[PlannedBucket, ...]
+    known: tuple[str, ...]
+    missing: tuple[str, ...]
+    estimate_s: float | None
+    basis: str
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def check_out(path: Path) -> None:
             pass
     except OSError as error:
         advice = "make its folder writable or name another file with --out"
-        raise TableWriteError(str(path), error.strerror or str(error), advice) from error
+        raise TableWriteError(f"--out {path}", error.strerror or str(error), advice) from error
 
 
 def open_table(
