@@ -116,6 +116,12 @@ class HelpCommand(TyperCommand):
         super().__init__(*words, **options)
         _name_values(self)
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line: options, then the names of arguments."""
+        del ctx
+        arguments = [one for one in self.params if one.param_type_name == "argument"]
+        return [str(self.options_metavar), *map(_argument_name, arguments)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then each heading with its options."""
         _write_parameters(self, ctx, formatter)
@@ -166,9 +172,16 @@ def _name_values(command: Any) -> None:
     """Give each option of *command* the placeholder of its value, and each argument its name."""
     for parameter in command.params:
         if parameter.param_type_name == "argument":
-            parameter.metavar = parameter.metavar or _argument_name(parameter)
-        elif not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False):
+            parameter.metavar = parameter.metavar or _argument_name(parameter).removesuffix("...")
+        elif not (parameter.is_flag or parameter.count or _has_choices(parameter)):
             parameter.metavar = parameter.metavar or _METAVAR.get(_name_of(parameter))
+
+
+def _has_choices(parameter: Any) -> bool:
+    """Return whether help lists the values of *parameter*, in the words of two typers."""
+    descriptor = getattr(parameter, "type_descriptor", None)
+    is_choice = getattr(descriptor, "is_choice", False)
+    return is_choice or type(getattr(parameter, "type", None)).__name__ == "Choice"
 
 
 def _argument_name(parameter: Any) -> str:
@@ -182,10 +195,10 @@ def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
     sections |= {heading: [] for heading in (*HEADINGS, _OTHERS) if heading != _ANY_COMMAND}
     sections[_ANY_COMMAND] = []
     for parameter in command.get_params(ctx):
-        record = parameter.get_help_record(ctx)
-        if record is not None:
-            is_argument = parameter.param_type_name == "argument"
-            sections["Arguments" if is_argument else heading_of(parameter)].append(record)
+        if parameter.param_type_name == "argument":
+            sections["Arguments"].append((_argument_name(parameter), parameter.help or ""))
+        elif (record := parameter.get_help_record(ctx)) is not None:
+            sections[heading_of(parameter)].append(record)
     for heading, records in sections.items():
         if records:
             with formatter.section(heading):

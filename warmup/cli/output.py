@@ -23,6 +23,7 @@ from warmup.core.roofline import Peaks
 PrintedReport = TypeVar("PrintedReport")
 
 TEXT_WIDTH: Final = 80  # columns of text that is folded and not on a terminal
+_DEEPEST: Final = 8  # columns by which later lines of a cell are indented
 ABSENT: Final = "-"
 MEANINGS: Final = {
     "hits": "answered by a row of the table",
@@ -134,7 +135,7 @@ def fold_cells(text: str, head: str, width: int | None) -> Iterator[str]:
     if width is None:
         yield from fold(text, head, width=width)
         return
-    indent = " " * (len(head) or 4)
+    indent = " " * (min(len(head), _DEEPEST) or 4)
     for line in fold(text, head, indent=len(indent), width=width):
         rest = line
         while len(rest) > width and (at := rest.rfind(",", len(indent) + 1, width)) > 0:

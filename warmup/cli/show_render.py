@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -24,6 +25,7 @@ from warmup.keys.registry import KINDS, ingredients_of, kind_of
 from warmup.table import Table
 from warmup.table.codec import digest_of
 
+_SIZE: Final = re.compile(r"[0-9]+(\.\.[0-9]*)?")
 ROW_HEAD: Final = ("winner", "us", "library us", "speed-up")
 
 
@@ -94,7 +96,7 @@ def _shared(kind: Kind, named: Sequence[dict[str, str]]) -> list[tuple[str, str]
         (name, value)
         for name, value in named[0].items()
         if name not in kept
-        and not value[0].isdigit()
+        and not _SIZE.fullmatch(value)
         and all(one.get(name) == value for one in named)
     ]
 
@@ -104,7 +106,7 @@ def spell_candidates(table: Table, keys: Sequence[str]) -> Iterator[str]:
     yield from spell_origin_of(table)
     for key in keys:
         yield ""
-        yield from fold(key, indent=2, width=terminal_width())
+        yield from fold_cells(key, "", terminal_width())
         yield from _spell_ranking(table.rows[key])
 
 

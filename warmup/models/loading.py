@@ -21,6 +21,7 @@ from warmup.core.errors import ModelError, SettingsError
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, torch_name(name)) for name in ITEM_BYTES}
 _LONG_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
+_OTHER_NAMES = {"fp16": "f16", "half": "f16", "fp32": "f32", "float": "f32", "fp64": "f64"}
 _INPUTS_FUNCTION = "example_inputs"
 _TOKEN_RANGE = 128
 
@@ -50,7 +51,9 @@ def parse_dtype(text: str, source: str) -> torch.dtype:
     """
     dtype = DTYPES.get(text) or _LONG_NAMES.get(text)
     if dtype is None:
-        raise SettingsError(f"{source}: {text!r} is not a dtype", f"use one of {', '.join(DTYPES)}")
+        meant = _OTHER_NAMES.get(text.lower())
+        remedy = f"write {meant}" if meant else f"use one of {', '.join(DTYPES)}"
+        raise SettingsError(f"{source}: {text!r} is not a dtype", remedy)
     return dtype
 
 
