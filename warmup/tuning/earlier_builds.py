@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from warmup.tuning.setup import BuildSetup
 
 _FORMAT: Final = 1
+_MAX_RECORDS: Final = 256  # the oldest are removed
 _MAX_RECORD_BYTES: Final = 64 * 2**20
 _BUILD_VARIABLES: Final = ("TORCH", "TRITON", "OMP_", "MKL_", "CUDA", "CXX", "CC", "ATEN_", "KMP_")
 _NO_DECISION: Final = "_CACHE_DIR"  # the end of variables that change no decision
@@ -144,6 +145,9 @@ class EarlierBuilds:
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             replace_text(self.folder / f"{name}.json", json.dumps(document) + "\n")
+            records = sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+            for path in records[:-_MAX_RECORDS]:
+                path.unlink(missing_ok=True)
 
     def _digests(
         self, session: Session, buckets: Sequence[Bucket], shortened: Sequence[bool]
