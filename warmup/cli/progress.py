@@ -25,7 +25,7 @@ from warmup.core.rows import Tuned
 from warmup.tuning.report import BucketResult, Observer, name_of
 
 
-class _Done(ProgressColumn):
+class DoneColumn(ProgressColumn):
     """``1 of 4 buckets, 0:00:21 so far, about 0:01:03 left``."""
 
     def __init__(self, units: str) -> None:
@@ -59,7 +59,7 @@ class LiveLine(AbstractContextManager["LiveLine"]):
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
-            _Done(units),
+            DoneColumn(units),
             console=self._console,
             transient=True,
             disable=is_quiet() or not self._console.is_terminal,
