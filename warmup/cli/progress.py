@@ -34,12 +34,11 @@ class DoneColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """Return the text; the time left is told once a unit is done."""
-        words = []
-        if task.total is not None:
-            words.append(f"{int(task.completed)} of {int(task.total)} {self._units}")
-        words.append(f"{_clock(task.elapsed or 0)} so far")
-        if task.completed and task.time_remaining:
-            words.append(f"about {_clock(task.time_remaining)} left")
+        elapsed, done, total = task.elapsed or 0.0, task.completed, task.total
+        words = [] if total is None else [f"{done:.0f} of {total:.0f} {self._units}"]
+        words.append(f"{_clock(elapsed)} so far")
+        if total is not None and 0 < done < total:
+            words.append(f"about {_clock(elapsed / done * (total - done))} left")
         return Text(", ".join(words))
 
 

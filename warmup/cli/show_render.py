@@ -25,7 +25,7 @@ from warmup.keys.registry import KINDS, ingredients_of, kind_of
 from warmup.table import Table
 from warmup.table.codec import digest_of
 
-_SIZE: Final = re.compile(r"[0-9]+(\.\.[0-9]*)?")
+_PLAIN_SIZE: Final = re.compile(r"[0-9]+(\.\.[0-9]*)?")
 ROW_HEAD: Final = ("winner", "us", "library us", "speed-up")
 
 
@@ -96,7 +96,7 @@ def _shared(kind: Kind, named: Sequence[dict[str, str]]) -> list[tuple[str, str]
         (name, value)
         for name, value in named[0].items()
         if name not in kept
-        and not _SIZE.fullmatch(value)
+        and not _PLAIN_SIZE.fullmatch(value)
         and all(one.get(name) == value for one in named)
     ]
 
