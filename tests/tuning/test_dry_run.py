@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from warmup.cli.plan_render import spell_graphs, spell_seconds
 from warmup.tuning.dry_run import plan_keys
 from warmup.tuning.earlier_builds import Pace
+from warmup.tuning.from_misses import build_problems
 
 
 def test_the_estimate_is_the_pace_of_the_last_build() -> None:
@@ -43,3 +47,16 @@ def test_one_graph_needs_no_words() -> None:
     assert list(spell_graphs("seqlen=8", 1)) == []
     (line,) = spell_graphs("seqlen=8", 3)
     assert line.startswith("seqlen=8: the model breaks into 3 graphs; branches that these inputs")
+
+
+def test_a_dry_run_of_misses_compiles_and_writes_nothing(tmp_path: Path) -> None:
+    """Each missed key once; the table is not made."""
+    key = "mm m=16 n=96 k=64 f32 a=row b=row out=f32 | epilogue=none"
+    problem = {"key": key, "kind": "gemm", "reason": "not_in_table", "count": 3}
+    document = {"schema": 1, "digests": [], "problems": [problem]}
+    (tmp_path / "misses.json").write_text(json.dumps(document))
+    out = tmp_path / "new" / "t.json"
+    report = build_problems(tmp_path / "misses.json", out=out, device="cpu", dry_run=True)
+    assert report.plan is not None
+    assert (report.plan.known, report.plan.missing, report.buckets) == ((), (key,), ())
+    assert [path.name for path in tmp_path.iterdir()] == ["misses.json"]
