@@ -1,4 +1,4 @@
-"""Two tables that several files here start from, each built once for all of them."""
+"""Tables that several files here start from, each built once for all of them."""
 
 from __future__ import annotations
 
@@ -45,3 +45,11 @@ def net(run_once: RunOnce, variables: dict[str, str]) -> Built:
     words = ("-m", "warmup", "build", "--json", "--device", "cpu", *NET, "--out", "net.json")
     folder, said = run_once("net", *words, **variables)
     return folder / "net.json", json.loads(said)
+
+
+@pytest.fixture(scope="session")
+def bmm_tables(run_once: RunOnce, variables: dict[str, str]) -> tuple[Path, Path]:
+    """Two tables for one batched product: the library call, and the C++ template."""
+    program = str(ROOT / "tests" / "programs" / "build_bmm.py")
+    folder, _ = run_once("bmm", program, "library.json", "template.json", **variables)
+    return folder / "library.json", folder / "template.json"

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmup.core.method import Method
-from warmup.core.roofline import Peaks
+from warmup.core.roofline import Peaks, Work
 from warmup.core.rows import Family, Flag, Rejection, Row, Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
-from warmup.measuring.selection import Work, doubtful_us, make_row, rejections, select_winner
+from warmup.measuring.selection import doubtful_us, make_row, rejections, select_winner
 
 KEY = "mm m=560 n=1280 k=3420 bf16 a=row b=col out=bf16 | epilogue=none"
 LIBRARY = Winner(Family.EXTERN, "aten::mm")

@@ -13,16 +13,19 @@ import sys
 import traceback
 from typing import Any
 
-from warmup.cli.exit_codes import EXIT_FAULT, EXIT_FOUND, EXIT_INTERRUPTED, EXIT_USAGE
-from warmup.core.errors import WarmupError, printable
+from warmup.cli.exit_codes import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_USAGE
+from warmup.core.errors import WarmupError, one_line, printable
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit. An error is a line on stderr that begins with ``error:``."""
+    from warmup.cli.streams import standard_streams
+
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8
-    sys.exit(_run(arguments))
+    with standard_streams():
+        sys.exit(_run(arguments))
 
 
 def _run(arguments: list[str] | None) -> int:
@@ -43,8 +46,7 @@ def _run(arguments: list[str] | None) -> int:
     except typer.Abort:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()
-        return EXIT_FOUND
+        raise  # `standard_streams` ends the command
     except Exception as error:  # noqa: BLE001  the last place that can say so
         if isinstance(error, usage_error):
             return _explain_usage(error)
@@ -70,4 +72,4 @@ def _explain_usage(error: Any) -> int:
 
 
 def _complain(text: str) -> None:
-    sys.stderr.write(f"error: {printable(' '.join(text.split()))}\n")
+    sys.stderr.write(f"error: {one_line(text)}\n")

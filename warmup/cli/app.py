@@ -19,6 +19,7 @@ from warmup.cli.doctor import doctor
 from warmup.cli.explain import explain
 from warmup.cli.help import HelpCommand, HelpGroup
 from warmup.cli.output import print_line
+from warmup.cli.review import review
 from warmup.cli.run import CONTEXT_SETTINGS, run
 from warmup.cli.settings_file import read_settings
 from warmup.cli.suggest import suggest
@@ -62,6 +63,7 @@ _EXAMPLES: Final = {
     """,
     "diff": "warmup diff old.json new.json",
     "merge": "warmup merge a.json b.json --out both.json --prefer faster",
+    "review": "warmup review tables/mlp.json --fail-on wrong",
     "check": """
         warmup check tables/mlp.json
         warmup check tables/mlp.json --prime --model mlp.py --seqlens 560
@@ -110,7 +112,7 @@ def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
     to.command(name, cls=HelpCommand, epilog=_EXAMPLES[name], **options)(run_it)
 
 
-for one in (doctor, build, explain, suggest, show, diff, merge, check, audit, compare):
+for one in (doctor, build, explain, suggest, show, diff, merge, review, check, audit, compare):
     _add(app, one)
 _add(app, run, context_settings=CONTEXT_SETTINGS)
 for one in (mm, layers):

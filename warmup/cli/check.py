@@ -21,8 +21,9 @@ from warmup.buckets.bucket import Bucket
 from warmup.buckets.dims import ShapePolicy
 from warmup.cli import options
 from warmup.cli.check_render import document, spell_bucket, spell_file, spell_outcome, stderr_lines
-from warmup.cli.output import complain, fold, meanings, print_json, print_line, write_text
-from warmup.core.errors import SettingsError
+from warmup.cli.output import complain, fold, meanings, print_json, print_line
+from warmup.core.errors import SettingsError, remedy_for, shown
+from warmup.core.files import remove_output, write_output
 from warmup.models.padding.prepare import Prepared
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.prime import PrimeObserver
@@ -110,7 +111,7 @@ def check(
                     observer=run,
                 )
     if ready_file is not None and run.report.state is Readiness.READY:
-        write_text(ready_file, f"{run.report.digest}\n", "--ready-file")
+        write_output(ready_file, f"{run.report.digest}\n", "--ready-file")
     run.finish()
     raise typer.Exit(run.report.state.exit_code)
 
@@ -197,9 +198,9 @@ class CheckRun(PrimeObserver):
 def _remove(ready_file: Path) -> None:
     """Remove the ready file of an earlier run, before anything can fail."""
     try:
-        ready_file.parent.stat()
-        ready_file.unlink(missing_ok=True)
+        remove_output(ready_file)
     except OSError as error:
         raise SettingsError(
-            f"--ready-file {ready_file}: {error.strerror}", "name a file in a writable folder"
+            f"--ready-file {shown(ready_file)}: {error.strerror}",
+            remedy_for(error, "name a file in a writable folder"),
         ) from error

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from warmup.cli import options
-from warmup.cli.output import print_report, write_text
+from warmup.cli.output import print_report
+from warmup.core.files import write_output
 
 
 def explain(
@@ -58,5 +59,5 @@ def explain(
         max_compiles=max_compiles,
     )
     if svg is not None:
-        write_text(svg, svg_of(chart_of(found)), "--svg")
+        write_output(svg, svg_of(chart_of(found)), "--svg")
     print_report(found, spell, document, as_json=as_json)

@@ -67,7 +67,9 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "bucket": "M",
         "candidates": "KEY",
         "bundle": "BUNDLE",
+        "allow-mismatch": None,
         "prefer": None,
+        "peaks": "FILE",
         "fail-on": "LIST",
     },
     "Output": {
@@ -99,7 +101,7 @@ _METAVAR: Final = {
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "Prepare": ("doctor", "suggest", "explain", "build"),
     "Serve": ("check", "run", "audit"),
-    "Look at tables": ("show", "diff", "merge"),
+    "Look at tables": ("show", "diff", "merge", "review"),
     "Compare": ("compare", "bench", "mm", "layers"),
 }
 

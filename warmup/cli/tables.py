@@ -97,8 +97,9 @@ def merge(
     ] = None,
 ) -> None:
     """Write the union of two tables. Two winners for a key are an error without --prefer."""
-    union = merge_tables(read(a), read(b), prefer.value if prefer else None)
-    write(out, union)
+    table_a, table_b = read(a), read(b)
+    union = merge_tables(table_a, table_b, prefer.value if prefer else None)
+    write(out, union, known=(table_a, table_b))
     say(f"{out}: {counted(len(union.rows), 'row')}")
 
 

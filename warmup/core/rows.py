@@ -7,10 +7,10 @@ the winner itself are here too. Nothing here knows how keys are written or how t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from warmup.core.method import Search
 from warmup.core.search import SearchCounts
@@ -241,3 +241,27 @@ class MissReason(StrEnum):
     CHOICE_REJECTED = "choice_rejected"
     NOT_DESCRIBED = "not_described"
     CACHED_MISS = "cached_miss"
+
+    @property
+    def advice(self) -> str:
+        """What to do about a miss for this reason, in one clause."""
+        return _ADVICE[self]
+
+
+_ADVICE: Final = {
+    MissReason.NOT_IN_TABLE: "build this bucket, or pad to one that was built",
+    MissReason.DYNAMIC_DIM: "compile with dynamic=False, or build for the range: --policy range",
+    MissReason.WRONG_DEVICE: "build on this device (on a CPU with the same number of threads)",
+    MissReason.WRONG_RUNTIME: "build with the versions of torch and Triton that serve",
+    MissReason.TEMPLATE_ABSENT: "build again with this torch, without inductor options of your own",
+    MissReason.TEMPLATE_CHANGED: "build again with this torch",
+    MissReason.CHOICE_REJECTED: "build again on this machine",
+    MissReason.NOT_DESCRIBED: "no table can answer it: look at the model",
+    MissReason.CACHED_MISS: "build the bucket, or empty inductor's cache folder",
+}
+
+
+def advice(reasons: Iterable[str]) -> list[str]:
+    """Return ``REASON: what to do`` for each of *reasons* that is known, in their order."""
+    known = {reason.value for reason in MissReason}
+    return [f"{reason}: {MissReason(reason).advice}" for reason in reasons if reason in known]

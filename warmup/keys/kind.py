@@ -50,6 +50,8 @@ class Kind:
     - ``rebuild``: ``module:function`` that takes a key and a device, and returns a small module
       that asks for this key, see `warmup.models.rebuilt`. None when a missed problem can be tuned
       with the user's model only.
+    - ``work``: ``module:function`` that takes a key and returns the `Work` of its problem, or None
+      where the key does not say enough. None when no key of the kind does.
 
     Measuring:
 
@@ -81,6 +83,7 @@ class Kind:
     neutral: Winner | None = None
     hooks: str | None = None
     rebuild: str | None = None
+    work: str | None = None
     sites: frozenset[str] = frozenset()
     is_searchable: bool = False
     precedes_graphs: bool = False

@@ -34,6 +34,7 @@ PAD: Final = Kind(
     sites=frozenset({"pad"}),
     precedes_graphs=True,
     brief_format="{op} {n}x{k}",
+    work="warmup.keys.work:pad_work",
 )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from warmup.core.method import Method, Search
-from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
+from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
 from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Scope, Timing, Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
@@ -34,15 +34,6 @@ class Selected:
     outcome: Outcome
     band: float
     flags: tuple[Flag, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The least work of a problem: operations (None where unknown) and bytes moved."""
-
-    dtype: str
-    flops: int | None
-    moved: int
 
 
 def select_winner(outcomes: Sequence[Outcome], library: Winner, method: Method) -> Selected | None:

@@ -18,7 +18,7 @@ from warmup.core.errors import AdapterError, BundleError, SettingsError, TableEr
 from warmup.core.rows import Family
 from warmup.core.runtime import Mismatch, Runtime, closed_gate, compare_runtimes
 from warmup.keys.registry import kind_of
-from warmup.serving.unpack_bundle import read_fitting
+from warmup.serving.unpack_bundle import verify
 from warmup.table import Table
 from warmup.table.codec import digest_of
 from warmup.table.store import find
@@ -141,7 +141,7 @@ def _compare_bundle(report: CheckReport, path: Path) -> CheckReport:
     if report.state is not Readiness.READY or report.here is None or report.digest is None:
         return report
     try:
-        read_fitting(path, report.digest, report.here)
+        verify(path, report.digest, report.here)
     except BundleError as error:
         return report.with_problems(Readiness.PARTLY, f"bundle {path}: {error.reason}")
     return report

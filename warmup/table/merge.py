@@ -79,15 +79,14 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
 
 def diff(a: Table, b: Table) -> Difference:
     """Return the difference of *a* and *b*; evidence is not compared."""
-    shared = sorted(a.rows.keys() & b.rows.keys(), key=natural_order)
+    shared = a.rows.keys() & b.rows.keys()
+    changed = [key for key in shared if a.rows[key].winner != b.rows[key].winner]
     return Difference(
         context=_context_differences(a, b, hard_only=False),
         only_a=tuple(sorted(a.rows.keys() - b.rows.keys(), key=natural_order)),
         only_b=tuple(sorted(b.rows.keys() - a.rows.keys(), key=natural_order)),
         changed=tuple(
-            (key, a.rows[key], b.rows[key])
-            for key in shared
-            if a.rows[key].winner != b.rows[key].winner
+            (key, a.rows[key], b.rows[key]) for key in sorted(changed, key=natural_order)
         ),
     )
 

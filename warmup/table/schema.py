@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from warmup.core.method import Method, OptionValue
+from warmup.core.roofline import Peaks
 from warmup.core.rows import Row
 from warmup.core.runtime import Runtime
 
@@ -17,12 +18,14 @@ SCHEMA_VERSION: Final = 3
 class Provenance:
     """The device and runtime that rows were tuned on, the version of warmup, and the time.
 
-    ``created`` is the time of the first row in UTC, ISO 8601.
+    ``created`` is the time of the first row in UTC, ISO 8601. ``peaks`` are the measured peaks of
+    the device, None in a table of an earlier warmup.
     """
 
     runtime: Runtime
     warmup: str
     created: str
+    peaks: Peaks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

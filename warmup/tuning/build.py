@@ -128,6 +128,7 @@ def build(
             observer=watcher,
             can_search=setup.can_search,
             given_up=tuner.not_tuned,
+            measured_peaks=tuner.peaks,
             revisit=Revisit(all_rows=force, search=search_budget.first_pass),
         )
         compiler = BucketCompiler(setup=setup, model=loaded, progress=progress, tuner=tuner)

@@ -107,6 +107,7 @@ def build_problems(
             observer=watcher,
             can_search=setup.can_search,
             given_up=tuner.not_tuned,
+            measured_peaks=tuner.peaks,
             revisit=Revisit(
                 keys=frozenset(key for key, is_stale in missed.items() if force or is_stale),
                 search=search_budget.search,
@@ -179,7 +180,7 @@ def _run(
     accepted = progress.table.policy.tolerance
     tolerance = dict.fromkeys(accepted, accepted[rebuilt.dtype])  # an epilogue may end in a cast
     session = Session(compiler=compiler, tolerance=tolerance)
-    with rebuilt.precision():
+    with rebuilt.settings():
         result = session.run_bucket(rebuilt.bucket, *number)
     if result.keys or key in tuner.not_tuned:
         return result

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from warmup.core.method import Search
+from warmup.core.roofline import Peaks
 from warmup.core.rows import Row, Tuned, ranking_of
 from warmup.keys.registry import kind_of
 from warmup.table import Table
@@ -37,8 +38,8 @@ class Progress:
 
     ``replaces``: the first row written replaces the whole table at ``path``. ``can_search``: this
     device has candidates beyond inductor's list. ``given_up`` has, by key, why a problem could not
-    be measured; an existing row of such a key stays. ``tuned`` are the problems measured by this
-    build, in order.
+    be measured; an existing row of such a key stays. ``measured_peaks`` returns the peaks of the
+    device, which the table keeps. ``tuned`` are the problems measured by this build, in order.
     """
 
     path: Path
@@ -47,6 +48,7 @@ class Progress:
     observer: Observer
     can_search: bool
     given_up: Mapping[str, str]
+    measured_peaks: Callable[[], Peaks | None]
     revisit: Revisit = field(default_factory=Revisit)
     tuned: list[Tuned] = field(default_factory=list)
     _done: set[str] = field(default_factory=set)
@@ -83,6 +85,9 @@ class Progress:
         table = self.table
         evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
         tuned = replace(tuned, row=replace(tuned.row, evidence=evidence))
+        if table.provenance.peaks is None:
+            origin = replace(table.provenance, peaks=self.measured_peaks())
+            table = replace(table, provenance=origin)
         rows: Mapping[str, Row] = {tuned.key: tuned.row}
         if (before := table.rows.get(tuned.key)) is not None:
             self._replaced[tuned.key] = before

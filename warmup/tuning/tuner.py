@@ -20,7 +20,7 @@ import torch
 
 from warmup.core.events import logger
 from warmup.core.method import L2, Method, OptionValue, Search
-from warmup.core.roofline import Peaks, share_of_peak
+from warmup.core.roofline import Peaks, Work, share_of_peak
 from warmup.core.rows import Evidence, Rejection, Row, Tuned, Winner
 from warmup.core.trial import Candidate, Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
@@ -34,7 +34,7 @@ from warmup.measuring.range_regret import (
     worst_regret_over_bound,
 )
 from warmup.measuring.screening import time_calls
-from warmup.measuring.selection import Work, doubtful_us, make_fused_row, make_row
+from warmup.measuring.selection import doubtful_us, make_fused_row, make_row
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
 from warmup.measuring.trials import run_trial
 from warmup.table import Policy
@@ -198,11 +198,11 @@ class Tuner:
 
     @property
     def known_peaks(self) -> Peaks | None:
-        """The measured peaks; None on a CPU, and while no question needed them."""
+        """The measured peaks; None while nothing needed them."""
         return self._peaks
 
     def peaks(self) -> Peaks | None:
-        """Return the measured peaks of the device; None on a CPU."""
+        """Return the measured peaks of the device."""
         if not self._knows_peaks:
             self._peaks, self._knows_peaks = measured_peaks(self.device), True
             if self.device.type == "cuda":
@@ -273,8 +273,11 @@ class Tuner:
         self.library_rows[key] = Row(library, no_evidence)
 
     def _bounding_peaks(self) -> Peaks | None:
-        """Return the peaks that bound a time: with a warm L2, memory bandwidth is no bound."""
-        peaks = self.peaks()
+        """Return the peaks that bound a time: with a warm L2, memory bandwidth is no bound.
+
+        None on a CPU, which other processes share: its peaks are for review, and refuse nothing.
+        """
+        peaks = self.peaks() if self.device.type == "cuda" else None
         if peaks is None or self.method.l2 is L2.COLD:
             return peaks
         return replace(peaks, gbps=math.inf)
