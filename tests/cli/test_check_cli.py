@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from warmup.cli import main
+from warmup.core.rows import Flag, Row
 from warmup.core.runtime import Runtime
 from warmup.table import Table
 from warmup.table.codec import digest_of, encode
@@ -31,13 +32,27 @@ def here() -> Runtime:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, make_table: Callable[..., Table], here: Runtime) -> Path:
+def folder(
+    tmp_path: Path,
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+    here: Runtime,
+) -> Path:
     """One table for each outcome, in a folder with nothing else."""
     tables = {
         "ready": make_table(runtime=here),
         "patched": make_table(runtime=replace(here, torch=f"{here.torch.split('+')[0]}.post9")),
         "other": make_table(),
         "upgraded": make_table(runtime=replace(here, torch="2.99.0")),
+        "noisy": make_table(
+            {
+                make_key(m): replace(row, evidence=replace(row.evidence, flags=flags))
+                for m, flags in ((16, ()), (32, (Flag.UNSTABLE,)), (64, (Flag.UNSTABLE,)))
+                for row in (make_row(),)
+            },
+            runtime=here,
+        ),
     }
     policy = replace(tables["ready"].policy, options={"size_asserts": False})
     tables["foreign"] = replace(tables["ready"], policy=policy)
@@ -94,9 +109,30 @@ def test_a_ready_table_is_described(check: Command, folder: Path, here: Runtime)
     lines = check("ready.json").stdout.splitlines()
     digest = json.loads((folder / "ready.json").read_text())["provenance"]["digest"]
     assert lines[:2] == [f"digest    {digest}", "rows      2 (gemm 2)"]
-    assert lines[2].removeprefix("tuned on  ") == lines[3].removeprefix("here      ")
+    assert lines[2] == "unstable  0"
+    assert lines[3].removeprefix("tuned on  ") == lines[4].removeprefix("here      ")
     assert here.device.name in lines[3]
-    assert lines[4:] == ["state     ready (0)"]
+    assert lines[5:] == ["state     ready (0)"]
+
+
+def test_unstable_rows_are_counted_and_ready(check: Command) -> None:
+    """A table is ready all the same: an unstable row has the library's kernel."""
+    done = check("noisy.json")
+    assert done.returncode == 0
+    assert "unstable  2" in done.stdout.splitlines()
+    assert len(json.loads(check("noisy.json", "--json").stdout)["unstable"]) == 2
+
+
+def test_unstable_rows_can_fail_a_check(check: Command, folder: Path) -> None:
+    """With --fail-on unstable the code is 11, with one line, and no ready file; else it is 0."""
+    done = check("noisy.json", "--fail-on", "unstable", "--ready-file", "ready")
+    assert (done.returncode, (folder / "ready").exists()) == (11, False)
+    assert done.stderr == (
+        "error: 2 of 3 rows are unstable: measure them again with "
+        "`warmup build ... --retry unstable`\n"
+    )
+    assert check("ready.json", "--fail-on", "unstable").returncode == 0
+    assert check("other.json", "--fail-on", "unstable").returncode == 10
 
 
 def test_each_differing_field_is_a_line(check: Command) -> None:

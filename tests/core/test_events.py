@@ -211,7 +211,7 @@ def test_a_log_can_be_closed_twice(tmp_path: Path) -> None:
 
 
 def test_a_tally_counts_each_kind_of_event() -> None:
-    """Hits are counted by key, misses by key and by reason, uncovered measurements by site."""
+    """Hits count by key, misses by key and reason, sites and foreign graphs by their names."""
     tally = Tally()
     emitter = Emitter([tally])
     emitter.emit(EventName.INSTALLED, path="p")
@@ -222,6 +222,8 @@ def test_a_tally_counts_each_kind_of_event() -> None:
     emitter.emit(EventName.TUNED, key="c", winner="w")
     emitter.emit(EventName.CACHED, decisions=3, misses=1)
     emitter.emit(EventName.CACHED, decisions=4, misses=0)
+    emitter.emit(EventName.FOREIGN, compiled_under=None, installed="d", refused=False)
+    emitter.emit(EventName.FOREIGN, compiled_under="e", installed="d", refused=True)
     emitter.emit(EventName.CONTRADICTED, option="o", expected="1", found="2")
     assert tally == Tally(
         hits=Counter({"a": 2}),
@@ -232,6 +234,7 @@ def test_a_tally_counts_each_kind_of_event() -> None:
         cached_graphs=2,
         cached_decisions=7,
         cached_misses=1,
+        foreign=Counter({"none": 1, "e": 1}),
         contradictions=1,
     )
 

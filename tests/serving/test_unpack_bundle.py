@@ -92,7 +92,7 @@ def _open_to_all(bundle: Path) -> None:
     [
         (_cut, "it is no zip archive as `warmup build` writes it, or it is cut off"),
         (Path.unlink, "there is no such file"),
-        (_open_to_all, "every user of this machine can write it"),
+        (_open_to_all, "it is code, and every user can write the file"),
     ],
 )
 def test_a_bundle_that_cannot_be_trusted_is_refused(

@@ -36,14 +36,18 @@ class EventName(StrEnum):
     MISSED = "lookup.missed"
     TUNED = "problem.tuned"
     CACHED = "graph.cached"
+    FOREIGN = "graph.foreign"
     UNCOVERED = "benchmark.uncovered"
     OUTSIDE = "call.outside"
     CONTRADICTED = "policy.contradicted"
     OVERRULED = "policy.overruled"
+    BYPASSED = "graph.bypassed"
+    FAILED = "install.failed"
     SUMMARY = "run.summary"
 
 
-_WARNING_EVENTS: Final = frozenset({EventName.MISSED, EventName.CONTRADICTED})
+_WARNING_EVENTS: Final = frozenset({EventName.MISSED, EventName.CONTRADICTED, EventName.FOREIGN})
+NO_TABLE: Final = "none"  # counts graphs that were compiled without a table
 
 Scalar = str | int | float | bool | None
 FieldValue = Scalar | list[str]
@@ -115,7 +119,10 @@ class Emitter:
 
 
 def log_event(event: Event) -> None:
-    """Log *event* in one line that starts with `LOG_MARKER`; misses and contradictions warn."""
+    """Log *event* in one line that starts with `LOG_MARKER`.
+
+    Misses, foreign graphs and contradictions are logged as warnings.
+    """
     level = logging.WARNING if event.name in _WARNING_EVENTS else logging.INFO
     logger.log(level, "%s %s", LOG_MARKER, event.to_json())
 
@@ -213,6 +220,7 @@ class Tally:
     cached_graphs: int = 0
     cached_decisions: int = 0
     cached_misses: int = 0
+    foreign: Counter[str] = field(default_factory=Counter)
     contradictions: int = 0
 
     def __call__(self, event: Event) -> None:
@@ -231,6 +239,9 @@ class Tally:
             self.cached_graphs += 1
             self.cached_decisions += int(text["decisions"])
             self.cached_misses += int(text["misses"])
+        elif event.name is EventName.FOREIGN:
+            under = event.fields["compiled_under"]
+            self.foreign[NO_TABLE if under is None else str(under)] += 1
         elif event.name is EventName.CONTRADICTED:
             self.contradictions += 1
 

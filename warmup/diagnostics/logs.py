@@ -17,14 +17,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from warmup.core.errors import SettingsError, remedy_for
-from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, EventName
+from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName
 from warmup.core.files import open_regular
 
 MAX_LINE: Final = 1_000_000
 _MAX_COUNT: Final = 10**15
-_INSTALL_FAILED: Final = (
-    '{"event":"install.failed"'  # as serving/startup/sitecustomize.py writes it
-)
 
 
 @dataclass
@@ -32,8 +29,10 @@ class Run:
     """The events of one installed table in one process, counted over all log files.
 
     ``choices`` has the compiled choices of each key. ``misses`` counts by key and reason,
-    ``uncovered`` by site, and ``outside`` calls that no artifact served, by reason. ``seen`` has
-    the sequence numbers.
+    ``uncovered`` by site, ``foreign`` the loaded graphs of another table by its digest, and
+    ``outside`` calls that no artifact served, by reason. ``bypassed`` has the causes why graphs did
+    not ask the table, and ``is_finished`` says that there is a summary. ``seen`` has the sequence
+    numbers.
     """
 
     name: str
@@ -49,8 +48,16 @@ class Run:
     from_cache: int = 0
     cached_decisions: int = 0
     cached_misses: int = 0
+    foreign: Counter[str] = field(default_factory=Counter)
     outside: Counter[str] = field(default_factory=Counter)
     seen: set[int] = field(default_factory=set)
+    bypassed: set[str] = field(default_factory=set)
+    is_finished: bool = False
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the process was killed before its summary, or still runs; no forked child is."""
+        return bool(self.table_digest) and not self.is_finished
 
     @property
     def is_silent(self) -> bool:
@@ -69,10 +76,20 @@ def _text(value: Any) -> str:
     return value
 
 
+def _text_or_no_table(value: Any) -> str:
+    return NO_TABLE if value is None else _text(value)
+
+
 def _texts(value: Any) -> tuple[str, ...]:
     if type(value) is not list:
         raise TypeError("no list")
     return tuple(map(_text, value))
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError("no flag")
+    return value
 
 
 def _count(value: Any) -> int:
@@ -89,13 +106,16 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.TUNED: {"key": _text},
     EventName.MISSED: {"key": _text, "reason": _text},
     EventName.CACHED: {"decisions": _count, "misses": _count},
+    EventName.FOREIGN: {"compiled_under": _text_or_no_table},
     EventName.UNCOVERED: {"site": _text},
     EventName.OUTSIDE: {"reason": _text, "calls": _count},
     EventName.CONTRADICTED: {"option": _text, "expected": _text, "found": _text},
     EventName.OVERRULED: {},
+    EventName.BYPASSED: {"cause": _text},
+    EventName.FAILED: {"refused": _flag},
     EventName.SUMMARY: {},
 }
-_DEFAULTS: Final = {"misses": 0}  # absent in logs of warmup 0.1
+_DEFAULTS: Final = {"misses": 0, "refused": False}  # absent in logs of warmup 0.1
 
 
 class MissDetails(NamedTuple):
@@ -110,8 +130,8 @@ class MissDetails(NamedTuple):
 class Ledger:
     """All runs of some logs. ``first_misses`` has the first miss event of each key and reason.
 
-    ``failed`` counts processes of `warmup run` that could not install the table, ``damaged`` the
-    event lines that cannot be read.
+    ``failed`` counts processes that could not install the table, ``refused`` those among them that
+    the table is not for, and ``damaged`` the event lines that cannot be read.
     """
 
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
@@ -119,6 +139,8 @@ class Ledger:
     contradictions: dict[str, None] = field(default_factory=dict)
     failed: int = 0
     damaged: int = 0
+    refused: int = 0
+    _failures: set[tuple[str, int]] = field(default_factory=set)
 
     def read(self, file: BinaryIO, is_cut: Callable[[], bool] = lambda: False) -> None:
         """Count the events in *file*, to its end or until *is_cut*; other lines are skipped.
@@ -130,7 +152,6 @@ class Ledger:
         """
         lines = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
         while not is_cut() and (line := lines.readline(MAX_LINE)):
-            self.failed += line.startswith(_INSTALL_FAILED)
             text = _event_text(line)
             if text is None:
                 continue
@@ -147,17 +168,35 @@ class Ledger:
             KeyError, TypeError, ValueError: the event is damaged, and not counted.
         """
         fields = _fields(record)
+        if record["event"] == EventName.FAILED:
+            self._count_failure(fields)
+            return
         run = self._run_of(record, fields)
         if fields["seq"] in run.seen:
             return
         run.seen.add(fields["seq"])
+        self._count(run, record, fields)
+
+    def _count_failure(self, fields: Mapping[str, Any]) -> None:
+        identity = (fields["run"], fields["pid"])
+        if identity not in self._failures:
+            self._failures.add(identity)
+            self.failed += 1
+            self.refused += fields["refused"]
+
+    def _count(self, run: Run, record: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
         name = record["event"]
         if name == EventName.INSTALLED:
             run.table_paths, run.table_digest = fields["paths"], fields["table"]
+        elif name in (EventName.SUMMARY, EventName.BYPASSED):
+            run.is_finished |= name == EventName.SUMMARY
+            run.bypassed |= {fields["cause"]} if name == EventName.BYPASSED else set()
         elif name == EventName.CACHED:
             run.from_cache += 1
             run.cached_decisions += fields["decisions"]
             run.cached_misses += fields["misses"]
+        elif name == EventName.FOREIGN:
+            run.foreign[fields["compiled_under"]] += 1
         elif name == EventName.UNCOVERED:
             run.uncovered[fields["site"]] += 1
         elif name == EventName.OUTSIDE:
@@ -171,11 +210,14 @@ class Ledger:
             (run.hits if name == EventName.HIT else run.tuned)[fields["key"]] += 1
             _note_choice(run, fields["key"], record.get("winner"))
         elif name == EventName.MISSED:
-            miss = (fields["key"], fields["reason"])
-            run.misses[miss] += 1
-            if miss not in self.first_misses:
-                self.first_misses[miss] = _details_of(record)
-            _note_choice(run, fields["key"], record.get("choice"))
+            self._count_miss(run, record, fields)
+
+    def _count_miss(self, run: Run, record: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+        miss = (fields["key"], fields["reason"])
+        run.misses[miss] += 1
+        if miss not in self.first_misses:
+            self.first_misses[miss] = _details_of(record)
+        _note_choice(run, fields["key"], record.get("choice"))
 
     def _run_of(self, record: Mapping[str, Any], fields: Mapping[str, Any]) -> Run:
         digest, rank = (_text(record.get(name, "")) for name in ("digest", "rank"))

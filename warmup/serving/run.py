@@ -43,28 +43,32 @@ _POLL_S: Final = 1.0  # another thread may have taken the SIGCHLD
 class RunReport:
     """The exit code of a command, and the audit of its processes, without unused rows.
 
-    ``failed`` counts processes that could not install the table. ``unread`` is why the log was not
-    read to its end, empty when it was.
+    ``unread`` is why the log was not read to its end, empty when it was.
     """
 
     exit_code: int
     audit: AuditReport
-    failed: int
     unread: str = ""
 
     def __str__(self) -> str:
         audit = self.audit
         missed = f", {audit.cached_misses} without a row" if audit.cached_misses else ""
+        foreign = (
+            [f"foreign {sum(audit.foreign.values())} graphs{in_brackets(audit.foreign)}"]
+            if audit.foreign
+            else []
+        )
         parts = [
             f"hits {sum(audit.hits.values())}",
             f"misses {audit.miss_count}{in_brackets(audit.reasons)}",
             f"uncovered {sum(audit.uncovered.values())}{in_brackets(audit.uncovered)}",
             f"from cache {audit.from_cache} graphs ({audit.cached_decisions} decisions{missed})",
+            *foreign,
             f"processes {audit.runs}",
             f"silent {len(audit.silent)}",
         ]
-        if self.failed:
-            parts.append(f"could not install {self.failed}")
+        if audit.failed:
+            parts.append(f"could not install {audit.failed}")
         if audit.damaged:
             parts.append(f"unreadable event lines {audit.damaged}")
         if self.unread:
@@ -80,14 +84,16 @@ def run(
     uncovered: str = "count",
     audit_log: str | os.PathLike[str] | None = None,
     bundle: str | os.PathLike[str] | None = None,
+    allow_mismatch: bool = False,
 ) -> RunReport:
     """Run *command* to its end, with *table* installed in every Python process that compiles.
 
-    *on_miss* is ``fallback`` or ``strict``, *uncovered* and *bundle* are as in `install`. Events
-    are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts the
-    events of this run. Signals that arrive meanwhile go to the command, unless a terminal has sent
-    them to both processes. The exit code is the command's own, or 128 plus the number of the signal
-    that killed the command. To be called from the main thread.
+    *on_miss* is ``fallback`` or ``strict``, *uncovered*, *bundle* and *allow_mismatch* are as in
+    `install`. In a process that the table is not for, each compile raises a `TableMismatchError`.
+    Events are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report
+    counts the events of this run. Signals that arrive meanwhile go to the command, unless a
+    terminal has sent them to both processes. The exit code is the command's own, or 128 plus the
+    number of the signal that killed the command. To be called from the main thread.
 
     Raises:
         SettingsError: an argument cannot be used, or the command cannot be started.
@@ -110,6 +116,8 @@ def run(
                 "WARMUP_UNCOVERED": str(uncovered),
                 "WARMUP_AUDIT_LOG": str(log),
             }
+            if allow_mismatch:
+                settings["WARMUP_ALLOW_MISMATCH"] = "1"
             if bundle is not None:
                 settings["WARMUP_BUNDLE"] = str(Path(bundle).absolute())
             events = stack.enter_context(_AppendedEvents(log))
@@ -179,10 +187,10 @@ def _report(exit_code: int, events: _AppendedEvents) -> RunReport:
         ledger.read(io.BufferedReader(events), is_cut)
         counts = report_of(ledger)
     except Exception as error:  # noqa: BLE001  the exit code is worth more than the counts
-        return RunReport(exit_code, report_of(Ledger()), 0, first_line(error))
+        return RunReport(exit_code, report_of(Ledger()), first_line(error))
     while signal_found := signal.sigtimedwait(FORWARDED, 0):
         arrived = signal.Signals(signal_found.si_signo).name
-    return RunReport(exit_code, counts, ledger.failed, arrived)
+    return RunReport(exit_code, counts, arrived)
 
 
 def _environment(outer: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:

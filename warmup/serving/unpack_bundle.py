@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import BundleError
 from warmup.core.events import logger
+from warmup.core.permissions import other_writers, remark_on_writers
 from warmup.core.runtime import Runtime
 from warmup.table.bundle_file import OpenBundle, needs_of, open_bundle
 
@@ -97,8 +98,13 @@ def open_fitting(path: Path, table: str, runtime: Runtime) -> Iterator[OpenBundl
     """Open the bundle at *path*, whose manifest fits the table digest *table* and *runtime*.
 
     Raises:
-        BundleError: the bundle does not fit, is damaged, or every user can write it.
+        BundleError: the bundle does not fit, is damaged, or every user can write it or its folder.
     """
+    writers = other_writers(path)
+    if anybody := [writer.way for writer in writers if writer.is_everybody]:
+        raise BundleError(str(path), f"it is code, and {'; '.join(anybody)}")
+    if writers:
+        logger.warning("%s", remark_on_writers(path))
     with open_bundle(path) as bundle:
         differences = bundle.manifest.differences(table, needs_of(runtime))
         if differences:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from warmup.core.errors import SettingsError
+from warmup.core.errors import SettingsError, shown
+from warmup.core.files import open_regular
 from warmup.core.method import L2
 from warmup.core.roofline import Peaks, Work
 from warmup.core.samples import Samples
+from warmup.core.strict_json import JsonError, parse_json
 from warmup.diagnostics.review.measurement import Measurement, Reviewed
 from warmup.diagnostics.review.table_rows import CPU_LATENCY_US, GPU_LATENCY_US, review_table
-from warmup.table.decode import MAX_TABLE_BYTES, Node, load_json
+from warmup.table.decode import Node
 from warmup.table.peaks import peaks_from_json
 from warmup.table.store import read
+
+_MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
+_TABLE_BEGINS: Final = re.compile(rb'\s*\{\s*"policy"')  # names in a table are sorted
 
 
 def review_file(path: Path, peaks: Peaks | None = None) -> Reviewed:
@@ -24,11 +30,11 @@ def review_file(path: Path, peaks: Peaks | None = None) -> Reviewed:
         SettingsError: the file is no table and no document of `compare` or `bench`.
         TableError: the file cannot be read, is not JSON, or is a damaged table.
     """
-    document: Any = load_json(_text_of(path), str(path))
+    document = _document_of(path)
+    if document is None:
+        return review_table(read(path), peaks)
     if not isinstance(document, dict):
         raise _unknown(path)
-    if "schema" in document and "provenance" in document:
-        return review_table(read(path), peaks)
     name = "compare" if "variants" in document else f"bench {document.get('benchmark')}"
     reader = _READERS.get(name)
     if reader is None:
@@ -47,7 +53,8 @@ def review_file(path: Path, peaks: Peaks | None = None) -> Reviewed:
         ZeroDivisionError,
     ) as error:
         raise SettingsError(
-            f"{path}: damaged: not what `warmup {name}` writes ({type(error).__name__}: {error})",
+            f"{shown(path)}: damaged: not what `warmup {name}` writes "
+            f"({type(error).__name__}: {shown(error)})",
             "write it again with --out",
         ) from error
     origin = "given" if peaks is not None else "measured with it"
@@ -63,16 +70,28 @@ def review_file(path: Path, peaks: Peaks | None = None) -> Reviewed:
     )
 
 
-def _text_of(path: Path) -> str:
+def _document_of(path: Path) -> Any:
+    """Return the JSON value in *path*; None where it is a table, which has a reader of its own."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_TABLE_BYTES + 1)
-        if len(raw) <= MAX_TABLE_BYTES:
-            return raw.decode("utf-8")
-        reason = f"larger than {MAX_TABLE_BYTES} bytes"
-    except (OSError, ValueError) as error:
-        reason = str(error)
-    raise SettingsError(f"{path}: cannot be read: {reason}", "name a file that can be read")
+        with open_regular(path) as file:
+            raw = file.read(_MAX_RESULT_BYTES + 1)
+        if _TABLE_BEGINS.match(raw):
+            return None
+        if len(raw) > _MAX_RESULT_BYTES:
+            raise _unreadable(path, f"larger than {_MAX_RESULT_BYTES} bytes")
+        document = parse_json(raw.decode("utf-8"))
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    except JsonError as error:
+        raise _unreadable(path, f"not JSON: {error}") from error
+    except UnicodeDecodeError as error:
+        raise _unreadable(path, f"not UTF-8 (byte {error.start})") from error
+    is_table = isinstance(document, dict) and {"policy", "provenance"} <= document.keys()
+    return None if is_table else document
+
+
+def _unreadable(path: Path, reason: str) -> SettingsError:
+    return SettingsError(f"{shown(path)}: cannot be read: {shown(reason)}", "name another file")
 
 
 def _peaks(node: Node) -> Peaks:
@@ -176,6 +195,6 @@ def _is_cpu(document: Any) -> bool:
 
 def _unknown(path: Path) -> SettingsError:
     return SettingsError(
-        f"{path}: no table, and not JSON of `warmup compare` or `warmup bench`",
+        f"{shown(path)}: no table, and not JSON of `warmup compare` or `warmup bench`",
         "name a table, or a file that these wrote with --out",
     )
