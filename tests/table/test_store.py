@@ -619,10 +619,9 @@ def test_the_assumptions_of_every_build_are_kept_once(
 ) -> None:
     """Rows of three builds, two with the same assumption: the table has both texts, in order."""
     path, table = tmp_path / "t.json", make_table({})
-    for m, text in enumerate(
-        ["inputs: x=[seqlen,8]:f32", "model: Net", "inputs: x=[seqlen,8]:f32"]
-    ):
-        origin = replace(table.provenance, assumptions=(text,))
+    inputs = "inputs: x=[seqlen,8]:f32"
+    for m, text in enumerate([inputs, "model: Net", inputs]):
+        origin = dataclasses.replace(table.provenance, assumptions=(text,))
         row = {f"mm m={m + 1} n=8 k=8 f32 a=row b=col out=f32 | epilogue=none": make_row()}
         add_rows(path, origin, table.policy, row)
     assert read(path).provenance.assumptions == (inputs, "model: Net")
