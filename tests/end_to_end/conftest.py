@@ -1,9 +1,10 @@
-"""Two tables that several files here start from, each built once for all of them."""
+"""Tables that several files here start from, each built once for all of them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,16 @@ RunOnce = Callable[..., tuple[Path, str]]
 Built = tuple[Path, dict[str, Any]]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Records of earlier builds are those of this run of the tests, for all its workers."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(shared / "user-cache"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def built(run_once: RunOnce, variables: dict[str, str]) -> Built:
     """A table of the example's MLP, which no option names, and what `warmup build` printed."""
@@ -34,3 +45,11 @@ def net(run_once: RunOnce, variables: dict[str, str]) -> Built:
     words = ("-m", "warmup", "build", "--json", "--device", "cpu", *NET, "--out", "net.json")
     folder, said = run_once("net", *words, **variables)
     return folder / "net.json", json.loads(said)
+
+
+@pytest.fixture(scope="session")
+def bmm_tables(run_once: RunOnce, variables: dict[str, str]) -> tuple[Path, Path]:
+    """Two tables for one batched product: the library call, and the C++ template."""
+    program = str(ROOT / "tests" / "programs" / "build_bmm.py")
+    folder, _ = run_once("bmm", program, "library.json", "template.json", **variables)
+    return folder / "library.json", folder / "template.json"

@@ -87,6 +87,20 @@ def build(
         bool, typer.Option("--all-layers", help="Compile repeated layers in every bucket too.")
     ] = False,
     force: Annotated[bool, typer.Option(help="Tune problems again that the table has.")] = False,
+    retry: Annotated[
+        str | None,
+        typer.Option(help="unstable: measure only the rows whose times do not carry a decision."),
+    ] = None,
+    wait_for_quiet: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Seconds in all to wait while other processes keep the machine busy; default 30.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be tuned; measure and write nothing.")
+    ] = False,
     timings: Annotated[
         Path | None, typer.Option(help="File for every candidate's time, as JSON lines.")
     ] = None,
@@ -97,6 +111,7 @@ def build(
     With --problems, tune the misses that `warmup audit` found, without the model.
     """
     from warmup.cli.build_render import document, spell, timings_file
+    from warmup.cli.plan_render import document_of_plan, spell_plan
     from warmup.cli.progress import BuildProgress
     from warmup.tuning.build import build as build_model
     from warmup.tuning.from_misses import build_problems
@@ -110,6 +125,7 @@ def build(
         "bundle": bundle,
         "bundle_graphs": bundle_graphs,
         "all_layers": all_layers,
+        "retry": retry,
     }
     shared: dict[str, Any] = {
         "device": device,
@@ -121,6 +137,8 @@ def build(
         "fused_top_k": fused_top_k,
         "search": search,
         "force": force,
+        "wait_for_quiet": wait_for_quiet,
+        "dry_run": dry_run,
     }
     if model is not None and problems is None:
         of_model |= {"pad_weights": pad_weights, "policy": policy}
@@ -136,11 +154,14 @@ def build(
         run = partial(build_problems, problems, out=out, **shared)
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     with (
-        timings_file(timings) as note,
+        timings_file(None if dry_run else timings) as note,
         BuildProgress(note) as progress,
         interruptible(progress.interrupted),
     ):
         report = run(observer=progress)
+    if report.plan is not None:
+        print_report(report, spell_plan, document_of_plan, as_json=as_json)
+        return
     print_report(report, spell, document, as_json=as_json)
     size = report.path.stat().st_size
     if size > _CONFIG_MAP_BYTES and not as_json:

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmup.buckets.bucket import Bucket
-from warmup.cli.output import MEANINGS, counted, grid, spell_peaks
-from warmup.cli.tables import ROW_HEAD, row_cells
+from warmup.cli.build_belief import first_lines, spell_belief
+from warmup.cli.output import MEANINGS, counted, fold, grid, spell_peaks, terminal_width
+from warmup.cli.plan_render import spell_graphs
+from warmup.cli.show_render import ROW_HEAD, row_cells
 from warmup.core.errors import SettingsError
-from warmup.core.rows import Flag, Rejection, Row, Tuned
+from warmup.core.evidence_rank import SHARE_FLAGS
+from warmup.core.rows import Rejection, Row, Tuned, lag_behind_library
 from warmup.core.search import search_to_json
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.range_regret import worst_regret_over_bound
@@ -22,8 +25,6 @@ from warmup.measuring.selection import rejections
 from warmup.tuning.report import BuildReport
 
 _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too large for the device
-_DOUBTFUL: Final = (Flag.UNSTABLE, Flag.OVER_PEAK, Flag.FAR_BELOW_PEAK)
-_MAX_LISTED: Final = 20  # flagged rows, and rejected candidates
 
 
 def spell(report: BuildReport) -> Iterator[str]:
@@ -53,8 +54,11 @@ def spell(report: BuildReport) -> Iterator[str]:
             f'to serve with padded weights: warmup.install("{report.path}", model=model); '
             "without model=, the rows for unpadded weights are used"
         )
+    for result in report.buckets:
+        yield from spell_graphs(result.name, result.graphs)
     yield from _doubts(report)
     yield from _outcome(report)
+    yield from spell_belief(report)
 
 
 def _rows(report: BuildReport) -> Iterator[Sequence[str]]:
@@ -82,10 +86,20 @@ def _mean_gain(rows: list[Row], library_default: str) -> str:
 
 def _doubts(report: BuildReport) -> Iterator[str]:
     """Yield flagged rows, ranges to split, and candidates with an unexpected rejection."""
-    for flag in _DOUBTFUL:
+    for flag in SHARE_FLAGS:
         keys = [one.key for one in report.timings if flag in one.row.evidence.flags]
-        yield from _first([f"row flagged {flag}: {key}" for key in keys], f"rows flagged {flag}")
+        yield from first_lines(
+            [f"row flagged {flag}: {key}" for key in keys], f"rows flagged {flag}"
+        )
     yield from map(str, _splits(report))
+    behind = [
+        f"{one.row.winner.short} takes {ratio:.2f}x the library's time at size "
+        f"{one.row.evidence.along[-1][0]}, and was chosen since the library loses more, or fails, "
+        f"at another size of the range: {one.key}"
+        for one in report.timings
+        if (ratio := lag_behind_library(one.row.evidence)) is not None
+    ]
+    yield from first_lines(behind, "rows that are slower at the largest size of their range")
     unexpected = [
         f"candidate rejected ({timing.rejection}): {timing.winner.short} for {tuned.key}: "
         f"{timing.said}"
@@ -93,14 +107,7 @@ def _doubts(report: BuildReport) -> Iterator[str]:
         for timing in tuned.timings
         if timing.rejection not in _EXPECTED
     ]
-    yield from _first(unexpected, "rejected candidates; --timings PATH writes all")
-
-
-def _first(lines: list[str], what: str) -> Iterator[str]:
-    """Yield the first of *lines*, and how many more there are of *what*."""
-    yield from lines[:_MAX_LISTED]
-    if len(lines) > _MAX_LISTED:
-        yield f"{len(lines) - _MAX_LISTED} more {what}"
+    yield from first_lines(unexpected, "rejected candidates; --timings PATH writes all")
 
 
 def _outcome(report: BuildReport) -> Iterator[str]:
@@ -109,10 +116,19 @@ def _outcome(report: BuildReport) -> Iterator[str]:
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
     rejected = f" (rejected candidates: {reasons})" if reasons else ""
     known = f"{len(report.known)} in the table already, " if report.known else ""
+    rows = counted(len(report.table.rows), "row")
     yield (
-        f"{report.path}: {len(report.table.rows)} rows, {len(report.timings)} tuned now{rejected}, "
+        f"{report.path}: {rows}, {len(report.timings)} tuned now{rejected}, "
         f"{known}{report.seconds:.1f} s, digest {report.digest[:16]}"
     )
+    if not (report.timings or report.not_tuned or report.not_rebuilt):
+        how = (
+            "an earlier build of the same graphs finished every bucket, and its rows are in the "
+            "table; nothing was compiled"
+            if report.is_recalled
+            else "every problem had its row"
+        )
+        yield from fold(f"nothing to tune: {how}", indent=2, width=terminal_width())
     if report.bundle is not None:
         yield f"bundle (compiled kernels; docs/how-to/ship-a-bundle.md) {report.bundle}"
     for what, keys in (
@@ -173,6 +189,7 @@ def document(report: BuildReport) -> dict[str, Any]:
                 "uncovered": dict(result.uncovered),
                 "seconds": round(result.seconds, 3),
                 "left_out": result.left_out,
+                "graphs": result.graphs,
             }
             for result in report.buckets
         ],
@@ -185,7 +202,12 @@ def document(report: BuildReport) -> dict[str, Any]:
             {**dataclasses.asdict(split), "add": dict(split.add.sizes)} for split in _splits(report)
         ],
         "peaks": peaks and dataclasses.asdict(peaks),
+        "recalled": report.is_recalled,
         "bundle": bundle and {**dataclasses.asdict(bundle), "path": str(bundle.path)},
+        "machine": dataclasses.asdict(report.machine),
+        "unstable": sorted(k for k, row in report.table.rows.items() if row.evidence.is_unstable),
+        "retried": None if report.retried is None else sorted(report.retried),
+        "kept": dict(report.kept),
     }
 
 

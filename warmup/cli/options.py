@@ -11,7 +11,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from warmup.buckets.dims import ShapePolicy
+from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
+from warmup.diagnostics.audit import FAILURES
 
 MODEL: Final[Any] = typer.Option(
     help="The model to load: FILE.py, FILE.py:NAME or package.module:NAME. FILE.py alone: its "
@@ -22,6 +24,7 @@ L2_HELP: Final = "What timed calls find in the L2 cache: cold (none of their ope
 ON_MISS_HELP: Final = (
     "At a miss (no row answers): fallback compiles inductor's default choice, strict is an error."
 )
+FAIL_ON: Final[Any] = typer.Option(help=f"Exit with code 1 on any of {','.join(FAILURES)}.")
 ROUNDS_HELP: Final = "Rounds of timing; each round times every call once."
 
 TableFile = Annotated[Path, typer.Argument(help="The table file.")]
@@ -75,4 +78,27 @@ ResultFolder = Annotated[
     Path | None,
     typer.Option(help="Folder for the report as JSON, charts and what else is made; default none."),
 ]
+AllowMismatch = Annotated[
+    bool,
+    typer.Option(
+        "--allow-mismatch",
+        help="Install a table for another device or runtime all the same: every lookup is a miss.",
+    ),
+]
+FailOn = Annotated[str | None, FAIL_ON]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def parse_failures(words: str | None) -> list[str]:
+    """Return the words of ``--fail-on``, none for None.
+
+    Raises:
+        SettingsError: a word is not in `FAILURES`.
+    """
+    wanted = [word.strip() for word in words.split(",")] if words else []
+    if unknown := [word for word in wanted if word not in FAILURES]:
+        raise SettingsError(
+            f"--fail-on: {', '.join(unknown)} is not something to fail on",
+            f"use any of {','.join(FAILURES)}",
+        )
+    return wanted

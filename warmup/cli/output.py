@@ -11,22 +11,23 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, TextIO, TypeVar
 
 from warmup.bench.compare.comparison import decimals_of, rounded
-from warmup.core.errors import SettingsError, printable
-from warmup.core.files import replace_text
+from warmup.cli.common_options import is_quiet
+from warmup.core.errors import printable
 from warmup.core.roofline import Peaks
 
 PrintedReport = TypeVar("PrintedReport")
 
 TEXT_WIDTH: Final = 80  # columns of text that is folded and not on a terminal
+_DEEPEST: Final = 8  # columns by which later lines of a cell are indented
 ABSENT: Final = "-"
 MEANINGS: Final = {
     "hits": "answered by a row of the table",
     "misses": "no row answered",
     "uncovered": "measured without a row",
+    "foreign": "compiled under another table or none",
     "silent": "asked the table nothing",
 }
 
@@ -59,22 +60,14 @@ def print_line(line: str, file: TextIO | None = None) -> None:
 
 
 def say(line: str) -> None:
-    """Print *line* on stderr."""
+    """Print *line* on stderr, unless the command was told to be quiet."""
+    if not is_quiet():
+        complain(line)
+
+
+def complain(line: str) -> None:
+    """Print *line* on stderr, also for a quiet command: an error, a failure or a warning."""
     print_line(line, sys.stderr)
-
-
-def write_text(path: Path, text: str, option: str) -> None:
-    """Put *text* at *path*: a reader sees the old file or the new one, never a part.
-
-    Raises:
-        SettingsError: it cannot be written; *option* names the option that gave the path.
-    """
-    try:
-        replace_text(path, text)
-    except OSError as error:
-        raise SettingsError(
-            f"{option} {path}: cannot be written: {error.strerror}", "name a writable file"
-        ) from error
 
 
 def terminal_width() -> int | None:
@@ -114,12 +107,26 @@ def grid(
     is_wide = width is None or sum(widths) + gap * (len(widths) - 1) <= width
     above = 0 if is_wide else texts - 1
     for line in lines:
-        yield from fold((" " * gap).join(line[:above]), indent=4, width=width)
+        yield from fold_cells((" " * gap).join(line[:above]), "", width)
         cells = [
             cell.ljust(widths[column]) if column < texts else cell.rjust(widths[column])
             for column, cell in enumerate(line)
         ]
         yield ("  " * bool(above) + (" " * gap).join(cells[above:])).rstrip()
+
+
+def fold_cells(text: str, head: str, width: int | None) -> Iterator[str]:
+    """Yield *head* and *text* in lines of at most *width* columns, broken at blanks or commas."""
+    if width is None:
+        yield from fold(text, head, width=width)
+        return
+    indent = " " * (min(len(head), _DEEPEST) or 4)
+    for line in fold(text, head, indent=len(indent), width=width):
+        rest = line
+        while len(rest) > width and (at := rest.rfind(",", len(indent) + 1, width)) > 0:
+            yield rest[: at + 1]
+            rest = f"{indent}{rest[at + 1 :]}"
+        yield rest
 
 
 def digits(value: float | None) -> str:
@@ -161,7 +168,12 @@ def spell_peaks(peaks: Peaks, dtypes: Iterable[str]) -> str:
     """Return the measured peaks of a device: its bandwidth, and the rates of those *dtypes*."""
     rates: Mapping[str, float] = peaks.tflops
     of_dtypes = "".join(
-        f", {rates[name]:.0f} TFLOP/s in {name}" for name in sorted(dtypes) if name in rates
+        f", {_whole(rates[name])} TFLOP/s in {name}" for name in sorted(dtypes) if name in rates
     )
     clock = f" at {peaks.clock_mhz} MHz" if peaks.clock_mhz is not None else ""
     return f"measured peaks{clock}: {peaks.gbps:.0f} GB/s{of_dtypes} ({peaks.measured})"
+
+
+def _whole(rate: float) -> str:
+    """Return *rate* in whole numbers; with four digits where that would leave fewer than two."""
+    return f"{rate:.0f}" if rate >= 10 else digits(rate)  # noqa: PLR2004  two digits

@@ -42,9 +42,14 @@ DEFERRED_KERNEL_INTERNALS: Final = (
     "torch.fx.experimental.symbolic_shapes:ShapeEnv.get_pruned_guards(self, symints)",
     "torch.fx.experimental.symbolic_shapes:ShapeEnv.produce_guards_expression(self, placeholders)",
 )
+FOLDING_INTERNALS: Final = (
+    "torch._inductor.fx_passes.post_grad:is_valid_addmm_fusion(match)",
+    "torch._inductor.fx_passes.post_grad:should_prefer_unfused_addmm(match)",
+)
 INTERNALS: Final = (
     *WORKER_INTERNALS,
     *DEFERRED_KERNEL_INTERNALS,
+    *FOLDING_INTERNALS,
     "torch._C._dynamo.eval_frame:reset_code",
     "torch._dynamo:reset()",
     "torch._dynamo:mark_dynamic(t, index, hint_override, min, max)",
@@ -52,11 +57,14 @@ INTERNALS: Final = (
     "torch._dynamo.config:accumulated_recompile_limit",
     "torch._dynamo.config:recompile_limit",
     "torch._dynamo.convert_frame:_compile(code)",
+    "torch._dynamo.convert_frame:output_codes.seen_ids",
     "torch._dynamo.eval_frame:OptimizedModule",
     "torch._dynamo.eval_frame:_debug_get_cache_entry_list",
     "torch._dynamo.exc:Unsupported",
     "torch._dynamo.utils:CompilationMetrics.recompile_reason",
+    "torch._dynamo.utils:counters",
     "torch._dynamo.utils:get_compilation_metrics()",
+    "torch._functorch.config:bundled_autograd_cache",
     "torch._functorch.config:enable_autograd_cache",
     "torch._guards:CompileContext.current_compile_id()",
     "torch._guards:TracingContext.extract_stack()",
@@ -95,6 +103,8 @@ INTERNALS: Final = (
     "torch._inductor.exc:InvalidCxxCompiler",
     "torch._inductor.async_compile:AsyncCompile.triton(self, kernel_name, source_code)",
     "torch._inductor.async_compile:size_hints_regex",
+    "torch._inductor.codecache:FxGraphCache._lookup_graph(key)",
+    "torch._inductor.codecache:FxGraphCache.cache_hit_post_compile(graph, cache_info, constants)",
     "torch._inductor.codecache:PersistentCache.lookup(self, choices, op, inputs, benchmark)",
     "torch._inductor.codecache:PyCodeCache.load_by_key_path(key, path)",
     "torch._inductor.codecache:PyCodeCache.modules_no_attr",

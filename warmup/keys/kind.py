@@ -7,6 +7,7 @@ says what a new kind needs.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from warmup.core.errors import ProblemError
@@ -49,6 +50,10 @@ class Kind:
     - ``rebuild``: ``module:function`` that takes a key and a device, and returns a small module
       that asks for this key, see `warmup.models.rebuilt`. None when a missed problem can be tuned
       with the user's model only.
+    - ``work``: ``module:function`` that takes a key and returns the `Work` of its problem, or None
+      where the key does not say enough. None when no key of the kind does.
+    - ``product``: ``module:function`` that takes a key and returns the product that its rows time,
+      in words that keys of other kinds share. None when rows are about something else.
 
     Measuring:
 
@@ -80,6 +85,8 @@ class Kind:
     neutral: Winner | None = None
     hooks: str | None = None
     rebuild: str | None = None
+    work: str | None = None
+    product: str | None = None
     sites: frozenset[str] = frozenset()
     is_searchable: bool = False
     precedes_graphs: bool = False
@@ -94,13 +101,15 @@ class Kind:
         """Whether inductor asks for keys of this kind while it compiles."""
         return self.hooks is not None
 
-    def label(self, key: str) -> str:
-        """Return *key* for printing, without the kind, the question and hidden ingredients.
+    def label(self, key: str, shared: Collection[str] = ()) -> str:
+        """Return *key* for printing, without the kind, the question, and hidden ingredients.
+
+        Ingredients in *shared* are left out too.
 
         Raises:
             ProblemError: *key* is not of this kind.
         """
-        left_out = {*self.hidden, self.question, "kind"}
+        left_out = {*self.hidden, *shared, self.question, "kind"}
         unnamed = frozenset(self.words)
         return " ".join(
             value if name in unnamed else f"{name}={value}"

@@ -110,6 +110,7 @@ def prime(
             device=str(work.device),
             model=work.model.module if pad_weights else None,
             bundle=bundle,
+            quiet=True,  # the report of each bucket says it
         ) as handle:
             prepared = handle.prepared
             if prepared is not None and prepared.padded:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from warmup.buckets.bucket import parse_buckets, parse_inputs
+from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
@@ -15,12 +16,18 @@ from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
-from warmup.tuning.budget import parse_budget, spend_budget
+from warmup.tuning.budget import SearchBudget, parse_budget, spend_budget
+from warmup.tuning.dry_run import make_plan
+from warmup.tuning.earlier_builds import EarlierBuilds, earlier_builds
 from warmup.tuning.pack_bundle import input_options, pack
-from warmup.tuning.progress import Progress, Revisit
+from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, BuildReport, Observer
+from warmup.tuning.retry import revisit_for
 from warmup.tuning.session import Session
-from warmup.tuning.setup import find_setup, open_table, out_path
+from warmup.tuning.setup import check_out, find_setup, open_table, out_path, seconds_to_wait
+
+if TYPE_CHECKING:
+    from warmup.models.padding.prepare import Prepared
 
 
 def build(
@@ -46,6 +53,9 @@ def build(
     bundle_graphs: str | None = None,
     all_layers: bool = False,
     force: bool = False,
+    retry: str | None = None,
+    wait_for_quiet: float | None = None,
+    dry_run: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
     """Tune the kernels of *model* for every bucket, and write the winners to a table.
@@ -59,6 +69,11 @@ def build(
     such as ``20m``, each problem is searched by ``default`` first, then those that may gain most by
     *search*, until so much time has passed since the start.
 
+    With *retry*, ``unstable``, only rows of an existing table whose times do not carry a decision
+    are measured, and such a row is replaced by better evidence only. Before a measurement the build
+    waits while other processes keep the machine busy, *wait_for_quiet* seconds in all (None:
+    ``WARMUP_WAIT_FOR_QUIET``, else 30).
+
     Each finished problem is on disk before the next one starts. In each run of a bucket the model,
     compiled from the table alone, is compared with eager. Where layers repeat, and the first bucket
     shows that the model without the repeated layers asks for the same rows, other buckets are run
@@ -71,6 +86,11 @@ def build(
     the rows of the model with and without padding. With *bundle* the kernels that serving compiles
     are written beside the table, see `warmup.tuning.pack_bundle`; with *bundle_graphs*, the mode of
     the server's torch.compile, its graphs too.
+
+    Where an earlier build of the same model has finished every bucket, and the table still has its
+    rows, nothing is compiled: see `warmup.tuning.earlier_builds`. With *dry_run* the report has a
+    plan instead of results: the problems of each bucket, those with a row and those to tune. Each
+    bucket is compiled for it, nothing is measured, and nothing is written.
 
     Raises:
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
@@ -90,7 +110,6 @@ def build(
     from warmup.models.inferred_inputs import resolve_inputs
     from warmup.models.loading import load_model, parse_cast
     from warmup.tuning.tuner import make_tuner
-    from warmup.tuning.weights.measure import measure_weights
 
     asked = PolicyOptions(
         mode=mode,
@@ -100,15 +119,23 @@ def build(
         l2=l2,
         fused_top_k=fused_top_k,
     )
+    if out is not None and not dry_run:
+        check_out(Path(out))
     setup = find_setup(device, asked)
     cast = parse_cast(dtype)
     watcher = observer or Observer()
     with make_tuner(setup.policy, setup.device) as tuner:
         loaded = load_model(model)
+        wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
+        earlier = earlier_builds(
+            setup, model, (*buckets, *specs, policy, wants_padding, all_layers, dtype)
+        )
         path = out_path(out, setup.runtime, loaded, cast)
         resolved = resolve_inputs(loaded, specs, buckets, cast)
         watcher.model_loaded(resolved.assumptions)
-        table, replaces = open_table(path, setup, resolved.assumptions, force=force)
+        table, replaces = open_table(
+            path, setup, resolved.assumptions, force=force, is_read_only=dry_run
+        )
         progress = Progress(
             path=path,
             table=table,
@@ -116,42 +143,36 @@ def build(
             observer=watcher,
             can_search=setup.can_search,
             given_up=tuner.not_tuned,
-            revisit=Revisit(all_rows=force, search=search_budget.first_pass),
+            measured_peaks=tuner.peaks,
+            revisit=revisit_for(table, search_budget, retry=retry, force=force),
         )
+        tuner.only = progress.revisit.retried
+        tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
         compiler = BucketCompiler(setup=setup, model=loaded, progress=progress, tuner=tuner)
         session = Session(
             compiler=compiler, specs=resolved.specs, dtype=cast, all_layers=all_layers
         )
         watcher.buckets_counted(buckets)
-        watcher.device_looked_at(tuner.check_device())
-        wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
-        count = len(buckets)
-        results = [session.run_bucket(bucket, i, count) for i, bucket in enumerate(buckets)]
-        prepared = measure_weights(session, buckets) if wants_padding else None
-        padded = {} if prepared is None else prepared.padded
-        if padded:
-            results += [
-                session.run_bucket(bucket, count + i, 2 * count, padded)
-                for i, bucket in enumerate(buckets)
-            ]
-        if search_budget.seconds is not None:
-
-            def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
-                groups = padded if before.weights_padded else None
-                return session.run_bucket(before.bucket, number, total, groups)
-
-            results = list(spend_budget(progress, run_again, results, search_budget, started))
-        watcher.device_looked_at(tuner.check_device(after_build=True))
-    if not any(result.keys for result in results):
-        raise NothingRecordedError(
-            "the model asked inductor for no GEMM choice in any bucket",
-            "it has no mm-like op with several candidates under these backends on this device",
-        )
+        can_recall = search_budget.seconds is None and retry is None
+        recalled = earlier.find(session, buckets) if can_recall else None
+        if dry_run:
+            plan = make_plan(session, buckets, recalled, earlier.pace(setup), pads=wants_padding)
+            return BuildReport(
+                path, table, digest_of(table), (), (), time.monotonic() - started, plan=plan
+            )
+        results, prepared = list(recalled or ()), None
+        if recalled is None:
+            watcher.device_looked_at(tuner.watch.complaints())
+            results, prepared = _tune(session, buckets, search_budget, started, pads=wants_padding)
+            _keep_record(earlier, session, buckets, results, started)
+        machine = tuner.watch.state()
+        watcher.device_looked_at(machine.complaints)
+    _check_asked(results, retry)
+    words = input_options(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
     packed = None
     if bundle or bundle_graphs is not None:
         watcher.packing_started()
-        words = input_options(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
-        words.append(f"--device={setup.device}")
+        words = [*words, f"--device={setup.device}"]
         packed = pack(path, model, setup.runtime, words, bundle_graphs)
     final = read(path)
     return BuildReport(
@@ -166,10 +187,80 @@ def build(
         prepared=prepared,
         peaks=tuner.known_peaks,
         bundle=packed,
+        machine=machine,
+        retried=progress.revisit.retried,
+        kept=dict(progress.kept),
+        is_recalled=recalled is not None,
     )
 
 
+def _tune(
+    session: Session, buckets: Sequence[Bucket], budget: SearchBudget, started: float, *, pads: bool
+) -> tuple[list[BucketResult], Prepared | None]:
+    """Run each of *buckets*, with padded weights too where *pads* and that pays.
+
+    Raises as `Session.run_bucket` does.
+    """
+    from warmup.tuning.weights.measure import measure_weights
+
+    count, progress = len(buckets), session.compiler.progress
+    results = [
+        session.run_bucket(bucket, i, count)
+        for i, bucket in enumerate(buckets)
+        if not progress.is_done
+    ]
+    prepared = measure_weights(session, buckets) if pads and not progress.is_done else None
+    padded = {} if prepared is None else prepared.padded
+    if padded:
+        results += [
+            session.run_bucket(bucket, count + i, 2 * count, padded)
+            for i, bucket in enumerate(buckets)
+            if not progress.is_done
+        ]
+    if budget.seconds is not None:
+
+        def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
+            groups = padded if before.weights_padded else None
+            return session.run_bucket(before.bucket, number, total, groups)
+
+        results = list(spend_budget(progress, run_again, results, budget, started))
+    return results, prepared
+
+
+def _keep_record(
+    earlier: EarlierBuilds,
+    session: Session,
+    buckets: Sequence[Bucket],
+    results: Sequence[BucketResult],
+    started: float,
+) -> None:
+    """Keep the pace of this build, and its record where it finished every problem."""
+    compiler = session.compiler
+    progress = compiler.progress
+    earlier.keep_pace(compiler.setup, len(progress.tuned), time.monotonic() - started)
+    if not compiler.tuner.not_tuned and progress.revisit.retried is None:
+        earlier.keep(session, buckets, results)
+
+
+def _check_asked(results: Sequence[BucketResult], retry: str | None) -> None:
+    """Check that there is something to have rows for; a *retry* may have nothing to measure.
+
+    Raises:
+        NothingRecordedError: no bucket asked inductor for a choice.
+    """
+    if retry is None and not any(result.keys for result in results):
+        raise NothingRecordedError(
+            "the model asked inductor for no GEMM choice in any bucket",
+            "it has no mm-like op with several candidates under these backends on this device",
+        )
+
+
 def _check_words(policy: str, bundle_graphs: str | None) -> None:
+    """Check two words of a build's arguments.
+
+    Raises:
+        SettingsError: one of them is unknown.
+    """
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
     if bundle_graphs is not None and bundle_graphs not in COMPILE_MODES:

@@ -25,10 +25,18 @@ from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.budget import parse_budget
+from warmup.tuning.dry_run import plan_keys
+from warmup.tuning.earlier_builds import pace
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.session import Session
-from warmup.tuning.setup import BuildSetup, find_setup, open_table
+from warmup.tuning.setup import (
+    BuildSetup,
+    check_out,
+    find_setup,
+    open_table,
+    seconds_to_wait,
+)
 
 if TYPE_CHECKING:
     from warmup.models.rebuilt import RebuiltProblem
@@ -50,13 +58,16 @@ def build_problems(
     fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
     force: bool = False,
+    wait_for_quiet: float | None = None,
+    dry_run: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
     """Tune the problems of the misses document *problems* and add their rows to the table *out*.
 
     A problem with a row is not tuned again, unless *force* is set, its row could not be used at
     serving, or was searched less far than *search*. Each finished problem is on disk before the
-    next one starts.
+    next one starts. *wait_for_quiet* is that of `warmup.tuning.build.build`. With *dry_run* the
+    report has a plan instead, and nothing is done.
 
     Raises:
         SettingsError: an argument or the document cannot be used; nothing was written.
@@ -77,9 +88,11 @@ def build_problems(
         l2=l2,
         fused_top_k=fused_top_k,
     )
-    setup = find_setup(device, asked)
     path = Path(out)
-    table, replaces = open_table(path, setup, force=force)
+    if not dry_run:
+        check_out(path)
+    setup = find_setup(device, asked)
+    table, replaces = open_table(path, setup, force=force, is_read_only=dry_run)
     known = tuple(
         key
         for key, is_stale in missed.items()
@@ -87,10 +100,16 @@ def build_problems(
         if not row.evidence.search.is_narrower_than(search_budget.search)
     )
     wanted = [key for key in missed if key not in known]
+    if dry_run:
+        plan = plan_keys(known, wanted, pace(setup))
+        elapsed = time.monotonic() - started
+        return BuildReport(path, table, digest_of(table), (), (), elapsed, known, plan=plan)
     results: list[BucketResult] = []
     not_rebuilt: dict[str, str] = {}
     watcher = observer or Observer()
+    wait_s = seconds_to_wait(wait_for_quiet)
     with make_tuner(setup.policy, setup.device) as tuner:
+        tuner.watch.start(wait_s, watcher.waiting_started)
         progress = Progress(
             path=path,
             table=table,
@@ -98,12 +117,13 @@ def build_problems(
             observer=watcher,
             can_search=setup.can_search,
             given_up=tuner.not_tuned,
+            measured_peaks=tuner.peaks,
             revisit=Revisit(
                 keys=frozenset(key for key, is_stale in missed.items() if force or is_stale),
                 search=search_budget.search,
             ),
         )
-        watcher.device_looked_at(tuner.check_device())
+        watcher.device_looked_at(tuner.watch.complaints())
         for index, key in enumerate(wanted):
             try:
                 rebuilt = rebuild(key, setup.device)
@@ -112,7 +132,8 @@ def build_problems(
                 )
             except (BuildError, ModelError, ProblemError) as error:
                 not_rebuilt[key] = str(error)
-        watcher.device_looked_at(tuner.check_device(after_build=True))
+        machine = tuner.watch.state()
+        watcher.device_looked_at(machine.complaints)
     if not path.exists():
         reasons = "; ".join(
             f"{key}: {reason}" for key, reason in list(not_rebuilt.items())[:_SHOWN_PROBLEMS]
@@ -134,6 +155,7 @@ def build_problems(
         dict(tuner.not_tuned),
         dict(tuner.not_fused),
         tuner.known_peaks,
+        machine=machine,
     )
 
 
@@ -170,7 +192,7 @@ def _run(
     accepted = progress.table.policy.tolerance
     tolerance = dict.fromkeys(accepted, accepted[rebuilt.dtype])  # an epilogue may end in a cast
     session = Session(compiler=compiler, tolerance=tolerance)
-    with rebuilt.precision():
+    with rebuilt.settings():
         result = session.run_bucket(rebuilt.bucket, *number)
     if result.keys or key in tuner.not_tuned:
         return result
