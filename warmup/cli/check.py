@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,12 @@ from warmup.core.files import remove_output, write_output
 from warmup.models.padding.prepare import Prepared
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.prime import PrimeObserver
+
+
+class FailOn(StrEnum):
+    """What keeps a table from being ready besides its state."""
+
+    UNSTABLE = "unstable"
 
 
 def check(
@@ -61,6 +68,9 @@ def check(
         ),
     ] = True,
     bundle: options.Bundle = None,
+    fail_on: Annotated[
+        FailOn | None, typer.Option(help="unstable: end with code 11 if a row is unstable.")
+    ] = None,
     ready_file: Annotated[
         Path | None, typer.Option(help="File for the digest of a ready table; removed at first.")
     ] = None,
@@ -110,6 +120,8 @@ def check(
                     bundle=bundle,
                     observer=run,
                 )
+    if fail_on is FailOn.UNSTABLE:
+        run.report = run.report.without_unstable_rows
     if ready_file is not None and run.report.state is Readiness.READY:
         write_output(ready_file, f"{run.report.digest}\n", "--ready-file")
     run.finish()

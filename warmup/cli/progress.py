@@ -98,6 +98,11 @@ class BuildProgress(LiveLine, Observer):
         for complaint in complaints:
             self.print_above(f"device: {complaint}")
 
+    def waiting_started(self, reason: str, seconds: float) -> None:
+        self.print_above(
+            f"{reason}: waiting up to {seconds:.0f} s for quiet (--wait-for-quiet 0 does not wait)"
+        )
+
     def problem_finished(self, tuned: Tuned) -> None:
         self._note(tuned)
         self._problems += 1

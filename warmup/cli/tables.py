@@ -14,8 +14,8 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import ABSENT, grid, print_report, say, times, timing, versions
-from warmup.core.rows import Row
+from warmup.cli.output import ABSENT, counted, grid, print_report, say, times, timing, versions
+from warmup.core.rows import Row, lag_behind_library
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
 from warmup.table import Table
@@ -33,6 +33,7 @@ class Prefer(StrEnum):
 
     A = "a"
     B = "b"
+    EVIDENCE = "evidence"
     FASTER = "faster"
 
 
@@ -72,7 +73,11 @@ def merge(
     b: Annotated[Path, typer.Argument(help="A table file for the same device and runtime.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The table file to write.")],
     prefer: Annotated[
-        Prefer | None, typer.Option(help="The winner to keep where a key has two.")
+        Prefer | None,
+        typer.Option(
+            help="The winner to keep where a key has two; evidence: the better measured, faster: "
+            "the one with the smaller time."
+        ),
     ] = None,
 ) -> None:
     """Write the union of two tables. Two winners for a key are an error without --prefer."""
@@ -107,6 +112,11 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
     flags = Counter(flag for key in keys for flag in table.rows[key].evidence.flags)
     flagged = "".join(f", {count} {flag}" for flag, count in sorted(flags.items()))
     yield f"{len(keys)} of {len(table.rows)} rows{flagged}"
+    if lags := sum(lag_behind_library(table.rows[key].evidence) is not None for key in keys):
+        yield (
+            f"{counted(lags, 'row')} slower than the library's kernel at the largest size of a "
+            "range: along the range the winner loses less (evidence.along)"
+        )
 
 
 def row_cells(row: Row) -> tuple[str, str, str, str]:

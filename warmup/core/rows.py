@@ -102,12 +102,17 @@ class Rejection(StrEnum):
     WRONG = "wrong"  # its output is too far from the reference
     IMPLAUSIBLE = "implausible"  # its time contradicts the measured peaks or the wall clock
 
+    @property
+    def may_be_noise(self) -> bool:
+        """Whether other work on the machine can be the reason, however good the candidate is."""
+        return self in (Rejection.IMPLAUSIBLE, Rejection.OUT_OF_MEMORY, Rejection.TIMED_OUT)
+
 
 class Flag(StrEnum):
     """What a reader of a row should know. A closed list, as `Rejection`."""
 
     NEAR_TIE = "near_tie"  # several candidates were within the band; the fixed order decided
-    UNSTABLE = "unstable"  # the times varied too much; the library default was kept
+    UNSTABLE = "unstable"  # the times cannot be believed; the library default was kept
     OVER_PEAK = "over_peak"  # faster than the measured peak, in a second measurement too
     FAR_BELOW_PEAK = "far_below_peak"
 
@@ -179,6 +184,28 @@ class Evidence:
     def failed(self) -> int:
         """The number of rejected candidates."""
         return sum(count for _, count in self.rejected)
+
+    @property
+    def is_unstable(self) -> bool:
+        """Whether the times do not carry a decision, so that the row should be measured again.
+
+        Also true where a candidate won because the time of the library default was refused, as
+        tables have it that were built before the library default was kept in that case.
+        """
+        refused = Rejection.IMPLAUSIBLE in dict(self.rejected)
+        return Flag.UNSTABLE in self.flags or (refused and self.library_us is None)
+
+
+def lag_behind_library(evidence: Evidence) -> float | None:
+    """Return the winner's time over the library default's at the largest size of its range.
+
+    None without a range, and where the winner is no slower. Such a winner was chosen because the
+    library default loses more at another size of the range.
+    """
+    if not evidence.along or evidence.library_us is None:
+        return None
+    ratio = evidence.time_us / evidence.library_us
+    return ratio if ratio > 1 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         digests=tuple(filter(None, digests)),
         hits=dict(_sum(run.hits for run in runs)),
         misses=tuple(
-            _miss(key, reason, count, ledger.first_misses[key, reason])
+            Miss(key, reason, count, *ledger.first_misses[key, reason])
             for (key, reason), count in sorted(
                 misses.items(), key=lambda item: natural_order(item[0][0])
             )
@@ -252,6 +252,8 @@ def _ranks_apart(runs: Sequence[Run]) -> list[Divergence]:
 
 def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
     """Return each key for which runs of one table compiled different choices."""
+    if len(runs) < 2:  # noqa: PLR2004  one run agrees with itself
+        return []
     runs_by_key: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         for key in run.choices:
@@ -266,20 +268,6 @@ def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
             }
             diverged.append(Divergence(key, digest, by_choice))
     return sorted(diverged, key=lambda each: (natural_order(each.key or ""), each.digest or ""))
-
-
-def _miss(key: str, reason: str, count: int, record: Mapping[str, Any]) -> Miss:
-    nearest, choice, differs = record.get("nearest"), record.get("choice"), record.get("differs")
-    return Miss(
-        key=key,
-        reason=reason,
-        count=count,
-        nearest=nearest if isinstance(nearest, str) else None,
-        differs=tuple(each for each in differs if isinstance(each, str))
-        if isinstance(differs, list)
-        else (),
-        choice=choice if isinstance(choice, str) else None,
-    )
 
 
 def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:

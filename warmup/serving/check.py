@@ -90,6 +90,23 @@ class CheckReport:
         """The number of rows by kind."""
         return Counter(kind_of(key).name for key in self.table.rows) if self.table else {}
 
+    @property
+    def unstable(self) -> tuple[str, ...]:
+        """The keys of rows whose times do not carry a decision, sorted."""
+        rows = self.table.rows if self.table else {}
+        return tuple(sorted(key for key, row in rows.items() if row.evidence.is_unstable))
+
+    @property
+    def without_unstable_rows(self) -> CheckReport:
+        """This report, which is not ready where the table has unstable rows."""
+        if not self.unstable or self.state is not Readiness.READY:
+            return self
+        problem = (
+            f"{len(self.unstable)} of {sum(self.rows.values())} rows are unstable: measure them "
+            "again with `warmup build ... --retry unstable`"
+        )
+        return self.with_problems(Readiness.PARTLY, problem)
+
     def with_problems(self, state: Readiness, *problems: str) -> CheckReport:
         """Return this report with *problems* added, in *state*; without problems, unchanged."""
         if not problems:

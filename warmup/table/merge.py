@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from warmup.core.errors import TableMergeError
+from warmup.core.evidence_rank import evidence_rank
 from warmup.core.rows import Row
 from warmup.core.runtime import compare_runtimes
 from warmup.keys.order import natural_order
@@ -50,8 +52,10 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
 def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     """Return the union of two tables for the same device, runtime and policy.
 
-    *prefer* decides keys with two winners: ``a``, ``b`` or ``faster`` (the lower measured time).
-    Of two rows with the same winner the faster one is taken. The provenance is the older table's.
+    *prefer* decides keys with two winners: ``a``, ``b``, ``evidence`` (the row that was measured
+    better, see `evidence_rank`) or ``faster`` (the lower measured time, however it was measured).
+    Of two rows with the same winner the better measured one is taken, unless *prefer* is
+    ``faster``. The provenance is the older table's.
 
     Raises:
         TableMergeError: provenance or policy differ, or winners differ and *prefer* is None.
@@ -61,18 +65,21 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
         raise TableMergeError(
             context, "only tables of one device, runtime and policy can be merged"
         )
+    better = _faster if prefer == "faster" else partial(_better_measured, a.policy.timing.near_tie)
     rows = dict(a.rows)
     conflicts: list[str] = []
     for key, row_b in b.rows.items():
         row_a = rows.get(key)
         if row_a is None or row_a.winner == row_b.winner:
-            rows[key] = row_b if row_a is None else _faster(row_a, row_b)
+            rows[key] = row_b if row_a is None else better(row_a, row_b)
         elif prefer is None:
             conflicts.append(f"{key}: {row_a.winner} or {row_b.winner}")
         elif prefer != "a":
-            rows[key] = row_b if prefer == "b" else _faster(row_a, row_b)
+            rows[key] = row_b if prefer == "b" else better(row_a, row_b)
     if conflicts:
-        raise TableMergeError(tuple(conflicts), "settle them with --prefer a, b or faster")
+        raise TableMergeError(
+            tuple(conflicts), "settle them with --prefer evidence, a, b or faster"
+        )
     older = min(a, b, key=lambda table: table.provenance.created)
     return replace(older, rows=rows)
 
@@ -102,6 +109,10 @@ def _context_differences(a: Table, b: Table, *, hard_only: bool) -> tuple[str, .
         for field, value_a, value_b in compare_policies(a.policy, b.policy)
     ]
     return tuple(lines)
+
+
+def _better_measured(near_tie: float, row_a: Row, row_b: Row) -> Row:
+    return min(row_a, row_b, key=lambda row: evidence_rank(row.evidence, near_tie))
 
 
 def _faster(row_a: Row, row_b: Row) -> Row:

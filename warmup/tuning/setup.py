@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from warmup.core.errors import SettingsError
 from warmup.core.runtime import Runtime
 from warmup.core.version import __version__
 from warmup.table import Policy, Provenance, Table
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
     from warmup.inductor.adapter import Inductor
     from warmup.models.loading import LoadedModel
+
+
+WAIT_FOR_QUIET_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,24 @@ def open_table(path: Path, setup: BuildSetup, *, force: bool) -> tuple[Table, bo
         return empty, True
     check_same_origin(path, existing, setup.runtime, setup.policy)
     return existing, False
+
+
+def seconds_to_wait(given: float | None) -> float:
+    """Return how long a build may wait for a quiet machine: *given*, else the variable, else 30.
+
+    Raises:
+        SettingsError: it is no number of seconds.
+    """
+    name, value = "--wait-for-quiet", given
+    if given is None:
+        name = "WARMUP_WAIT_FOR_QUIET"
+        try:
+            value = float(os.environ.get(name) or WAIT_FOR_QUIET_S)
+        except ValueError:
+            value = math.nan
+    if value is None or not 0 <= value < math.inf:
+        raise SettingsError(f"{name} is no number of seconds", "give 0 for no wait, or such as 30")
+    return value
 
 
 def _provenance(runtime: Runtime) -> Provenance:
