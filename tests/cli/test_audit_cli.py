@@ -24,7 +24,7 @@ def warmup(
     make_table: Callable[..., Table],
     make_key: Callable[..., str],
 ) -> Command:
-    """``warmup("audit", "bad.jsonl")`` beside t.json, good.jsonl, bad.jsonl and quiet.jsonl."""
+    """``warmup("audit", "bad.jsonl")`` beside t.json, good.jsonl, bad, quiet and half.jsonl."""
     table = make_table()
     (tmp_path / "t.json").write_text(encode(table))
     for name in ("good", "bad", "quiet"):
@@ -46,6 +46,8 @@ def warmup(
             emitter.emit(EventName.UNCOVERED, site="conv")
         emitter.emit(EventName.SUMMARY)
         sink.close()
+    good = (tmp_path / "good.jsonl").read_text()
+    (tmp_path / "half.jsonl").write_text(good + good[:60])
     return lambda *words: run_python("-m", "warmup", *words, cwd=tmp_path)
 
 
@@ -95,6 +97,8 @@ def test_an_audit_is_json_on_request(warmup: Command, make_key: Callable[..., st
         ("bad", "miss", "miss"),
         ("bad", "uncovered, miss", "uncovered, miss"),
         ("quiet", "miss,silent", "silent"),
+        ("half", "miss,silent", ""),
+        ("half", "damaged,miss", "damaged"),
     ],
 )
 def test_an_audit_fails_on_demand(warmup: Command, log: str, fail_on: str, failed: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -248,6 +249,19 @@ def test_buckets_of_ranges_ascend(check: Command, seqlens: str, said: str) -> No
     words = ("--prime", "--model", "absent.py", "--policy", "range", "--seqlens", seqlens)
     done = check("ready.json", *words)
     assert (done.returncode, said in done.stderr) == (3, True)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "zeros", "absent"])
+def test_a_bad_bundle_is_one_line_and_code_11(check: Command, folder: Path, kind: str) -> None:
+    """At once, whatever stands in its place."""
+    bundle = folder / "t.bundle"
+    if kind == "fifo":
+        os.mkfifo(bundle)
+    elif kind == "zeros":
+        bundle.symlink_to("/dev/zero")
+    done = check("ready.json", "--bundle", str(bundle))
+    assert (done.returncode, len(done.stderr.splitlines())) == (11, 1)
+    assert done.stderr.startswith(f"error: bundle {bundle}: ")
 
 
 def test_a_device_that_is_absent_is_a_mismatch(check: Command) -> None:

@@ -12,7 +12,7 @@ import pytest
 from warmup.table import Table
 from warmup.table.codec import encode
 
-ROUNDS = 100
+ROUNDS = 60
 PROGRAM = str(Path(__file__).resolve().parents[1] / "programs" / "close_while_compiling.py")
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from warmup.core.errors import ProblemError
 from warmup.core.roofline import Work
-from warmup.keys.registry import KINDS
-from warmup.keys.work import work_of_key
+from warmup.keys.registry import KINDS, work_of
 
 BF16 = "bf16 a=row b=col"
 
@@ -60,40 +59,40 @@ BF16 = "bf16 a=row b=col"
 )
 def test_work_is_the_products_and_each_tensor_once(key: str, work: Work) -> None:
     """Operations are two for each multiplication; operands, bias and result are moved once."""
-    assert work_of_key(key) == work
+    assert work_of(key) == work
 
 
 def test_a_range_has_the_work_of_its_upper_end() -> None:
     """Rows of a range are timed at the upper end."""
     ranged = f"mm m=17..32 n=3 k=5 {BF16} out=bf16 | epilogue=none"
-    assert work_of_key(ranged) == work_of_key(ranged.replace("17..32", "32"))
+    assert work_of(ranged) == work_of(ranged.replace("17..32", "32"))
     padded = f"pad mm m=17..32 n=3 k=5 {BF16}"
-    assert work_of_key(padded) == work_of_key(padded.replace("17..32", "32"))
+    assert work_of(padded) == work_of(padded.replace("17..32", "32"))
 
 
 def test_a_range_without_an_end_has_no_known_work() -> None:
     """Nothing is guessed for a size that has no bound."""
-    assert work_of_key(f"mm m=2.. n=3 k=5 {BF16} out=bf16 | epilogue=none") is None
-    assert work_of_key("weight n m=2.. in=5 features=3 bf16 bias=0") is None
+    assert work_of(f"mm m=2.. n=3 k=5 {BF16} out=bf16 | epilogue=none") is None
+    assert work_of("weight n m=2.. in=5 features=3 bf16 bias=0") is None
 
 
 def test_a_launch_key_bounds_its_bytes() -> None:
     """Sizes are rounded up to powers of two: 513 elements of one tensor at least."""
     key = "launch triton_poi_fused_add x=1024 args=*bf16,*f32,i32 source=3f2a9c0d41b7e865"
-    work = work_of_key(key)
+    work = work_of(key)
     assert work is not None
     assert (work.flops, work.moved, work.most_moved) == (None, 513 * 2, 2 * 1024 * 6)
 
 
 def test_a_launch_key_without_tensors_has_no_known_work() -> None:
     """A kernel that takes no tensor moves nothing that its key would say."""
-    assert work_of_key("launch triton_poi_fused x=1024 args=i32 source=3f2a9c0d41b7e865") is None
+    assert work_of("launch triton_poi_fused x=1024 args=i32 source=3f2a9c0d41b7e865") is None
 
 
 def test_a_text_that_is_no_key_is_refused() -> None:
     """The error is that of every key reader."""
     with pytest.raises(ProblemError):
-        work_of_key("no key")
+        work_of("no key")
 
 
 def test_every_kind_says_its_work() -> None:

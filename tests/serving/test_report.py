@@ -19,6 +19,7 @@ CLEAN = Report(
     from_cache=1,
     cached_decisions=2,
     cached_misses=0,
+    foreign={},
     unused=("r",),
 )
 
@@ -34,9 +35,10 @@ def test_answered_decisions_are_clean() -> None:
         {"misses": {"k": 1}},
         {"cached_misses": 1},
         {"uncovered": {"conv": 1}},
+        {"foreign": {"none": 1}},
         {"hits": {}, "cached_decisions": 0},
     ],
-    ids=["miss", "cached miss", "uncovered", "silent"],
+    ids=["miss", "cached miss", "uncovered", "foreign", "silent"],
 )
 def test_whatever_no_row_answered_is_not_clean(changes: dict[str, Any]) -> None:
     """A server that exits with this has them all in its code."""

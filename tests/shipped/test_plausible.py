@@ -16,9 +16,8 @@ import pytest
 from warmup.core.rows import Flag, Row
 from warmup.diagnostics.review.table_rows import implied_peaks
 from warmup.keys.gemm import GEMM
-from warmup.keys.registry import ingredients_of, kind_of
+from warmup.keys.registry import ingredients_of, kind_of, work_of
 from warmup.keys.weight import WEIGHT
-from warmup.keys.work import work_of_key
 from warmup.table import Table
 from warmup.table.store import read
 
@@ -155,13 +154,13 @@ def _implied_peaks(table: Table) -> tuple[float, Mapping[str, float]]:
 
 def _flops(key: str) -> int | None:
     """Return the operations of the products of *key*; None where they are not known."""
-    work = work_of_key(key)
+    work = work_of(key)
     return None if work is None else work.flops
 
 
 def _moved(key: str) -> int | None:
     """Return the bytes of operands and result, each once; None where the key leaves it open."""
-    work = work_of_key(key)
+    work = work_of(key)
     is_shared = any(sign in key for sign in (" a=any", " b=any", "@"))
     return None if work is None or is_shared else work.moved
 

@@ -23,6 +23,7 @@ from warmup.table.store import read
 
 FAILURES: Final = ("miss", "uncovered", "foreign", "silent", "diverged", "outside", "damaged")
 _CACHED_MISS: Final = MissReason.CACHED_MISS.value
+_FOR_FOREIGN: Final = "compile these graphs again; keep graphs under keys with the table's digest"
 _FOR_SILENT: Final = (
     "install before the first compile, on CPU serve under torch.no_grad(), and see that the table "
     "is for this model"
@@ -122,6 +123,8 @@ class AuditReport:
         """What to do about the misses and silent runs, a clause for each reason, after its name."""
         reasons = [*self.reasons, *([_CACHED_MISS] if self.cached_misses else [])]
         advised = advice(reasons)
+        if self.foreign:
+            advised.append(f"foreign: {_FOR_FOREIGN}")
         if self.silent:
             advised.append(f"silent: {_FOR_SILENT}")
         elif not self.runs and not self.failed:
@@ -180,7 +183,7 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         digests=tuple(filter(None, digests)),
         hits=dict(_sum(run.hits for run in runs)),
         misses=tuple(
-            _miss(key, reason, count, ledger.first_misses[key, reason])
+            Miss(key, reason, count, *ledger.first_misses[key, reason])
             for (key, reason), count in sorted(
                 misses.items(), key=lambda item: natural_order(item[0][0])
             )
@@ -249,6 +252,8 @@ def _ranks_apart(runs: Sequence[Run]) -> list[Divergence]:
 
 def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
     """Return each key for which runs of one table compiled different choices."""
+    if len(runs) < 2:  # noqa: PLR2004  one run agrees with itself
+        return []
     runs_by_key: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         for key in run.choices:
@@ -263,20 +268,6 @@ def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
             }
             diverged.append(Divergence(key, digest, by_choice))
     return sorted(diverged, key=lambda each: (natural_order(each.key or ""), each.digest or ""))
-
-
-def _miss(key: str, reason: str, count: int, record: Mapping[str, Any]) -> Miss:
-    nearest, choice, differs = record.get("nearest"), record.get("choice"), record.get("differs")
-    return Miss(
-        key=key,
-        reason=reason,
-        count=count,
-        nearest=nearest if isinstance(nearest, str) else None,
-        differs=tuple(each for each in differs if isinstance(each, str))
-        if isinstance(differs, list)
-        else (),
-        choice=choice if isinstance(choice, str) else None,
-    )
 
 
 def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:

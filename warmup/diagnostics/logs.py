@@ -9,11 +9,12 @@ import io
 import json
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from warmup.core.errors import SettingsError, remedy_for
 from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName
@@ -30,7 +31,8 @@ class Run:
     ``choices`` has the compiled choices of each key. ``misses`` counts by key and reason,
     ``uncovered`` by site, ``foreign`` the loaded graphs of another table by its digest, and
     ``outside`` calls that no artifact served, by reason. ``bypassed`` has the causes why graphs did
-    not ask the table, and ``is_finished`` says that there is a summary.
+    not ask the table, and ``is_finished`` says that there is a summary. ``seen`` has the sequence
+    numbers.
     """
 
     name: str
@@ -48,7 +50,7 @@ class Run:
     cached_misses: int = 0
     foreign: Counter[str] = field(default_factory=Counter)
     outside: Counter[str] = field(default_factory=Counter)
-    seen: set[int] = field(default_factory=set)  # sequence numbers
+    seen: set[int] = field(default_factory=set)
     bypassed: set[str] = field(default_factory=set)
     is_finished: bool = False
 
@@ -114,7 +116,14 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.SUMMARY: {},
 }
 _DEFAULTS: Final = {"misses": 0, "refused": False}  # absent in logs of warmup 0.1
-_MISS_DETAILS: Final = ("nearest", "differs", "choice")
+
+
+class MissDetails(NamedTuple):
+    """What a miss event says about the nearest row and the choice that was compiled instead."""
+
+    nearest: str | None
+    differs: tuple[str, ...]
+    choice: str | None
 
 
 @dataclass
@@ -126,7 +135,7 @@ class Ledger:
     """
 
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
-    first_misses: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    first_misses: dict[tuple[str, str], MissDetails] = field(default_factory=dict)
     contradictions: dict[str, None] = field(default_factory=dict)
     failed: int = 0
     damaged: int = 0
@@ -207,9 +216,7 @@ class Ledger:
         miss = (fields["key"], fields["reason"])
         run.misses[miss] += 1
         if miss not in self.first_misses:
-            self.first_misses[miss] = {
-                name: record[name] for name in _MISS_DETAILS if name in record
-            }
+            self.first_misses[miss] = _details_of(record)
         _note_choice(run, fields["key"], record.get("choice"))
 
     def _run_of(self, record: Mapping[str, Any], fields: Mapping[str, Any]) -> Run:
@@ -256,9 +263,23 @@ def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: read_field(record[name]) for name, read_field in wanted.items()}
 
 
+def _details_of(record: Mapping[str, Any]) -> MissDetails:
+    nearest, differs, choice = (record.get(name) for name in MissDetails._fields)
+    shared = [
+        sys.intern(each)
+        for each in (differs if isinstance(differs, list) else ())
+        if isinstance(each, str)
+    ]
+    return MissDetails(
+        sys.intern(nearest) if isinstance(nearest, str) else None,
+        tuple(shared),
+        sys.intern(choice) if isinstance(choice, str) else None,
+    )
+
+
 def _note_choice(run: Run, key: str, choice: Any) -> None:
     if isinstance(choice, str):  # strict serving compiles nothing on a miss
-        run.choices.setdefault(key, set()).add(choice)
+        run.choices.setdefault(key, set()).add(sys.intern(choice))
 
 
 def _record(text: str) -> dict[str, Any]:

@@ -59,6 +59,7 @@ GEMM: Final = Kind(
     question="epilogue",
     brief_format="{op} {n}x{k}",
     work="warmup.keys.work:gemm_work",
+    product="warmup.keys.work:product_of",
 )
 
 

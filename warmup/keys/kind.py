@@ -51,6 +51,8 @@ class Kind:
       with the user's model only.
     - ``work``: ``module:function`` that takes a key and returns the `Work` of its problem, or None
       where the key does not say enough. None when no key of the kind does.
+    - ``product``: ``module:function`` that takes a key and returns the product that its rows time,
+      in words that keys of other kinds share. None when rows are about something else.
 
     Measuring:
 
@@ -83,6 +85,7 @@ class Kind:
     hooks: str | None = None
     rebuild: str | None = None
     work: str | None = None
+    product: str | None = None
     sites: frozenset[str] = frozenset()
     is_searchable: bool = False
     precedes_graphs: bool = False

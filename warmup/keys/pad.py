@@ -35,6 +35,7 @@ PAD: Final = Kind(
     precedes_graphs=True,
     brief_format="{op} {n}x{k}",
     work="warmup.keys.work:pad_work",
+    product="warmup.keys.work:product_of",
 )
 
 

@@ -1,4 +1,4 @@
-"""The least work of a problem, read from its key: `gemm_work`, `launch_work`, `pad_work` and so on.
+"""What a key says of its problem: the least work, by kind, and the product it is about.
 
 Where a size is a range the work is that of the upper end, which is the size that rows are timed at.
 """
@@ -6,8 +6,7 @@ Where a size is a range the work is that of the upper end, which is the size tha
 from __future__ import annotations
 
 import math
-import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from warmup.core.dtypes import item_bytes
@@ -15,28 +14,23 @@ from warmup.core.roofline import Work
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
-from warmup.keys.registry import kind_of
+from warmup.keys.registry import ingredients_of
 from warmup.keys.weight import parse_weight
 
 # Ops of one product whose operands are both in the key, by the name that keys give to them.
 _ONE_PRODUCT: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "int_mm", "scaled_mm"})
 _CPU_LINEARS: Final = frozenset({"linear_unary", "linear_binary", "packed_linear"})
+_PRODUCT: Final = ("batch", "m", "n", "k", "a", "b")
 _TWO_PRODUCTS: Final = "mm_plus_mm"
-_BIAS_DIMS: Final = {"1d": "n", "2d": "mn", "3d": "bmn"}  # the dims along which a bias varies
+_BIAS_ALONG: Final = {"1d": "n", "2d": "mn", "3d": "bmn"}  # the dims along which a bias varies
 _PASSES: Final = 2  # a loop over a reduction reads its input twice; an input may be written too
 
 
-def work_of_key(key: str) -> Work | None:
-    """Return the least work of the problem *key*; None where its key does not say enough.
-
-    Raises:
-        ProblemError: *key* is not a key.
-    """
-    work = kind_of(key).work
-    if work is None:
-        return None
-    count: Callable[[str], Work | None] = pkgutil.resolve_name(work)
-    return count(key)
+def product_of(key: str) -> str:
+    """Return the product that a GEMM or a pad key is about, equal for both, without an epilogue."""
+    named = ingredients_of(key)
+    sizes = " ".join(f"{name}={named[name]}" for name in _PRODUCT if name in named)
+    return f"{named['op']} {sizes} {named['dtype']}"
 
 
 def gemm_work(key: str) -> Work | None:
@@ -50,7 +44,7 @@ def gemm_work(key: str) -> Work | None:
     dtype_b = problem.dtype_b or problem.dtype
     operands = m * k * item_bytes(problem.dtype) + k * n * item_bytes(dtype_b)
     moved = batch * (products * operands + m * n * item_bytes(problem.out))
-    bias = _BIAS_DIMS.get(problem.bias or "")
+    bias = _BIAS_ALONG.get(problem.bias or "")
     if bias is not None:
         extent = {"b": batch, "m": m, "n": n}
         moved += math.prod(extent[dim] for dim in bias) * item_bytes(problem.dtype)

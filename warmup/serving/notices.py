@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
-from warmup.core.errors import MissError, UncoveredError, warmup_error_in
+from warmup.core.errors import ForeignGraphError, MissError, UncoveredError, warmup_error_in
 from warmup.core.events import Event, EventName
 from warmup.core.notices import print_notice
 from warmup.core.rows import MissReason
@@ -144,3 +144,5 @@ def _repeat_fatal_error() -> None:
         print_notice(f"the program ended at a miss: {own}")
     elif isinstance(own, UncoveredError):
         print_notice(f"the program ended at an uncovered measurement: {own}")
+    elif isinstance(own, ForeignGraphError):
+        print_notice(f"the program ended at a graph of another table: {own}")

@@ -25,7 +25,7 @@ _MAX_ARCHIVE_BYTES: Final = 1024**3 + 32 * 1024**2
 _PIECE: Final = 256 * 1024
 _STORED: Final = 0
 _DEFLATED: Final = 8
-_END: Final = struct.Struct("<4s4H2IH")
+_END_RECORD: Final = struct.Struct("<4s4H2IH")
 _CENTRAL: Final = struct.Struct("<4s6H3I5H2I")
 _LOCAL: Final = struct.Struct("<4s5H3I2H")
 
@@ -105,16 +105,20 @@ class Archive:
     def _read_directory(self) -> Iterator[ArchiveEntry]:
         length = self._file.seek(0, 2)
         self._check(length <= _MAX_ARCHIVE_BYTES, f"it is larger than {_MAX_ARCHIVE_BYTES} bytes")
-        record = self._read_at(length - _END.size, _END.size) if length >= _END.size else b""
+        record = (
+            self._read_at(length - _END_RECORD.size, _END_RECORD.size)
+            if length >= _END_RECORD.size
+            else b""
+        )
         self._check(
             record.startswith(b"PK\x05\x06"),
             "it is no zip archive as `warmup build` writes it, or it is cut off",
         )
-        _, disk, first_disk, here, count, size, offset, comment = _END.unpack(record)
+        _, disk, first_disk, here, count, size, offset, comment = _END_RECORD.unpack(record)
         self._check(disk == first_disk == comment == 0 and here == count, "it is no whole archive")
         self._check(0 < count <= MAX_ENTRIES, f"it has {count} files, at most {MAX_ENTRIES}")
         self._check(
-            offset + size + _END.size == length
+            offset + size + _END_RECORD.size == length
             and size <= count * (_CENTRAL.size + MAX_ENTRY_NAME),
             "its directory has another size than its files need",
         )

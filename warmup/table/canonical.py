@@ -37,7 +37,8 @@ def spell(value: Any, depth: int = 0) -> tuple[str, str]:
         return compact(value), f"[{line}{elements}\n{_INDENT * depth}]"
     names, short_form, long_form = _layout(tuple(value), depth)
     values = [value[name] for name in names]
-    short = [_SPELLINGS[type(part)](part) for part in values]
+    # Any other type is a subclass of these, such as the version of torch.
+    short = [_SPELLINGS.get(type(part), compact)(part) for part in values]
     long = short.copy()
     for place, part in enumerate(values):
         if part and type(part) in {dict, list}:

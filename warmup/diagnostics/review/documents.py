@@ -19,7 +19,7 @@ from warmup.table.decode import Node
 from warmup.table.peaks import peaks_from_json
 from warmup.table.store import read
 
-_MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
+_MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
 _TABLE_BEGINS: Final = re.compile(rb'\s*\{\s*"policy"')  # names in a table are sorted
 
 
@@ -74,11 +74,11 @@ def _document_of(path: Path) -> Any:
     """Return the JSON value in *path*; None where it is a table, which has a reader of its own."""
     try:
         with open_regular(path) as file:
-            raw = file.read(_MAX_DOCUMENT_BYTES + 1)
+            raw = file.read(_MAX_RESULT_BYTES + 1)
         if _TABLE_BEGINS.match(raw):
             return None
-        if len(raw) > _MAX_DOCUMENT_BYTES:
-            raise _unreadable(path, f"larger than {_MAX_DOCUMENT_BYTES} bytes")
+        if len(raw) > _MAX_RESULT_BYTES:
+            raise _unreadable(path, f"larger than {_MAX_RESULT_BYTES} bytes")
         document = parse_json(raw.decode("utf-8"))
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from error

@@ -13,16 +13,12 @@ from warmup.core.method import L2
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Family, Flag, Row, Scope
 from warmup.diagnostics.review.measurement import Measurement, Reviewed
-from warmup.keys.gemm import GEMM
-from warmup.keys.pad import PAD
-from warmup.keys.registry import kind_of
-from warmup.keys.work import work_of_key
+from warmup.keys.registry import ingredients_of, product_of, work_of
 from warmup.table import Table
 
 GPU_LATENCY_US: Final = 5.0  # of an empty kernel, from its launch to its end
 CPU_LATENCY_US: Final = 20.0  # of an operator that wakes the threads of its pool
 _READABLE_SHARE: Final = 0.1  # from here on three digits say something about the peak
-_PRODUCT: Final = ("batch", "m", "n", "k", "a", "b")
 _LIBRARY: Final = "the library's kernel"
 _REMARKS: Final = {
     Flag.UNSTABLE: "the times varied too much; the library's kernel was kept",
@@ -55,7 +51,7 @@ def implied_peaks(table: Table) -> Peaks | None:
     gbps, tflops = 0.0, defaultdict[str, float](float)
     clocks = []
     for key, row in table.rows.items():
-        found, work = row.evidence, work_of_key(key)
+        found, work = row.evidence, work_of(key)
         if found.peak_share is None or found.peak_share < _READABLE_SHARE or work is None:
             continue
         gbps = max(gbps, (found.gbps or 0) / found.peak_share)
@@ -77,7 +73,7 @@ def _measurement(key: str, row: Row) -> Measurement:
     return Measurement(
         subject=key,
         time_us=found.time_us,
-        work=work_of_key(key),
+        work=work_of(key),
         work_us=found.bare_us if found.scope is Scope.FUSED else None,
         library_us=found.library_us,
         band=max(found.band or 0, *(ratio - 1 for _, ratio in found.along if ratio), 0),
@@ -94,25 +90,21 @@ def _call(key: str, row: Row) -> tuple[str, float] | None:
 
     For a pad row that is the product as it is, by the library's kernel.
     """
-    kind, found = kind_of(key), row.evidence
-    if kind not in (GEMM, PAD):
-        return None
-    named = kind.ingredients(key)
-    sizes = " ".join(f"{name}={named[name]}" for name in _PRODUCT if name in named)
-    product = f"{named['op']} {sizes} {named['dtype']}"
-    if kind is PAD:
-        return None if found.library_us is None else (f"{product} by {_LIBRARY}", found.library_us)
-    is_library = row.winner.family is Family.EXTERN and row.winner.uid.startswith("aten::")
+    product, found = product_of(key), row.evidence
     time_us = found.bare_us if found.scope is Scope.FUSED else found.time_us
-    kernel = _LIBRARY if is_library else str(row.winner)
-    return None if time_us is None else (f"{product} by {kernel}", time_us)
+    is_library = row.winner.family is Family.EXTERN and row.winner.uid.startswith("aten::")
+    if row.winner.family is Family.PAD:
+        time_us, is_library = found.library_us, True
+    if product is None or time_us is None:
+        return None
+    return f"{product} by {_LIBRARY if is_library else row.winner}", time_us
 
 
 def _series(key: str, row: Row) -> dict[str, int]:
     """Return the number of rows by the key without them; nothing where a key has no such size."""
-    named = kind_of(key).ingredients(key)
+    named = ingredients_of(key)
     size = named.get("m", "").rpartition("..")[2]
-    if not size or (kind_of(key) is PAD and ".." in named["m"]):
+    if not size:
         return {}
     others = key.replace(f" m={named['m']} ", " m=* ", 1)
     return {f"{others} {row.evidence.scope}": int(size)}
