@@ -4,7 +4,7 @@ It installs the table before it compiles anything, and compiles every bucket bef
 requests. At the end it prints the table's report. The exit code is 0 when there were decisions,
 rows answered all of them, those of graphs from cache too, and nothing was measured; 1 otherwise.
 
-    warmup build --model examples/mlp.py:MLP --seqlens 16,64 --out mlp.json
+    warmup build --model examples/mlp.py --seqlens 16,64 --out mlp.json
     python examples/serve.py --table mlp.json --buckets 16,64 --requests 50
 """
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MLP = ("--model", f"{ROOT / 'examples' / 'mlp.py'}:MLP", "--seqlens", "16,64")
+MLP = ("--model", str(ROOT / "examples" / "mlp.py"), "--seqlens", "16,64")
 NET = (
     *("--model", f"{ROOT / 'tests' / 'programs' / 'models' / 'plain_script.py'}:Net"),
     *("--input", "x=[seqlen,32]:f32", "--seqlens", "8"),
@@ -20,9 +21,19 @@ RunOnce = Callable[..., tuple[Path, str]]
 Built = tuple[Path, dict[str, Any]]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Records of earlier builds are those of this run of the tests, for all its workers."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(shared / "user-cache"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def built(run_once: RunOnce, variables: dict[str, str]) -> Built:
-    """A table of the example MLP for the buckets 16 and 64, and what `warmup build` printed."""
+    """A table of the example's MLP, which no option names, and what `warmup build` printed."""
     words = ("-m", "warmup", "build", "--json", "--device", "cpu", *MLP, "--out", "mlp.json")
     folder, said = run_once("mlp", *words, "--timings", "timings.jsonl", **variables)
     return folder / "mlp.json", json.loads(said)

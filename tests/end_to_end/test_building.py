@@ -146,9 +146,15 @@ BAD = {
         "needs arguments (width)",
     ),
     "not a model": (("--model", f"{PLAIN}:number", "--seqlens", "8"), 3, "not a class"),
+    "a call": (("--model", f"{PLAIN}:Net(8)", "--seqlens", "8"), 3, "def model(): return Net(8)"),
+    "a hub's name": (("--model", "hf:gpt2", "--seqlens", "8"), 3, "from_pretrained('gpt2')"),
     "module missing": (("--model", "no.such:Net", "--seqlens", "8"), 3, "importing no.such failed"),
     "not a target": (("--model", "Net", "--seqlens", "8"), 3, "names no model"),
-    "inputs missing": (_net("--seqlens", "8"), 3, "there are no inputs"),
+    "inputs missing": (
+        ("--model", f"{MODELS / 'no_parameters.py'}", "--seqlens", "8"),
+        3,
+        'cannot be inferred (no layer suggests a form); name them, such as --input "x=[seqlen',
+    ),
     "not a size": (_net(*INPUT, "--seqlens", "8,x"), 3, "'x' is not a positive integer"),
     "zero": (_net(*INPUT, "--seqlens", "0"), 3, "'0' is not a positive integer"),
     "negative": (_net(*INPUT, "--seqlens=-4"), 3, "'-4' is not a positive integer"),
@@ -157,6 +163,7 @@ BAD = {
     "unbound dim": (_net("--input", "x=[rows,32]", "--seqlens", "8"), 3, "nothing binds the dim"),
     "unknown argument": (_net("--input", "y=[seqlen,32]", "--seqlens", "8"), 3, "forward takes x"),
     "bad input": (_net("--input", "x(8)", "--seqlens", "8"), 3, "is not NAME=[DIM,...]:DTYPE"),
+    "integer dtype": (_net("--seqlens", "8", "--dtype", "i8"), 3, "use one of f64, f32"),
     "bad dtype": (_net(*INPUT, "--seqlens", "8", "--dtype", "f12"), 3, "'f12' is not a dtype"),
     "bad device": (_net(*INPUT, "--seqlens", "8", "--device", "tpu"), 3, "is not a device"),
     "absent device": (
@@ -220,3 +227,35 @@ def test_named_dims_make_the_product_of_all_sizes() -> None:
         ((1, 560, 32), torch.bfloat16),
         ((8, 560, 32), torch.bfloat16),
     ]
+
+
+def test_a_build_that_has_nothing_to_tune_compiles_nothing(
+    net: tuple[Path, dict[str, Any]],
+) -> None:
+    """The same command again finds what the first one finished: all keys, no tuning."""
+    words = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8", "--out", "net.json")
+    done = build(net[0].parent, *words, "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["recalled"], report["problems"]) == (0, True, [])
+    keys = [[bucket["keys"] for bucket in one["buckets"]] for one in (net[1], report)]
+    assert keys[0] == keys[1]
+
+
+def test_a_dry_run_measures_and_writes_nothing(
+    net: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """It finds the problem of the bucket that the table lacks; no file is made or changed."""
+    shutil.copy(net[0], tmp_path)
+    before = (tmp_path / "net.json").read_bytes()
+    words = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8,24", "--out", "net.json")
+    done = build(tmp_path, *words, "--dry-run", "--json", "--timings", "no.jsonl")
+    plan = json.loads(done.stdout)
+    (known,) = net[1]["buckets"][0]["keys"]
+    assert (done.returncode, plan["known"]) == (0, [known])
+    assert plan["missing"] == [known.replace("m=8 ", "m=24 ")]
+    assert [(one["known"], one["missing"]) for one in plan["buckets"]] == [
+        ([known], []),
+        ([], plan["missing"]),
+    ]
+    assert [path.name for path in tmp_path.iterdir() if path.name != "inductor"] == ["net.json"]
+    assert (tmp_path / "net.json").read_bytes() == before

@@ -33,6 +33,7 @@ OTHER = {
     "Search": Search.WIDE,
     "tuple[tuple[int, float | None], ...]": ((257, 1.0), (560, None)),
     "tuple[tuple[str, KwargValue], ...]": (("BLOCK_M", 16),),
+    "tuple[str, ...]": ("inputs: x=[seqlen,8]:f32",),
     "Mapping[str, OptionValue]": {"freezing": True},
     "Mapping[str, float]": {"bf16": 0.5},
 }

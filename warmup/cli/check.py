@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +22,7 @@ from warmup.buckets.bucket import Bucket
 from warmup.buckets.dims import ShapePolicy
 from warmup.cli import options
 from warmup.cli.check_render import document, spell_bucket, spell_file, spell_outcome, stderr_lines
-from warmup.cli.output import fold, meanings, print_json, print_line, say
+from warmup.cli.output import complain, fold, meanings, print_json, print_line
 from warmup.core.errors import SettingsError, remedy_for, shown
 from warmup.core.files import remove_output, write_output
 from warmup.models.padding.prepare import Prepared
@@ -145,6 +145,11 @@ class CheckRun(PrimeObserver):
         self.report = report
         self._print(*spell_file(report))
 
+    def model_loaded(self, assumptions: Sequence[object]) -> None:
+        """Print what nobody named, on stderr."""
+        for assumption in assumptions:
+            complain(str(assumption))
+
     def model_prepared(self, prepared: Prepared) -> None:
         """Keep and print the number of padded groups."""
         self._groups_padded = len(prepared.padded)
@@ -193,7 +198,7 @@ class CheckRun(PrimeObserver):
     def finish(self) -> None:
         """Print problems and remarks on stderr, and the outcome or the document on stdout."""
         for line in stderr_lines(self.report):
-            say(line)
+            complain(line)
         if self._as_json:
             print_json(document(self.report, self._groups_padded), self._stdout)
         else:

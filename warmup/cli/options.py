@@ -16,7 +16,8 @@ from warmup.core.method import L2, Launch
 from warmup.diagnostics.audit import FAILURES
 
 MODEL: Final[Any] = typer.Option(
-    help="The model to load: FILE.py, FILE.py:NAME or package.module:NAME."
+    help="The model to load: FILE.py, FILE.py:NAME or package.module:NAME. FILE.py alone: its "
+    "'model', its only class, or the class that its example_inputs fits."
 )
 LAUNCH_HELP: Final = "How timed calls are launched: eager (one by one) or, on a GPU, cudagraph."
 L2_HELP: Final = "What timed calls find in the L2 cache: cold (none of their operands) or warm."
@@ -45,7 +46,7 @@ InputsOption = Annotated[
     typer.Option(
         "--input",
         help='Shape and dtype of one input: "hidden_states=[seqlen,3420]:bf16". Repeatable. '
-        "Without it, example_inputs of the model's file makes the inputs.",
+        "Without it, example_inputs of the model's file makes the inputs, or they are inferred.",
     ),
 ]
 Dtype = Annotated[

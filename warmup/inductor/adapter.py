@@ -195,6 +195,13 @@ def compile_model(model: Callable[..., Any], mode: str | None = None) -> Callabl
     return torch.compile(model, dynamic=False, mode=mode)
 
 
+def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the module that torch.compile wrapped in *module*; any other module as it is."""
+    if isinstance(module, torch._dynamo.eval_frame.OptimizedModule):
+        return module._orig_mod
+    return module
+
+
 @contextlib.contextmanager
 def empty_caches(folder: str | None = None) -> Iterator[None]:
     """Use empty compile caches, in memory and on disk, while the context is open.

@@ -25,7 +25,7 @@ from warmup.table.common_rows import CommonRows
 from warmup.table.decode import Node
 from warmup.table.evidence import evidence_from_json, evidence_to_json
 from warmup.table.peaks import peaks_from_json, peaks_to_json
-from warmup.table.schema import SCHEMA_VERSION, Policy, Provenance, Table
+from warmup.table.schema import MAX_ASSUMPTIONS, SCHEMA_VERSION, Policy, Provenance, Table
 
 _UID_TEXT = re.compile(r"[A-Za-z0-9_.:]{1,128}")
 _KWARG = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -45,6 +45,7 @@ _SCHEMA_AT_END: Final = re.compile(r'"schema"\s*:\s*([0-9]{1,18})\s*\}\s*\Z')
 
 _TABLE_MEMBERS: Final = frozenset({"schema", "provenance", "policy", "rows"})
 _PROVENANCE: Final = frozenset({"device", "runtime", "warmup", "created", "digest"})
+_ASSUMPTIONS: Final = "assumptions"
 _DEVICE_MEMBERS: Final = frozenset({*_DEVICE_TEXT, *_DEVICE_COUNT, "mig"})
 _RUNTIME: Final = frozenset({"torch", *_VERSIONS})
 _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
@@ -212,13 +213,16 @@ def _provenance(provenance: Provenance) -> dict[str, object]:
         name: getattr(runtime.device, name) for name in (*_DEVICE_TEXT, *_DEVICE_COUNT, "mig")
     }
     versions = {name: getattr(runtime, name) for name in ("torch", *_VERSIONS)}
-    return {
+    document: dict[str, object] = {
         "device": device,
         "runtime": versions,
         "warmup": provenance.warmup,
         "created": provenance.created,
         **({} if provenance.peaks is None else {"peaks": peaks_to_json(provenance.peaks)}),
     }
+    if provenance.assumptions:
+        document[_ASSUMPTIONS] = list(provenance.assumptions)
+    return document
 
 
 def _row(row: Row) -> dict[str, object]:
@@ -234,7 +238,7 @@ def _row(row: Row) -> dict[str, object]:
 
 
 def _read_provenance(node: Node) -> tuple[Provenance, Node]:
-    members = node.members(_PROVENANCE, optional=frozenset({"peaks"}))
+    members = node.members(_PROVENANCE, optional=frozenset({"peaks", _ASSUMPTIONS}))
     device = members["device"].members(_DEVICE_MEMBERS)
     versions = members["runtime"].members(_RUNTIME)
     runtime = Runtime(
@@ -257,7 +261,10 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
     warmup, created = _short(members["warmup"]), _short(members["created"])
     members["digest"].string(64)
     peaks = peaks_from_json(members["peaks"]) if "peaks" in members else None
-    return Provenance(runtime, warmup, created, peaks), members["digest"]
+    assumptions: tuple[str, ...] = ()
+    if (listed := members.get(_ASSUMPTIONS)) is not None:
+        assumptions = tuple(each.string() for each in listed.elements(MAX_ASSUMPTIONS))
+    return Provenance(runtime, warmup, created, peaks, assumptions), members["digest"]
 
 
 def _read_policy(node: Node) -> Policy:

@@ -55,7 +55,8 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     *prefer* decides keys with two winners: ``a``, ``b``, ``evidence`` (the row that was measured
     better, see `evidence_rank`) or ``faster`` (the lower measured time, however it was measured).
     Of two rows with the same winner the better measured one is taken, unless *prefer* is
-    ``faster``. The provenance is the older table's.
+    ``faster``. The provenance is the older table's, with the
+    assumptions of both.
 
     Raises:
         TableMergeError: provenance or policy differ, or winners differ and *prefer* is None.
@@ -80,8 +81,9 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
         raise TableMergeError(
             tuple(conflicts), "settle them with --prefer evidence, a, b or faster"
         )
-    older = min(a, b, key=lambda table: table.provenance.created)
-    return replace(older, rows=rows)
+    older, newer = sorted((a, b), key=lambda table: table.provenance.created)
+    origin = older.provenance.assuming(newer.provenance.assumptions)
+    return replace(older, provenance=origin, rows=rows)
 
 
 def diff(a: Table, b: Table) -> Difference:

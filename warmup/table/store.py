@@ -154,10 +154,10 @@ def add_rows(
         else:
             before = Table(provenance, policy)
         union = {**before.rows, **rows} if redo else {**rows, **before.rows}
-        table = replace(before, rows=union)
-        if before.provenance.peaks is None and provenance.peaks is not None:
-            origin = replace(before.provenance, peaks=provenance.peaks)
-            table = replace(table, provenance=origin)
+        origin = before.provenance.assuming(provenance.assumptions)
+        if origin.peaks is None:
+            origin = replace(origin, peaks=provenance.peaks)
+        table = replace(before, provenance=origin, rows=union)
         _replace(target, table, [before])
         return table
 

@@ -25,15 +25,18 @@ if TYPE_CHECKING:
 class ServedBucket:
     """One bucket served from rows: the keys it asked for, and the outputs of its calls.
 
-    ``keys`` are those with a row, each once, in graph order. ``uncovered`` counts measurements that
-    no row covers, by site. ``is_same_shortened``: the model without its repeated layers asked for
-    the same keys.
+    ``keys`` are those with a row, each once, in graph order; ``missing`` those that no row answered
+    and nothing measured. ``uncovered`` counts measurements that no row covers, by site. ``graphs``
+    is the number of graphs that torch.compile made of the first call. ``is_same_shortened``: the
+    model without its repeated layers asked for the same keys.
     """
 
     keys: tuple[str, ...]
     outputs: list[Any]
     uncovered: Mapping[str, int]
     is_same_shortened: bool = False
+    missing: tuple[str, ...] = ()
+    graphs: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,13 @@ class BucketCompiler:
         if len(self.progress.tuned) > before:  # without new rows, that run was served from rows
             served = self._compile(calls, name, OnMiss.STRICT)
         return served
+
+    def ask(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
+        """Compile the bucket *name* with library kernels where no row answers; measure nothing.
+
+        Raises as `tune` does.
+        """
+        return self._compile(calls, name, OnMiss.FALLBACK)
 
     def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
         """Return a lookup over *rows* that measures misses with `OnMiss.TUNE`."""
@@ -143,13 +153,17 @@ class BucketCompiler:
         import torch
 
         from warmup.inductor.adapter import compile_model, empty_caches
+        from warmup.inductor.artifacts import count_graphs
 
         keys: dict[str, None] = {}
+        missing: dict[str, None] = {}
         uncovered: Counter[str] = Counter()
 
         def note(event: Event) -> None:
             if event.name in (EventName.HIT, EventName.TUNED):
                 keys[str(event.fields["key"])] = None
+            elif event.name is EventName.MISSED:
+                missing[str(event.fields["key"])] = None
             elif event.name is EventName.UNCOVERED:
                 uncovered[str(event.fields["site"])] += 1
 
@@ -158,10 +172,12 @@ class BucketCompiler:
             rows = {**self.tuner.library_rows, **rows}
         lookup = self.lookup(rows, on_miss, Emitter([note]))
         failure: Exception | None = None
+        before, graphs = count_graphs(), 0
         with self.attached(lookup, on_miss), empty_caches():
             try:
                 compiled = compile_model(self.model.module)
                 outputs = [compiled(*calls[0].args, **calls[0].kwargs)]
+                graphs = count_graphs() - before
                 with torch.compiler.set_stance("fail_on_recompile"):
                     outputs += [compiled(*call.args, **call.kwargs) for call in calls[1:]]
             except Exception as error:  # noqa: BLE001  raised below: empty_caches would not reset dynamo
@@ -172,7 +188,13 @@ class BucketCompiler:
             finally:
                 del failure  # its frames hold the model's tensors, and this frame holds the error
         with_rows = tuple(key for key in keys if key in self.progress.rows)
-        return ServedBucket(keys=with_rows, outputs=outputs, uncovered=dict(uncovered))
+        return ServedBucket(
+            keys=with_rows,
+            outputs=outputs,
+            uncovered=dict(uncovered),
+            missing=tuple(missing),
+            graphs=graphs,
+        )
 
 
 def _error_for(error: Exception, name: str) -> WarmupError:

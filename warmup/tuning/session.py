@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from warmup.buckets.bucket import Bucket, InputSpec
-from warmup.core.errors import BuildError, ModelError, OutputMismatchError
+from warmup.core.errors import BuildError, ModelError, OutputMismatchError, WarmupError
 from warmup.core.events import logger
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.report import BucketResult, name_of
@@ -65,7 +65,7 @@ class Session:
         """
         import torch
 
-        from warmup.models.dynamic_inputs import mark_inputs, sizes_within
+        from warmup.models.dynamic_inputs import sizes_within
         from warmup.models.outputs import worst_error
 
         weights_padded = bool(padded)
@@ -74,7 +74,7 @@ class Session:
         name = name_of(bucket, weights_padded=weights_padded)
         started = time.monotonic()
         before = len(progress.tuned)
-        inputs = mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
+        inputs = self.marked_inputs(bucket)
         sizes = (bucket, *sizes_within(bucket))
         calls = [inputs, *map(self.inputs, sizes[1:])]
         with torch.no_grad():
@@ -97,6 +97,7 @@ class Session:
             uncovered=served.uncovered,
             weights_padded=weights_padded,
             left_out=left_out,
+            graphs=served.graphs,
         )
         progress.observer.bucket_finished(result)
         return result
@@ -116,6 +117,16 @@ class Session:
         torch.manual_seed(self.compiler.progress.table.policy.seed)
         device = self.compiler.setup.device
         return make_inputs(self.compiler.model, self.specs, bucket, device, self.dtype)
+
+    def marked_inputs(self, bucket: Bucket) -> Inputs:
+        """Return the inputs of *bucket*, with the dims of a range marked dynamic.
+
+        Raises:
+            ModelError: a dim cannot have the range.
+        """
+        from warmup.models.dynamic_inputs import mark_inputs
+
+        return mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
 
     def eager(self, bucket: Bucket) -> Any:
         """Return the output of the model in *bucket*, uncompiled.
@@ -164,10 +175,16 @@ class Session:
             restore(self.compiler.model.module)
 
     def _eager(self, inputs: Inputs, bucket: Bucket) -> Any:
+        from warmup.models.dtype_mismatch import naming_dtypes
+        from warmup.models.model_file import cause_of
+
+        module = self.compiler.model.module
         try:
-            return self.compiler.model.module(*inputs.args, **inputs.kwargs)
+            with naming_dtypes(module, inputs):
+                return module(*inputs.args, **inputs.kwargs)
+        except WarmupError:
+            raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
             raise ModelError(
-                f"bucket {bucket}: the model failed in eager mode ({reason})"
+                f"bucket {bucket}: the model failed in eager mode ({cause_of(error)})"
             ) from error

@@ -138,13 +138,12 @@ def _describe(device: str, dtype: str | None, launch: Launch) -> tuple[Runtime, 
     """Return the runtime of this machine, and torch's name of the device."""
     from warmup.inductor import connect
     from warmup.inductor.machine import check_compiler, resolve_device
-    from warmup.models.loading import parse_dtype
+    from warmup.models.loading import parse_cast
 
     inductor = connect()
     resolved = resolve_device(device)
     check_compiler(resolved)
-    if dtype is not None:
-        parse_dtype(dtype, "--dtype")
+    parse_cast(dtype)
     if launch is Launch.CUDAGRAPH and resolved.type == "cpu":
         raise SettingsError("--launch cudagraph needs a GPU", "use --launch eager on the CPU")
     return inductor.runtime(str(resolved)), str(resolved)
