@@ -30,7 +30,7 @@ from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.prime import PrimeObserver
 
 
-class CheckFailOn(StrEnum):
+class FailOnRows(StrEnum):
     """What keeps a table from being ready besides its state."""
 
     UNSTABLE = "unstable"
@@ -69,7 +69,7 @@ def check(
     ] = True,
     bundle: options.Bundle = None,
     fail_on: Annotated[
-        CheckFailOn | None, typer.Option(help="unstable: end with code 11 if a row is unstable.")
+        FailOnRows | None, typer.Option(help="unstable: end with code 11 if a row is unstable.")
     ] = None,
     ready_file: Annotated[
         Path | None, typer.Option(help="File for the digest of a ready table; removed at first.")
@@ -120,7 +120,7 @@ def check(
                     bundle=bundle,
                     observer=run,
                 )
-    if fail_on is CheckFailOn.UNSTABLE:
+    if fail_on is FailOnRows.UNSTABLE:
         run.report = run.report.without_unstable_rows
     if ready_file is not None and run.report.state is Readiness.READY:
         write_output(ready_file, f"{run.report.digest}\n", "--ready-file")
