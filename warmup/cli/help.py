@@ -50,7 +50,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "launch": "HOW",
         "l2": "HOW",
         "fused-top-k": "N",
-        "wait-for-quiet": "TIME",
+        "wait-for-quiet": "SECONDS",
         "all-layers": None,
         "rounds": "N",
         "timeout": "SECONDS",
