@@ -183,10 +183,15 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The winner for a key, and the evidence for it."""
+    """The winner for a key, and the evidence for it.
+
+    ``untrusted`` is why the winner must not be served although it was measured: a bucket's output
+    was wrong with it. None for a row that is served.
+    """
 
     winner: Winner
     evidence: Evidence
+    untrusted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,3 +219,4 @@ class MissReason(StrEnum):
     CHOICE_REJECTED = "choice_rejected"
     NOT_DESCRIBED = "not_described"
     CACHED_MISS = "cached_miss"
+    UNTRUSTED = "untrusted"

@@ -33,7 +33,12 @@ _DOCUMENT: Final = frozenset({"schema", "digests", "problems"})
 _PROBLEM: Final = frozenset({"key", "kind", "reason", "count"})
 # The reasons of keys that have a row which cannot be used.
 _STALE: Final = frozenset(
-    {MissReason.TEMPLATE_ABSENT, MissReason.TEMPLATE_CHANGED, MissReason.CHOICE_REJECTED}
+    {
+        MissReason.TEMPLATE_ABSENT,
+        MissReason.TEMPLATE_CHANGED,
+        MissReason.CHOICE_REJECTED,
+        MissReason.UNTRUSTED,
+    }
 )
 
 

@@ -27,23 +27,26 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the tables have the same provenance, policy, keys and winners."""
+        """Whether the tables have the same provenance, policy, keys, winners and trust in them."""
         return not (self.context or self.only_a or self.only_b or self.changed)
 
 
 def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
     """Return the union of *tables*, which are for one device and runtime, and a line per conflict.
 
-    Of two rows for a key the newer table's is taken. Provenance and policy are the newest table's.
+    Of two rows for a key the newer table's is taken, unless only one of them is trusted (`merge`).
+    Provenance and policy are the newest table's.
     """
     ordered = sorted(tables, key=lambda table: table.provenance.created)
     rows: dict[str, Row] = {}
     conflicts: list[str] = []
     for table in ordered:
         for key, row in table.rows.items():
-            if key in rows and rows[key].winner != row.winner:
-                conflicts.append(f"{key}: {rows[key].winner} or {row.winner}")
-            rows[key] = row
+            before = rows.get(key)
+            settled = None if before is None else _by_trust(before, row)
+            if before is not None and settled is None and before.winner != row.winner:
+                conflicts.append(f"{key}: {before.winner} or {row.winner}")
+            rows[key] = settled or row
     return replace(ordered[-1], rows=rows), tuple(conflicts)
 
 
@@ -51,7 +54,9 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     """Return the union of two tables for the same device, runtime and policy.
 
     *prefer* decides keys with two winners: ``a``, ``b`` or ``faster`` (the lower measured time).
-    Of two rows with the same winner the faster one is taken. The provenance is the older table's.
+    Of two rows with the same winner the faster one is taken. Where one row is not trusted, the
+    trusted row is taken if its winner is another, else the row that is not trusted. The provenance
+    is the older table's.
 
     Raises:
         TableMergeError: provenance or policy differ, or winners differ and *prefer* is None.
@@ -65,7 +70,9 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     conflicts: list[str] = []
     for key, row_b in b.rows.items():
         row_a = rows.get(key)
-        if row_a is None or row_a.winner == row_b.winner:
+        if row_a is not None and (settled := _by_trust(row_a, row_b)) is not None:
+            rows[key] = settled
+        elif row_a is None or row_a.winner == row_b.winner:
             rows[key] = row_b if row_a is None else _faster(row_a, row_b)
         elif prefer is None:
             conflicts.append(f"{key}: {row_a.winner} or {row_b.winner}")
@@ -78,7 +85,7 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
 
 
 def diff(a: Table, b: Table) -> Difference:
-    """Return the difference of *a* and *b*; evidence is not compared."""
+    """Return the difference of *a* and *b*: winners and whether they are trusted, no evidence."""
     shared = sorted(a.rows.keys() & b.rows.keys(), key=natural_order)
     return Difference(
         context=_context_differences(a, b, hard_only=False),
@@ -88,6 +95,7 @@ def diff(a: Table, b: Table) -> Difference:
             (key, a.rows[key], b.rows[key])
             for key in shared
             if a.rows[key].winner != b.rows[key].winner
+            or (a.rows[key].untrusted is None) != (b.rows[key].untrusted is None)
         ),
     )
 
@@ -103,6 +111,17 @@ def _context_differences(a: Table, b: Table, *, hard_only: bool) -> tuple[str, .
         for field, value_a, value_b in compare_policies(a.policy, b.policy)
     ]
     return tuple(lines)
+
+
+def _by_trust(row_a: Row, row_b: Row) -> Row | None:
+    """Return the row to take where only one of two rows is trusted, else None.
+
+    A winner that was wrong in one model is not served in another.
+    """
+    if (row_a.untrusted is None) == (row_b.untrusted is None):
+        return None
+    trusted, other = (row_a, row_b) if row_a.untrusted is None else (row_b, row_a)
+    return other if trusted.winner == other.winner else trusted
 
 
 def _faster(row_a: Row, row_b: Row) -> Row:

@@ -127,6 +127,27 @@ def remove_rows(path: Path, keys: Collection[str]) -> Table:
         return table
 
 
+def distrust_rows(path: Path, rows: Mapping[str, Row]) -> Table:
+    """Mark in the table at *path* the rows of the keys in *rows*; return the table as written.
+
+    Each is marked with the reason in ``untrusted`` of the row in *rows*. A row that another writer
+    has replaced with another winner in the meantime stays as it is.
+
+    Raises:
+        TableWriteError: the file cannot be written.
+    """
+    with _writing(path):
+        table = read(path)
+        marked = {
+            key: replace(own, untrusted=row.untrusted)
+            for key, row in rows.items()
+            if (own := table.rows.get(key)) is not None and own.winner == row.winner
+        }
+        table = replace(table, rows={**table.rows, **marked})
+        _replace(path, table)
+        return table
+
+
 def check_same_origin(path: Path, table: Table, runtime: Runtime, policy: Policy) -> None:
     """Check that rows tuned on *runtime* under *policy* may be added to *table*.
 
