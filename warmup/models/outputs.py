@@ -78,7 +78,7 @@ def _relative_error(expected: torch.Tensor, actual: torch.Tensor) -> float:
 def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield the elements of *tensor* in order, as float64, some at a time."""
     wide = torch.complex128 if tensor.is_complex() else torch.float64
-    flat = tensor.reshape(-1)
+    flat = tensor.detach().reshape(-1)
     for start in range(0, flat.numel(), _CHUNK):
         chunk = flat[start : start + _CHUNK]
         yield torch.view_as_real(chunk.to(wide)) if wide is torch.complex128 else chunk.to(wide)
