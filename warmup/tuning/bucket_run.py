@@ -52,7 +52,9 @@ class BucketRun:
         """Return the outputs of the unpadded model in higher precision."""
         release_memory()
         with self._shortened():
-            return run_wide(self.compiler.model.module, self.calls, self.compiler.setup.device)
+            run = run_wide(self.compiler.model.module, self.calls, self.compiler.setup.device)
+        release_memory()  # the process that measures needs memory of the same GPU
+        return run
 
     def _shortened(self) -> AbstractContextManager[object]:
         return self.compiler.shortened() if self.is_shortened else contextlib.nullcontext()

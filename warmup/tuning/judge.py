@@ -19,8 +19,10 @@ from warmup.models.outputs import output_errors, output_limits, worst_tensor
 from warmup.models.wide_run import WideRun
 
 MOST_TIMES: Final = 1.5  # the error may be so many times the larger of eager's and default mode's
-MOST_DEFAULT: Final = 10  # default mode further away than so many times the rest has errors itself
-MOST_ERROR: Final = 0.5  # beyond it an output says nothing, whatever eager's is: it may be random
+# Default mode counts where its error is at most so many times the larger of the floor and eager's
+# error: a larger one is no rounding, and must not excuse the table.
+MOST_DEFAULT: Final = 10
+MOST_ERROR: Final = 0.5  # no output is right with a larger error, whatever eager's: it is random
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

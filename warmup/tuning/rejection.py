@@ -12,7 +12,7 @@ from warmup.keys.weight import WEIGHT, features_of, parse_weight
 from warmup.tuning.blame import find_to_blame
 from warmup.tuning.bucket_compiler import ServedBucket
 from warmup.tuning.bucket_run import BucketRun
-from warmup.tuning.judge import Judge, Judgement
+from warmup.tuning.judge import MOST_ERROR, MOST_TIMES, Judge, Judgement
 
 MOST_REJECTED: Final = 3  # rows found by bisection in one bucket; then all others are doubtful
 _REPORT: Final = "report this with the model"
@@ -116,7 +116,9 @@ def _no_row_to_blame(trials: _RowTrials, judgement: Judgement) -> OutputMismatch
         if features_of(structure, row.winner) != structure.features
     ]
     if not weights:
-        return OutputMismatchError(problem, f"no row is to blame, and all stay; {_REPORT}")
+        is_random = judgement.eager is not None and judgement.eager * MOST_TIMES > MOST_ERROR
+        advice = "eager is as far away: is the output random?" if is_random else _REPORT
+        return OutputMismatchError(problem, f"no row is to blame, and all stay; {advice}")
     progress.distrust(weights, f"bucket {run.name}: with padded weights the output was {judgement}")
     return OutputMismatchError(
         problem,

@@ -104,7 +104,7 @@ class Session:
         result = BucketResult(
             bucket=bucket,
             keys=served.keys,
-            tuned=len(progress.tuned) - before,
+            tuned=len(progress.keys_since(before).intersection(served.keys)),
             judgement=judgement,
             seconds=time.monotonic() - started,
             uncovered=served.uncovered,

@@ -15,7 +15,7 @@ class Contrast(nn.Module):
         self.down = nn.ModuleList(nn.Linear(128, 64) for _ in range(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        both = torch.cat([x, x + x.roll(1, -1) / 64])
+        both = torch.cat([x, x + x.roll(1, -1) / 16])
         for up, down in zip(self.up, self.down, strict=True):
             both = both + down(functional.gelu(up(functional.layer_norm(both, [64]))))
         first, second = both.chunk(2)
