@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmup.core.errors import BuildError, OutputMismatchError
-from warmup.keys.registry import kind_of
-from warmup.keys.weight import WEIGHT, features_of, parse_weight
 from warmup.tuning.blame import find_to_blame
 from warmup.tuning.bucket_compiler import ServedBucket
 from warmup.tuning.bucket_run import BucketRun
 from warmup.tuning.judge import MOST_ERROR, MOST_TIMES, Judge, Judgement
+from warmup.tuning.weights.padding_rows import padding_keys
 
 MOST_REJECTED: Final = 3  # rows found by bisection in one bucket; then all others are doubtful
 _REPORT: Final = "report this with the model"
@@ -108,13 +107,7 @@ def _no_row_to_blame(trials: _RowTrials, judgement: Judgement) -> OutputMismatch
     """Return the error for an output that is wrong without any row; padded weights are marked."""
     run, progress = trials.run, trials.run.compiler.progress
     problem = f"bucket {run.name}: the compiled output is {judgement}, also without any row"
-    structures = {group.structure for group in run.padded}
-    weights = [
-        key
-        for key, row in progress.rows.items()
-        if kind_of(key) is WEIGHT and (structure := parse_weight(key)[0]) in structures
-        if features_of(structure, row.winner) != structure.features
-    ]
+    weights = padding_keys(progress.rows, {group.structure for group in run.padded})
     if not weights:
         is_random = judgement.eager is not None and judgement.eager * MOST_TIMES > MOST_ERROR
         advice = "eager is as far away: is the output random?" if is_random else _REPORT
