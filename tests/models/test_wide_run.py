@@ -120,3 +120,14 @@ def test_an_allocation_that_fails_is_no_error_of_the_build() -> None:
 def test_the_cpu_has_some_memory_and_not_everything() -> None:
     """The free bytes are those of this machine."""
     assert 2**20 < available_bytes(CPU) < 2**50
+
+
+def test_every_call_has_its_outputs() -> None:
+    """A range is judged at several sizes, which one set of wide weights computes."""
+    module = nn.Linear(8, 3)
+    calls = [Inputs((torch.rand(size, 8),), {}) for size in (2, 5)]
+    with torch.no_grad():
+        done = run_wide(module, calls, CPU)
+        expected = [module(*call.args) for call in calls]
+    assert done.outputs is not None
+    assert max(output_errors(done.outputs, expected)) < 1e-6
