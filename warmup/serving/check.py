@@ -142,8 +142,8 @@ def _doubts(table: Table) -> Iterator[str]:
     count = sum(row.untrusted is not None for row in table.rows.values())
     if count:
         yield (
-            f"{count} of {len(table.rows)} rows are not trusted, and are misses at serving: see "
-            "`warmup show`; `warmup build` measures these keys again"
+            f"rows not trusted: {count} of {len(table.rows)}; each is a miss at serving: "
+            "`warmup show` names them, `warmup build` measures their keys again"
         )
 
 
