@@ -1,11 +1,11 @@
 """Two models to build tables for.
 
-`VisionLinear` is one bf16 Linear(3420 -> 1280) without bias, whose input size is not aligned.
-`MLP` is a two-layer MLP whose GEMMs have epilogues (GELU; a residual add).
+`VisionLinear` is one bf16 Linear(3420 -> 1280) without bias: unaligned, its inputs inferred.
+`MLP` has two layers whose GEMMs have epilogues (GELU; a residual add), and `example_inputs`.
 
-    warmup build --model examples/mlp.py:MLP --seqlens 16,64,256
-    warmup build --model examples/mlp.py:VisionLinear --seqlens 560,1024,2048 \\
-        --input "hidden_states=[seqlen,3420]:bf16"
+    warmup build --model examples/mlp.py --seqlens 560,1024,2048
+    warmup build --model examples/mlp.py --seqlens 560,1024,2048 --dtype bf16
+    warmup build --model examples/mlp.py:VisionLinear --seqlens 560,1024,2048
 """
 
 import torch

@@ -1,7 +1,8 @@
 """Layers of real models whose sizes are not aligned to 16 bytes, which makes kernels slow; bf16.
 
-warmup build --model examples/unaligned.py:Gpt2Head --input "x=[seqlen,768]:bf16" \\
-    --seqlens 16,1024 --out heads.json
+warmup build --model examples/unaligned.py:Gpt2Head --seqlens 16,1024 --out heads.json
+
+The inputs are inferred: ``x=[seqlen,768]:bf16``.
 """
 
 import torch

@@ -30,7 +30,7 @@ from import_graph import (
 
 # What may be imported from outside the standard library; the longest prefix of a module counts.
 THIRD_PARTY: Mapping[str, frozenset[str]] = {
-    "table": frozenset({"filelock", "platformdirs"}),
+    "table": frozenset({"platformdirs"}),
     "inductor": frozenset({"torch", "sympy", "triton"}),
     "measuring": frozenset({"torch", "platformdirs", "pynvml"}),
     "models": frozenset({"torch"}),
@@ -196,7 +196,7 @@ def test_a_planted_row_kind_is_caught(texts: dict[str, str], statement: str) -> 
     [
         ("warmup.keys.gemm", "from warmup.table import Table"),
         ("warmup.core.events", "from warmup.table.store import read"),
-        ("warmup.core.errors", "import filelock"),
+        ("warmup.core.errors", "import platformdirs"),
         ("warmup.core.errors", "import warmup"),
         ("warmup.core.runtime", "def f():\n    import torch"),
         ("warmup.table.store", "from warmup.inductor import connect"),
@@ -282,7 +282,7 @@ def test_the_drawing_is_that_of_the_code(texts: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [
-        ("import warmup", {"torch", "triton", "rich", "typer", "filelock", "platformdirs"}),
+        ("import warmup", {"torch", "triton", "rich", "typer", "platformdirs"}),
         (
             "import warmup; [getattr(warmup, name) for name in warmup.__all__]",
             {"torch", "triton", "rich", "typer"},

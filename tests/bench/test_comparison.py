@@ -110,10 +110,26 @@ def faster(times: Sequence[float], factor: float) -> tuple[float, ...]:
 
 
 def test_a_drift_that_hits_both_leaves_the_interval_narrow(report: Report) -> None:
-    """Ratios are taken round by round, so times that vary by 70 % still give one speed-up."""
-    found = report(result("default", DRIFTING), result("table", faster(DRIFTING, 1.32)))
+    """Ratios are taken round by round, so times that vary by 17 % still give one speed-up."""
+    drifting = tuple(100 + (time - 100) / 4 for time in DRIFTING)
+    found = report(result("default", drifting), result("table", faster(drifting, 1.32)))
     (speedup,) = speedups(found, found.results[1])
+    assert speedup is not None
     assert (speedup.value, speedup.low, speedup.high) == (1.32, 1.32, 1.32)
+
+
+def test_a_busy_machine_has_no_verdict_and_no_ratio(report: Report) -> None:
+    """Default's times vary by 70 %: neither its bucket nor the mean of all has a speed-up."""
+    own = faster(FLAT, 1.32)
+    found = report(result("default", FLAT, DRIFTING), result("table", own, own))
+    calm, busy = speedups(found, found.results[1])
+    assert calm is not None
+    assert busy is None
+    assert overall(found, found.results[1]) is None
+    said = verdict(found, found.results[1])
+    assert said.startswith("no verdict: this machine is too busy: the 95 % interval of default in")
+    assert "seqlen=560" in said
+    assert "x faster" not in "\n".join(spell(found))
 
 
 def test_a_gain_is_told_with_its_interval(report: Report) -> None:

@@ -153,6 +153,21 @@ def test_speedups_are_over_eager_at_the_same_place() -> None:
     assert FOUND.mean_speedup("liger", Pass.BOTH) is None
 
 
+def test_a_busy_machine_has_no_speedup() -> None:
+    """Where eager varies by 70 %, no backend has a speed-up there, and the text says so."""
+    drifting = Samples(tuple(4.0 * share for share in (1.0, 1.1, 1.3, 1.6, 1.2, 1.4, 1.5, 1.7)))
+    made = report(cell("eager", 4.0, samples=drifting), cell("compiled", 2.0))
+    assert made.speedup(made.cells[1]) is None
+    assert made.mean_speedup("compiled", Pass.FORWARD) is None
+    assert "no verdict: this machine is too busy" in " ".join(spell(made))
+
+
+def test_with_a_warm_cache_no_share_of_the_bandwidth_is_said() -> None:
+    """The bytes may come from the cache, which is faster than the memory."""
+    assert FOUND.share(FOUND.cells[0]) is not None
+    assert replace(FOUND, l2=L2.WARM).share(FOUND.cells[0]) is None
+
+
 def test_text_fits_80_columns_and_tells_every_failure() -> None:
     """No line is wider than 80; missing backends and dropped cells are there with reasons."""
     text = "\n".join(spell(FOUND))

@@ -149,7 +149,7 @@ def test_the_verdict_takes_the_interval_and_the_band(
 
 def test_a_drift_that_hits_both_does_not_widen_the_interval() -> None:
     """The ratio is taken round by round: a common drift cancels."""
-    drift = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7)
+    drift = (1.0, 1.02, 1.04, 1.06, 1.08, 1.1, 1.12, 1.14)
     one = ShapeResult(
         shape=SHAPE,
         timed={TORCH_COLUMN: timed(5.0, drift), TABLE_COLUMN: timed(5.5, drift)},
@@ -158,6 +158,24 @@ def test_a_drift_that_hits_both_does_not_widen_the_interval() -> None:
     found = one.comparison(0.03)
     assert found is not None
     assert found.interval == (pytest.approx(1.1), pytest.approx(1.1))
+
+
+def test_a_busy_machine_has_no_verdict_and_no_ratio() -> None:
+    """Where the best other column varies by 70 %, neither the shape nor the summary has a ratio."""
+    drift = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7)
+    one = ShapeResult(
+        shape=SHAPE,
+        timed={TORCH_COLUMN: timed(5.0, drift), TABLE_COLUMN: timed(5.5)},
+        dropped={},
+    )
+    made = report(one)
+    found = one.comparison(0.03)
+    assert found is not None
+    assert (found.ratio, found.interval, found.verdict) == (None, None, MatmulVerdict.TOO_BUSY)
+    assert made.speedup is None
+    text = "\n".join(spell(made))
+    assert "no verdict: this machine is too busy" in text
+    assert "geometric mean" not in text
 
 
 @pytest.mark.parametrize("medians", [{}, {TABLE_COLUMN: 5.0}, {TORCH_COLUMN: 5.0}])

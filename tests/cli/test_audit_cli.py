@@ -24,7 +24,7 @@ def warmup(
     make_table: Callable[..., Table],
     make_key: Callable[..., str],
 ) -> Command:
-    """``warmup("audit", "bad.jsonl")`` beside t.json, good.jsonl, bad.jsonl and quiet.jsonl."""
+    """``warmup("audit", "bad.jsonl")`` beside t.json, good.jsonl, bad, quiet and half.jsonl."""
     table = make_table()
     (tmp_path / "t.json").write_text(encode(table))
     for name in ("good", "bad", "quiet"):
@@ -44,7 +44,10 @@ def warmup(
                 choice="bias_addmm",
             )
             emitter.emit(EventName.UNCOVERED, site="conv")
+        emitter.emit(EventName.SUMMARY)
         sink.close()
+    good = (tmp_path / "good.jsonl").read_text()
+    (tmp_path / "half.jsonl").write_text(good + good[:60])
     return lambda *words: run_python("-m", "warmup", *words, cwd=tmp_path)
 
 
@@ -58,6 +61,7 @@ def test_an_audit_is_printed(warmup: Command, make_key: Callable[..., str]) -> N
             "runs        1 (table digest d1)",
             "hits        1 (1 problems): answered by a row of the table",
             "misses      1 (not_in_table 1): no row answered, inductor's default was compiled",
+            "            not_in_table: build this bucket, or pad to one that was built",
             "uncovered   1 (conv 1): measured without a row (docs/explanation/coverage.md)",
             "from cache  0 graphs (0 decisions): compiled by an earlier run",
             "unused rows 1: no run asked for them",
@@ -93,6 +97,8 @@ def test_an_audit_is_json_on_request(warmup: Command, make_key: Callable[..., st
         ("bad", "miss", "miss"),
         ("bad", "uncovered, miss", "uncovered, miss"),
         ("quiet", "miss,silent", "silent"),
+        ("half", "miss,silent", ""),
+        ("half", "damaged,miss", "damaged"),
     ],
 )
 def test_an_audit_fails_on_demand(warmup: Command, log: str, fail_on: str, failed: str) -> None:
@@ -100,6 +106,34 @@ def test_an_audit_fails_on_demand(warmup: Command, log: str, fail_on: str, faile
     done = warmup("audit", f"{log}.jsonl", "--fail-on", fail_on)
     expected = (1, f"audit failed on: {failed}\n") if failed else (0, "")
     assert (done.returncode, done.stderr) == expected
+
+
+@pytest.mark.parametrize("form", ["text", "json", "prometheus"])
+def test_a_log_without_an_event_fails(warmup: Command, tmp_path: Path, form: str) -> None:
+    """It exits with 1 in every form, and the line says how to get events; the report is printed."""
+    (tmp_path / "server.log").write_text("INFO serving\n")
+    done = warmup("audit", "server.log", "--format", form)
+    assert (done.returncode, done.stdout != "") == (1, True)
+    assert done.stderr.startswith("no event in server.log: name an audit log")
+
+
+def test_a_run_without_a_summary_is_named(warmup: Command, tmp_path: Path) -> None:
+    """A process that was killed is told from those that ended; what it did until then counts."""
+    lines = (tmp_path / "good.jsonl").read_text().splitlines()
+    (tmp_path / "killed.jsonl").write_text("".join(f"{line}\n" for line in lines[:-1]))
+    shown = warmup("audit", "killed.jsonl", "--fail-on", "silent")
+    assert shown.returncode == 0
+    (line,) = (line for line in shown.stdout.splitlines() if line.startswith("unfinished"))
+    assert line.startswith("unfinished  good/")
+    assert "unfinished" not in warmup("audit", "good.jsonl").stdout
+
+
+def test_the_commonest_mistake_gets_advice(warmup: Command, tmp_path: Path) -> None:
+    """Misses of dynamic dims name dynamic=False and --policy range."""
+    record = {"event": "lookup.missed", "schema": 1, "run": "r", "pid": 1, "seq": 0, "key": "k"}
+    (tmp_path / "log").write_text(json.dumps({**record, "reason": "dynamic_dim"}) + "\n")
+    said = " ".join(warmup("audit", "log").stdout.split())
+    assert "dynamic_dim: compile with dynamic=False, or build for the range: --policy range" in said
 
 
 def test_a_failed_audit_is_still_data(warmup: Command) -> None:

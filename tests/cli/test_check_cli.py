@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from warmup.cli import main
+from warmup.core.rows import Flag, Row
 from warmup.core.runtime import Runtime
 from warmup.table import Table
 from warmup.table.codec import digest_of, encode
@@ -30,13 +32,27 @@ def here() -> Runtime:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, make_table: Callable[..., Table], here: Runtime) -> Path:
+def folder(
+    tmp_path: Path,
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+    here: Runtime,
+) -> Path:
     """One table for each outcome, in a folder with nothing else."""
     tables = {
         "ready": make_table(runtime=here),
         "patched": make_table(runtime=replace(here, torch=f"{here.torch.split('+')[0]}.post9")),
         "other": make_table(),
         "upgraded": make_table(runtime=replace(here, torch="2.99.0")),
+        "noisy": make_table(
+            {
+                make_key(m): replace(row, evidence=replace(row.evidence, flags=flags))
+                for m, flags in ((16, ()), (32, (Flag.UNSTABLE,)), (64, (Flag.UNSTABLE,)))
+                for row in (make_row(),)
+            },
+            runtime=here,
+        ),
     }
     policy = replace(tables["ready"].policy, options={"size_asserts": False})
     tables["foreign"] = replace(tables["ready"], policy=policy)
@@ -93,9 +109,30 @@ def test_a_ready_table_is_described(check: Command, folder: Path, here: Runtime)
     lines = check("ready.json").stdout.splitlines()
     digest = json.loads((folder / "ready.json").read_text())["provenance"]["digest"]
     assert lines[:2] == [f"digest    {digest}", "rows      2 (gemm 2)"]
-    assert lines[2].removeprefix("tuned on  ") == lines[3].removeprefix("here      ")
+    assert lines[2] == "unstable  0"
+    assert lines[3].removeprefix("tuned on  ") == lines[4].removeprefix("here      ")
     assert here.device.name in lines[3]
-    assert lines[4:] == ["state     ready (0)"]
+    assert lines[5:] == ["state     ready (0)"]
+
+
+def test_unstable_rows_are_counted_and_ready(check: Command) -> None:
+    """A table is ready all the same: an unstable row has the library's kernel."""
+    done = check("noisy.json")
+    assert done.returncode == 0
+    assert "unstable  2" in done.stdout.splitlines()
+    assert len(json.loads(check("noisy.json", "--json").stdout)["unstable"]) == 2
+
+
+def test_unstable_rows_can_fail_a_check(check: Command, folder: Path) -> None:
+    """With --fail-on unstable the code is 11, with one line, and no ready file; else it is 0."""
+    done = check("noisy.json", "--fail-on", "unstable", "--ready-file", "ready")
+    assert (done.returncode, (folder / "ready").exists()) == (11, False)
+    assert done.stderr == (
+        "error: 2 of 3 rows are unstable: measure them again with "
+        "`warmup build ... --retry unstable`\n"
+    )
+    assert check("ready.json", "--fail-on", "unstable").returncode == 0
+    assert check("other.json", "--fail-on", "unstable").returncode == 10
 
 
 def test_each_differing_field_is_a_line(check: Command) -> None:
@@ -212,6 +249,19 @@ def test_buckets_of_ranges_ascend(check: Command, seqlens: str, said: str) -> No
     words = ("--prime", "--model", "absent.py", "--policy", "range", "--seqlens", seqlens)
     done = check("ready.json", *words)
     assert (done.returncode, said in done.stderr) == (3, True)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "zeros", "absent"])
+def test_a_bad_bundle_is_one_line_and_code_11(check: Command, folder: Path, kind: str) -> None:
+    """At once, whatever stands in its place."""
+    bundle = folder / "t.bundle"
+    if kind == "fifo":
+        os.mkfifo(bundle)
+    elif kind == "zeros":
+        bundle.symlink_to("/dev/zero")
+    done = check("ready.json", "--bundle", str(bundle))
+    assert (done.returncode, len(done.stderr.splitlines())) == (11, 1)
+    assert done.stderr.startswith(f"error: bundle {bundle}: ")
 
 
 def test_a_device_that_is_absent_is_a_mismatch(check: Command) -> None:

@@ -70,6 +70,9 @@ def folder(
     for name, table in files.items():
         (tmp_path / f"{name}.json").write_text(encode(table))
     (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "log.jsonl").write_text(
+        '{"event":"lookup.hit","schema":1,"run":"r","pid":1,"seq":0,"key":"k"}\n'
+    )
     (tmp_path / "newer.json").write_text('{"schema": 99}')
     return tmp_path
 
@@ -238,7 +241,7 @@ def test_merge_may_write_over_its_input(warmup: Command, folder: Path) -> None:
         ("show", "a.json"),
         ("diff", "a.json", "a.json"),
         ("merge", "a.json", "c.json", "-o", "out.json"),
-        ("audit", "bad.json"),
+        ("audit", "log.jsonl"),
     ],
     ids=str,
 )

@@ -28,6 +28,7 @@ SAMPLES = [
     errors.BundleError("x.bundle", "it is damaged"),
     errors.MissError("key", "not_in_table", "near", ("m: row 1, here 2",)),
     errors.UncoveredError("custom_op"),
+    errors.ForeignGraphError(None, "d"),
     errors.AdapterError("what"),
     errors.UnsupportedTorchError("2.9.0", "2.11 to 2.15"),
     errors.InductorChangedError("torch._inductor.config:freezing is gone"),
@@ -50,7 +51,11 @@ TEXTS = {
     errors.TableWriteError: "x.json: cannot write the table: No space left on device; do",
     errors.MissError: (
         "no row answers `key` (not_in_table); nearest row `near` differs in m: row 1, here 2; "
-        'build this bucket, or serve with on_miss="fallback"'
+        'build this bucket, or pad to one that was built; or serve with on_miss="fallback"'
+    ),
+    errors.ForeignGraphError: (
+        "a loaded graph was compiled without a table, and table d is installed; compile the graph "
+        "again, and make the table's digest part of the key under which it is kept"
     ),
     errors.UnsupportedTorchError: (
         "torch 2.9.0 is not supported (supported: 2.11 to 2.15); "

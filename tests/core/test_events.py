@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -210,7 +211,7 @@ def test_a_log_can_be_closed_twice(tmp_path: Path) -> None:
 
 
 def test_a_tally_counts_each_kind_of_event() -> None:
-    """Hits are counted by key, misses by key and by reason, uncovered measurements by site."""
+    """Hits count by key, misses by key and reason, sites and foreign graphs by their names."""
     tally = Tally()
     emitter = Emitter([tally])
     emitter.emit(EventName.INSTALLED, path="p")
@@ -221,6 +222,8 @@ def test_a_tally_counts_each_kind_of_event() -> None:
     emitter.emit(EventName.TUNED, key="c", winner="w")
     emitter.emit(EventName.CACHED, decisions=3, misses=1)
     emitter.emit(EventName.CACHED, decisions=4, misses=0)
+    emitter.emit(EventName.FOREIGN, compiled_under=None, installed="d", refused=False)
+    emitter.emit(EventName.FOREIGN, compiled_under="e", installed="d", refused=True)
     emitter.emit(EventName.CONTRADICTED, option="o", expected="1", found="2")
     assert tally == Tally(
         hits=Counter({"a": 2}),
@@ -231,5 +234,78 @@ def test_a_tally_counts_each_kind_of_event() -> None:
         cached_graphs=2,
         cached_decisions=7,
         cached_misses=1,
+        foreign=Counter({"none": 1, "e": 1}),
         contradictions=1,
     )
+
+
+def test_half_a_line_swallows_no_event(tmp_path: Path) -> None:
+    """What a killed process left of a line is ended before the next event, in a kept-open file."""
+    path = tmp_path / "a.jsonl"
+    sink = JsonLinesSink(path)
+    sink.open()
+    emitter = Emitter([sink], run="r")
+    emitter.emit(EventName.UNCOVERED, site="1")
+    with path.open("ab") as file:
+        file.write(b'{"event":"lookup.missed","sch')
+    emitter.emit(EventName.UNCOVERED, site="2")
+    emitter.emit(EventName.UNCOVERED, site="3")
+    sink.close()
+    lines = path.read_text().splitlines()
+    assert lines[1] == '{"event":"lookup.missed","sch'
+    assert [json.loads(line)["site"] for line in (lines[0], *lines[2:])] == ["1", "2", "3"]
+
+
+def test_a_part_of_a_line_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that takes half of an event is told, as one that takes nothing."""
+    sink = JsonLinesSink(tmp_path / "a.jsonl")
+    sink.open()
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda number, line: write(number, line[:10]))
+    with pytest.raises(OSError, match="a part of an event could not be written"):
+        sink(Emitter([]).emit(EventName.UNCOVERED, site="x"))
+
+
+def test_an_event_after_closing_is_appended_all_the_same(tmp_path: Path) -> None:
+    """A compile may end after its table was closed; no descriptor stays open."""
+    sink = JsonLinesSink(tmp_path / "a.jsonl")
+    sink.open()
+    sink.close()
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  counts what is open
+    Emitter([sink], run="r").emit(EventName.UNCOVERED, site="late")
+    assert json.loads((tmp_path / "a.jsonl").read_text())["site"] == "late"
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_log_that_can_only_be_written_is_appended_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it ends in a newline is unknown there, so one is written in front."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    path = tmp_path / "a.jsonl"
+    path.write_text("half")
+    sink = JsonLinesSink(path)
+    sink.open()
+    Emitter([sink], run="r").emit(EventName.UNCOVERED, site="x")
+    sink.close()
+    assert json.loads(path.read_text().splitlines()[-1])["site"] == "x"
+
+
+def test_a_fifo_that_nobody_reads_is_an_error(tmp_path: Path) -> None:
+    """Opening it would wait for a reader."""
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(SettingsError, match="cannot be written"):
+        JsonLinesSink(tmp_path / "fifo").open()
+
+
+def test_too_many_open_files_are_not_blamed_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice is about the limit, not about another file."""
+
+    def fail(*_args: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(SettingsError, match=r"Too many open files; .*ulimit -n"):
+        JsonLinesSink(tmp_path / "a.jsonl").open()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +85,8 @@ def serve(emitter: Emitter) -> None:
     emitter.emit(EventName.UNCOVERED, site="conv")
     emitter.emit(EventName.CONTRADICTED, option="o", expected="1", found="2")
     emitter.emit(EventName.CACHED, **CACHED)
+    emitter.emit(EventName.FOREIGN, compiled_under="e", installed="d", refused=False)
+    emitter.emit(EventName.FOREIGN, compiled_under=None, installed="d", refused=True)
     emitter.emit(EventName.SUMMARY, **SUMMARY)
 
 
@@ -96,6 +101,7 @@ SERVED = AuditReport(
     from_cache=1,
     cached_decisions=2,
     cached_misses=0,
+    foreign={"e": 1, "none": 1},
     outside={},
     silent=(),
     diverged=(),
@@ -111,6 +117,7 @@ SERVED = AuditReport(
             from_cache=1,
             cached_decisions=2,
             cached_misses=0,
+            foreign={"e": 1, "none": 1},
             outside={},
         )
     },
@@ -220,6 +227,17 @@ def test_misses_are_summed_by_reason(tmp_path: Path) -> None:
         "warmup-event " + raw(event="graph.cached"),
         "warmup-event " + raw(event="graph.cached", decisions=1e400),
         "warmup-event " + raw(event="lookup.missed"),
+        "warmup-event " + raw(event="graph.cached", decisions=10**4299),
+        "warmup-event " + raw(event="graph.cached", decisions=True),
+        "warmup-event " + raw(event="graph.cached", decisions="2"),
+        "warmup-event " + raw(event="call.outside", reason="x", calls=10**4299),
+        "warmup-event " + raw(event="call.outside", reason="x", calls=-1),
+        "warmup-event " + raw(event="table.installed", table="d", paths="abc"),
+        "warmup-event " + raw(event=["lookup.hit"]),
+        "warmup-event " + raw(digest=7),
+        "warmup-event " + raw(rank=None),
+        "warmup-event " + raw(digest="D").replace('"D"', "[" * 900 + "]" * 900),
+        "warmup-event " + raw(key="k" * MAX_LINE),
         "warmup-event {" + '"a":[' * 100_000,
         "warmup-event " + raw(pid=1).replace('"pid": 1', '"pid": ' + "9" * 5000),
         raw()[:60],
@@ -319,13 +337,102 @@ def test_any_table_path_in_a_log_is_looked_for(tmp_path: Path, path: str) -> Non
 def test_no_value_in_a_log_breaks_the_audit(
     tmp_path_factory: pytest.TempPathFactory, event: EventName, field: str, value: Any
 ) -> None:
-    """An event with any JSON value in any field is either counted or damaged."""
+    """An event with any JSON value in any field is counted, for a run or not, or damaged."""
     everything = {**MISS, **INSTALLED, **CACHED, "site": "s", "option": "o", "expected": "1"}
     line = raw(**{**everything, "found": "2", "event": event, field: value})
     path = tmp_path_factory.getbasetemp() / "fuzzed.log"
     path.write_text(f"warmup-event {line}\n", encoding="utf-8")
     report = audit([path])
-    assert (report.damaged, report.runs) in {(0, 1), (1, 0)}
+    assert (report.damaged, report.runs + report.failed) in {(0, 1), (1, 0)}
+
+
+def test_an_event_behind_half_a_line_is_not_lost(tmp_path: Path) -> None:
+    """A process that was killed in a line loses that event, and the next process none."""
+    log = tmp_path / "a.jsonl"
+    log.write_text(raw(seq=1).replace('t": ', 't":')[:70])
+    with run_to(jsonl(log)) as emitter:
+        serve(emitter)
+    report = audit([log])
+    assert (report.damaged, report.miss_count) == (1, 2)
+
+
+def _calls_and_memory(path: Path) -> tuple[int, int]:
+    """Return the number of calls that an audit of *path* makes, and the peak of its memory."""
+    calls = 0
+
+    def count(_frame: Any, event: str, _value: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    tracemalloc.start()
+    sys.setprofile(count)
+    try:
+        audit([path])
+    finally:
+        sys.setprofile(None)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    return calls, peak
+
+
+KEY = "addmm m=M n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16 | epilogue=none"
+WINNER = "triton::triton_mm(BLOCK_K=64,BLOCK_M=64,BLOCK_N=128,num_stages=3,num_warps=4)"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda key, seq: raw(key="one", winner=WINNER, seq=seq),
+        lambda key, seq: raw(key=key, winner=WINNER, seq=seq),
+        lambda key, seq: raw(**{**MISS, "event": "lookup.missed", "key": key, "seq": seq}),
+        lambda key, seq: raw(seq=None, key=key + str(seq)),
+        lambda key, seq: key + "x" * (seq % 300),
+    ],
+    ids=["one key", "many keys", "misses", "damaged", "text"],
+)
+def test_an_audit_takes_linear_time_and_three_times_the_file(
+    tmp_path: Path, make: Callable[[str, int], str]
+) -> None:
+    """Twice the lines are twice the calls, and the memory is bounded by the size of the log."""
+    counted = []
+    for lines in (1500, 3000):
+        path = tmp_path / f"{lines}.log"
+        events = (make(KEY.replace("M", str(number)), number) for number in range(lines))
+        path.write_text("".join(f"warmup-event {event}\n" for event in events))
+        calls, peak = _calls_and_memory(path)
+        assert peak < 3 * path.stat().st_size + 500_000
+        counted.append(calls)
+    assert counted[1] < 2.3 * counted[0]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_log_that_may_never_end_is_refused(tmp_path: Path, kind: str) -> None:
+    """Neither waits for the writer of a FIFO nor reads a device."""
+    path = tmp_path / "log"
+    os.mkfifo(path) if kind == "fifo" else path.symlink_to("/dev/zero")
+    with pytest.raises(SettingsError, match="is no regular file"):
+        audit([path])
+
+
+def test_the_pipe_of_a_shell_is_read(tmp_path: Path) -> None:
+    """``warmup audit <(COMMAND)`` reads what the command prints."""
+    del tmp_path
+    reader, writer = os.pipe()
+    os.write(writer, f"warmup-event {raw()}\n".encode())
+    os.close(writer)
+    try:
+        assert audit([f"/dev/fd/{reader}"]).hits == {"k1": 1}
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.parametrize("path", ["fifo", "/dev/zero"])
+def test_a_table_path_in_a_log_that_is_no_file_is_not_read(tmp_path: Path, path: str) -> None:
+    """A log may name anything; the unused rows are unknown then."""
+    os.mkfifo(tmp_path / "fifo")
+    line = raw(event="table.installed", paths=[str(tmp_path / path)], table="d")
+    (tmp_path / "a.log").write_text(f"warmup-event {line}\n")
+    assert audit([tmp_path / "a.log"]).unused is None
 
 
 @pytest.mark.parametrize("name", ["absent.log", "."])

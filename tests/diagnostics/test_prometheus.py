@@ -53,6 +53,7 @@ def served(tmp_path: Path) -> AuditReport:
         {"event": "call.outside", "reason": "beyond", "calls": 1},
         {"event": "call.outside", "reason": "beyond", "calls": 2},
         {"event": "graph.cached", "run": "s", "digest": "e", "decisions": 0},
+        {"event": "graph.foreign", "run": "s", "digest": "e", "compiled_under": "d"},
     )
 
 
@@ -67,6 +68,7 @@ def test_every_count_is_a_sample(served: AuditReport) -> None:
         'warmup_misses_total{digest="d",reason="not_in_table"}': 1,
         'warmup_uncovered_total{digest="d",site="conv"}': 1,
         'warmup_cached_graphs_total{digest="e"}': 1,
+        'warmup_foreign_graphs_total{digest="e",compiled_under="d"}': 1,
         'warmup_outside_total{digest="d",reason="beyond"}': 2,
     }
 

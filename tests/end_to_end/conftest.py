@@ -1,4 +1,4 @@
-"""Two tables that several files here start from, each built once for all of them."""
+"""Tables that several files here start from, each built once for all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MLP = ("--model", f"{ROOT / 'examples' / 'mlp.py'}:MLP", "--seqlens", "16,64")
+MLP = ("--model", str(ROOT / "examples" / "mlp.py"), "--seqlens", "16,64")
 NET = (
     *("--model", f"{ROOT / 'tests' / 'programs' / 'models' / 'plain_script.py'}:Net"),
     *("--input", "x=[seqlen,32]:f32", "--seqlens", "8"),
@@ -22,7 +22,7 @@ Built = tuple[Path, dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def built(run_once: RunOnce, variables: dict[str, str]) -> Built:
-    """A table of the example MLP for the buckets 16 and 64, and what `warmup build` printed."""
+    """A table of the example's MLP, which no option names, and what `warmup build` printed."""
     words = ("-m", "warmup", "build", "--json", "--device", "cpu", *MLP, "--out", "mlp.json")
     folder, said = run_once("mlp", *words, "--timings", "timings.jsonl", **variables)
     return folder / "mlp.json", json.loads(said)
@@ -34,3 +34,11 @@ def net(run_once: RunOnce, variables: dict[str, str]) -> Built:
     words = ("-m", "warmup", "build", "--json", "--device", "cpu", *NET, "--out", "net.json")
     folder, said = run_once("net", *words, **variables)
     return folder / "net.json", json.loads(said)
+
+
+@pytest.fixture(scope="session")
+def bmm_tables(run_once: RunOnce, variables: dict[str, str]) -> tuple[Path, Path]:
+    """Two tables for one batched product: the library call, and the C++ template."""
+    program = str(ROOT / "tests" / "programs" / "build_bmm.py")
+    folder, _ = run_once("bmm", program, "library.json", "template.json", **variables)
+    return folder / "library.json", folder / "template.json"

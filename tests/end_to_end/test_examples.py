@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from warmup.table.store import read
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
+SCRIPTS = ROOT / "tests" / "programs" / "scripts"
 
 
 def run(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -38,11 +42,27 @@ def test_the_server_serves_mixed_sizes_and_exits_with_its_audit(
 
 
 def test_the_original_layer_builds(tmp_path: Path) -> None:
-    """Linear(3420 -> 1280) in bf16, its inputs spelled on the command line."""
-    inputs = ("--input", "hidden_states=[seqlen,3420]:bf16", "--seqlens", "16")
+    """Linear(3420 -> 1280) in bf16, its inputs inferred."""
+    inputs = ("--seqlens", "16")
     model = ("--model", f"{EXAMPLES / 'mlp.py'}:VisionLinear", "--device", "cpu")
     done = run(tmp_path, "-m", "warmup", "build", *model, *inputs, "--out", "layer.json")
+    assert "inputs: hidden_states=[seqlen,3420]:bf16, taken from forward" in done.stderr
     assert "linear_unary 1280x3420" in done.stdout
+
+
+def test_a_posted_script_builds_by_the_shortest_command(tmp_path: Path) -> None:
+    """In a folder with a script alone: a table, a line on the inferred inputs, kept for `show`."""
+    shutil.copy(SCRIPTS / "linear_script.py", tmp_path / "mlp.py")
+    command = ("build", "--model", "mlp.py", "--seqlens", "560,1024,2048")
+    done = run(tmp_path, "-m", "warmup", *command, CUDA_VISIBLE_DEVICES="")
+    inferred = "inputs: x=[seqlen,96]:f32, taken from forward and the weights"
+    advice = '--input "x=[...]:f32" says otherwise'
+    assert [line for line in done.stderr.splitlines() if "inputs" in line] == [
+        f"{inferred}; {advice}"
+    ]
+    (table,) = tmp_path.glob("tables/*/mlp.f32.json")
+    assert (len(read(table).rows), read(table).provenance.assumptions) == (3, (inferred,))
+    assert inferred in run(tmp_path, "-m", "warmup", "show", str(table)).stdout.splitlines()
 
 
 def test_the_llama_shaped_layers_build_at_a_small_width(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,87 @@ def test_a_kept_log_is_appended_to_and_only_this_run_is_summed(table: Path, tmp_
     later = event.replace("SEQ", "1").replace("R", "S")
     report = run(["sh", "-c", f"echo '{later}' >> $WARMUP_AUDIT_LOG"], table=table, audit_log=log)
     assert (report.audit.uncovered, audit([log]).uncovered) == ({"pad": 1}, {"pad": 2})
+
+
+@pytest.mark.parametrize("log", ["/dev/full", "/dev/zero", "fifo", "."])
+def test_an_audit_log_that_is_no_file_is_refused(table: Path, tmp_path: Path, log: str) -> None:
+    """Before the command is started; a FIFO is not waited for."""
+    os.mkfifo(tmp_path / "fifo")
+    trace = tmp_path / "started"
+    with pytest.raises(SettingsError, match=r"^the audit log .* (is no regular file|Is a dir)"):
+        run(["touch", str(trace)], table=table, audit_log=tmp_path / log)
+    assert not trace.exists()
+
+
+HOSTILE = """
+nine=$(printf '%4299s' | tr ' ' 9)
+echo '{"event":"graph.cached","schema":1,"run":"r","pid":1,"seq":0,"decisions":'$nine'}'
+echo '{"event":"graph.cached","schema":1,"run":"r","pid":1,"seq":1,"decisions":'$nine'9999}'
+echo '{"event":["lookup.hit"],"schema":1}'
+echo '{"event":"lookup.hit","schema":1,"run":"r","pid":1,"seq":2,"key":"k","digest":[[[[]]]]}'
+echo '{"event":"lookup.hit","schema":1,"run":"r","pid":1,"seq":3,"key":"k"}'
+head -c 2000000 /dev/zero
+"""
+
+
+def test_nothing_in_the_log_loses_the_exit_code(table: Path, tmp_path: Path) -> None:
+    """Damaged events are counted, and the code is the command's."""
+    script = f"{{ {HOSTILE} }} >> $WARMUP_AUDIT_LOG; exit 7"
+    report = run(["bash", "-c", script], table=table, audit_log=tmp_path / "log")
+    assert (report.exit_code, report.audit.damaged, report.audit.hits) == (7, 3, {"k": 1})
+
+
+def test_a_log_that_cannot_be_read_loses_no_exit_code(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last line says that there are no counts, and why."""
+
+    def fail(*_args: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", fail)
+    report = run(["sh", "-c", "exit 7"], table=table, audit_log=tmp_path / "log")
+    assert report.exit_code == 7
+    assert "the log was not read to its end (OSError: [Errno 5]" in str(report)
+
+
+def test_a_named_log_needs_no_temporary_folder(table: Path, tmp_path: Path) -> None:
+    """The log is read where it is: no copy of it is made."""
+    words = ("--table", str(table), "--audit-log", "log", "--", "sh", "-c", "exit 7")
+    done = warmup_run(tmp_path, *words, TMPDIR=str(tmp_path / "absent"))
+    assert (done.returncode, done.stderr.count("Traceback")) == (7, 0)
+
+
+def test_a_log_that_was_truncated_meanwhile_is_read_from_its_start(
+    table: Path, tmp_path: Path
+) -> None:
+    """As copytruncate of logrotate does."""
+    log = tmp_path / "log"
+    log.write_text("x" * 5000 + "\n")
+    event = '{"event":"benchmark.uncovered","schema":1,"run":"R","pid":1,"seq":0,"site":"pad"}'
+    report = run(["sh", "-c", f"echo '{event}' > $WARMUP_AUDIT_LOG"], table=table, audit_log=log)
+    assert report.audit.uncovered == {"pad": 1}
+
+
+def test_sigterm_ends_the_reading_of_a_log(table: Path, tmp_path: Path) -> None:
+    """After the command has ended; its exit code stays, and the last line says what happened."""
+    script = "yes | head -c 60000000 >> $WARMUP_AUDIT_LOG; echo $$; exit 7"
+    words = ("--table", str(table), "--audit-log", str(tmp_path / "log"), "sh", "-c", script)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "warmup", "run", *words],
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    command = Path("/proc") / process.stdout.readline().strip()
+    while command.exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate()
+    assert process.returncode == 7
+    assert "the log was not read to its end (SIGTERM)" in stderr
 
 
 def test_options_after_the_command_are_the_commands(table: Path, tmp_path: Path) -> None:

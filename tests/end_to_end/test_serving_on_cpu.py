@@ -72,7 +72,7 @@ def template_table(
 def serve_in(folder: Path, table: Path, seqlens: list[int], **case: Any) -> dict[str, Any]:
     """Run tests/programs/serve_mlp.py with a case and return what it printed."""
     log = case.pop("log", None)
-    extra = {"WARMUP_AUDIT_LOG": str(log)} if log else {}
+    extra = {"WARMUP_AUDIT_LOG": str(log), "WARMUP_LOG_EVENTS": "1"} if log else {}
     text = json.dumps({"table": str(table), "seqlens": seqlens, **case})
     done = run_python(folder, str(PROGRAMS / "serve_mlp.py"), text, **extra)
     result: dict[str, Any] = json.loads(done.stdout.split("RESULT ")[1])
@@ -278,15 +278,6 @@ def test_a_graph_with_misses_is_not_taken_over_by_a_strict_server(
     assert sum(first["misses"].values()) == 1
     assert (again["from_cache"], again["cached_misses"], again["misses"]) == (1, 1, {})
     assert "cached_miss" in strict["error"]
-
-
-@pytest.fixture(scope="module")
-def bmm_tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two tables for one batched product: the library call, and the C++ template."""
-    folder = tmp_path_factory.mktemp("bmm")
-    program = str(PROGRAMS / "build_bmm.py")
-    run_python(folder, program, str(folder / "library.json"), str(folder / "template.json"))
-    return folder / "library.json", folder / "template.json"
 
 
 def test_a_cached_graph_never_answers_for_another_table(

@@ -73,7 +73,7 @@ def test_libraries_and_graphs_keep_their_names(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(other))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     taken = {**read_kernels(first, tmp_path / "triton"), **read_graphs(first)}
-    assert add_to_caches(taken.items(), CPU) == 3
+    assert add_to_caches(((name, [taken[name]]) for name in taken), CPU) == 3
     found = {path.relative_to(other).as_posix() for path in other.rglob("*") if path.is_file()}
     assert found == {"ab/cab.main.so", "fxgraph/cd/fcd/one", "aotautograd/ef/two"}
 
@@ -85,14 +85,16 @@ def test_libraries_and_graphs_keep_their_names(
         ("triton", b""),
         ("triton/KEY/__grp__k.json", b"[]"),
         ("triton/KEY/__grp__k.json", b"{"),
+        ("triton/KEY/__grp__k.json", b'{"child_paths":' + b"[" * 200_000),
+        ("triton/KEY/__grp__k.json", b" " * (1024 * 1024 + 1)),
     ],
 )
 def test_a_member_that_is_no_cache_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: tuple[str, bytes]
 ) -> None:
-    """A member that is no cache file is a ValueError, and no file is written."""
+    """A member that is no cache file is a ValueError, and no file is written or left behind."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     with pytest.raises(ValueError, match=r"neither|group|Expecting"):
-        add_to_caches([member], CPU)
+        add_to_caches([("fxgraph/ab/one", [b"1"]), (member[0], [member[1]])], CPU)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -22,6 +22,7 @@ MM = {"op": "mm", "m": 512}
 ADDMM = {"op": "addmm", "m": 512}
 OURS = {"winner": "triton", "tile": {"BLOCK_M": 64}}
 THEIRS = {"BLOCK_M": 128}
+HANDLER = ("policy.contradicted", "")  # names torch's handler
 Lower = Callable[..., dict[str, Any]]
 
 
@@ -88,14 +89,19 @@ def test_it_has_no_key_on_a_cpu() -> None:
 # -- both ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("winner", ["triton", "extern", "none"])
-def test_an_entry_of_torch_silently_takes_the_place_of_a_row(lower: Lower, winner: str) -> None:
-    """Torch's kernel is served: no hit, no miss, no error though strict; the row is not used."""
+@pytest.mark.parametrize(
+    ("winner", "reason"),
+    [("triton", "template_absent"), ("extern", "template_absent"), ("none", "not_in_table")],
+)
+def test_an_entry_of_torch_in_the_place_of_a_row_is_a_miss(
+    lower: Lower, winner: str, reason: str
+) -> None:
+    """Torch's kernel is served, as a miss that names the handler once; strict refuses."""
     tile = OURS["tile"] if winner == "triton" else {}
-    result = lower(**MM, winner=winner, tile=tile, theirs=[THEIRS])
-    assert (served(result), events(result)) == (128, [])
-    assert "error" not in result
-    assert len(result["rows"]) == (winner != "none")
+    case = {**MM, "winner": winner, "tile": tile, "theirs": [THEIRS]}
+    result = lower(**case, mode="fallback")
+    assert (served(result), events(result)) == (128, [HANDLER, ("lookup.missed", reason)])
+    assert lower(**case)["error"].startswith("MissError")
 
 
 def test_an_entry_of_the_rows_own_kernel_is_a_hit(lower: Lower) -> None:
@@ -114,14 +120,15 @@ def test_several_entries_without_the_rows_kernel_are_a_miss(
     """No library kernel is left to fall back to: the first entry is served; strict refuses."""
     case = {**MM, "winner": winner, "theirs": [THEIRS, {"BLOCK_M": 64}]}
     result = lower(**case, mode="fallback")
-    assert (served(result), events(result)) == (128, [("lookup.missed", reason)])
+    assert (served(result), events(result)) == (128, [HANDLER, ("lookup.missed", reason)])
     assert lower(**case)["error"].startswith("MissError")
 
 
 def test_for_an_addmm_a_row_of_the_library_hits(lower: Lower) -> None:
     """From torch 2.12 on the library's call is not torch's table's, and the row takes it."""
-    result = lower(**ADDMM, winner="extern", theirs=[THEIRS])
-    expected = (128, []) if IS_2_11 else (["addmm"], [("lookup.hit", "")])
+    result = lower(**ADDMM, winner="extern", theirs=[THEIRS], mode="fallback")
+    missed = (128, [HANDLER, ("lookup.missed", "template_absent")])
+    expected = missed if IS_2_11 else (["addmm"], [("lookup.hit", "")])
     assert (served(result), events(result)) == expected
 
 
@@ -132,8 +139,9 @@ def test_for_an_addmm_another_template_is_a_miss(lower: Lower, winner: str, reas
     """From torch 2.12 on neither table's kernel is served, but the library's; the miss says so."""
     tile = OURS["tile"] if winner == "triton" else {}
     result = lower(**ADDMM, winner=winner, tile=tile, theirs=[THEIRS], mode="fallback")
-    missed = (["addmm"], [("lookup.missed", reason)])
-    assert (served(result), events(result)) == ((128, []) if IS_2_11 else missed)
+    missed = ("lookup.missed", reason)
+    expected = (128, [HANDLER, missed]) if IS_2_11 else (["addmm"], [missed])
+    assert (served(result), events(result)) == expected
 
 
 @pytest.mark.parametrize("case", [{"theirs": []}, {"theirs": [THEIRS], "handler": False}])

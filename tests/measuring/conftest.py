@@ -98,4 +98,5 @@ def fake_clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """The clock of measurements in this process, until the test ends; 0.1 s for every call."""
     clock = FakeClock()
     monkeypatch.setattr(screening, "batch_of", clock.batch_of)
+    monkeypatch.setattr(screening, "PAUSES_S", (0.0,) * len(screening.PAUSES_S))
     return clock

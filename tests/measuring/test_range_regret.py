@@ -126,6 +126,16 @@ def test_where_nothing_is_known_of_the_winner_it_stays(low: SizeOutcomes) -> Non
     assert chosen(low, at(560, large=20.0, small=21.0, library=22.0)) == LARGE
 
 
+def test_a_regret_within_the_spread_does_not_count() -> None:
+    """A winner whose times at the lower end vary by more than it lags behind there stays."""
+    shaken = timed(LARGE, 95.0, 100.0, 113.0, 125.0, 130.0)
+    own = at(560, large=20.0, small=21.0, library=22.0)
+    low = SizeOutcomes(257, [shaken, timed(SMALL, 100.0), timed(LIBRARY, 150.0)])
+    assert chosen(low, own) == LARGE
+    low = SizeOutcomes(257, [timed(LARGE, 113.0), timed(SMALL, 100.0), timed(LIBRARY, 150.0)])
+    assert chosen(low, own) == SMALL
+
+
 def test_unstable_sizes_are_ignored() -> None:
     """A size whose control has an unstable time, overlapping with the winner's, does not count."""
     shaken = timed(LIBRARY, 8.0, 10.0, 14.0, 18.0)

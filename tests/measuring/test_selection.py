@@ -10,11 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmup.core.method import Method
-from warmup.core.roofline import Peaks
+from warmup.core.roofline import Peaks, Work
 from warmup.core.rows import Family, Flag, Rejection, Row, Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
-from warmup.measuring.selection import Work, doubtful_us, make_row, rejections, select_winner
+from warmup.measuring.selection import (
+    Selected,
+    doubtful_us,
+    make_row,
+    rejections,
+    select_winner,
+)
 
 KEY = "mm m=560 n=1280 k=3420 bf16 a=row b=col out=bf16 | epilogue=none"
 LIBRARY = Winner(Family.EXTERN, "aten::mm")
@@ -123,11 +129,68 @@ def test_uncertainty_widens_the_band() -> None:
 
 def test_only_the_fastest_widens_the_band() -> None:
     """The uncertainty of a slow candidate changes nothing."""
-    verdict = select_winner(
-        [timed(template(64), 100.0), timed(LIBRARY, 90.0, 104.5, 120.0)], LIBRARY, METHOD
-    )
+    slow = timed(template(32), 90.0, 104.5, 120.0)
+    verdict = select_winner([timed(template(64), 100.0), slow], LIBRARY, METHOD)
     assert verdict is not None
     assert verdict.band == METHOD.near_tie
+
+
+@pytest.mark.parametrize(
+    ("winning", "control"),
+    [((97.0,) * 6 + (103.0,) * 6, (102.0, 104.5, 107.0)), ((100.0,), (99.0, 103.0, 106.0, 109.0))],
+    ids=["winner", "library"],
+)
+def test_a_gain_within_the_spread_is_none(
+    winning: tuple[float, ...], control: tuple[float, ...]
+) -> None:
+    """A template that leads by less than the times of either vary does not replace the library.
+
+    The row says near tie, and its band is the spread that decided.
+    """
+    outcomes = timed(template(64), *winning), timed(LIBRARY, *control)
+    row = row_of(*outcomes, peaks=None)
+    assert row.winner == LIBRARY
+    assert row.evidence.flags == (Flag.NEAR_TIE,)
+    assert row.evidence.band is not None
+    assert row.evidence.time_us <= 100.0 * (1 + row.evidence.band)
+
+
+def test_a_gain_beyond_the_spread_wins() -> None:
+    """A lead of 3.5 % with spreads of 1 % is a decision."""
+    faster = timed(template(64), 99.0, 99.5, 100.0, 100.5, 101.0)
+    slower = timed(LIBRARY, 102.5, 103.0, 103.5, 104.0, 104.5)
+    assert row_of(faster, slower).winner == template(64)
+
+
+def test_a_tie_with_the_fastest_must_beat_the_library_itself() -> None:
+    """The small tile ties with the fastest template, but leads the library by 1 % only."""
+    outcomes = timed(template(64), 100.0), timed(template(32), 102.9), timed(LIBRARY, 104.0)
+    assert winner_of(*outcomes) == template(64)
+
+
+@pytest.mark.parametrize("reason", [Rejection.IMPLAUSIBLE, Rejection.TIMED_OUT])
+def test_nothing_wins_because_noise_refused_the_library(reason: Rejection) -> None:
+    """With a refused time the library keeps its row, which is unstable and counts the refusal."""
+    row = row_of(timed(template(64), 1.0), rejected(LIBRARY, reason), peaks=None)
+    evidence = row.evidence
+    assert (row.winner, evidence.flags) == (LIBRARY, (Flag.UNSTABLE,))
+    assert (evidence.library_us, evidence.is_unstable) == (evidence.time_us, True)
+    assert evidence.rejected == ((reason, 1),)
+
+
+@pytest.mark.parametrize("reason", [each for each in Rejection if each.may_be_noise])
+def test_without_any_time_of_a_refused_library_there_is_no_row(reason: Rejection) -> None:
+    """A candidate does not win because the library ran out of time or of memory."""
+    outcomes = [timed(template(64), 1.0), Outcome(winner=LIBRARY, rejection=reason)]
+    assert select_winner(outcomes, LIBRARY, METHOD) is None
+
+
+def test_disturbed_times_keep_the_library() -> None:
+    """Where other work disturbed the trial, even a candidate that always led does not win."""
+    outcomes = [timed(template(64), 50.0), timed(LIBRARY, 100.0)]
+    verdict = select_winner(outcomes, LIBRARY, METHOD, is_disturbed=True)
+    assert verdict is not None
+    assert (verdict.outcome.winner, verdict.flags) == (LIBRARY, (Flag.UNSTABLE,))
 
 
 WIDE = (80.0, 90.0, 100.0, 110.0, 120.0)
@@ -333,9 +396,16 @@ def test_the_order_of_candidates_never_changes_the_row(
 
 @given(outcome_lists())
 def test_a_winner_was_measured_and_is_near_the_fastest(outcomes: list[Outcome]) -> None:
-    """The winner is final, not rejected and, unless flagged unstable, within the band."""
+    """The winner is final, not rejected and, unless flagged unstable, within the band.
+
+    Where noise may have refused the library, nothing else wins.
+    """
     verdict = select_winner(outcomes, LIBRARY, METHOD)
     able = [one for one in outcomes if one.rejection is None and one.is_final]
+    refused = [one for one in outcomes if one.winner == LIBRARY and one.rejection]
+    if refused and refused[0].rejection and refused[0].rejection.may_be_noise:
+        assert verdict is None or verdict == Selected(refused[0], 0.03, (Flag.UNSTABLE,))
+        return
     if verdict is None:
         assert able == []
         return

@@ -185,6 +185,14 @@ def test_each_death_costs_one_candidate(make_trial: MakeTrial, start: Start) -> 
     ] * 3
 
 
+def test_the_control_may_die_once(make_trial: MakeTrial, start: Start, tmp_path: Path) -> None:
+    """If the child dies in the library's kernel, the trial runs again with every candidate."""
+    process = start(program("fake_measurer.py", f"dies_unless={tmp_path / 'died'}"))
+    outcomes = named(process.run(make_trial(["mm", "other"])))
+    assert (tmp_path / "died").exists()
+    assert [one.time_us for one in outcomes.values()] == [2.0, 2.0]
+
+
 def test_too_many_deaths_end_the_trial(make_trial: MakeTrial, start: Start) -> None:
     """After sixteen deaths the trial is given up, and no process is left."""
     process = start(program("fake_measurer.py", "dies"))

@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from warmup.core.method import L2, Method
-from warmup.core.rows import Rejection, Tuned, Winner
+from warmup.core.rows import Flag, Rejection, Tuned, Winner
 from warmup.core.trial import Candidate, Operands, Outcome, TensorSpec, Trial, ViewSpec
+from warmup.measuring import screening
 from warmup.measuring.operands import OperandSets
-from warmup.measuring.screening import FINAL_ROUNDS, SCREENING_ROUNDS
+from warmup.measuring.screening import FINAL_ROUNDS, PAUSES_S, SCREENING_ROUNDS
 from warmup.measuring.selection import make_row
 from warmup.measuring.trials import run_trial
 
@@ -348,12 +349,12 @@ def test_somebody_wins_when_the_control_and_a_cheater_are_out(
 
 
 def test_a_time_below_the_floor_is_measured_again(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """A candidate that is faster than the peaks allow, twice, is implausible."""
+    """A candidate that is faster than the peaks allow, each time again, is implausible."""
     fake_clock.times = {"liar": LONG_US / 3}
     trial = make_trial(["mm", "liar"], floor_us=LONG_US / 2)
     outcomes = ran(liar=torch.mm).run(trial)
     assert outcomes["liar"].rejection is Rejection.IMPLAUSIBLE
-    assert fake_clock.taken["liar"] == SCREENING_ROUNDS + 2 * FINAL_ROUNDS
+    assert fake_clock.taken["liar"] == SCREENING_ROUNDS + 2 * FINAL_ROUNDS * (1 + len(PAUSES_S))
     assert winner_of(trial, outcomes.values()) == "mm"
     assert "the measured peaks allow 50000.00 us" in outcomes["liar"].said
 
@@ -399,7 +400,9 @@ def test_who_wins_after_a_second_look_was_confirmed(make_trial: MakeTrial, fake_
 
 
 def slow_product(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
-    time.sleep(0.001)
+    deadline = time.perf_counter() + 0.001
+    while time.perf_counter() < deadline:
+        pass
     torch.mm(a, b, out=out)
 
 
@@ -413,6 +416,54 @@ def test_a_lying_clock_is_contradicted_by_the_wall_clock(
     assert outcomes["liar"].rejection is Rejection.IMPLAUSIBLE
     assert "while the wall clock says" in outcomes["liar"].said
     assert winner_of(trial, outcomes.values()) == "mm"
+
+
+def test_a_refused_control_is_measured_again(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """A library time that the wall clock contradicts once is dropped; the times after it count."""
+    refused = itertools.repeat(10.0, SCREENING_ROUNDS + FINAL_ROUNDS)
+    fake_clock.times = {"mm": itertools.chain(refused, itertools.repeat(LONG_US))}
+    trial = make_trial(["mm", "own_output"])
+    outcomes = ran(own_output, mm=slow_product).run(trial)
+    assert (outcomes["mm"].rejection, outcomes["mm"].time_us) == (None, LONG_US)
+    assert outcomes["mm"].samples is not None
+    assert set(outcomes["mm"].samples.times_us) == {LONG_US}
+    assert winner_of(trial, outcomes.values()) == "mm"
+
+
+def test_nothing_wins_over_a_control_that_stays_refused(
+    make_trial: MakeTrial, fake_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library is measured again after each pause, and keeps its row, which is unstable."""
+    waited: list[float] = []
+    monkeypatch.setattr(screening, "PAUSES_S", PAUSES_S)
+    monkeypatch.setattr(screening.time, "sleep", waited.append)
+    fake_clock.times = {"mm": 10.0}
+    trial = make_trial(["mm", "own_output"])
+    outcomes = ran(own_output, mm=slow_product).run(trial)
+    assert outcomes["mm"].rejection is Rejection.IMPLAUSIBLE
+    assert fake_clock.taken["mm"] == SCREENING_ROUNDS + FINAL_ROUNDS * (1 + len(PAUSES_S))
+    tuned = make_row(trial.key, tuple(outcomes.values()), trial.library, trial.method)
+    assert tuned is not None
+    assert (tuned.row.winner, tuned.row.evidence.flags) == (trial.library, (Flag.UNSTABLE,))
+    assert waited == list(PAUSES_S)
+
+
+def test_a_control_that_lacks_memory_is_tried_again(make_trial: MakeTrial, fake_clock: Any) -> None:
+    """Another process may hold the memory for a moment; any other candidate is rejected at once."""
+    held = {"mm": 2, "bad": 2}
+
+    def lacking(name: str) -> Kernel:
+        def product(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+            held[name] -= 1
+            if held[name] >= 0:
+                raise torch.OutOfMemoryError
+            torch.mm(a, b, out=out)
+
+        return product
+
+    outcomes = ran(mm=lacking("mm"), bad=lacking("bad")).run(make_trial(["mm", "bad"]))
+    assert outcomes["mm"].time_us == LONG_US
+    assert (outcomes["bad"].rejection, held["bad"]) == (Rejection.OUT_OF_MEMORY, 1)
 
 
 def test_what_fails_while_it_is_timed_is_out_and_the_rest_goes_on(

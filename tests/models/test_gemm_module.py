@@ -5,8 +5,12 @@ That their compile asks for the key is tested with real compiles, in tests/end_t
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.utils import run_and_get_code
 
 from warmup.core.errors import ProblemError
 from warmup.keys.gemm import Dim
@@ -167,3 +171,19 @@ def test_memory_is_counted_from_the_first_to_the_last_element() -> None:
     """A tensor with gaps takes what lies between its elements."""
     tensor = OperandTensor((Dim.of(3), Dim(2, 4)), (100, 1), torch.float32)
     assert (tensor.elements, size_of(Dim(2, 4))) == (204, 4)
+
+
+def test_a_rebuilt_mm_keeps_the_add_that_follows_it() -> None:
+    """Inductor would fold it into an addmm, which has another key; in the settings it does not."""
+    rebuilt = rebuild_gemm("mm m=2 n=4 k=3 f32 a=row b=row out=f32 | epilogue=add(f32[2,4])", CPU)
+    inputs = rebuilt.model.example_inputs()
+
+    def calls() -> list[str]:
+        torch.compiler.reset()
+        with torch.no_grad(), inductor_config.patch(fx_graph_cache=False):
+            _, (code,) = run_and_get_code(torch.compile(rebuilt.model.module), *inputs)
+        return re.findall(r"extern_kernels\.(\w+)\(", code)
+
+    assert calls() == ["addmm"]
+    with rebuilt.settings():
+        assert calls() == ["mm"]

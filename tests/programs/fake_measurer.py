@@ -1,7 +1,7 @@
 """A child program of the measurements that measures nothing: it speaks their protocol and dies.
 
-``fake_measurer.py MODE FD``: MODE is what comes of the first candidate that is not to be skipped.
-No torch, so that it starts at once.
+``fake_measurer.py MODE FD``: MODE is what comes of the first candidate that is not to be skipped;
+``dies_unless=PATH`` dies once, and makes the file PATH first. No torch, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -38,8 +38,13 @@ def serve(mode: str, descriptor: int) -> None:
 
 
 def act(mode: str) -> None:
-    """Die, or say nothing more."""
-    if mode == "dies":
+    """Die, or say nothing more; return when the process that died before was to be the last."""
+    path = mode.removeprefix("dies_unless=")
+    if path != mode:
+        if os.path.exists(path):  # noqa: PTH110  pathlib is slow to import
+            return
+        os.close(os.open(path, os.O_CREAT))
+    if mode != "hangs":
         sys.stderr.write("these are my last words\n")
         os._exit(7)
     time.sleep(3600)

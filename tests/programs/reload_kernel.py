@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from warmup.inductor.cache_files import add_to_caches, compiled_since, read_kernels
-from warmup.table.bundle_file import read_members, write_bundle
+from warmup.table.bundle_file import open_bundle, write_bundle
 
 
 @triton.jit
@@ -48,7 +48,10 @@ def main() -> None:
     taken = read_kernels(folder / "none", first)
     write_bundle(folder / "t.bundle", "ab" * 32, {}, taken)
     began = time.time()
-    placed = [add_to_caches(list(read_members(folder / "t.bundle")), here) for _ in range(2)]
+    placed = []
+    for _ in range(2):
+        with open_bundle(folder / "t.bundle") as bundle:
+            placed.append(add_to_caches(bundle.members(), here))
     was_there.append(compile_for(other, 64))
     besides = [compiled_since(began, taken, here)]
     was_there.append(compile_for(other, 128))

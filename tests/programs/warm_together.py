@@ -307,13 +307,13 @@ def queued() -> dict[str, bool]:
 def late() -> dict[str, int]:
     """Decisions about the kernels of a graph that is compiled already."""
     winner = Winner(Family.LAUNCH, "pointwise", (), None)
-    answers = CachedGraphs(Lookup({}, OnMiss.FALLBACK, Emitter([]))).counting_answers()
-    graph = SimpleNamespace(_warmup_decisions=("this process", 2, 0))
+    answers = CachedGraphs(Lookup({}, OnMiss.FALLBACK, Emitter([])), "a tag").counting_answers()
+    graph = SimpleNamespace(_warmup_compiled=("a tag", "this process", 2, 0))
     with counting_for_graph(graph):
         answers.hit(KEY, winner)
         answers.miss(KEY, MissReason.NOT_IN_TABLE, "first")
     answers.hit(KEY, winner)
-    _, decisions, misses = graph._warmup_decisions
+    _, _, decisions, misses = graph._warmup_compiled
     return {"decisions": decisions, "misses": misses}
 
 

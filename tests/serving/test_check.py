@@ -246,7 +246,7 @@ def test_a_table_that_everyone_can_write_is_remarked(
     path.chmod(0o666)
     report = check(path, here=make_runtime())
     assert (report.state, len(report.remarks)) == (Readiness.READY, 1)
-    assert "can be written by every user" in report.remarks[0]
+    assert "every user can write the file" in report.remarks[0]
 
 
 def test_a_check_leaves_the_table_and_its_folder_alone(

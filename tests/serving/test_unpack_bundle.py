@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from warmup.core.runtime import Runtime
 from warmup.serving.unpack_bundle import UnpackedBundle, unpack
-from warmup.table.bundle_file import needs_of, write_bundle
+from warmup.table.bundle_file import Manifest, needs_of, write_bundle
 
 TABLE = "ab" * 32
 CPU = torch.device("cpu")
@@ -86,9 +90,9 @@ def _open_to_all(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (_cut, "it cannot be read (File is not a zip file)"),
+        (_cut, "it is no zip archive as `warmup build` writes it, or it is cut off"),
         (Path.unlink, "there is no such file"),
-        (_open_to_all, "every user of this machine can write it"),
+        (_open_to_all, "it is code, and every user can write the file"),
     ],
 )
 def test_a_bundle_that_cannot_be_trusted_is_refused(
@@ -114,6 +118,80 @@ def test_caches_that_cannot_be_written_refuse_it(
     done = unpack(bundle, TABLE, make_runtime(), CPU)
     assert done.refused is not None
     assert done.refused.startswith("it cannot be unpacked (")
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        ("triton/KEY/__grp__k.json", b'{"child_paths":' + b"[" * 200_000),
+        ("triton/KEY/__grp__k.json", b"{}"),
+        ("unknown/file", b""),
+    ],
+    ids=["nested", "empty", "unknown"],
+)
+def test_a_malformed_member_refuses_the_whole_bundle(
+    tmp_path: Path, caches: Path, make_runtime: MakeRuntime, last: tuple[str, bytes]
+) -> None:
+    """Serving goes on: no error, no file of the bundle in the caches, and none left behind."""
+    path = tmp_path / "t.bundle"
+    write_bundle(path, TABLE, needs_of(make_runtime()), {**FILES, last[0]: last[1]})
+    done = unpack(path, TABLE, make_runtime(), CPU)
+    assert done.refused is not None
+    assert done.refused.startswith("it cannot be unpacked (")
+    for folder in (caches, tmp_path / "triton"):
+        assert [each for each in folder.rglob("*") if each.is_file()] == []
+        assert list(folder.glob(".warmup-bundle-*")) == []
+
+
+def test_no_file_is_in_the_caches_before_the_last_is_verified(
+    tmp_path: Path, caches: Path, make_runtime: MakeRuntime
+) -> None:
+    """A last member with another digest than the manifest's keeps the first from its place."""
+    path = tmp_path / "t.bundle"
+    write_bundle(path, TABLE, needs_of(make_runtime()), FILES)
+    digest = hashlib.sha256(b"two").hexdigest()
+    write_bundle(path, TABLE, needs_of(make_runtime()), {**FILES, "fxgraph/cd/fcd/two": b"owt"})
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    text = members["manifest.json"].decode()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        wrong = hashlib.sha256(b"owt").hexdigest()
+        archive.writestr("manifest.json", text.replace(wrong, digest))
+        for name in FILES:
+            archive.writestr(name, members[name])
+    done = unpack(path, TABLE, make_runtime(), CPU)
+    assert done.refused == "fxgraph/cd/fcd/two is not what the manifest says"
+    assert [each for each in caches.rglob("*") if each.is_file()] == []
+
+
+def test_a_bundle_swapped_after_its_check_is_not_what_is_unpacked(
+    bundle: Path, caches: Path, make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest fits, then another file takes the path: the files of the first are placed."""
+    other = bundle.with_name("other.bundle")
+    write_bundle(other, TABLE, needs_of(make_runtime()), dict.fromkeys(FILES, b"swapped"))
+    differences = Manifest.differences
+
+    def swap(manifest: Manifest, *args: Any) -> tuple[str, ...]:
+        other.replace(bundle)
+        return differences(manifest, *args)
+
+    monkeypatch.setattr(Manifest, "differences", swap)
+    assert unpack(bundle, TABLE, make_runtime(), CPU).refused is None
+    assert (caches / "ab" / "cab.main.so").read_bytes() == b"one"
+
+
+def test_what_a_killed_process_left_is_removed_after_a_day(
+    bundle: Path, caches: Path, make_runtime: MakeRuntime
+) -> None:
+    """A temporary folder of yesterday goes, one of just now may be in use."""
+    old, new = caches / ".warmup-bundle-old", caches / ".warmup-bundle-new"
+    for folder in (old, new):
+        folder.mkdir(parents=True)
+        (folder / "0").write_bytes(b"")
+    os.utime(old, (0, 0))
+    unpack(bundle, TABLE, make_runtime(), CPU)
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 def test_a_refusal_is_a_warning_in_the_log(

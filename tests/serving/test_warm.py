@@ -6,8 +6,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+
+from warmup.serving.compiled.model import CompiledModel
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = str(ROOT / "tests/programs/warm_together.py")
@@ -126,3 +129,10 @@ def test_kernels_queue_for_workers_that_are_not_ready(case: Case) -> None:
 def test_late_decisions_are_counted_for_their_graph(case: Case) -> None:
     """A hit and a miss at its kernels, after the graph was compiled and marked with two hits."""
     assert case("late") == {"decisions": 4, "misses": 1}
+
+
+def test_the_log_is_told_when_all_buckets_are_warm() -> None:
+    """The handle logs its counts at once, instead of after some seconds without a compile."""
+    handle = Mock()
+    CompiledModel(Mock(), (), Mock(), handle).warm()
+    handle.settle.assert_called_once_with()

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from warmup.core.rows import Flag, Row
+from warmup.diagnostics.review.table_rows import implied_peaks
 from warmup.keys.gemm import GEMM
-from warmup.keys.pad import PAD
-from warmup.keys.registry import ingredients_of, kind_of
-from warmup.keys.weight import ITEM_BYTES, WEIGHT, parse_weight
+from warmup.keys.registry import ingredients_of, kind_of, work_of
+from warmup.keys.weight import WEIGHT
 from warmup.table import Table
 from warmup.table.store import read
 
@@ -25,13 +25,11 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLES = sorted((ROOT / "tables").rglob("*.json"))
 Claim = Callable[[str, Row, Table], Iterator[str]]
 
-COUNTED = {"mm", "addmm", "bmm", "baddbmm", "scaled_mm"}  # torch knows their operations
 MOST_OF_A_PEAK = 1.10  # what is faster is rejected by the build
 ROUNDING_US = 0.002
 ROUNDING = 0.002  # of four digits
 PEAKS_DRIFT = 0.05  # between the peaks of two builds of one table
 READABLE_SHARE = 0.1  # from here on three digits say something about the peak
-BIAS = {"scalar": "", "1d": "n", "2d": "mn", "3d": "bmn"}  # the dims along which it varies
 
 
 def is_no_slower_than_the_library(key: str, row: Row, table: Table) -> Iterator[str]:
@@ -148,49 +146,23 @@ def _operand_dtype(key: str) -> str:
     return "tf32" if named.get("fp32") == "tf32" else named.get("dtype", "")
 
 
-def _implied_peaks(table: Table) -> tuple[float, dict[str, float]]:
-    """Return GB/s, and TFLOP/s by dtype: the most that a rate over its share comes to."""
-    gbps, tflops = 0.0, dict[str, float]()
-    for key, row in table.rows.items():
-        found, share = row.evidence, row.evidence.peak_share
-        if share is not None and share >= READABLE_SHARE:
-            dtype = _operand_dtype(key)
-            gbps = max(gbps, (found.gbps or 0) / share)
-            tflops[dtype] = max(tflops.get(dtype, 0), (found.tflops or 0) / share)
-    return gbps or math.inf, {dtype: rate for dtype, rate in tflops.items() if rate}
+def _implied_peaks(table: Table) -> tuple[float, Mapping[str, float]]:
+    """Return GB/s, and TFLOP/s by dtype, that the shares in *table* imply."""
+    peaks = implied_peaks(table)
+    return (math.inf, {}) if peaks is None else (peaks.gbps, peaks.tflops)
 
 
 def _flops(key: str) -> int | None:
-    """Return the operations of the products of *key*; None where they are not all known."""
-    named, kind = ingredients_of(key), kind_of(key)
-    if kind is WEIGHT:
-        structure, rows = parse_weight(key)
-        widths = sum(structure.inputs) + sum(structure.outputs)
-        return 2 * rows.low * structure.features * widths if rows.is_static else None
-    sizes = _tuned_at(named)
-    is_known = kind is PAD or named.get("op") in COUNTED
-    return 2 * math.prod(map(int, sizes)) if is_known and all(map(str.isdecimal, sizes)) else None
-
-
-def _tuned_at(named: Mapping[str, str]) -> list[str]:
-    """Return batch, m, n and k, of a range the upper end, which is the bucket's size."""
-    return [named.get(name, "1").rpartition("..")[2] for name in ("batch", "m", "n", "k")]
+    """Return the operations of the products of *key*; None where they are not known."""
+    work = work_of(key)
+    return None if work is None else work.flops
 
 
 def _moved(key: str) -> int | None:
     """Return the bytes of operands and result, each once; None where the key leaves it open."""
-    named = ingredients_of(key)
-    sizes = _tuned_at(named)
-    is_plain = named["op"] in COUNTED - {"scaled_mm"} and not named.keys() & {"dtype_b", "scale"}
-    is_known = {named["dtype"], named["out"]} <= ITEM_BYTES.keys()
-    is_shared = any(sign in named["a"] + named["b"] for sign in ("@", "any"))
-    if not (is_plain and is_known and all(map(str.isdecimal, sizes))) or is_shared:
-        return None
-    batch, m, n, k = map(int, sizes)
-    bias = BIAS.get(named.get("bias", ""), named.get("bias"))
-    added = 0 if bias is None else math.prod({"b": batch, "m": m, "n": n}[dim] for dim in bias)
-    read = (batch * (m * k + k * n) + added) * ITEM_BYTES[named["dtype"]]
-    return read + batch * m * n * ITEM_BYTES[named["out"]]
+    work = work_of(key)
+    is_shared = any(sign in key for sign in (" a=any", " b=any", "@"))
+    return None if work is None or is_shared else work.moved
 
 
 CLAIMS: tuple[Claim, ...] = (

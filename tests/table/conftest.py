@@ -135,7 +135,13 @@ def tables() -> st.SearchStrategy[Table]:
     """Any table that can be written."""
     return st.builds(
         Table,
-        st.builds(Provenance, RUNTIMES, warmup=PRINTABLE, created=PRINTABLE),
+        st.builds(
+            Provenance,
+            RUNTIMES,
+            warmup=PRINTABLE,
+            created=PRINTABLE,
+            assumptions=st.lists(PRINTABLE, max_size=3, unique=True).map(tuple),
+        ),
         POLICIES,
         ROWS,
     )

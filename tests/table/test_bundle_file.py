@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from warmup.core.errors import BundleError
-from warmup.table.bundle_file import Manifest, Member, read_manifest, read_members, write_bundle
+from warmup.table.bundle_file import Manifest, Member, open_bundle, write_bundle
 
 TABLE = "ab" * 32
 NEEDS = {"torch": "2.13.0", "device.arch": "sm_90"}
@@ -23,6 +23,12 @@ def bundle(tmp_path: Path) -> Path:
     path = tmp_path / "t.bundle"
     write_bundle(path, TABLE, NEEDS, FILES)
     return path
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Return the files in the bundle at *path*."""
+    with open_bundle(path) as bundle:
+        return {name: b"".join(pieces) for name, pieces in bundle.members()}
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, bytes]], None]) -> None:
@@ -39,9 +45,10 @@ def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, bytes]], Non
 
 def test_a_written_bundle_is_read_back(bundle: Path) -> None:
     """Reading gives the table, the needs and every file."""
-    manifest = read_manifest(bundle)
+    with open_bundle(bundle) as opened:
+        manifest = opened.manifest
     assert (manifest.table, dict(manifest.needs)) == (TABLE, NEEDS)
-    assert dict(read_members(bundle)) == FILES
+    assert contents(bundle) == FILES
 
 
 def test_equal_files_give_equal_bytes(bundle: Path) -> None:
@@ -113,7 +120,7 @@ def _escape(manifest: dict[str, Any], members: dict[str, bytes]) -> None:
         (_set(members={"a/../b": [1, TABLE]}), "has the invalid file name 'a/../b'"),
         (_set(members={"a\\b": [1, TABLE]}), "has the invalid file name"),
         (_swap, "triton/KEY/k.cubin is not what the manifest says"),
-        (_grow, "triton/KEY/k.cubin is larger than 400 bytes"),
+        (_grow, "triton/KEY/k.cubin has another size than its manifest says"),
         (_drop, "its files are not those that its manifest names"),
         (_add, "its files are not those that its manifest names"),
         (_escape, "has the invalid file name '../out.so'"),
@@ -125,7 +132,7 @@ def test_a_file_that_contradicts_its_manifest_is_refused(
     """The error names the bundle and the reason."""
     rewrite(bundle, change)
     with pytest.raises(BundleError) as caught:
-        list(read_members(bundle))
+        contents(bundle)
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"{bundle}: ")
 
@@ -135,8 +142,8 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, content: bytes) ->
     """An empty file, a cut one and a file of another format cannot be read."""
     path = tmp_path / "t.bundle"
     path.write_bytes(content)
-    with pytest.raises(BundleError, match="cannot be read"):
-        read_manifest(path)
+    with pytest.raises(BundleError, match="it is no zip archive"):
+        contents(path)
 
 
 def test_a_damaged_archive_is_refused(bundle: Path) -> None:
@@ -145,13 +152,13 @@ def test_a_damaged_archive_is_refused(bundle: Path) -> None:
     raw[raw.index(b"cpp/ab/cab.main.so") + 20] ^= 0xFF
     bundle.write_bytes(raw)
     with pytest.raises(BundleError):
-        list(read_members(bundle))
+        contents(bundle)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     """A bundle that does not exist is a BundleError."""
     with pytest.raises(BundleError, match="there is no such file"):
-        read_manifest(tmp_path / "none.bundle")
+        contents(tmp_path / "none.bundle")
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from warmup.core.method import L2, Launch, Method, Search
 from warmup.core.rows import Family, Flag, Rejection, Row, Scope
+from warmup.core.runtime import Runtime
 from warmup.table import Policy, Table
 from warmup.table.codec import decode, digest_of, encode
 
@@ -32,6 +33,7 @@ OTHER = {
     "Search": Search.WIDE,
     "tuple[tuple[int, float | None], ...]": ((257, 1.0), (560, None)),
     "tuple[tuple[str, KwargValue], ...]": (("BLOCK_M", 16),),
+    "tuple[str, ...]": ("inputs: x=[seqlen,8]:f32",),
     "Mapping[str, OptionValue]": {"freezing": True},
     "Mapping[str, float]": {"bf16": 0.5},
 }
@@ -79,6 +81,19 @@ def test_the_text_is_json_sorted_and_indented(
     text = encode(data.draw(tables))
     again = json.dumps(json.loads(text), indent=2, sort_keys=True, ensure_ascii=True)
     assert text == again + "\n"
+
+
+def test_a_version_that_is_more_than_a_string_is_written_as_one(
+    make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
+) -> None:
+    """`torch.__version__` is of a subclass of str: text and digest are those of the str."""
+
+    class Version(str):
+        __slots__ = ()
+
+    plain = make_table(runtime=make_runtime(torch="2.13.0"))
+    other = make_table(runtime=make_runtime(torch=Version("2.13.0")))
+    assert (encode(other), digest_of(other)) == (encode(plain), digest_of(plain))
 
 
 def test_the_order_of_rows_does_not_matter(

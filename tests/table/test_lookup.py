@@ -10,14 +10,19 @@ from typing import Any
 
 import pytest
 
-from warmup.core.errors import ContradictionWarning, MissError, UncoveredError
+from warmup.core.errors import (
+    ContradictionWarning,
+    ForeignGraphError,
+    MissError,
+    UncoveredError,
+)
 from warmup.core.events import Emitter, Event, EventName
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.keys.kind import Kind
 from warmup.keys.question import Question
 from warmup.table import Table
-from warmup.table.lookup import Lookup, OnMiss, Uncovered
+from warmup.table.lookup import Lookup, OnMiss, Uncovered, cache_tag
 
 Lookups = Callable[..., tuple[Lookup, list[Event]]]
 HARD_DEVICE = Mismatch("device.sm_count", "132", "78", is_hard=True)
@@ -342,6 +347,32 @@ def test_a_forbidden_measurement_is_an_event_and_an_error(
     assert dict(events[0].fields) == {"site": "conv.py:tuned_conv", "refused": True}
 
 
+def test_a_foreign_graph_is_one_event_with_both_digests(make_lookup: Lookups) -> None:
+    """Digests are as short as in every event; what follows them says how a table was installed."""
+    lookup, events = make_lookup()
+    lookup.foreign(cache_tag("a" * 64, tunes=True), cache_tag("b" * 64))
+    lookup.foreign(None, cache_tag("b" * 64))
+    installed = {"installed": "b" * 16, "refused": False}
+    assert [(event.name, dict(event.fields)) for event in events] == [
+        (EventName.FOREIGN, {"compiled_under": "a" * 16 + "-tune", **installed}),
+        (EventName.FOREIGN, {"compiled_under": None, **installed}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("on_miss", "uncovered"),
+    [(OnMiss.STRICT, Uncovered.COUNT), (OnMiss.FALLBACK, Uncovered.FORBID)],
+)
+def test_strict_or_forbid_refuses_a_foreign_graph(
+    make_lookup: Lookups, on_miss: OnMiss, uncovered: Uncovered
+) -> None:
+    """The event is emitted before the error, which names both digests."""
+    lookup, events = make_lookup(on_miss, on_uncovered=uncovered)
+    with pytest.raises(ForeignGraphError, match=r"table a{16}, and table b{16} is installed"):
+        lookup.foreign(cache_tag("a" * 64), cache_tag("b" * 64))
+    assert [event.fields["refused"] for event in events] == [True]
+
+
 def test_a_selection_that_tunes_is_not_uncovered(make_lookup: Lookups) -> None:
     """With on_miss=tune a measurement that becomes a row is not uncovered; all others are."""
     lookup, events = make_lookup(OnMiss.TUNE)
@@ -436,11 +467,13 @@ def test_each_contradicted_option_is_reported(make_lookup: Lookups) -> None:
     assert options == ["freezing", "max_autotune_gemm_backends"]
 
 
-def test_a_contradiction_is_an_event_even_when_warnings_are_errors(make_lookup: Lookups) -> None:
-    """The event is emitted before the warning can be turned into an exception."""
+def test_a_contradiction_ends_no_compile_even_when_warnings_are_errors(
+    make_lookup: Lookups, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The event is emitted, and the text goes to stderr instead of into an exception."""
     lookup, events = make_lookup()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(ContradictionWarning):
-            lookup.contradicted("freezing", "True", "False")
+        lookup.contradicted("freezing", "True", "False")
     assert dataclasses.astuple(events[0])[0] is EventName.CONTRADICTED
+    assert capsys.readouterr().err.startswith("warmup: inductor option freezing is False here")

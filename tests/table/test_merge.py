@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from warmup.core.errors import TableMergeError
 from warmup.core.method import L2, Method
-from warmup.core.rows import Row
+from warmup.core.rows import Flag, Row
 from warmup.core.runtime import Runtime
 from warmup.table import Table
 from warmup.table.merge import combine, diff, merge
@@ -46,7 +46,7 @@ def test_the_union_has_every_row(
 ) -> None:
     """With a preference the union has exactly the keys of both tables."""
     a, b = data.draw(row_sets), data.draw(row_sets)
-    prefer = data.draw(st.sampled_from(["a", "b", "faster"]))
+    prefer = data.draw(st.sampled_from(["a", "b", "evidence", "faster"]))
     assert merge(make_table(a), make_table(b), prefer).rows.keys() == a.keys() | b.keys()
 
 
@@ -91,8 +91,43 @@ def test_a_preference_settles_conflicts(
     assert merge(a, b, prefer).rows[KEY].winner.uid == taken
 
 
+UNSTABLE = {"flags": (Flag.UNSTABLE,)}
+
+
+@pytest.mark.parametrize(
+    ("worse", "better"),
+    [
+        ({"time_us": 1.0, **UNSTABLE}, {"time_us": 9.0}),
+        ({"time_us": 1.0, "spread": 0.08}, {"time_us": 9.0, "spread": 0.04}),
+        ({"time_us": 9.0, "spread": 0.001}, {"time_us": 1.0, "spread": 0.029}),
+        ({"time_us": 1.0, "flags": (Flag.OVER_PEAK,)}, {"time_us": 9.0, "spread": 0.09}),
+        ({"time_us": 1.0, "library_us": None}, {"time_us": 9.0}),
+        ({"spread": 0.3, **UNSTABLE}, {"spread": 0.2, **UNSTABLE}),
+    ],
+    ids=["unstable", "spread", "both steady", "over the peak", "no control", "both unstable"],
+)
+@pytest.mark.parametrize("prefer", [None, "evidence"])
+def test_the_better_measured_row_is_taken(
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    worse: dict[str, object],
+    better: dict[str, object],
+    prefer: str | None,
+) -> None:
+    """Of two rows with one winner, and of two winners if asked, whichever table is named first."""
+    uids = ("mm", "mm") if prefer is None else ("mm_a", "mm_b")
+    bad, good = (
+        dataclasses.replace(row, evidence=dataclasses.replace(row.evidence, **changes))
+        for row, changes in zip(
+            (make_row(uids[0]), make_row(uids[1])), (worse, better), strict=True
+        )
+    )
+    a, b = make_table({KEY: bad}), make_table({KEY: good})
+    assert merge(a, b, prefer).rows[KEY] == merge(b, a, prefer).rows[KEY] == good
+
+
 @pytest.mark.parametrize("times", [(1.0, 9.0), (9.0, 1.0)])
-def test_equal_winners_keep_the_faster_evidence(
+def test_equal_winners_measured_alike_keep_the_faster_evidence(
     make_table: Callable[..., Table],
     make_row: Callable[..., Row],
     make_key: Callable[..., str],
@@ -119,7 +154,7 @@ def test_a_conflict_says_key_and_winners(
     [{"sm_count": 78}, {"arch": "sm_100"}, {"torch": "2.14.0"}, {"triton": "3.8.0"}],
     ids=str,
 )
-@pytest.mark.parametrize("prefer", [None, "a", "b", "faster"])
+@pytest.mark.parametrize("prefer", [None, "a", "b", "evidence", "faster"])
 def test_tables_of_another_runtime_are_refused(
     make_table: Callable[..., Table],
     make_runtime: Callable[..., Runtime],

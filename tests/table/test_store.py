@@ -23,6 +23,7 @@ from warmup.core.errors import (
     TableNotFoundError,
     TableWriteError,
 )
+from warmup.core.file_lock import locked
 from warmup.core.rows import Row
 from warmup.core.runtime import Runtime
 from warmup.table import Table
@@ -43,7 +44,6 @@ KEY = "mm m=1 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none"
 WRITER = """
 import sys
 from pathlib import Path
-import filelock
 from warmup.table.store import add_rows, read
 table = read(Path(sys.argv[1]))
 # go
@@ -55,7 +55,7 @@ for key, row in table.rows.items():
 AS_NOBODY = """
 import contextlib, os, sys
 from pathlib import Path
-import filelock, platformdirs, platformdirs.unix
+import platformdirs, platformdirs.unix
 from warmup.core.errors import WarmupError
 from warmup.table import store
 os.environ.pop("HOME", None)
@@ -74,7 +74,6 @@ def read_only(make_table: Callable[..., Table]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "tables"
         write(folder / "nvidia-h200" / "mlp.json", make_table())
-        (folder / "nvidia-h200" / ".mlp.json.lock").unlink(missing_ok=True)
         Path(name).chmod(0o755)
         for path in (folder, folder / "nvidia-h200"):
             path.chmod(0o555)
@@ -115,12 +114,12 @@ def test_the_file_is_the_canonical_text(tmp_path: Path, make_table: Callable[...
     assert (tmp_path / "t.json").read_bytes() == encode(make_table()).encode("ascii")
 
 
-def test_writing_leaves_nothing_but_the_table_and_its_lock(
+def test_writing_leaves_nothing_but_the_table(
     tmp_path: Path, make_table: Callable[..., Table]
 ) -> None:
-    """No temporary file stays beside the table."""
+    """No temporary file and no lock file stays beside the table."""
     write(tmp_path / "t.json", make_table())
-    assert {path.name for path in tmp_path.iterdir()} - {".t.json.lock"} == {"t.json"}
+    assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
 
 
 def test_a_written_table_can_be_read_by_all_and_written_by_its_owner(
@@ -185,12 +184,10 @@ def test_a_writer_that_waits_too_long_says_so(
     tmp_path: Path, make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock that another writer keeps becomes a TableWriteError."""
-    from filelock import FileLock
-
     monkeypatch.setattr(store_module, "LOCK_TIMEOUT_S", 0.1)
     path = tmp_path / "t.json"
     with (
-        FileLock(tmp_path / ".t.json.lock"),
+        locked(path, 1),
         pytest.raises(TableWriteError, match="another writer"),
     ):
         write(path, make_table())
@@ -220,7 +217,7 @@ def test_writing_over_a_folder_is_a_write_error(
     (tmp_path / "t.json").mkdir()
     with pytest.raises(TableWriteError):
         write(tmp_path / "t.json", make_table())
-    assert set(_contents(tmp_path)) - {".t.json.lock"} == {"t.json"}
+    assert set(_contents(tmp_path)) == {"t.json"}
 
 
 def test_a_read_only_folder_is_a_write_error_and_stays_as_it_is(
@@ -438,7 +435,7 @@ def test_a_table_is_a_json_file(tmp_path: Path, name: str) -> None:
 def test_checking_makes_the_folder_and_no_table(tmp_path: Path) -> None:
     """A path that can be written passes, and no table appears at it."""
     check_writable(tmp_path / "a" / "t.json")
-    assert set(_contents(tmp_path)) - {"a/.t.json.lock"} == {"a"}
+    assert set(_contents(tmp_path)) == {"a"}
 
 
 def test_the_argument_goes_before_the_environment(
@@ -471,7 +468,8 @@ def test_a_table_that_all_can_write_is_remarked(
     write(tmp_path / "t.json", make_table())
     (tmp_path / "t.json").chmod(0o666)
     (remark,) = find(tmp_path / "t.json", {}).remarks
-    assert remark == f"{tmp_path / 't.json'} can be written by every user of this machine"
+    said = "can be changed by other users: every user can write the file"
+    assert remark == f"{tmp_path / 't.json'} {said}"
 
 
 def test_the_working_folder_is_searched_first(

@@ -94,6 +94,7 @@ def make_case(
             observer=lines,
             can_search=False,
             given_up={},
+            measured_peaks=lambda: None,
         )
         run = _Run(_Compiler(progress), keys, is_wrong)
         judge = Judge(

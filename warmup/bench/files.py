@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from warmup.core.errors import SettingsError
-from warmup.core.files import replace_text
+from warmup.core.files import make_folder, write_output
 
 
 def write_json(content: Mapping[str, Any], path: Path) -> Path:
@@ -17,13 +16,8 @@ def write_json(content: Mapping[str, Any], path: Path) -> Path:
     Raises:
         SettingsError: *path* cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
-    except OSError as error:
-        raise SettingsError(
-            f"--out {path}: {error.strerror}", "name a folder that can be written"
-        ) from error
+    make_folder(path.parent, "--out")
+    write_output(path, json.dumps(content, indent=2, sort_keys=True) + "\n", "--out")
     return path
 
 

@@ -53,11 +53,21 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """A model input: the name of the forward argument, its dims (names or sizes) and its dtype."""
+    """A model input: the name of the forward argument, its dims (names or sizes) and its dtype.
+
+    Integers are random from 0 to ``below`` - 1. ``inferred_from`` says where an input was taken
+    from that nobody named; it is empty for a named one.
+    """
 
     name: str
     dims: tuple[str | int, ...]
     dtype: str | None
+    below: int = 128
+    inferred_from: str = ""
+
+    def __str__(self) -> str:
+        dtype = f":{self.dtype}" if self.dtype else ""
+        return f"{self.name}=[{','.join(map(str, self.dims))}]{dtype}"
 
     def shape(self, bucket: Bucket) -> tuple[int, ...]:
         """Return the concrete shape of this input in *bucket*.

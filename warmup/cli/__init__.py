@@ -10,22 +10,20 @@ from __future__ import annotations
 import io
 import sys
 
-from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.core.errors import WarmupError, printable
+from warmup.core.errors import WarmupError, one_line
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; every `WarmupError` becomes one line on stderr."""
     from warmup.cli.app import app
+    from warmup.cli.streams import standard_streams
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8
-    try:
-        app(arguments)
-    except WarmupError as error:
-        sys.stderr.write(f"error: {printable(' '.join(str(error).split()))}\n")
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(EXIT_FOUND)
+    with standard_streams():
+        try:
+            app(arguments)
+        except WarmupError as error:
+            sys.stderr.write(f"error: {one_line(error)}\n")
+            sys.exit(error.exit_code)

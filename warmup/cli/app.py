@@ -15,6 +15,7 @@ from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
 from warmup.cli.explain import explain
 from warmup.cli.output import print_line
+from warmup.cli.review import review
 from warmup.cli.run import CONTEXT_SETTINGS, run
 from warmup.cli.suggest import suggest
 from warmup.cli.tables import diff, merge, show
@@ -59,6 +60,7 @@ app.command()(suggest)
 app.command()(show)
 app.command()(diff)
 app.command()(merge)
+app.command()(review)
 app.command()(check)
 app.command(context_settings=CONTEXT_SETTINGS)(run)
 app.command()(audit)

@@ -7,16 +7,19 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import MEANINGS, say, write_text
+from warmup.cli.output import MEANINGS, fold, say
 from warmup.core.errors import SettingsError, printable
 from warmup.core.events import in_brackets
-from warmup.diagnostics.audit import FAILURES, AuditReport
+from warmup.core.files import write_output
+from warmup.diagnostics.audit import AuditReport
 
 _COVERAGE_PAGE = "docs/explanation/coverage.md"
 
@@ -36,9 +39,7 @@ def audit(
     table: Annotated[
         Path | None, typer.Option(help="The table whose unused rows are listed.")
     ] = None,
-    fail_on: Annotated[
-        str | None, typer.Option(help=f"Exit with code 1 on any of {','.join(FAILURES)}.")
-    ] = None,
+    fail_on: options.FailOn = None,
     form: Annotated[
         AuditFormat | None, typer.Option("--format", help="Form of the report; default text.")
     ] = None,
@@ -55,24 +56,25 @@ def audit(
     from warmup.diagnostics.audit import audit as read_logs
     from warmup.diagnostics.misses import encode_misses
 
-    wanted = [word.strip() for word in fail_on.split(",")] if fail_on else []
-    if unknown := [word for word in wanted if word not in FAILURES]:
-        raise SettingsError(
-            f"--fail-on: {', '.join(unknown)} is not something to fail on",
-            f"use any of {','.join(FAILURES)}",
-        )
+    wanted = options.parse_failures(fail_on)
     if as_json and form not in (None, AuditFormat.JSON):
         raise SettingsError(f"--json contradicts --format {form}", "give one of them")
     report = read_logs(logs, table=table)
     if misses_out is not None:
-        write_text(misses_out, encode_misses(report), "--misses-out")
+        write_output(misses_out, encode_misses(report), "--misses-out")
     text = spell(report, AuditFormat.JSON if as_json else form or AuditFormat.TEXT)
     if out is not None:
-        write_text(out, text, "--out")
+        write_output(out, text, "--out")
     else:
         sys.stdout.write(text)
+    if report.is_empty:
+        say(
+            f"no event in {', '.join(map(str, logs))}: name an audit log (WARMUP_AUDIT_LOG), or "
+            "log the events (WARMUP_LOG_EVENTS=1)"
+        )
     if failed := report.failures(wanted):
         say(f"audit failed on: {', '.join(failed)}")
+    if failed or report.is_empty:
         raise typer.Exit(EXIT_FOUND)
 
 
@@ -85,7 +87,9 @@ def spell(report: AuditReport, form: AuditFormat) -> str:
     if form is AuditFormat.JSON:
         counts = {"miss_count": report.miss_count, "reasons": dict(report.reasons)}
         return json.dumps({**asdict(report), **counts}, indent=2, sort_keys=True) + "\n"
-    return "".join(f"{printable(line)}\n" for line in (*_counts(report), *_cases(report)))
+    return "".join(
+        f"{printable(line)}\n" for line in (*_counts(report), *_processes(report), *_cases(report))
+    )
 
 
 def _counts(report: AuditReport) -> Iterator[str]:
@@ -96,11 +100,15 @@ def _counts(report: AuditReport) -> Iterator[str]:
     yield f"hits        {hits} ({len(report.hits)} problems): {MEANINGS['hits']}"
     misses = f"{report.miss_count}{in_brackets(report.reasons)}"
     yield f"misses      {misses}: {MEANINGS['misses']}, inductor's default was compiled"
+    yield from chain.from_iterable(fold(clause, " " * 12) for clause in report.advice)
     uncovered = f"{sum(report.uncovered.values())}{in_brackets(report.uncovered)}"
     yield f"uncovered   {uncovered}: {MEANINGS['uncovered']} ({_COVERAGE_PAGE})"
     missed = f", {report.cached_misses} missed" if report.cached_misses else ""
     decisions = f"{report.cached_decisions} decisions{missed}"
     yield f"from cache  {report.from_cache} graphs ({decisions}): compiled by an earlier run"
+    if report.foreign:
+        foreign = f"{sum(report.foreign.values())} graphs{in_brackets(report.foreign)}"
+        yield f"foreign     {foreign}: {MEANINGS['foreign']}"
     if report.tuned:
         yield f"tuned       {sum(report.tuned.values())} (on_miss=tune)"
     if report.outside:
@@ -118,6 +126,17 @@ def _counts(report: AuditReport) -> Iterator[str]:
         yield f"silent runs {', '.join(report.silent)}: {MEANINGS['silent']}"
     if report.damaged:
         yield f"unreadable  {report.damaged} event lines"
+
+
+def _processes(report: AuditReport) -> Iterator[str]:
+    """Yield a line for processes whose graphs asked nothing, that have no table, or no summary."""
+    if report.bypassed:
+        yield f"bypassed   {in_brackets(report.bypassed)}: runs with graphs that asked nothing"
+    if report.failed:
+        refused = f", refused {report.refused}" if report.refused else ""
+        yield f"failed      {report.failed}{refused}: could not install the table"
+    if report.unfinished:
+        yield f"unfinished  {', '.join(report.unfinished)}: no summary; killed, or still running"
 
 
 def _cases(report: AuditReport) -> Iterator[str]:

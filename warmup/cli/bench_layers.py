@@ -87,6 +87,8 @@ def spell(report: LayersReport) -> Iterator[str]:
         yield layer
         yield from _table(report, layer)
     yield ""
+    if report.too_busy is not None:
+        yield from fold(report.too_busy, indent=2)
     yield "speed-up over eager, geometric mean (number of shapes)"
     for row in (*report.layers, None):
         yield from _means(report, row)

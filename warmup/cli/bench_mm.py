@@ -13,13 +13,14 @@ from warmup.bench.matmul.report import (
     COLUMNS,
     TABLE_COLUMN,
     TORCH_COLUMN,
+    MatmulRatio,
     MatmulVerdict,
     MmReport,
     Timed,
     shown_us,
 )
 from warmup.cli import options
-from warmup.cli.output import ABSENT, MEANINGS, digits, grid, percent, spell_peaks
+from warmup.cli.output import ABSENT, MEANINGS, digits, fold, grid, percent, spell_peaks
 from warmup.core.method import L2, Launch
 from warmup.core.samples import Samples
 
@@ -103,10 +104,16 @@ def _standings(report: MmReport) -> Iterator[str]:
             rates = report.rates(result.shape, result.timed[result.fastest])
             row += [result.fastest, digits(rates.tflops), digits(rates.gbps), percent(rates.share)]
         if (found := report.comparisons.get(result.shape)) is not None:
-            low, high = found.interval
-            row += [f"{found.ratio:.3f}", f"{low:.3f}-{high:.3f}", found.verdict.value]
+            row += [*_interval(found), found.verdict.value]
         rows.append([*row, *[ABSENT] * (len(head) - len(row))])
     yield from grid(head, rows, texts=2, gap=1)
+
+
+def _interval(found: MatmulRatio) -> tuple[str, str]:
+    if found.ratio is None or found.interval is None:
+        return ABSENT, ABSENT
+    low, high = found.interval
+    return f"{found.ratio:.3f}", f"{low:.3f}-{high:.3f}"
 
 
 def _summary(report: MmReport) -> Iterator[str]:
@@ -127,6 +134,8 @@ def _summary(report: MmReport) -> Iterator[str]:
         yield f"table over torch: {report.speedup:.2f}x, geometric mean of {both} shapes"
         hits = sum(result.hits or 0 for result in report.shapes)
         yield f"table {(report.table or '')[:16]}: {hits} hits ({MEANINGS['hits']}), 0 misses"
+    elif report.too_busy is not None:
+        yield from fold(report.too_busy, indent=2)
     else:
         yield "table: no shape was timed with it"
     if report.peaks is not None:

@@ -89,6 +89,17 @@ def build(
         bool, typer.Option("--all-layers", help="Compile repeated layers in every bucket too.")
     ] = False,
     force: Annotated[bool, typer.Option(help="Tune problems again that the table has.")] = False,
+    retry: Annotated[
+        str | None,
+        typer.Option(help="unstable: measure only the rows whose times do not carry a decision."),
+    ] = None,
+    wait_for_quiet: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Seconds in all to wait while other processes keep the machine busy; default 30.",
+        ),
+    ] = None,
     timings: Annotated[
         Path | None, typer.Option(help="File for every candidate's time, as JSON lines.")
     ] = None,
@@ -112,6 +123,7 @@ def build(
         "bundle": bundle,
         "bundle_graphs": bundle_graphs,
         "all_layers": all_layers,
+        "retry": retry,
     }
     shared: dict[str, Any] = {
         "device": device,
@@ -123,6 +135,7 @@ def build(
         "fused_top_k": fused_top_k,
         "search": search,
         "force": force,
+        "wait_for_quiet": wait_for_quiet,
     }
     if model is not None and problems is None:
         of_model |= {"pad_weights": pad_weights, "policy": policy}

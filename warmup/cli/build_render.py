@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmup.buckets.bucket import Bucket
+from warmup.cli.build_belief import first_lines, spell_belief
 from warmup.cli.output import MEANINGS, counted, grid, spell_peaks
 from warmup.cli.tables import ROW_HEAD, row_cells
 from warmup.core.errors import SettingsError
-from warmup.core.rows import Flag, Rejection, Row, Tuned
+from warmup.core.evidence_rank import SHARE_FLAGS
+from warmup.core.rows import Rejection, Row, Tuned, lag_behind_library
 from warmup.core.search import search_to_json
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.range_regret import worst_regret_over_bound
@@ -22,8 +24,6 @@ from warmup.measuring.selection import rejections
 from warmup.tuning.report import BuildReport
 
 _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too large for the device
-_DOUBTFUL: Final = (Flag.UNSTABLE, Flag.OVER_PEAK, Flag.FAR_BELOW_PEAK)
-_MAX_LISTED: Final = 20  # flagged rows, and rejected candidates
 
 
 def spell(report: BuildReport) -> Iterator[str]:
@@ -55,6 +55,7 @@ def spell(report: BuildReport) -> Iterator[str]:
         )
     yield from _doubts(report)
     yield from _outcome(report)
+    yield from spell_belief(report)
 
 
 def _rows(report: BuildReport) -> Iterator[Sequence[str]]:
@@ -82,10 +83,20 @@ def _mean_gain(rows: list[Row], library_default: str) -> str:
 
 def _doubts(report: BuildReport) -> Iterator[str]:
     """Yield flagged rows, ranges to split, and candidates with an unexpected rejection."""
-    for flag in _DOUBTFUL:
+    for flag in SHARE_FLAGS:
         keys = [one.key for one in report.timings if flag in one.row.evidence.flags]
-        yield from _first([f"row flagged {flag}: {key}" for key in keys], f"rows flagged {flag}")
+        yield from first_lines(
+            [f"row flagged {flag}: {key}" for key in keys], f"rows flagged {flag}"
+        )
     yield from map(str, _splits(report))
+    behind = [
+        f"{one.row.winner.short} takes {ratio:.2f}x the library's time at size "
+        f"{one.row.evidence.along[-1][0]}, and was chosen since the library loses more, or fails, "
+        f"at another size of the range: {one.key}"
+        for one in report.timings
+        if (ratio := lag_behind_library(one.row.evidence)) is not None
+    ]
+    yield from first_lines(behind, "rows that are slower at the largest size of their range")
     unexpected = [
         f"candidate rejected ({timing.rejection}): {timing.winner.short} for {tuned.key}: "
         f"{timing.said}"
@@ -93,14 +104,7 @@ def _doubts(report: BuildReport) -> Iterator[str]:
         for timing in tuned.timings
         if timing.rejection not in _EXPECTED
     ]
-    yield from _first(unexpected, "rejected candidates; --timings PATH writes all")
-
-
-def _first(lines: list[str], what: str) -> Iterator[str]:
-    """Yield the first of *lines*, and how many more there are of *what*."""
-    yield from lines[:_MAX_LISTED]
-    if len(lines) > _MAX_LISTED:
-        yield f"{len(lines) - _MAX_LISTED} more {what}"
+    yield from first_lines(unexpected, "rejected candidates; --timings PATH writes all")
 
 
 def _outcome(report: BuildReport) -> Iterator[str]:
@@ -189,6 +193,10 @@ def document(report: BuildReport) -> dict[str, Any]:
         ],
         "peaks": peaks and dataclasses.asdict(peaks),
         "bundle": bundle and {**dataclasses.asdict(bundle), "path": str(bundle.path)},
+        "machine": dataclasses.asdict(report.machine),
+        "unstable": sorted(k for k, row in report.table.rows.items() if row.evidence.is_unstable),
+        "retried": None if report.retried is None else sorted(report.retried),
+        "kept": dict(report.kept),
     }
 
 

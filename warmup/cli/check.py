@@ -10,8 +10,9 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -21,11 +22,18 @@ from warmup.buckets.bucket import Bucket
 from warmup.buckets.dims import ShapePolicy
 from warmup.cli import options
 from warmup.cli.check_render import document, spell_bucket, spell_file, spell_outcome, stderr_lines
-from warmup.cli.output import fold, meanings, print_json, print_line, say, write_text
-from warmup.core.errors import SettingsError
+from warmup.cli.output import fold, meanings, print_json, print_line, say
+from warmup.core.errors import SettingsError, remedy_for, shown
+from warmup.core.files import remove_output, write_output
 from warmup.models.padding.prepare import Prepared
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.prime import PrimeObserver
+
+
+class FailOn(StrEnum):
+    """What keeps a table from being ready besides its state."""
+
+    UNSTABLE = "unstable"
 
 
 def check(
@@ -60,6 +68,9 @@ def check(
         ),
     ] = True,
     bundle: options.Bundle = None,
+    fail_on: Annotated[
+        FailOn | None, typer.Option(help="unstable: end with code 11 if a row is unstable.")
+    ] = None,
     ready_file: Annotated[
         Path | None, typer.Option(help="File for the digest of a ready table; removed at first.")
     ] = None,
@@ -109,8 +120,10 @@ def check(
                     bundle=bundle,
                     observer=run,
                 )
+    if fail_on is FailOn.UNSTABLE:
+        run.report = run.report.without_unstable_rows
     if ready_file is not None and run.report.state is Readiness.READY:
-        write_text(ready_file, f"{run.report.digest}\n", "--ready-file")
+        write_output(ready_file, f"{run.report.digest}\n", "--ready-file")
     run.finish()
     raise typer.Exit(run.report.state.exit_code)
 
@@ -131,6 +144,11 @@ class CheckRun(PrimeObserver):
         """Keep and print the result for the table file."""
         self.report = report
         self._print(*spell_file(report))
+
+    def model_loaded(self, assumptions: Sequence[object]) -> None:
+        """Print what nobody named, on stderr."""
+        for assumption in assumptions:
+            say(str(assumption))
 
     def model_prepared(self, prepared: Prepared) -> None:
         """Keep and print the number of padded groups."""
@@ -197,9 +215,9 @@ class CheckRun(PrimeObserver):
 def _remove(ready_file: Path) -> None:
     """Remove the ready file of an earlier run, before anything can fail."""
     try:
-        ready_file.parent.stat()
-        ready_file.unlink(missing_ok=True)
+        remove_output(ready_file)
     except OSError as error:
         raise SettingsError(
-            f"--ready-file {ready_file}: {error.strerror}", "name a file in a writable folder"
+            f"--ready-file {shown(ready_file)}: {error.strerror}",
+            remedy_for(error, "name a file in a writable folder"),
         ) from error

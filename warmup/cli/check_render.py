@@ -23,6 +23,7 @@ def spell_file(report: CheckReport) -> Iterator[str]:
     kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(report.rows.items()))
     yield f"digest    {report.digest}"
     yield f"rows      {sum(report.rows.values())}{f' ({kinds})' if kinds else ''}"
+    yield f"unstable  {len(report.unstable)}"
     yield f"tuned on  {_spell_runtime(report.table.provenance.runtime)}"
     yield f"here      {_spell_runtime(report.here) if report.here else 'unknown'}"
 
@@ -68,6 +69,7 @@ def document(report: CheckReport, groups_padded: int) -> dict[str, Any]:
         "digest": report.digest,
         "rank": os.environ.get("RANK"),
         "rows": dict(report.rows),
+        "unstable": list(report.unstable),
         "tuned_on": asdict(built) if built else None,
         "here": asdict(report.here) if report.here else None,
         "problems": _problems(report),

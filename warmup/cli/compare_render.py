@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from warmup.bench.compare.comparison import BucketTime, Comparison, Ratio, Result
 from warmup.bench.compare.verdict import overall, rates, speedups, verdict
-from warmup.cli.output import ABSENT, digits, grid, percent, spell_peaks, timing, versions
+from warmup.cli.output import ABSENT, digits, fold, grid, percent, spell_peaks, timing, versions
 from warmup.core.units import MIB
 
 _SCHEMA: Final = 1
@@ -50,7 +50,7 @@ def sentences(report: Comparison) -> Iterator[str]:
     buckets = "1 bucket" if count == 1 else f"all {count} buckets"
     yield f"speed-up over default, geometric mean of {buckets}, with the 95 % interval:"
     for result in report.results:
-        yield f"  {result.variant.name}: {verdict(report, result)}"
+        yield from fold(f"{result.variant.name}: {verdict(report, result)}", "  ", indent=4)
         if result.failure is not None and result.log is not None:
             yield f"    log {result.log}"
     yield from (f"note: {remark}" for remark in report.remarks)
@@ -202,5 +202,7 @@ def _starts(report: Comparison) -> Iterator[str]:
     return grid(head, rows, texts=1, gap=1)
 
 
-def _spell_ratio(found: Ratio) -> str:
+def _spell_ratio(found: Ratio | None) -> str:
+    if found is None:
+        return "too busy"
     return f"{found.value:.2f}x ({found.low:.2f}-{found.high:.2f})"

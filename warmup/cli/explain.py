@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from warmup.cli import options
-from warmup.cli.output import print_report, write_text
+from warmup.cli.output import print_report, say
+from warmup.core.files import write_output
 
 
 def explain(
@@ -57,6 +58,8 @@ def explain(
         largest=largest,
         max_compiles=max_compiles,
     )
+    for assumption in found.assumptions:
+        say(assumption)
     if svg is not None:
-        write_text(svg, svg_of(chart_of(found)), "--svg")
+        write_output(svg, svg_of(chart_of(found)), "--svg")
     print_report(found, spell, document, as_json=as_json)

@@ -11,16 +11,20 @@ from typing import Annotated, Any, Final
 import typer
 
 from warmup.buckets.dims import ShapePolicy
+from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
+from warmup.diagnostics.audit import FAILURES
 
 MODEL: Final[Any] = typer.Option(
-    help="The model to load: FILE.py, FILE.py:NAME or package.module:NAME."
+    help="The model to load: FILE.py, FILE.py:NAME or package.module:NAME. FILE.py alone: its "
+    "'model', its only class, or the class that its example_inputs fits."
 )
 LAUNCH_HELP: Final = "How timed calls are launched: eager (one by one) or, on a GPU, cudagraph."
 L2_HELP: Final = "What timed calls find in the L2 cache: cold (none of their operands) or warm."
 ON_MISS_HELP: Final = (
     "At a miss (no row answers): fallback compiles inductor's default choice, strict is an error."
 )
+FAIL_ON: Final[Any] = typer.Option(help=f"Exit with code 1 on any of {','.join(FAILURES)}.")
 ROUNDS_HELP: Final = "Rounds of timing; each round times every call once."
 
 TableFile = Annotated[Path, typer.Argument(help="The table file.")]
@@ -42,7 +46,7 @@ InputsOption = Annotated[
     typer.Option(
         "--input",
         help='Shape and dtype of one input: "hidden_states=[seqlen,3420]:bf16". Repeatable. '
-        "Without it, example_inputs of the model's file makes the inputs.",
+        "Without it, example_inputs of the model's file makes the inputs, or they are inferred.",
     ),
 ]
 Dtype = Annotated[
@@ -74,4 +78,27 @@ ResultFolder = Annotated[
     Path | None,
     typer.Option(help="Folder for the report as JSON, charts and what else is made; default none."),
 ]
+AllowMismatch = Annotated[
+    bool,
+    typer.Option(
+        "--allow-mismatch",
+        help="Install a table for another device or runtime all the same: every lookup is a miss.",
+    ),
+]
+FailOn = Annotated[str | None, FAIL_ON]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def parse_failures(words: str | None) -> list[str]:
+    """Return the words of ``--fail-on``, none for None.
+
+    Raises:
+        SettingsError: a word is not in `FAILURES`.
+    """
+    wanted = [word.strip() for word in words.split(",")] if words else []
+    if unknown := [word for word in wanted if word not in FAILURES]:
+        raise SettingsError(
+            f"--fail-on: {', '.join(unknown)} is not something to fail on",
+            f"use any of {','.join(FAILURES)}",
+        )
+    return wanted

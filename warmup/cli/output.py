@@ -11,12 +11,10 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, TextIO, TypeVar
 
 from warmup.bench.compare.comparison import decimals_of, rounded
-from warmup.core.errors import SettingsError, printable
-from warmup.core.files import replace_text
+from warmup.core.errors import printable
 from warmup.core.roofline import Peaks
 
 PrintedReport = TypeVar("PrintedReport")
@@ -27,6 +25,7 @@ MEANINGS: Final = {
     "hits": "answered by a row of the table",
     "misses": "no row answered",
     "uncovered": "measured without a row",
+    "foreign": "compiled under another table or none",
     "silent": "asked the table nothing",
 }
 
@@ -61,20 +60,6 @@ def print_line(line: str, file: TextIO | None = None) -> None:
 def say(line: str) -> None:
     """Print *line* on stderr."""
     print_line(line, sys.stderr)
-
-
-def write_text(path: Path, text: str, option: str) -> None:
-    """Put *text* at *path*: a reader sees the old file or the new one, never a part.
-
-    Raises:
-        SettingsError: it cannot be written; *option* names the option that gave the path.
-    """
-    try:
-        replace_text(path, text)
-    except OSError as error:
-        raise SettingsError(
-            f"{option} {path}: cannot be written: {error.strerror}", "name a writable file"
-        ) from error
 
 
 def terminal_width() -> int | None:
@@ -161,7 +146,12 @@ def spell_peaks(peaks: Peaks, dtypes: Iterable[str]) -> str:
     """Return the measured peaks of a device: its bandwidth, and the rates of those *dtypes*."""
     rates: Mapping[str, float] = peaks.tflops
     of_dtypes = "".join(
-        f", {rates[name]:.0f} TFLOP/s in {name}" for name in sorted(dtypes) if name in rates
+        f", {_whole(rates[name])} TFLOP/s in {name}" for name in sorted(dtypes) if name in rates
     )
     clock = f" at {peaks.clock_mhz} MHz" if peaks.clock_mhz is not None else ""
     return f"measured peaks{clock}: {peaks.gbps:.0f} GB/s{of_dtypes} ({peaks.measured})"
+
+
+def _whole(rate: float) -> str:
+    """Return *rate* in whole numbers; with four digits where that would leave fewer than two."""
+    return f"{rate:.0f}" if rate >= 10 else digits(rate)  # noqa: PLR2004  two digits

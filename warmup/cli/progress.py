@@ -89,6 +89,10 @@ class BuildProgress(LiveLine, Observer):
         self._problems = self._buckets = 0
         self._note = note
 
+    def model_loaded(self, assumptions: Sequence[object]) -> None:
+        for assumption in assumptions:
+            self.print_above(str(assumption))
+
     def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
         if len(buckets) > 1:
             self.print_above(describe_count(buckets))
@@ -101,6 +105,11 @@ class BuildProgress(LiveLine, Observer):
     def device_looked_at(self, complaints: Sequence[str]) -> None:
         for complaint in complaints:
             self.print_above(f"device: {complaint}")
+
+    def waiting_started(self, reason: str, seconds: float) -> None:
+        self.print_above(
+            f"{reason}: waiting up to {seconds:.0f} s for quiet (--wait-for-quiet 0 does not wait)"
+        )
 
     def problem_finished(self, tuned: Tuned) -> None:
         self._note(tuned)

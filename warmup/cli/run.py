@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -9,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from warmup.cli import options
+from warmup.cli.exit_codes import EXIT_FOUND, EXIT_MISMATCH
 from warmup.cli.output import MEANINGS, meanings, say
 from warmup.table.lookup import Uncovered
 
@@ -36,10 +38,13 @@ def run(
         Path | None, typer.Option(help="File to append events to; default WARMUP_AUDIT_LOG.")
     ] = None,
     bundle: options.Bundle = None,
+    fail_on: options.FailOn = None,
+    allow_mismatch: options.AllowMismatch = False,
 ) -> None:
     """Run a command with a table installed in its Python processes."""
     from warmup.serving.run import run as run_command
 
+    wanted = options.parse_failures(fail_on)
     report = run_command(
         command,
         table=table,
@@ -47,7 +52,19 @@ def run(
         uncovered=uncovered,
         audit_log=audit_log,
         bundle=bundle,
+        allow_mismatch=allow_mismatch,
     )
-    say(f"warmup run: {meanings(*MEANINGS, page=_PAGE)}")
+    failed = report.audit.failures(wanted)
+    for clause in report.audit.advice:
+        say(f"warmup run: {clause}")
+    words = [word for word in MEANINGS if word != "foreign" or report.audit.foreign]
+    say(f"warmup run: {meanings(*words, page=_PAGE)}")
+    if failed:
+        say(f"warmup run: failed on: {', '.join(failed)}")
     say(str(report))
-    raise typer.Exit(report.exit_code)
+    raise typer.Exit(report.exit_code or _own_code(refused=report.audit.refused, failed=failed))
+
+
+def _own_code(*, refused: int, failed: Sequence[str]) -> int:
+    """Return the code of a command that ended well: what happened to its table may fail it."""
+    return EXIT_MISMATCH if refused else EXIT_FOUND if failed else 0

@@ -14,8 +14,19 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import ABSENT, grid, print_report, say, times, timing, versions
-from warmup.core.rows import Row
+from warmup.cli.output import (
+    ABSENT,
+    counted,
+    fold,
+    grid,
+    print_report,
+    say,
+    terminal_width,
+    times,
+    timing,
+    versions,
+)
+from warmup.core.rows import Row, lag_behind_library
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
 from warmup.table import Table
@@ -33,6 +44,7 @@ class Prefer(StrEnum):
 
     A = "a"
     B = "b"
+    EVIDENCE = "evidence"
     FASTER = "faster"
 
 
@@ -72,12 +84,17 @@ def merge(
     b: Annotated[Path, typer.Argument(help="A table file for the same device and runtime.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The table file to write.")],
     prefer: Annotated[
-        Prefer | None, typer.Option(help="The winner to keep where a key has two.")
+        Prefer | None,
+        typer.Option(
+            help="The winner to keep where a key has two; evidence: the better measured, faster: "
+            "the one with the smaller time."
+        ),
     ] = None,
 ) -> None:
     """Write the union of two tables. Two winners for a key are an error without --prefer."""
-    union = merge_tables(read(a), read(b), prefer.value if prefer else None)
-    write(out, union)
+    table_a, table_b = read(a), read(b)
+    union = merge_tables(table_a, table_b, prefer.value if prefer else None)
+    write(out, union, known=(table_a, table_b))
     say(f"{out}: {len(union.rows)} rows")
 
 
@@ -90,6 +107,8 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
         f"built {origin.created} by warmup {origin.warmup}, mode {table.policy.mode}, "
         f"{timing(method.launch, method.l2)}, digest {digest_of(table)[:16]}"
     )
+    for assumption in origin.assumptions:
+        yield from fold(assumption, indent=4, width=terminal_width())
     keys = _select(table, op, bucket)
     for kind in KINDS.values():
         own = [key for key in keys if kind_of(key) is kind]
@@ -109,6 +128,11 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
     yield from (f"not trusted, not served: {key}: {table.rows[key].untrusted}" for key in doubted)
     flagged += f", {len(doubted)} not trusted" if doubted else ""
     yield f"{len(keys)} of {len(table.rows)} rows{flagged}"
+    if lags := sum(lag_behind_library(table.rows[key].evidence) is not None for key in keys):
+        yield (
+            f"{counted(lags, 'row')} slower than the library's kernel at the largest size of a "
+            "range: along the range the winner loses less (evidence.along)"
+        )
 
 
 def row_cells(row: Row) -> tuple[str, str, str, str]:

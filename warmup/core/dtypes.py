@@ -5,6 +5,7 @@ Knows names only, and imports no torch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -20,6 +21,7 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
     "u8": 1,
     "bool": 1,
 }
+_BITS: Final = re.compile(r"[a-z]+([0-9]+)")
 _PREFIXES: Final = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"))
 
 
@@ -38,3 +40,14 @@ def torch_name(name: str) -> str:
         if name.startswith(short):
             return long + name.removeprefix(short)
     return name
+
+
+def item_bytes(name: str) -> int:
+    """Return the bytes of an element of the dtype with the short *name*, at least 1.
+
+    The name says the bits: ``bf16``, ``i1`` (a bool in Triton's signatures), ``f8_e4m3fn``.
+    """
+    if name in ITEM_BYTES:
+        return ITEM_BYTES[name]
+    bits = _BITS.match(name)
+    return max(int(bits[1]) // 8, 1) if bits else 1

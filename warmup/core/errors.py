@@ -18,6 +18,7 @@
     |- BundleError                          a bundle cannot be made, read or used; .path .reason
     |- MissError                            strict serving: no row answered a question of inductor
     |- UncoveredError                       uncovered="forbid": a measurement was stopped
+    |- ForeignGraphError                    a loaded graph was compiled under another table
     |- AdapterError
        |- UnsupportedTorchError             this torch is outside the supported range
        |- InductorChangedError              an internal that warmup names is gone or was changed
@@ -32,10 +33,28 @@ survives pickling across compile workers; ``__str__`` makes the text: what is wr
 
 from __future__ import annotations
 
+import errno
 from typing import Final
+
+from warmup.core import rows
 
 _SHOWN_CONFLICTS: Final = 3
 _MAX_FIRST_LINE: Final = 300
+_MAX_ERROR_LINE: Final = 4000
+_LINE_END: Final = 500  # of a long line, in which the advice stands
+_MAX_TEXT_SHOWN: Final = 600
+# What to do about an error of the system; any other has the advice of its caller.
+_REMEDIES: Final = {
+    errno.ENOSPC: "free space or inodes on its filesystem",
+    errno.EDQUOT: "free space within your quota",
+    errno.EFBIG: "raise the limit of the file size (ulimit -f)",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the limit of open files of this machine",
+    errno.ENOMEM: "free memory",
+    errno.EROFS: "name a file on a filesystem that is not mounted read-only",
+    errno.EIO: "check the disk",
+    errno.ESTALE: "mount its filesystem again",
+}
 
 
 class WarmupError(Exception):
@@ -89,16 +108,23 @@ class TableNotFoundError(TableError, FileNotFoundError):
 class TableFormatError(TableError):
     """A file is not a valid table. ``pointer`` is the JSON pointer (RFC 6901) of the bad value."""
 
-    def __init__(self, path: str, pointer: str, reason: str) -> None:
-        super().__init__(path, pointer, reason)
+    def __init__(
+        self,
+        path: str,
+        pointer: str,
+        reason: str,
+        advice: str = "restore the file or build it again",
+    ) -> None:
+        super().__init__(path, pointer, reason, advice)
         self.path = path
         self.pointer = pointer
         self.reason = reason
+        self.advice = advice
 
     def __str__(self) -> str:
-        at = f" at {self.pointer}" if self.pointer else ""
-        problem = f"{self.path}: not a valid table{at}: {self.reason}"
-        return f"{printable(problem)}; restore the file or build it again"
+        at = f" at {shown(self.pointer)}" if self.pointer else ""
+        problem = f"not a valid table{at}: {shown(self.reason)}"
+        return f"{shown(self.path)}: {problem}; {self.advice}"
 
 
 class TableSchemaError(TableError):
@@ -113,26 +139,32 @@ class TableSchemaError(TableError):
     def __str__(self) -> str:
         if self.found < self.known:
             return (
-                f"{self.path}: schema {self.found} is older than this warmup reads "
+                f"{shown(self.path)}: schema {self.found} is older than this warmup reads "
                 f"({self.known}); build the table again"
             )
         return (
-            f"{self.path}: schema {self.found} is newer than this warmup reads ({self.known}); "
-            "upgrade inductor-warmup or build the table again"
+            f"{shown(self.path)}: schema {self.found} is newer than this warmup reads "
+            f"({self.known}); upgrade inductor-warmup or build the table again"
         )
 
 
 class TableMismatchError(TableError):
-    """A table is for another device, runtime or policy; ``mismatches`` has a line per field."""
+    """A table is for another device, runtime or policy; ``mismatches`` has a line per field.
 
-    def __init__(self, path: str, mismatches: tuple[str, ...], advice: str) -> None:
-        super().__init__(path, mismatches, advice)
+    ``summary``, where it is not None, says the same in one sentence, and is the text.
+    """
+
+    def __init__(
+        self, path: str, mismatches: tuple[str, ...], advice: str, summary: str | None = None
+    ) -> None:
+        super().__init__(path, mismatches, advice, summary)
         self.path = path
         self.mismatches = mismatches
         self.advice = advice
+        self.summary = summary
 
     def __str__(self) -> str:
-        return f"{self.path}: {'; '.join(self.mismatches)}; {self.advice}"
+        return f"{shown(self.path)}: {self.summary or '; '.join(self.mismatches)}; {self.advice}"
 
 
 class TableMergeError(TableError):
@@ -160,7 +192,7 @@ class TableWriteError(TableError, OSError):
         self.advice = advice
 
     def __str__(self) -> str:
-        return f"{self.path}: cannot write the table: {self.reason}; {self.advice}"
+        return f"{shown(self.path)}: cannot write the table: {self.reason}; {self.advice}"
 
 
 class BuildError(WarmupError):
@@ -187,8 +219,8 @@ class BundleError(WarmupError):
         self.reason = reason
 
     def __str__(self) -> str:
-        problem = f"{self.path}: {self.reason}"
-        return f"{printable(problem)}; make the bundle again with `warmup build --bundle`"
+        problem = f"{shown(self.path)}: {shown(self.reason)}"
+        return f"{problem}; make the bundle again with `warmup build --bundle`"
 
 
 class MissError(WarmupError):
@@ -220,7 +252,7 @@ class MissError(WarmupError):
             text += "; the table has no row for this op"
         else:
             text += f"; nearest row `{self.nearest}` differs in {', '.join(self.differs)}"
-        return text + '; build this bucket, or serve with on_miss="fallback"'
+        return f'{text}; {rows.MissReason(self.reason).advice}; or serve with on_miss="fallback"'
 
 
 class UncoveredError(WarmupError):
@@ -234,6 +266,28 @@ class UncoveredError(WarmupError):
         return (
             f"a measurement on the device was refused: no row covers the site {self.site}; "
             'switch the feature that measures off, or install with uncovered="count"'
+        )
+
+
+class ForeignGraphError(WarmupError):
+    """A graph that was compiled under another table, or under none, was loaded and refused.
+
+    ``compiled_under`` and ``installed`` are digests as in the event ``graph.foreign``; the first is
+    None for a graph that was compiled without warmup.
+    """
+
+    def __init__(self, compiled_under: str | None, installed: str) -> None:
+        super().__init__(compiled_under, installed)
+        self.compiled_under = compiled_under
+        self.installed = installed
+
+    def __str__(self) -> str:
+        origin = "without a table" if self.compiled_under is None else self.compiled_under
+        under = "" if self.compiled_under is None else "under table "
+        return (
+            f"a loaded graph was compiled {under}{origin}, and table {self.installed} is "
+            "installed; compile the graph again, and make the table's digest part of the key under "
+            "which it is kept"
         )
 
 
@@ -293,12 +347,40 @@ def warmup_error_in(error: BaseException) -> WarmupError | None:
     return None
 
 
+def remedy_for(error: OSError | ValueError, otherwise: str) -> str:
+    """Return what to do about *error*: *otherwise*, unless the path is not to blame."""
+    number = error.errno if isinstance(error, OSError) else None
+    return otherwise if number is None else _REMEDIES.get(number, otherwise)
+
+
 def printable(text: str) -> str:
     """Return *text* with every character escaped that could move a cursor or break a line."""
+    if text.isprintable():
+        return text
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
         for letter in text
     )
+
+
+def shown(text: object) -> str:
+    """Return *text*, such as a path, in printable characters; a long one without its middle."""
+    return _shortened(printable(str(text)), _MAX_TEXT_SHOWN, _MAX_TEXT_SHOWN // 2)
+
+
+def one_line(error: BaseException | str) -> str:
+    """Return the text of *error* in one line of printable characters, at most 4000 of them.
+
+    The middle of a longer text is left out, since what to do stands at its end.
+    """
+    return _shortened(printable(" ".join(str(error).split())), _MAX_ERROR_LINE, _LINE_END)
+
+
+def _shortened(text: str, limit: int, end: int) -> str:
+    if len(text) <= limit:
+        return text
+    gap = f" ... ({len(text) - limit} characters) ... "
+    return f"{text[: limit - end]}{gap}{text[len(text) - end :]}"
 
 
 def first_line(error: BaseException | str) -> str:

@@ -6,6 +6,7 @@ names and sinks, and nothing of tables or keys.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import logging
@@ -20,7 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from warmup.core.errors import SettingsError
+from warmup.core.errors import SettingsError, remedy_for
 
 EVENT_SCHEMA: Final = 1
 LOG_MARKER: Final = "warmup-event"
@@ -35,14 +36,18 @@ class EventName(StrEnum):
     MISSED = "lookup.missed"
     TUNED = "problem.tuned"
     CACHED = "graph.cached"
+    FOREIGN = "graph.foreign"
     UNCOVERED = "benchmark.uncovered"
     OUTSIDE = "call.outside"
     CONTRADICTED = "policy.contradicted"
     OVERRULED = "policy.overruled"
+    BYPASSED = "graph.bypassed"
+    FAILED = "install.failed"
     SUMMARY = "run.summary"
 
 
-_WARNING_EVENTS: Final = frozenset({EventName.MISSED, EventName.CONTRADICTED})
+_WARNING_EVENTS: Final = frozenset({EventName.MISSED, EventName.CONTRADICTED, EventName.FOREIGN})
+NO_TABLE: Final = "none"  # counts graphs that were compiled without a table
 
 Scalar = str | int | float | bool | None
 FieldValue = Scalar | list[str]
@@ -114,7 +119,10 @@ class Emitter:
 
 
 def log_event(event: Event) -> None:
-    """Log *event* in one line that starts with `LOG_MARKER`; misses and contradictions warn."""
+    """Log *event* in one line that starts with `LOG_MARKER`.
+
+    Misses, foreign graphs and contradictions are logged as warnings.
+    """
     level = logging.WARNING if event.name in _WARNING_EVENTS else logging.INFO
     logger.log(level, "%s %s", LOG_MARKER, event.to_json())
 
@@ -124,33 +132,76 @@ class JsonLinesSink:
     """Appends each event to a file as one line; several processes may share the file.
 
     Each line is a single ``write`` to a descriptor opened with O_APPEND, so that lines of different
-    processes do not mix.
+    processes do not mix. Where the file ends in half a line, as a full disk or a killed process
+    leaves it, a newline is written in front. A compile that ends after `close` may emit events: the
+    file is opened for each of them.
     """
 
     path: Path
     _descriptor: int = -1
+    _is_file: bool = True
+    _is_readable: bool = True
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def open(self) -> None:
         """Open the file for appending; create it if it is missing.
 
         Raises:
-            SettingsError: the file cannot be written.
+            SettingsError: the file cannot be written, or is a FIFO that no process reads.
         """
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+        # A pipe is not opened for reading too: it would never break, and fill.
+        self._is_file = self.path.is_file() or not self.path.exists()
+        self._is_readable = self._is_file and not (
+            self.path.exists() and not os.access(self.path, os.R_OK)
+        )
+        flags = os.O_RDWR if self._is_readable else os.O_WRONLY
+        flags |= 0 if self._is_file else os.O_NONBLOCK  # a FIFO would wait for a reader
+        flags |= os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
         try:
             self._descriptor = os.open(self.path, flags, 0o644)
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
             raise SettingsError(
-                f"the audit log {self.path} cannot be written: {error.strerror}",
-                "name a writable file in WARMUP_AUDIT_LOG or audit_log",
+                f"the audit log {self.path} cannot be written: {reason}",
+                remedy_for(error, "name a writable file in WARMUP_AUDIT_LOG or audit_log"),
             ) from error
+        os.set_blocking(self._descriptor, True)
 
     def __call__(self, event: Event) -> None:
-        """Append *event* as one line."""
-        os.write(self._descriptor, event.to_json().encode() + b"\n")
+        """Append *event* as one line.
+
+        Raises:
+            OSError: the file cannot be written, or only a part of the line could be.
+        """
+        with self._lock:  # a closed descriptor's number may belong to another file
+            if self._descriptor >= 0:
+                self._append(event)
+                return
+            self.open()
+            try:
+                self._append(event)
+            finally:
+                self._close()
+
+    def _append(self, event: Event) -> None:
+        line = event.to_json().encode() + b"\n"
+        if self._is_file and not self._ends_in_newline():
+            line = b"\n" + line
+        if os.write(self._descriptor, line) < len(line):
+            raise OSError(errno.ENOSPC, "a part of an event could not be written", str(self.path))
+
+    def _ends_in_newline(self) -> bool:
+        if not self._is_readable:
+            return False
+        size = os.fstat(self._descriptor).st_size
+        return size == 0 or os.pread(self._descriptor, 1, size - 1) in (b"\n", b"")
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -168,6 +219,7 @@ class Tally:
     cached_graphs: int = 0
     cached_decisions: int = 0
     cached_misses: int = 0
+    foreign: Counter[str] = field(default_factory=Counter)
     contradictions: int = 0
 
     def __call__(self, event: Event) -> None:
@@ -186,6 +238,9 @@ class Tally:
             self.cached_graphs += 1
             self.cached_decisions += int(text["decisions"])
             self.cached_misses += int(text["misses"])
+        elif event.name is EventName.FOREIGN:
+            under = event.fields["compiled_under"]
+            self.foreign[NO_TABLE if under is None else str(under)] += 1
         elif event.name is EventName.CONTRADICTED:
             self.contradictions += 1
 

@@ -1,11 +1,122 @@
-"""`replace_bytes` and `replace_text`: atomic writes, so that a reader never sees part of a file."""
+"""`replace_bytes` and `write_output`: the one way in which warmup writes files.
+
+A regular file is replaced whole, so that a reader sees the old file or the new one and never a
+part. Links are followed and stay. A character device or a FIFO, such as ``/dev/null`` or
+``/dev/stdout``, is written into. A folder, a block device, a socket and a file without write
+permission are refused.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import glob
 import os
+import stat
 import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, Final
+
+from warmup.core.errors import SettingsError, remedy_for, shown
+
+READ_ONLY: Final = "the file is read-only"
+NEW_FILE_MODE: Final = 0o644  # a server may run as another user than the build
+_MAX_LINKS: Final = 40  # as in the kernel
+_NAMED_PIPES_AND_CHARACTERS: Final = (stat.S_ISCHR, stat.S_ISFIFO)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a path leads to: ``path`` is without links; ``found`` is None where no file is yet.
+
+    A stream is written into: a character device, a FIFO, or what a process has open as a
+    descriptor; its ``path`` is as it was named.
+    """
+
+    path: Path
+    found: os.stat_result | None = None
+    is_stream: bool = False
+
+
+def destination_of(path: Path) -> Destination:
+    """Return where *path* leads to, as the kernel lets this process follow its links.
+
+    Raises:
+        OSError: what is at *path* may not be written: a folder, a block device, a socket, or a file
+            without write permission, for the superuser too.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:  # a link may lead to a file that does not exist yet
+        return Destination(Path(os.path.realpath(path)))
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    if any(matches(found.st_mode) for matches in _NAMED_PIPES_AND_CHARACTERS):
+        return Destination(path, found, is_stream=True)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    if _is_descriptor(path):
+        return Destination(path, found, is_stream=True)
+    if not found.st_mode & 0o222 or not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, READ_ONLY, str(path))
+    return Destination(Path(os.path.realpath(path)), found)
+
+
+def regular_file_of(path: Path) -> Path:
+    """Return the path, without links, of the regular file that *path* leads to or would make.
+
+    Raises:
+        OSError: as `destination_of`, or *path* leads to a stream.
+    """
+    destination = destination_of(path)
+    if destination.is_stream:
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return destination.path
+
+
+def write_output(path: Path, content: str | bytes, option: str) -> None:
+    """Put *content*, text in UTF-8, at *path*, as `replace_bytes` does.
+
+    Raises:
+        SettingsError: it cannot be written; *option* names the option that gave the path.
+    """
+    try:
+        replace_bytes(path, content.encode() if isinstance(content, str) else content)
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        problem = (error.strerror if isinstance(error, OSError) else None) or error
+        raise SettingsError(
+            f"{option} {shown(path)}: cannot be written: {problem}",
+            remedy_for(error, "name a file that can be written"),
+        ) from error
+
+
+def make_folder(folder: Path, option: str) -> None:
+    """Make *folder* and the folders above it, where they are missing.
+
+    Raises:
+        SettingsError: it cannot be made; *option* names the option that gave the path.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        problem = (error.strerror if isinstance(error, OSError) else None) or error
+        raise SettingsError(
+            f"{option} {shown(folder)}: cannot be made: {problem}",
+            remedy_for(error, "name a folder that can be written"),
+        ) from error
+
+
+def remove_output(path: Path) -> None:
+    """Remove the regular file that *path* leads to, if there is one; a link to it stays.
+
+    Raises:
+        OSError: the file cannot be removed, or *path* leads to anything else, which stays.
+    """
+    path.parent.stat()
+    regular_file_of(path).unlink(missing_ok=True)
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -13,27 +124,140 @@ def replace_text(path: Path, text: str) -> None:
     replace_bytes(path, text.encode())
 
 
-def replace_bytes(path: Path, content: bytes) -> None:
-    """Write *content* to *path*, mode 0644; a reader sees the whole old file or the whole new one.
+def replace_bytes(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Write *content*, whole or in pieces, to *path*.
+
+    A regular file is replaced by one with the same mode and, where the system allows it, the same
+    owner and group; a new file has the mode 0644. Temporary files of writers that were killed are
+    removed.
 
     Raises:
         OSError: the file cannot be written; the old one is unchanged and no temporary file is left.
     """
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    pieces = (content,) if isinstance(content, bytes) else content
+    destination = destination_of(path)
+    if destination.is_stream:
+        _write_into(destination.path, pieces)
+        return
+    target = destination.path
+    _remove_leftovers(target)
+    descriptor, temporary = _make_temporary(target)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), 0o644)  # a server may run as another user than the build
-            file.write(content)
+            file.writelines(pieces)
             file.flush()
+            _take_over(file.fileno(), destination.found)
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+            Path(temporary).replace(target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             Path(temporary).unlink()
         raise
     with contextlib.suppress(OSError):  # some filesystems cannot sync a folder
-        folder = os.open(path.parent, os.O_RDONLY)
+        folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def probe_folder(path: Path) -> None:
+    """Check that a file could be written to *path*, and remove leftovers of killed writers.
+
+    Raises:
+        OSError: it could not.
+    """
+    target = destination_of(path).path
+    _remove_leftovers(target)
+    descriptor, temporary = _make_temporary(target)
+    os.close(descriptor)
+    Path(temporary).unlink()
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open the regular file at *path* for reading: no device and no FIFO, which may never end.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+        ValueError: *path* has a character that no path has.
+    """
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115  Path.open has no opener
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open *path* without waiting for the writer of a FIFO."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _is_descriptor(path: Path) -> bool:
+    """Whether *path* leads through ``/proc/PID/fd``, as ``/dev/stdout`` and ``/dev/fd/1`` do.
+
+    Replacing the file behind it would leave the process with the old one open.
+    """
+    for _ in range(_MAX_LINKS):
+        folder = Path(os.path.realpath(path.parent))
+        if folder.parts[:2] == ("/", "proc") and folder.name == "fd":
+            return True
+        if not path.is_symlink():
+            return False
+        path = folder / path.readlink()
+    return False
+
+
+def _write_into(path: Path, pieces: Iterable[bytes]) -> None:
+    # O_NONBLOCK: opening a FIFO that nobody reads is an error, and no endless wait.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, "nobody reads from it", str(path)) from error
+        raise
+    os.set_blocking(descriptor, True)
+    with os.fdopen(descriptor, "wb") as file:
+        file.writelines(pieces)
+
+
+def _make_temporary(target: Path) -> tuple[int, str]:
+    """Make a temporary file beside *target*, locked while it is written."""
+    while True:
+        descriptor, name = tempfile.mkstemp(
+            prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
+        )
+        with contextlib.suppress(OSError):  # without locks, nothing is taken for left over either
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.lexists(name):
+            return descriptor, name
+        os.close(descriptor)  # taken for left over before it was locked
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove the temporary files beside *target* whose writers have ended: nobody locks them."""
+    for leftover in target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"):
+        with contextlib.suppress(OSError):  # removed in the meantime, or another user's
+            descriptor = os.open(leftover, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    leftover.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _take_over(descriptor: int, found: os.stat_result | None) -> None:
+    """Give the new file the mode, the owner and the group of the file *found* before it."""
+    if found is None:
+        os.fchmod(descriptor, NEW_FILE_MODE)
+        return
+    made = os.fstat(descriptor)
+    if made.st_gid != found.st_gid:
+        with contextlib.suppress(PermissionError):  # only members of a group may give files to it
+            os.fchown(descriptor, -1, found.st_gid)
+    if made.st_uid != found.st_uid:
+        with contextlib.suppress(PermissionError):  # only the superuser may
+            os.fchown(descriptor, found.st_uid, -1)
+    os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & 0o777)

@@ -1,9 +1,9 @@
-"""`Peaks`: the largest rates measured on a device, and how close a time comes to them."""
+"""`Peaks`, the largest rates measured on a device, and `Work`, what a call does at least."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 _PER_US_TO_TERA: Final = 1e-6
@@ -15,13 +15,30 @@ class Peaks:
     """The largest rates measured on one device, with the date and the SM clock of the measurement.
 
     ``tflops`` is by the short dtype name of the operands (``bf16``); ``gbps`` counts bytes read
-    plus bytes written. ``clock_mhz`` is None where the clock could not be read.
+    plus bytes written. ``clock_mhz`` is the clock after all of it, and ``clocks`` has, by dtype,
+    the clock right after its matmuls, which a limit of power may have lowered. None and absent
+    where the clock could not be read.
     """
 
     tflops: Mapping[str, float]
     gbps: float
     clock_mhz: int | None
     measured: str
+    clocks: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The least work of a problem: operations (None where unknown) and bytes moved.
+
+    ``most_moved`` is an upper bound of the bytes, where a key has rounded sizes; None where the
+    least is also what a sensible kernel moves.
+    """
+
+    dtype: str
+    flops: int | None
+    moved: int
+    most_moved: int | None = None
 
 
 def tflops_of(flops: int, time_us: float) -> float:

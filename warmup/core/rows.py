@@ -7,10 +7,10 @@ the winner itself are here too. Nothing here knows how keys are written or how t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from warmup.core.method import Search
 from warmup.core.search import SearchCounts
@@ -102,12 +102,17 @@ class Rejection(StrEnum):
     WRONG = "wrong"  # its output is too far from the reference
     IMPLAUSIBLE = "implausible"  # its time contradicts the measured peaks or the wall clock
 
+    @property
+    def may_be_noise(self) -> bool:
+        """Whether other work on the machine can be the reason, however good the candidate is."""
+        return self in (Rejection.IMPLAUSIBLE, Rejection.OUT_OF_MEMORY, Rejection.TIMED_OUT)
+
 
 class Flag(StrEnum):
     """What a reader of a row should know. A closed list, as `Rejection`."""
 
     NEAR_TIE = "near_tie"  # several candidates were within the band; the fixed order decided
-    UNSTABLE = "unstable"  # the times varied too much; the library default was kept
+    UNSTABLE = "unstable"  # the times cannot be believed; the library default was kept
     OVER_PEAK = "over_peak"  # faster than the measured peak, in a second measurement too
     FAR_BELOW_PEAK = "far_below_peak"
 
@@ -180,6 +185,28 @@ class Evidence:
         """The number of rejected candidates."""
         return sum(count for _, count in self.rejected)
 
+    @property
+    def is_unstable(self) -> bool:
+        """Whether the times do not carry a decision, so that the row should be measured again.
+
+        Also true where a candidate won because the time of the library default was refused, as
+        tables have it that were built before the library default was kept in that case.
+        """
+        refused = Rejection.IMPLAUSIBLE in dict(self.rejected)
+        return Flag.UNSTABLE in self.flags or (refused and self.library_us is None)
+
+
+def lag_behind_library(evidence: Evidence) -> float | None:
+    """Return the winner's time over the library default's at the largest size of its range.
+
+    None without a range, and where the winner is no slower. Such a winner was chosen because the
+    library default loses more at another size of the range.
+    """
+    if not evidence.along or evidence.library_us is None:
+        return None
+    ratio = evidence.time_us / evidence.library_us
+    return ratio if ratio > 1 else None
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -220,3 +247,28 @@ class MissReason(StrEnum):
     NOT_DESCRIBED = "not_described"
     CACHED_MISS = "cached_miss"
     UNTRUSTED = "untrusted"
+
+    @property
+    def advice(self) -> str:
+        """What to do about a miss for this reason, in one clause."""
+        return _ADVICE[self]
+
+
+_ADVICE: Final = {
+    MissReason.NOT_IN_TABLE: "build this bucket, or pad to one that was built",
+    MissReason.DYNAMIC_DIM: "compile with dynamic=False, or build for the range: --policy range",
+    MissReason.WRONG_DEVICE: "build on this device (on a CPU with the same number of threads)",
+    MissReason.WRONG_RUNTIME: "build with the versions of torch and Triton that serve",
+    MissReason.TEMPLATE_ABSENT: "build again with this torch, without inductor options of your own",
+    MissReason.TEMPLATE_CHANGED: "build again with this torch",
+    MissReason.CHOICE_REJECTED: "build again on this machine",
+    MissReason.NOT_DESCRIBED: "no table can answer it: look at the model",
+    MissReason.UNTRUSTED: "build again: the key is measured without the winner that was wrong",
+    MissReason.CACHED_MISS: "build the bucket, or empty inductor's cache folder",
+}
+
+
+def advice(reasons: Iterable[str]) -> list[str]:
+    """Return ``REASON: what to do`` for each of *reasons* that is known, in their order."""
+    known = {reason.value for reason in MissReason}
+    return [f"{reason}: {MissReason(reason).advice}" for reason in reasons if reason in known]

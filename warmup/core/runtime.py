@@ -55,6 +55,17 @@ class Runtime:
     driver: str | None = None
     cublas: str | None = None
 
+    def __str__(self) -> str:
+        device = self.device
+        facts = [device.arch]
+        facts += [f"{device.sm_count} SMs"] if device.sm_count is not None else []
+        facts += [f"{device.memory_gib} GiB"] if device.memory_gib is not None else []
+        facts += [f"MIG {device.mig}"] if device.mig is not None else []
+        facts += [f"threads {device.threads}"] if device.threads is not None else []
+        software = [f"torch {self.torch}"]
+        software += [f"triton {self.triton}"] if self.triton and device.type != "cpu" else []
+        return f"{device.name or device.type} ({', '.join(facts)}) with {' and '.join(software)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+# The widest interval of a control, as a share of its median, beside which ratios mean something.
+WIDEST_CONTROL: Final = 0.2
 _QUARTERS: Final = 4
 _TAIL_SHARE: Final = 0.025  # of a two-sided interval of 95 %
 
@@ -41,8 +43,28 @@ class Samples:
         """
         return interval_of(self.times_us)
 
+    @property
+    def width(self) -> float:
+        """The width of the interval, as a share of the median; 0 where the median is 0."""
+        low, high = self.interval
+        return (high - low) / self.median if self.median else 0.0
+
     def __add__(self, other: Samples) -> Samples:
         return Samples((*self.times_us, *other.times_us))
+
+
+def busy_sentence(control: str, samples: Samples) -> str | None:
+    """Return why *samples* of the control are no basis of a ratio; None where they are.
+
+    The times of a control, the call that the others are compared with, say how far the machine can
+    be believed: nothing but the machine changes between them.
+    """
+    if samples.width <= WIDEST_CONTROL:
+        return None
+    return (
+        f"no verdict: this machine is too busy: the 95 % interval of {control} is "
+        f"{samples.width:.0%} of its median wide (at most {WIDEST_CONTROL:.0%})"
+    )
 
 
 def interval_of(values: Sequence[float]) -> tuple[float, float]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from warmup.core.errors import TableError
+from warmup.core.rows import MissReason, advice
 from warmup.diagnostics.logs import Ledger, Run, read_logs
 from warmup.keys.order import natural_order
 from warmup.keys.registry import kind_of
@@ -20,7 +21,13 @@ from warmup.table.codec import digest_of
 from warmup.table.merge import combine
 from warmup.table.store import read
 
-FAILURES: Final = ("miss", "uncovered", "silent", "diverged", "outside")
+FAILURES: Final = ("miss", "uncovered", "foreign", "silent", "diverged", "outside", "damaged")
+_CACHED_MISS: Final = MissReason.CACHED_MISS.value
+_FOR_FOREIGN: Final = "compile these graphs again; keep graphs under keys with the table's digest"
+_FOR_SILENT: Final = (
+    "install before the first compile, on CPU serve under torch.no_grad(), and see that the table "
+    "is for this model"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class Divergence:
 class Counts:
     """The counts of all runs of one table: misses by reason, uncovered measurements by site.
 
-    ``outside`` counts calls by reason, as in `AuditReport`.
+    ``foreign`` and ``outside`` are counted as in `AuditReport`.
     """
 
     runs: int
@@ -63,6 +70,7 @@ class Counts:
     from_cache: int
     cached_decisions: int
     cached_misses: int
+    foreign: Mapping[str, int]
     outside: Mapping[str, int]
 
 
@@ -71,12 +79,16 @@ class AuditReport:
     """The events of all logs, counted. A *run* is one installed table in one process.
 
     ``hits`` and ``tuned`` count by key. ``cached_misses`` counts the misses among the decisions of
-    graphs from cache. ``outside`` counts, by reason, the calls that no artifact of `warmup.compile`
-    served, up to the last event of each reason: events are emitted at the first such call, the
-    second, the fourth and so on. ``silent`` has the runs without any decision, ``diverged`` the
-    disagreements between runs of one table or between ranks. ``unused`` has the rows that no run
-    asked for, None when no table could be read. ``by_digest`` has the counts of each table, and
-    ``damaged`` the number of event lines that cannot be read.
+    graphs from cache. ``foreign`` counts loaded graphs that were compiled under another table, by
+    its digest, or ``none`` for no table; refused graphs are among them. ``outside`` counts, by
+    reason, the calls that no artifact of `warmup.compile` served, up to the last event of each
+    reason: events are emitted at the first such call, the second, the fourth and so on. ``silent``
+    has the runs without any decision, ``diverged`` the disagreements between runs of one table or
+    between ranks. ``unfinished`` has the runs without a summary: killed, or still running.
+    ``failed`` counts processes that could not install the table, ``refused`` those among them that
+    the table is not for. ``bypassed`` counts runs with graphs that did not ask the table, by cause.
+    ``unused`` has the rows that no run asked for, None when no table could be read. ``by_digest``
+    has the counts of each table, and ``damaged`` the number of event lines that cannot be read.
     """
 
     runs: int
@@ -89,12 +101,35 @@ class AuditReport:
     from_cache: int
     cached_decisions: int
     cached_misses: int
+    foreign: Mapping[str, int]
     outside: Mapping[str, int]
     silent: tuple[str, ...]
     diverged: tuple[Divergence, ...]
     unused: tuple[str, ...] | None
     by_digest: Mapping[str, Counts]
     damaged: int
+    unfinished: tuple[str, ...] = ()
+    failed: int = 0
+    refused: int = 0
+    bypassed: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the logs have no event at all."""
+        return self.runs == self.failed == self.damaged == 0
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to do about the misses and silent runs, a clause for each reason, after its name."""
+        reasons = [*self.reasons, *([_CACHED_MISS] if self.cached_misses else [])]
+        advised = advice(reasons)
+        if self.foreign:
+            advised.append(f"foreign: {_FOR_FOREIGN}")
+        if self.silent:
+            advised.append(f"silent: {_FOR_SILENT}")
+        elif not self.runs and not self.failed:
+            advised.append("no process used the table: none compiled, or none installed it")
+        return tuple(advised)
 
     @property
     def miss_count(self) -> int:
@@ -114,9 +149,11 @@ class AuditReport:
         occurred = {
             "miss": bool(self.misses) or self.cached_misses > 0,
             "uncovered": bool(self.uncovered),
-            "silent": bool(self.silent) or self.runs == 0,
+            "foreign": bool(self.foreign),
+            "silent": bool(self.silent) or self.runs == 0 or self.failed > 0,
             "diverged": bool(self.diverged),
             "outside": bool(self.outside),
+            "damaged": self.damaged > 0,
         }
         return tuple(name for name in wanted if occurred[name])
 
@@ -133,6 +170,11 @@ def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> Aud
         TableError: *table* is given and cannot be read.
     """
     ledger = read_logs(logs)
+    return report_of(ledger, _unused(ledger, table))
+
+
+def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditReport:
+    """Return the counts of *ledger*; no file is read. *unused* is as in `AuditReport`."""
     runs = tuple(ledger.runs.values())
     digests = sorted({run.digest for run in runs})
     misses = _sum(run.misses for run in runs)
@@ -141,7 +183,7 @@ def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> Aud
         digests=tuple(filter(None, digests)),
         hits=dict(_sum(run.hits for run in runs)),
         misses=tuple(
-            _miss(key, reason, count, ledger.first_misses[key, reason])
+            Miss(key, reason, count, *ledger.first_misses[key, reason])
             for (key, reason), count in sorted(
                 misses.items(), key=lambda item: natural_order(item[0][0])
             )
@@ -152,14 +194,19 @@ def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> Aud
         from_cache=sum(run.from_cache for run in runs),
         cached_decisions=sum(run.cached_decisions for run in runs),
         cached_misses=sum(run.cached_misses for run in runs),
+        foreign=dict(_sum(run.foreign for run in runs)),
         outside=dict(_sum(run.outside for run in runs)),
         silent=tuple(run.name for run in runs if run.is_silent),
         diverged=(*_ranks_apart(runs), *_choices_apart(runs)),
-        unused=_unused(ledger, table),
+        unused=unused,
         by_digest={
             digest: _counts([run for run in runs if run.digest == digest]) for digest in digests
         },
         damaged=ledger.damaged,
+        unfinished=tuple(run.name for run in runs if run.is_unfinished),
+        failed=ledger.failed,
+        refused=ledger.refused,
+        bypassed=dict(_sum(Counter(run.bypassed) for run in runs)),
     )
 
 
@@ -185,6 +232,7 @@ def _counts(runs: Sequence[Run]) -> Counts:
         from_cache=sum(run.from_cache for run in runs),
         cached_decisions=sum(run.cached_decisions for run in runs),
         cached_misses=sum(run.cached_misses for run in runs),
+        foreign=dict(_sum(run.foreign for run in runs)),
         outside=dict(_sum(run.outside for run in runs)),
     )
 
@@ -204,6 +252,8 @@ def _ranks_apart(runs: Sequence[Run]) -> list[Divergence]:
 
 def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
     """Return each key for which runs of one table compiled different choices."""
+    if len(runs) < 2:  # noqa: PLR2004  one run agrees with itself
+        return []
     runs_by_key: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         for key in run.choices:
@@ -220,18 +270,6 @@ def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
     return sorted(diverged, key=lambda each: (natural_order(each.key or ""), each.digest or ""))
 
 
-def _miss(key: str, reason: str, count: int, record: Mapping[str, Any]) -> Miss:
-    nearest, choice, differs = record.get("nearest"), record.get("choice"), record.get("differs")
-    return Miss(
-        key=key,
-        reason=reason,
-        count=count,
-        nearest=nearest if isinstance(nearest, str) else None,
-        differs=tuple(map(str, differs)) if isinstance(differs, list) else (),
-        choice=choice if isinstance(choice, str) else None,
-    )
-
-
 def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
     runs = ledger.runs.values()
     asked = {key for run in runs for key in (*run.hits, *run.tuned, *(k for k, _ in run.misses))}
@@ -240,8 +278,8 @@ def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
     rows: set[str] = set()
     for run in runs:
         try:
-            tables = [read(Path(path)) for path in run.table_paths]
-        except TableError:
+            tables = [read(Path(path)) for path in run.table_paths if Path(path).is_file()]
+        except (OSError, TableError, ValueError):  # a path that no file has, or no table
             return None
         union = combine(tables)[0] if tables else None
         if union is None or digest_of(union) != run.table_digest:

@@ -5,18 +5,23 @@ Logs are not trusted: damaged events are counted, and other lines are skipped.
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
-from warmup.core.errors import SettingsError
-from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, EventName
+from warmup.core.errors import SettingsError, remedy_for
+from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName
+from warmup.core.files import open_regular
 
 MAX_LINE: Final = 1_000_000
+_MAX_COUNT: Final = 10**15
 
 
 @dataclass
@@ -24,7 +29,10 @@ class Run:
     """The events of one installed table in one process, counted over all log files.
 
     ``choices`` has the compiled choices of each key. ``misses`` counts by key and reason,
-    ``uncovered`` by site, and ``outside`` calls that no artifact served, by reason.
+    ``uncovered`` by site, ``foreign`` the loaded graphs of another table by its digest, and
+    ``outside`` calls that no artifact served, by reason. ``bypassed`` has the causes why graphs did
+    not ask the table, and ``is_finished`` says that there is a summary. ``seen`` has the sequence
+    numbers.
     """
 
     name: str
@@ -40,7 +48,16 @@ class Run:
     from_cache: int = 0
     cached_decisions: int = 0
     cached_misses: int = 0
+    foreign: Counter[str] = field(default_factory=Counter)
     outside: Counter[str] = field(default_factory=Counter)
+    seen: set[int] = field(default_factory=set)
+    bypassed: set[str] = field(default_factory=set)
+    is_finished: bool = False
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the process was killed before its summary, or still runs; no forked child is."""
+        return bool(self.table_digest) and not self.is_finished
 
     @property
     def is_silent(self) -> bool:
@@ -53,53 +70,133 @@ class Run:
         return f"rank {self.rank} ({self.name})" if self.rank else self.name
 
 
-# The fields that each event must have, beside run, pid and seq.
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError("no text")
+    return value
+
+
+def _text_or_no_table(value: Any) -> str:
+    return NO_TABLE if value is None else _text(value)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if type(value) is not list:
+        raise TypeError("no list")
+    return tuple(map(_text, value))
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError("no flag")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_COUNT:
+        raise ValueError("no count")
+    return value
+
+
+# The fields that each event must have.
+_IDENTITY: Final = {"run": _text, "pid": _count, "seq": _count}
 _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
-    EventName.INSTALLED: {"paths": lambda paths: tuple(map(str, paths)), "table": str},
-    EventName.HIT: {"key": str},
-    EventName.TUNED: {"key": str},
-    EventName.MISSED: {"key": str, "reason": str},
-    EventName.CACHED: {"decisions": int, "misses": int},
-    EventName.UNCOVERED: {"site": str},
-    EventName.OUTSIDE: {"reason": str, "calls": int},
-    EventName.CONTRADICTED: {"option": str, "expected": str, "found": str},
+    EventName.INSTALLED: {"paths": _texts, "table": _text},
+    EventName.HIT: {"key": _text},
+    EventName.TUNED: {"key": _text},
+    EventName.MISSED: {"key": _text, "reason": _text},
+    EventName.CACHED: {"decisions": _count, "misses": _count},
+    EventName.FOREIGN: {"compiled_under": _text_or_no_table},
+    EventName.UNCOVERED: {"site": _text},
+    EventName.OUTSIDE: {"reason": _text, "calls": _count},
+    EventName.CONTRADICTED: {"option": _text, "expected": _text, "found": _text},
     EventName.OVERRULED: {},
+    EventName.BYPASSED: {"cause": _text},
+    EventName.FAILED: {"refused": _flag},
     EventName.SUMMARY: {},
 }
-_DEFAULTS: Final = {"misses": 0}  # absent in logs of warmup 0.1
+_DEFAULTS: Final = {"misses": 0, "refused": False}  # absent in logs of warmup 0.1
+
+
+class MissDetails(NamedTuple):
+    """What a miss event says about the nearest row and the choice that was compiled instead."""
+
+    nearest: str | None
+    differs: tuple[str, ...]
+    choice: str | None
 
 
 @dataclass
 class Ledger:
-    """All runs of some logs. ``first_misses`` has the first miss event of each key and reason."""
+    """All runs of some logs. ``first_misses`` has the first miss event of each key and reason.
+
+    ``failed`` counts processes that could not install the table, ``refused`` those among them that
+    the table is not for, and ``damaged`` the event lines that cannot be read.
+    """
 
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
-    first_misses: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    first_misses: dict[tuple[str, str], MissDetails] = field(default_factory=dict)
     contradictions: dict[str, None] = field(default_factory=dict)
+    failed: int = 0
     damaged: int = 0
-    _seen: set[tuple[str, int, int]] = field(default_factory=set)
+    refused: int = 0
+    _failures: set[tuple[str, int]] = field(default_factory=set)
+
+    def read(self, file: BinaryIO, is_cut: Callable[[], bool] = lambda: False) -> None:
+        """Count the events in *file*, to its end or until *is_cut*; other lines are skipped.
+
+        Whatever the file holds is counted, skipped or damaged.
+
+        Raises:
+            OSError: *file* cannot be read.
+        """
+        lines = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
+        while not is_cut() and (line := lines.readline(MAX_LINE)):
+            text = _event_text(line)
+            if text is None:
+                continue
+            try:
+                self.add(_record(text))
+            except (KeyError, TypeError, ValueError):
+                self.damaged += 1
+        lines.detach()
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Count an event, unless it was counted before from another file.
 
         Raises:
-            KeyError, OverflowError, TypeError, ValueError: the event is damaged, and not counted.
+            KeyError, TypeError, ValueError: the event is damaged, and not counted.
         """
         fields = _fields(record)
-        identity = (fields["run"], fields["pid"], fields["seq"])
-        if identity in self._seen:
+        if record["event"] == EventName.FAILED:
+            self._count_failure(fields)
             return
-        self._seen.add(identity)
-        run = self.runs.setdefault(identity[:2], Run(f"{identity[0]}/{identity[1]}"))
-        run.digest = str(record.get("digest", run.digest))
-        run.rank = str(record.get("rank", run.rank))
+        run = self._run_of(record, fields)
+        if fields["seq"] in run.seen:
+            return
+        run.seen.add(fields["seq"])
+        self._count(run, record, fields)
+
+    def _count_failure(self, fields: Mapping[str, Any]) -> None:
+        identity = (fields["run"], fields["pid"])
+        if identity not in self._failures:
+            self._failures.add(identity)
+            self.failed += 1
+            self.refused += fields["refused"]
+
+    def _count(self, run: Run, record: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
         name = record["event"]
         if name == EventName.INSTALLED:
             run.table_paths, run.table_digest = fields["paths"], fields["table"]
+        elif name in (EventName.SUMMARY, EventName.BYPASSED):
+            run.is_finished |= name == EventName.SUMMARY
+            run.bypassed |= {fields["cause"]} if name == EventName.BYPASSED else set()
         elif name == EventName.CACHED:
             run.from_cache += 1
             run.cached_decisions += fields["decisions"]
             run.cached_misses += fields["misses"]
+        elif name == EventName.FOREIGN:
+            run.foreign[fields["compiled_under"]] += 1
         elif name == EventName.UNCOVERED:
             run.uncovered[fields["site"]] += 1
         elif name == EventName.OUTSIDE:
@@ -113,56 +210,76 @@ class Ledger:
             (run.hits if name == EventName.HIT else run.tuned)[fields["key"]] += 1
             _note_choice(run, fields["key"], record.get("winner"))
         elif name == EventName.MISSED:
-            miss = (fields["key"], fields["reason"])
-            run.misses[miss] += 1
-            self.first_misses.setdefault(miss, record)
-            _note_choice(run, fields["key"], record.get("choice"))
+            self._count_miss(run, record, fields)
+
+    def _count_miss(self, run: Run, record: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+        miss = (fields["key"], fields["reason"])
+        run.misses[miss] += 1
+        if miss not in self.first_misses:
+            self.first_misses[miss] = _details_of(record)
+        _note_choice(run, fields["key"], record.get("choice"))
+
+    def _run_of(self, record: Mapping[str, Any], fields: Mapping[str, Any]) -> Run:
+        digest, rank = (_text(record.get(name, "")) for name in ("digest", "rank"))
+        identity = (fields["run"], fields["pid"])
+        run = self.runs.get(identity)
+        if run is None:
+            run = self.runs[identity] = Run("{}/{}".format(*identity))
+        run.digest, run.rank = digest or run.digest, rank or run.rank
+        return run
 
 
 def read_logs(logs: Sequence[str | Path]) -> Ledger:
     """Return the runs in *logs*; lines without an event are skipped.
 
     Raises:
-        SettingsError: a log cannot be read.
+        SettingsError: a log cannot be read, or is neither a regular file nor a pipe of the shell.
     """
     ledger = Ledger()
     for log in logs:
-        for record in _records(Path(log)):
-            try:
-                ledger.add(record)
-            except (KeyError, OverflowError, TypeError, ValueError):
-                ledger.damaged += 1
+        try:
+            with _open(Path(log)) as file:
+                ledger.read(file)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            remedy = remedy_for(error, "name the files to audit")
+            raise SettingsError(f"the log {log} cannot be read: {reason}", remedy) from error
     return ledger
 
 
+def _open(path: Path) -> BinaryIO:
+    """Open a regular file, or the pipe behind /dev/stdin or the shell's ``<(COMMAND)``.
+
+    Such a pipe has no path of its own, and ends with the command. A FIFO or a device may never end.
+    """
+    if path.is_fifo() and not Path(os.path.realpath(path)).exists():
+        return path.open("rb")
+    return open_regular(path)
+
+
 def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    wanted: dict[str, Callable[[Any], Any]] = {
-        "run": str,
-        "pid": int,
-        "seq": int,
-        **_READ_FIELDS[record["event"]],
-    }
+    wanted = {**_IDENTITY, **_READ_FIELDS[record["event"]]}
     record = {**_DEFAULTS, **record}
     return {name: read_field(record[name]) for name, read_field in wanted.items()}
 
 
+def _details_of(record: Mapping[str, Any]) -> MissDetails:
+    nearest, differs, choice = (record.get(name) for name in MissDetails._fields)
+    shared = [
+        sys.intern(each)
+        for each in (differs if isinstance(differs, list) else ())
+        if isinstance(each, str)
+    ]
+    return MissDetails(
+        sys.intern(nearest) if isinstance(nearest, str) else None,
+        tuple(shared),
+        sys.intern(choice) if isinstance(choice, str) else None,
+    )
+
+
 def _note_choice(run: Run, key: str, choice: Any) -> None:
     if isinstance(choice, str):  # strict serving compiles nothing on a miss
-        run.choices.setdefault(key, set()).add(choice)
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events in *path*, and an empty record for each event that cannot be read."""
-    try:
-        with path.open("r", encoding="utf-8", errors="replace") as file:
-            while line := file.readline(MAX_LINE):
-                text = _event_text(line)
-                if text is not None:
-                    yield _record(text)
-    except OSError as error:
-        raise SettingsError(
-            f"the log {path} cannot be read: {error.strerror}", "name the files to audit"
-        ) from error
+        run.choices.setdefault(key, set()).add(sys.intern(choice))
 
 
 def _record(text: str) -> dict[str, Any]:

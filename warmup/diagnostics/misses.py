@@ -9,27 +9,34 @@ Canonical form: sorted, two-space indent, LF, ASCII. It is read without trust.
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from warmup.core.errors import SettingsError, TableFormatError, printable
+from warmup.core.errors import SettingsError, TableFormatError, printable, remedy_for, shown
+from warmup.core.files import open_regular
 from warmup.core.rows import MissReason
+from warmup.core.strict_json import JsonError, JsonReader
 from warmup.diagnostics.audit import AuditReport
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, kind_of
-from warmup.table.decode import Node, load_json
+from warmup.table.decode import Node
 
 MISSES_SCHEMA: Final = 1
 TUNED: Final = "tuned"  # the reason of a problem that on_miss="tune" measured at serving
 _MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
 _MAX_KEY: Final = 4096
 _MAX_REASON_LENGTH: Final = 64
+_MAX_DIGESTS: Final = 10_000
 _MAX_MISSES: Final = 10**15
 _DOCUMENT: Final = frozenset({"schema", "digests", "problems"})
+_LISTS: Final = frozenset({"digests", "problems"})
+_PIECE_LETTERS: Final = 256 * 1024
 _PROBLEM: Final = frozenset({"key", "kind", "reason", "count"})
 # The reasons of keys that have a row which cannot be used.
 _STALE: Final = frozenset(
@@ -78,7 +85,9 @@ def encode_misses(report: AuditReport) -> str:
     ]
     document = {
         "schema": MISSES_SCHEMA,
-        "digests": sorted({_bounded(digest, _MAX_REASON_LENGTH) for digest in report.digests}),
+        "digests": sorted({_bounded(digest, _MAX_REASON_LENGTH) for digest in report.digests})[
+            :_MAX_DIGESTS
+        ],
         "problems": [asdict(problem) for problem in problems],
     }
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
@@ -93,35 +102,60 @@ def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
     """
     path = Path(path)
     advice = "write it with `warmup audit LOG... --misses-out FILE`"
+    name = f"--problems {shown(path)}"
     try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_DOCUMENT_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise SettingsError(f"--problems {path}: cannot be read: {reason}", advice) from error
-    if len(raw) > _MAX_DOCUMENT_BYTES:
-        raise SettingsError(f"--problems {path}: larger than {_MAX_DOCUMENT_BYTES} bytes", advice)
-    try:
-        text = raw.decode("utf-8", errors="replace")
-        return _read_document(Node(load_json(text, str(path)), str(path)))
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > _MAX_DOCUMENT_BYTES:
+                raise SettingsError(f"{name}: larger than {_MAX_DOCUMENT_BYTES} bytes", advice)
+            with io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="") as text:
+                pieces = iter(lambda: text.read(_PIECE_LETTERS), "")
+                return _read_document(JsonReader(pieces), Node(None, str(path)))
+    except JsonError as error:
+        raise SettingsError(f"{name}: not a misses document: {shown(error)}", advice) from None
     except TableFormatError as error:
-        at = f" at {error.pointer}" if error.pointer else ""
-        problem = f"--problems {path}: not a misses document{at}: {error.reason}"
-        raise SettingsError(printable(problem), advice) from None
+        at = f"{shown(error.pointer)}: {shown(error.reason)}"
+        raise SettingsError(f"{name}: not a misses document at {at}", advice) from None
+    except OSError as error:
+        raise SettingsError(
+            f"{name}: cannot be read: {error.strerror}", remedy_for(error, advice)
+        ) from error
+    except ValueError as error:  # a path with a NUL character
+        if isinstance(error, SettingsError):
+            raise
+        raise SettingsError(f"{name}: cannot be read: {error}", advice) from error
 
 
-def _read_document(root: Node) -> tuple[MissedProblem, ...]:
-    members = root.members(_DOCUMENT)
-    members["schema"].integer(1, MISSES_SCHEMA)
-    for digest in _elements(members["digests"]):
-        digest.string(_MAX_REASON_LENGTH)
-    problems = tuple(_read_problem(node) for node in _elements(members["problems"]))
-    seen: set[tuple[str, str]] = set()
-    for number, problem in enumerate(problems):
-        if (problem.key, problem.reason) in seen:
-            members["problems"].fail(f"problem {number} is a repetition")
-        seen.add((problem.key, problem.reason))
-    return problems
+def _read_document(reader: JsonReader, root: Node) -> tuple[MissedProblem, ...]:
+    problems: dict[tuple[str, str], MissedProblem] = {}
+    found: dict[str, object] = {}
+    if not reader.is_at_object():
+        root.value = reader.value()
+        root.items()
+    for name in reader.members():
+        node = Node(None, root.path, root, name)
+        found[name] = None
+        if name not in _LISTS or not reader.is_at_array():
+            node.value = reader.value()
+            if name == "schema":
+                node.integer(1, MISSES_SCHEMA)
+            else:
+                node.fail("expected an array" if name in _LISTS else "unknown field")
+            continue
+        for number in reader.elements():
+            element = Node(reader.value(), root.path, node, str(number))
+            if name == "digests":
+                element.string(_MAX_REASON_LENGTH)
+                if number == _MAX_DIGESTS:
+                    node.fail(f"expected at most {_MAX_DIGESTS} digests")
+                continue
+            problem = _read_problem(element)
+            if (problem.key, problem.reason) in problems:
+                node.fail(f"problem {number} is a repetition")
+            problems[problem.key, problem.reason] = problem
+    reader.finish()
+    root.value = found
+    root.members(_DOCUMENT)
+    return tuple(problems.values())
 
 
 def _read_problem(node: Node) -> MissedProblem:
@@ -132,13 +166,6 @@ def _read_problem(node: Node) -> MissedProblem:
         members["kind"].fail(f"the key is of kind {kind_of(key).name}")
     reason = members["reason"].string(_MAX_REASON_LENGTH)
     return MissedProblem(key, kind, reason, members["count"].integer(1, _MAX_MISSES))
-
-
-def _elements(node: Node) -> Iterable[Node]:
-    value = node.value
-    if not isinstance(value, list):
-        node.fail("expected an array")
-    return [Node(element, node.path, node, str(i)) for i, element in enumerate(value)]
 
 
 def _bounded(text: str, limit: int) -> str:

@@ -21,6 +21,7 @@ _BY_TABLE: Final = (
     ("cached_graphs_total", "counter", "Graphs from inductor's caches.", "from_cache", None),
     ("cached_decisions_total", "counter", "Decisions in those graphs.", "cached_decisions", None),
     ("cached_misses_total", "counter", "Of those, answered by no row.", "cached_misses", None),
+    ("foreign_graphs_total", "counter", "Graphs of another table.", "foreign", "compiled_under"),
     ("outside_total", "counter", "Calls that no artifact served.", "outside", "reason"),
 )
 
@@ -41,10 +42,13 @@ def expose(report: AuditReport) -> str:
         ("unused_rows", "Rows that no run asked for.", report.unused),
         ("diverged", "Keys and tables on which runs disagree.", report.diverged),
         ("contradicted_options", "Options that differ from the policy.", report.contradictions),
+        ("unfinished_runs", "Runs without a summary: killed, or running.", report.unfinished),
     )
     for name, help_text, items in totals:
         lines += _header(name, "gauge", help_text)
         lines += [] if items is None else [_sample(name, {}, len(items))]
+    lines += _header("failed_installs", "gauge", "Processes that could not install the table.")
+    lines.append(_sample("failed_installs", {}, report.failed))
     lines += _header("damaged_lines", "gauge", "Event lines that cannot be read.")
     lines.append(_sample("damaged_lines", {}, report.damaged))
     return "".join(f"{line}\n" for line in lines)

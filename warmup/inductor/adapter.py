@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch._dynamo
@@ -24,6 +24,9 @@ from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version, version_for
 from warmup.keys.question import Answers
 from warmup.keys.registry import KINDS
+
+if TYPE_CHECKING:
+    from warmup.inductor.compile_watch import CompileObserver
 
 _attach_lock = threading.Lock()
 _attached: list[Attachment] = []
@@ -81,6 +84,12 @@ class Inductor:
 
         return quiet_switches()
 
+    def earlier_compiles(self) -> tuple[int, bool]:
+        """Return how many functions were compiled without a table, and if a thread compiles now."""
+        from warmup.inductor.compile_watch import count_earlier_compiles, is_compiling_elsewhere
+
+        return count_earlier_compiles(), is_compiling_elsewhere()
+
     @contextlib.contextmanager
     def count_benchmarks(self) -> Iterator[Counter[str]]:
         """Count inductor's benchmarks by site, in every thread, while the context is open."""
@@ -115,18 +124,21 @@ class Inductor:
         options: Mapping[str, Any],
         cache_tag: str,
         *,
+        observer: CompileObserver | None = None,
         quiet: bool = False,
     ) -> Attachment:
         """Let *answers* decide in every thread until the returned attachment is detached.
 
         Until then every compile runs under *options*, and *cache_tag* is part of inductor's cache
-        keys. *quiet* drops inductor's log messages about candidates.
+        keys and of every compiled graph. *observer* is told of each compile. *quiet* drops
+        inductor's log messages about candidates.
 
         Raises:
             SettingsError: a table is attached already, or tables may not set one of *options*.
         """
         from warmup.inductor.benchmarks import BenchmarkWatch
         from warmup.inductor.cached_graphs import CachedGraphs
+        from warmup.inductor.compile_watch import CompileWatch
         from warmup.inductor.options import CompileOptions, tag_caches
         from warmup.inductor.quiet import silence_autotuning
         from warmup.inductor.switches import check_options
@@ -137,10 +149,12 @@ class Inductor:
                 raise SettingsError("a table is installed already", "close() its handle first")
             patches = Patches()
             try:
+                if observer is not None:  # first, so that the options are applied when it looks
+                    CompileWatch(observer).attach(patches)
                 quiet_options = silence_autotuning(patches) if quiet else {}
                 CompileOptions({**options, **quiet_options}, answers).attach(patches)
                 tag_caches(cache_tag, patches, self.version)
-                graphs = CachedGraphs(answers)
+                graphs = CachedGraphs(answers, cache_tag)
                 graphs.attach(patches)
                 counting = graphs.counting_answers()
                 for kind in KINDS.values():
@@ -164,10 +178,13 @@ class Attachment:
 
     def detach(self) -> None:
         """Remove the hooks and restore the options; detaching twice is fine."""
+        from warmup.inductor.compile_watch import forget_earlier_compiles
+
         with _attach_lock:
             self._patches.restore()
             if self in _attached:
                 _attached.remove(self)
+                forget_earlier_compiles()
 
 
 def compile_model(model: Callable[..., Any], mode: str | None = None) -> Callable[..., Any]:
@@ -176,6 +193,13 @@ def compile_model(model: Callable[..., Any], mode: str | None = None) -> Callabl
     What is measured is decided by the attached options, whatever the mode.
     """
     return torch.compile(model, dynamic=False, mode=mode)
+
+
+def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the module that torch.compile wrapped in *module*; any other module as it is."""
+    if isinstance(module, torch._dynamo.eval_frame.OptimizedModule):
+        return module._orig_mod
+    return module
 
 
 @contextlib.contextmanager

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import shutil
+import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -25,6 +27,9 @@ _CPP: Final = "cpp"
 # The files that a kernel is loaded from; the other files of an entry are intermediate code.
 _LOADED: Final = (".cubin", ".hsaco", ".json", ".so")
 _GROUP: Final = "__grp__"
+_MAX_GROUP: Final = 1024 * 1024  # a group names some ten files
+_TEMPORARY: Final = ".warmup-bundle-"
+_LEFT_BEHIND_S: Final = 24 * 3600
 
 
 def read_kernels(folder: Path, triton: Path) -> dict[str, bytes]:
@@ -54,29 +59,38 @@ def is_graph(name: str) -> bool:
     return name.partition("/")[0] in _GRAPH_FOLDERS
 
 
-def add_to_caches(members: Iterable[tuple[str, bytes]], device: torch.device) -> int:
-    """Write *members* into the caches for *device*, and return the number of new files.
+def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.device) -> int:
+    """Write *members*, names and contents in pieces, into the caches for *device*.
 
+    Return the number of new files. All members are written to temporary folders inside of the
+    caches first, and moved only when the last piece of the last member was read without an error.
     Existing files stay as they are.
 
     Raises:
-        OSError: a folder cannot be written; files written before are complete.
-        ValueError: a member is neither a kernel nor a graph; files written before are complete.
+        OSError: a folder cannot be written; files moved before are complete.
+        ValueError: a member is neither a kernel nor a graph, or a group of kernels is malformed;
+            nothing was moved.
     """
     roots = _roots(device)
-    added = 0
-    for name, content in members:
-        kind, _, rest = name.partition("/")
-        if kind not in roots or not rest:
-            raise ValueError(f"{name} is neither a kernel nor a graph")
-        path = roots[kind] / rest
-        if path.exists():
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        is_group = path.name.startswith(_GROUP)
-        _write(path, _with_folder(content, path.parent) if is_group else content)
-        added += 1
-    return added
+    moves: list[tuple[Path, Path]] = []
+    with contextlib.ExitStack() as stack:
+        folders: dict[Path, Path] = {}
+        for name, pieces in members:
+            kind, _, rest = name.partition("/")
+            if kind not in roots or not rest:
+                raise ValueError(f"{name} is neither a kernel nor a graph")
+            root, path = roots[kind], roots[kind] / rest
+            if root not in folders:
+                folders[root] = Path(stack.enter_context(_temporary_folder(root)))
+            temporary = folders[root] / str(len(moves))
+            is_group = path.name.startswith(_GROUP)
+            _write(temporary, [_with_folder(pieces, path.parent)] if is_group else pieces)
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                moves.append((temporary, path))
+        for temporary, path in moves:
+            temporary.replace(path)
+    return len(moves)
 
 
 def compiled_since(began: float, names: Iterable[str], device: torch.device) -> tuple[str, ...]:
@@ -115,23 +129,38 @@ def _without_folder(group: bytes) -> bytes:
     return json.dumps({"child_paths": {name: name for name in sorted(names)}}).encode()
 
 
-def _with_folder(group: bytes, folder: Path) -> bytes:
-    value = json.loads(group)
+def _with_folder(group: Iterable[bytes], folder: Path) -> bytes:
+    content = b""
+    for piece in group:
+        content += piece
+        if len(content) > _MAX_GROUP:
+            raise ValueError(f"a Triton group file of more than {_MAX_GROUP} bytes")
+    try:
+        value = json.loads(content)
+    except RecursionError as error:
+        raise ValueError("a Triton group file that is nested too deeply") from error
     if type(value) is not dict or type(value.get("child_paths")) is not dict:
         raise ValueError("a Triton group file without child_paths")
     names = [Path(name).name for name in value["child_paths"]]
     return json.dumps({"child_paths": {name: str(folder / name) for name in names}}).encode()
 
 
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+def _temporary_folder(root: Path) -> tempfile.TemporaryDirectory[str]:
+    """Make a folder in *root* for members that are not verified yet.
+
+    Folders that a killed process left more than a day ago are removed.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    for old in root.glob(f"{_TEMPORARY}*"):
+        if not _is_newer(old, time.time() - _LEFT_BEHIND_S):
+            shutil.rmtree(old, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=root, ignore_cleanup_errors=True)
+
+
+def _write(path: Path, pieces: Iterable[bytes]) -> None:
+    with path.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
 
 
 def _is_newer(path: Path, began: float) -> bool:

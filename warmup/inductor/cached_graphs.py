@@ -1,10 +1,16 @@
-"""`CachedGraphs`: counts of hits and misses that travel with a graph in inductor's cache.
+"""`CachedGraphs`: the mark that says under which table a compiled graph was compiled.
 
-A graph loaded from FxGraphCache skips our hooks, so its cache entry carries the counts of its
-compile: every graph compiled under a table is marked, before inductor saves it, with the number of
-decisions and of misses. A graph whose mark names another process or another attachment came from
-the cache. The table's digest is part of the cache key (options.py), so the counts are about the
-same table.
+A graph that is loaded from a cache or from a file skips our hooks, so the graph itself carries a
+mark: the cache tag of the table, and the number of decisions and of misses in its compile. Every
+graph compiled under a table is marked before inductor or an engine saves it. At load there are
+three cases:
+
+- The mark has this table's tag and names another process or attachment: the graph is cached.
+- The mark has another tag, or the graph has no mark: the graph is foreign, and its kernels are not
+  this table's choices. Inductor's cache keys contain the tag (options.py), but an engine that
+  keeps compiled graphs under keys of its own, or loads them by path, meets foreign graphs.
+- Foreign graphs are refused: inductor's cache then reports a miss, and inductor compiles again;
+  a load by path, which has nothing to fall back to, raises `ForeignGraphError`.
 """
 
 from __future__ import annotations
@@ -13,18 +19,36 @@ import contextlib
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from torch._inductor import compile_fx as compile_fx_module
+from torch._inductor.codecache import FxGraphCache
 from torch._inductor.output_code import CompiledFxGraph
 
+from warmup.core.errors import ForeignGraphError
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.patches import Patches
 from warmup.keys.question import Answers, Question
 from warmup.keys.registry import kind_of
 
-_GRAPH_MARK: Final = "_warmup_decisions"
+_GRAPH_MARK: Final = "_warmup_compiled"
+
+
+class _Mark(NamedTuple):
+    """What a graph carries; stored as a plain tuple, which unpickles without warmup."""
+
+    tag: str | None
+    owner: str
+    decisions: int
+    misses: int
+
+
+_NO_MARK: Final = _Mark(None, "", 0, 0)
+
+
+def _mark_of(graph: Any) -> _Mark:
+    return _Mark(*getattr(graph, _GRAPH_MARK, _NO_MARK))
 
 
 class _Count(threading.local):
@@ -56,10 +80,12 @@ def counting_for_graph(graph: Any) -> Iterator[None]:
 
 
 class CachedGraphs:
-    """Marks compiled graphs with their counts, and reports graphs loaded from a cache."""
+    """Marks compiled graphs with *tag* and their counts, and reports graphs that are loaded."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Answers, tag: str) -> None:
         self._answers = answers
+        self._tag = tag
+        self._refused: set[str] = set()
         self._owner = uuid.uuid4().hex
         self._count = _Count()
         self._active = True
@@ -68,6 +94,8 @@ class CachedGraphs:
         """Mark and report until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(compile_fx_module, "fx_codegen_and_compile", self._wrap_compile)
+        patches.wrap(FxGraphCache, "cache_hit_post_compile", self._wrap_load)
+        patches.wrap(FxGraphCache, "_lookup_graph", self._wrap_lookup)
         patches.wrap(CompiledFxGraph, "post_compile", self._wrap_post_compile)
 
     def counting_answers(self) -> Answers:
@@ -79,8 +107,8 @@ class CachedGraphs:
             self._count.decisions += 1
             self._count.misses += missed
         elif mark := getattr(getattr(_deferred, "graph", None), _GRAPH_MARK, None):
-            owner, decisions, misses = mark
-            setattr(_deferred.graph, _GRAPH_MARK, (owner, decisions + 1, misses + missed))
+            tag, owner, decisions, misses = mark
+            setattr(_deferred.graph, _GRAPH_MARK, (tag, owner, decisions + 1, misses + missed))
 
     def _deactivate(self) -> None:
         self._active = False
@@ -94,7 +122,12 @@ class CachedGraphs:
             try:
                 graph = original(*args, **kwargs)
                 if isinstance(graph, CompiledFxGraph):
-                    setattr(graph, _GRAPH_MARK, (self._owner, count.decisions, count.misses))
+                    # The table was closed meanwhile: what was decided since counts as a miss, since
+                    # inductor saves the graph under the table's key all the same.
+                    lost = not self._active
+                    decisions, misses = count.decisions + lost, count.misses + lost
+                    mark = _Mark(self._tag, self._owner, decisions, misses)
+                    setattr(graph, _GRAPH_MARK, tuple(mark))
                 return graph
             finally:
                 count.is_compiling = outer
@@ -102,12 +135,42 @@ class CachedGraphs:
 
         return compile_and_mark
 
+    def _wrap_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def cache_hit_post_compile(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._active and self._answers.refuses_foreign:
+                self._refuse_if_foreign(graph)
+            return original(graph, *args, **kwargs)
+
+        return cache_hit_post_compile
+
+    def _refuse_if_foreign(self, graph: Any) -> None:
+        tag = _mark_of(graph).tag
+        if tag == self._tag:
+            return
+        if graph.cache_key in self._refused:  # AOTAutograd's cache and inductor's both load it
+            raise ForeignGraphError(tag, self._tag)
+        self._refused.add(graph.cache_key)
+        self._count.clear()
+        self._answers.foreign(tag, self._tag)
+
+    def _wrap_lookup(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def lookup_graph(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except ForeignGraphError:
+                return None, {"cache_status_detailed": "guard_miss"}  # inductor compiles anew
+
+        return lookup_graph
+
     def _wrap_post_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def post_compile(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            owner, decisions, misses = getattr(graph, _GRAPH_MARK, (self._owner, 0, 0))
-            if self._active and owner != self._owner:
+            mark = _mark_of(graph)
+            if self._active and mark.owner != self._owner:
                 self._count.clear()
-                self._answers.cached(decisions, misses)
+                if mark.tag == self._tag:
+                    self._answers.cached(mark.decisions, mark.misses)
+                else:
+                    self._answers.foreign(mark.tag, self._tag)
             return original(graph, *args, **kwargs)
 
         return post_compile
@@ -158,8 +221,15 @@ class _CountingAnswers(Answers):
     def cached(self, decisions: int, misses: int) -> None:
         self._answers.cached(decisions, misses)
 
-    def contradicted(self, option: str, expected: str, found: str) -> None:
-        self._answers.contradicted(option, expected, found)
+    @property
+    def refuses_foreign(self) -> bool:
+        return self._answers.refuses_foreign
+
+    def foreign(self, compiled_under: str | None, installed: str) -> None:
+        self._answers.foreign(compiled_under, installed)
+
+    def contradicted(self, option: str, expected: str, found: str, advice: str = "") -> None:
+        self._answers.contradicted(option, expected, found, advice)
 
     def overruled(self, option: str, wanted: str, found: str) -> None:
         self._answers.overruled(option, wanted, found)

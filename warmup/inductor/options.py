@@ -6,16 +6,21 @@ override behind in its thread. warmup therefore neither assigns options nor chan
 patches them around each frame that dynamo compiles (dynamo reads ``freezing`` itself), around
 ``compile_fx`` for direct callers, and around ``fx_codegen_and_compile`` for backwards, which are
 compiled later.
+
+The table's ``freezing`` gives way where a compile is saved ahead of time (``aot_compile``,
+``standalone_compile(aot=True)``): inductor wraps a frozen graph in a function, which cannot be
+saved ("expected OutputCode, got function", torch/_functorch/_aot_autograd/autograd_cache.py).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch.compiler.config as compiler_config
 from torch._dynamo import convert_frame
+from torch._functorch import config as functorch_config
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 
@@ -25,6 +30,8 @@ from warmup.inductor.patches import Patches
 from warmup.inductor.switches import is_set_in_environment, is_switch
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
+
+_FREEZING: Final = "freezing"
 
 
 class CompileOptions:
@@ -45,9 +52,13 @@ class CompileOptions:
     def attach(self, patches: Patches) -> None:
         """Apply the options until *patches* is restored."""
         patches.on_restore(self._deactivate)
-        patches.wrap(convert_frame, "_compile", self._wrap)
-        patches.wrap(compile_fx_module, "compile_fx", self._wrap)
-        patches.wrap(compile_fx_module, "fx_codegen_and_compile", self._wrap)
+
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            return patches.keep_during(self._wrap(original))
+
+        patches.wrap(convert_frame, "_compile", wrap)
+        patches.wrap(compile_fx_module, "compile_fx", wrap)
+        patches.wrap(compile_fx_module, "fx_codegen_and_compile", wrap)
 
     def _deactivate(self) -> None:
         self._active = False
@@ -58,14 +69,19 @@ class CompileOptions:
                 return original(*args, **kwargs)
             if kwargs.get("config_patches"):  # the mode or options of this torch.compile
                 kwargs["config_patches"] = self._without_switches(kwargs["config_patches"])
-            if getattr(self._inside, "value", False):
-                return original(*args, **kwargs)
-            self._inside.value = True
+            outer: dict[str, Any] | None = getattr(self._inside, "options", None)
+            if outer is not None:
+                with inductor_config.patch({_FREEZING: False} if self._thaws(outer) else {}):
+                    return original(*args, **kwargs)
+            options = self._options_to_set()
+            if self._thaws(options):
+                del options[_FREEZING]
+            self._inside.options = options
             try:
-                with inductor_config.patch(self._options_to_set()):
+                with inductor_config.patch(options):
                     return original(*args, **kwargs)
             finally:
-                self._inside.value = False
+                self._inside.options = None
 
         return compile_under_options
 
@@ -81,6 +97,15 @@ class CompileOptions:
             if not is_default:
                 self._report_difference(name, current)
         return options
+
+    def _thaws(self, options: Mapping[str, Any]) -> bool:
+        """Return whether freezing, if it is among the *options* that the table sets, gives way."""
+        if not (options.get(_FREEZING) and functorch_config.bundled_autograd_cache):
+            return False
+        found = "False (an ahead-of-time compile cannot save frozen weights)"
+        advice = "templates that need constant weights are not offered there"
+        self._answers.contradicted(_FREEZING, "True", found, advice)
+        return True
 
     def _without_switches(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """Return a compile's *own* options without the switches of the table."""

@@ -58,6 +58,8 @@ GEMM: Final = Kind(
     is_searchable=True,
     question="epilogue",
     brief_format="{op} {n}x{k}",
+    work="warmup.keys.work:gemm_work",
+    product="warmup.keys.work:product_of",
 )
 
 

@@ -49,6 +49,10 @@ class Kind:
     - ``rebuild``: ``module:function`` that takes a key and a device, and returns a small module
       that asks for this key, see `warmup.models.rebuilt`. None when a missed problem can be tuned
       with the user's model only.
+    - ``work``: ``module:function`` that takes a key and returns the `Work` of its problem, or None
+      where the key does not say enough. None when no key of the kind does.
+    - ``product``: ``module:function`` that takes a key and returns the product that its rows time,
+      in words that keys of other kinds share. None when rows are about something else.
 
     Measuring:
 
@@ -80,6 +84,8 @@ class Kind:
     neutral: Winner | None = None
     hooks: str | None = None
     rebuild: str | None = None
+    work: str | None = None
+    product: str | None = None
     sites: frozenset[str] = frozenset()
     is_searchable: bool = False
     precedes_graphs: bool = False

@@ -31,6 +31,7 @@ LAUNCH: Final = Kind(
     nearest_by=("x", "y"),
     hooks="warmup.inductor.launch.hooks:LaunchConfigs",
     sites=frozenset({"launch"}),
+    work="warmup.keys.work:launch_work",
     hidden=frozenset({"args", "source"}),
     summary="launch configs",
     library_default="the config inductor lists first",

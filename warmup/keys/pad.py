@@ -34,6 +34,8 @@ PAD: Final = Kind(
     sites=frozenset({"pad"}),
     precedes_graphs=True,
     brief_format="{op} {n}x{k}",
+    work="warmup.keys.work:pad_work",
+    product="warmup.keys.work:product_of",
 )
 
 

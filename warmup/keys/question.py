@@ -129,8 +129,24 @@ class Answers(Protocol):
             MissError: there were misses and serving is strict.
         """
 
-    def contradicted(self, option: str, expected: str, found: str) -> None:
-        """Report that the caller's value *found* of *option* is kept instead of the table's."""
+    @property
+    def refuses_foreign(self) -> bool:
+        """True when graphs compiled under another table, or under none, must not be loaded."""
+
+    def foreign(self, compiled_under: str | None, installed: str) -> None:
+        """Report a loaded graph that was compiled under another cache tag, None for no tag.
+
+        *installed* is the cache tag of the table that is attached.
+
+        Raises:
+            ForeignGraphError: such graphs are refused.
+        """
+
+    def contradicted(self, option: str, expected: str, found: str, advice: str = "") -> None:
+        """Report that the value *found* of *option* is used instead of the table's.
+
+        *advice* is what the caller can do; empty where removing the caller's setting is enough.
+        """
 
     def overruled(self, option: str, wanted: str, found: str) -> None:
         """Report that the caller's value *found* of *option* was replaced by the table's."""

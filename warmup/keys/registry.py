@@ -5,8 +5,11 @@ The first word of a key is the name of its kind, except that a GEMM key starts w
 
 from __future__ import annotations
 
+import pkgutil
+from collections.abc import Callable
 from typing import Final
 
+from warmup.core.roofline import Work
 from warmup.keys.gemm import GEMM
 from warmup.keys.kind import Kind
 from warmup.keys.launch import LAUNCH
@@ -28,6 +31,32 @@ def check_key(key: str) -> None:
         ProblemError: *key* is not valid.
     """
     kind_of(key).check(key)
+
+
+def work_of(key: str) -> Work | None:
+    """Return the least work of the problem *key*; None where its key does not say enough.
+
+    Raises:
+        ProblemError: *key* is not a key.
+    """
+    named = kind_of(key).work
+    if named is None:
+        return None
+    count: Callable[[str], Work | None] = pkgutil.resolve_name(named)
+    return count(key)
+
+
+def product_of(key: str) -> str | None:
+    """Return the product that *key* is about, equal for keys of every kind; None without such.
+
+    Raises:
+        ProblemError: *key* is not a key.
+    """
+    named = kind_of(key).product
+    if named is None:
+        return None
+    spell: Callable[[str], str] = pkgutil.resolve_name(named)
+    return spell(key)
 
 
 def ingredients_of(key: str) -> dict[str, str]:

@@ -52,6 +52,7 @@ WEIGHT: Final = Kind(
     nearest_by=("m",),
     ranges=("m",),
     question="via",
+    work="warmup.keys.work:weight_work",
 )
 
 

@@ -1,4 +1,4 @@
-"""`measured_peaks`: the highest rates one GPU reaches, measured once and kept in a cache file.
+"""`measured_peaks`: the highest rates one device reaches, measured once and kept in a cache file.
 
 Data sheets do not serve: they list boost clocks and sparse rates, and lack devices. A peak is the
 best of several short runs, so that power limits and heat do not lower it. The file is in the user's
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import platform
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -25,21 +27,31 @@ from warmup.core.trial import TimedCall
 from warmup.measuring.clock import batch_of
 from warmup.measuring.gpu_state import sm_clock_mhz
 
-_PEAKS_FORMAT: Final = 1
+_PEAKS_FORMAT: Final = 2
 _COPY_BYTES: Final = 4 * 2**30
-_PEAK_SIZES: Final = (4096, 6144, 8192)
+_CPU_COPY_BYTES: Final = 2**28  # beyond any last cache of one socket
+# m, n, k. A long sum reaches more than a square product does: fewer results for as much work.
+_PEAK_SHAPES: Final = (
+    (4096, 4096, 4096),
+    (6144, 6144, 6144),
+    (8192, 8192, 8192),
+    (2048, 4096, 14336),
+)
+_CPU_PEAK_SHAPES: Final = ((1024, 1024, 1024),)
 _PEAK_ROUNDS: Final = 8
+_CPU_PEAK_SECONDS: Final = 0.25  # for the rounds of one rate, beyond the first
 _MAX_PEAKS_FILE_BYTES: Final = 16 * 1024
 _PEAK_DTYPES: Final = ("bf16", "f16", "tf32", "f32", "i8")
+_CPU_PEAK_DTYPES: Final = ("bf16", "f32")
 
 
 def measured_peaks(device: torch.device, folder: Path | None = None) -> Peaks | None:
-    """Return the peaks of *device*, measured now unless *folder* has them; None on a CPU.
+    """Return the peaks of *device*, measured now unless *folder* has them.
 
-    *folder* is the user's cache folder by default. If it cannot be written, the next process
-    measures again.
+    Those of a CPU are for the number of threads that torch uses. None for other devices. *folder*
+    is the user's cache folder by default. If it cannot be written, the next process measures again.
     """
-    if device.type != "cuda":
+    if device.type not in ("cuda", "cpu"):
         return None
     path = (folder or platformdirs.user_cache_path("inductor-warmup") / "peaks") / _file_name(
         device
@@ -57,23 +69,36 @@ def measure_peaks(device: torch.device) -> Peaks:
 
     Bandwidth is the better of a large copy (bytes read plus bytes written) and a large read.
     """
-    tflops = {name: rate for name in _PEAK_DTYPES if (rate := _matmul_tflops(name, device))}
+    tflops, clocks = {}, {}
+    for name in _PEAK_DTYPES if device.type == "cuda" else _CPU_PEAK_DTYPES:
+        if rate := _matmul_tflops(name, device):
+            tflops[name] = rate
+            if (clock := sm_clock_mhz(device)) is not None:
+                clocks[name] = clock
     return Peaks(
         tflops=tflops,
         gbps=round(_memory_gbps(device), 1),
         clock_mhz=sm_clock_mhz(device),
         measured=dt.datetime.now(dt.UTC).date().isoformat(),
+        clocks=clocks,
     )
 
 
 def _best_us(call: TimedCall, device: torch.device) -> float:
     batch = batch_of(call, device, Launch.EAGER, L2.WARM, 1)
-    return min(batch.time() for _ in range(_PEAK_ROUNDS))
+    best, started = batch.time(), time.monotonic()
+    for _ in range(_PEAK_ROUNDS - 1):
+        if device.type == "cpu" and time.monotonic() - started > _CPU_PEAK_SECONDS:
+            break
+        best = min(best, batch.time())
+    return best
 
 
 def _memory_gbps(device: torch.device) -> float:
-    free, _ = torch.cuda.mem_get_info(device)
-    size = min(_COPY_BYTES, free // 4)
+    size = _CPU_COPY_BYTES
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        size = min(_COPY_BYTES, free // 4)
     source = torch.randint(0, 2**31 - 1, (size // 8,), device=device)
     floats, target = source.view(torch.float32), torch.empty_like(source)
     copied = _best_us(lambda _: target.copy_(source), device)
@@ -82,28 +107,28 @@ def _memory_gbps(device: torch.device) -> float:
 
 
 def _matmul_tflops(name: str, device: torch.device) -> float | None:
-    """Return the best rate of square matmuls of dtype *name*, None where the device has none."""
+    """Return the best rate of large matmuls of dtype *name*, None where the device has none."""
     best = 0.0
     dtype: torch.dtype = getattr(torch, torch_name("f32" if name == "tf32" else name))
-    for size in _PEAK_SIZES:
+    for shape in _PEAK_SHAPES if device.type == "cuda" else _CPU_PEAK_SHAPES:
         try:
             with _precision(name):
-                best = max(best, _square_matmul(dtype, size, device))
+                best = max(best, _matmul(dtype, *shape, device))
         except RuntimeError:  # no kernel for this dtype on this device, or no memory
             continue
-    return round(best, 1) if best else None
+    return float(f"{best:.4g}") if best else None
 
 
-def _square_matmul(dtype: torch.dtype, size: int, device: torch.device) -> float:
+def _matmul(dtype: torch.dtype, m: int, n: int, k: int, device: torch.device) -> float:
     if dtype is torch.int8:
-        a, b = (torch.randint(-8, 8, (size, size), device=device).to(dtype) for _ in range(2))
+        a, b = (torch.randint(-8, 8, sizes, device=device).to(dtype) for sizes in ((m, k), (n, k)))
         multiply: Callable[..., torch.Tensor] = torch._int_mm  # noqa: SLF001  its only name
         time_us = _best_us(lambda _: multiply(a, b.t()), device)
     else:
-        a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-        out = torch.empty(size, size, dtype=dtype, device=device)
+        a, b = (torch.randn(sizes, device=device).to(dtype) for sizes in ((m, k), (n, k)))
+        out = torch.empty(m, n, dtype=dtype, device=device)
         time_us = _best_us(lambda _: torch.mm(a, b.t(), out=out), device)
-    return tflops_of(2 * size**3, time_us)
+    return tflops_of(2 * m * n * k, time_us)
 
 
 class _precision:  # noqa: N801  used like a function in a with statement
@@ -121,10 +146,20 @@ class _precision:  # noqa: N801  used like a function in a with statement
 
 
 def _file_name(device: torch.device) -> str:
-    """Return a file name for this device (by UUID, not model) under this version of torch."""
-    properties = torch.cuda.get_device_properties(device)
-    words = (properties.name, str(properties.uuid), f"torch{torch.__version__}")
-    return re.sub(r"[^a-z0-9.]+", "-", "-".join(words).lower()).strip("-") + ".json"
+    """Return a file name for this device (a GPU by UUID) under this version of torch."""
+    if device.type == "cpu":
+        capability = torch.backends.cpu.get_cpu_capability()
+        words: tuple[str, ...] = (
+            "cpu",
+            platform.node(),
+            capability,
+            f"{torch.get_num_threads()}-threads",
+        )
+    else:
+        properties = torch.cuda.get_device_properties(device)
+        words = (properties.name, str(properties.uuid))
+    text = "-".join((*words, f"torch{torch.__version__}"))
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-") + ".json"
 
 
 def _read(path: Path) -> Peaks | None:
@@ -141,6 +176,7 @@ def _read(path: Path) -> Peaks | None:
             gbps=float(content["gbps"]),
             clock_mhz=None if clock is None else int(clock),
             measured=str(content["measured"])[:10],
+            clocks={str(name): int(clock) for name, clock in content["clocks"].items()},
         )
     except (
         OSError,
@@ -167,6 +203,7 @@ def _write(path: Path, peaks: Peaks) -> None:
         "gbps": peaks.gbps,
         "clock_mhz": peaks.clock_mhz,
         "measured": peaks.measured,
+        "clocks": dict(peaks.clocks),
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from typing import Final
 from warmup.core.method import Method
 from warmup.core.rows import Evidence, Flag, Rejection, Timing, Tuned, Winner
 from warmup.core.trial import Outcome
-from warmup.measuring.selection import fixed_order, select_winner
+from warmup.measuring.selection import fixed_order, is_clearly_faster, select_winner
 
 REGRET_BOUND: Final = 0.10
 MOST_RIVALS: Final = 8  # candidates timed again at the smaller sizes
@@ -47,7 +47,8 @@ def select_for_range(
     *winner* stays while its regret is at most `REGRET_BOUND` at every size. Otherwise the candidate
     with the least worst regret wins; among near ties a candidate within the bound, then *library*,
     then the first in the fixed order. Sizes with unstable timings are ignored; if the last size is
-    unstable, *winner* stays. A candidate that failed or was not timed at some size cannot win.
+    unstable, *winner* stays. A time over the best one counts only where it is no noise
+    (`is_clearly_faster`). A candidate that failed or was not timed at some size cannot win.
     """
     own = sizes[-1]
     if _is_unstable(own, library, method):
@@ -148,12 +149,18 @@ def _outcome(winner: Winner, at: SizeOutcomes) -> Outcome | None:
 
 
 def _ratio(winner: Winner, at: SizeOutcomes) -> float | None:
-    """Return the time of *winner* over the best: infinite if it failed, None if not timed."""
+    """Return the time of *winner* over the best, 1 where noise may be the difference.
+
+    Infinite if it failed, None if not timed.
+    """
     outcome = _outcome(winner, at)
     rejection = None if outcome is None else outcome.rejection
     # An implausible time does not mean that the kernel is wrong.
     failed = rejection is not None and rejection is not Rejection.IMPLAUSIBLE
-    return math.inf if failed else _over_best(winner, at)
+    if failed or outcome is None or not outcome.time_us:
+        return math.inf if failed else None
+    best = min((one for one in at.outcomes if one.time_us), key=lambda one: one.time_us or math.inf)
+    return _over_best(winner, at) if is_clearly_faster(best, outcome) else 1.0
 
 
 def _over_best(winner: Winner, at: SizeOutcomes) -> float | None:

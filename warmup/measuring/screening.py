@@ -5,6 +5,8 @@ Outputs are checked in `warmup.measuring.trials`.
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -24,6 +26,8 @@ StageCallback = Callable[[Winner, str], None]
 SCREENING_ROUNDS: Final = 3  # rounds of all candidates
 FINAL_ROUNDS: Final = 12  # rounds of the finalists, repeated up to `_RETRIES` times
 _RETRIES: Final = 3
+# Before what noise may have refused is measured again. Seconds: a passing load is over by then.
+PAUSES_S: Final = (0.5, 1.0, 2.0)
 _FINAL_SHARE: Final = 1.25  # times the fastest time: slower candidates are no finalists
 _FINALISTS: Final = 8
 _MAX_MESSAGE: Final = 300
@@ -78,6 +82,7 @@ class Screening:
         self.runs = runs
         self._library, self._device, self._method = library, device, method
         self._sets, self._on_stage, self._is_lost = sets, on_stage, is_lost
+        self._repeats: Counter[Winner] = Counter()
 
     def run(self) -> None:
         """Time all candidates for `SCREENING_ROUNDS`, then the finalists."""
@@ -88,11 +93,33 @@ class Screening:
         self.time_finalists()
 
     def time_finalists(self) -> None:
-        """Time the finalists until their spread is narrow or the retries are used up."""
-        for _ in range(_RETRIES):
+        """Time the finalists until their spread is narrow or the retries are used up.
+
+        Between two attempts there is a pause, so that a short disturbance does not spoil both.
+        """
+        for number in range(_RETRIES):
+            if number:
+                time.sleep(PAUSES_S[number - 1])
             self._add_rounds(self.finalists(), FINAL_ROUNDS)
             if all(map(self._is_stable, self.finalists())):
                 return
+
+    def measure_again(self, refused: CandidateRun) -> bool:
+        """After a pause, open *refused* and time it and the other finalists afresh.
+
+        False, and nothing is done, when it was refused for another reason than an implausible time,
+        or was measured again as often as there are `PAUSES_S`.
+        """
+        is_implausible = refused.outcome.rejection is Rejection.IMPLAUSIBLE
+        if not is_implausible or self._repeats[refused.winner] == len(PAUSES_S):
+            return False
+        self._pause(refused)
+        refused.outcome = replace(refused.outcome, rejection=None, said="")
+        for run in self.runs:
+            if run.is_open and run.outcome.samples is not None:
+                run.outcome = replace(run.outcome, is_final=False)  # times until now only rank
+        self.time_finalists()
+        return True
 
     def finalists(self) -> list[CandidateRun]:
         """Return the candidates near the fastest, fastest first, and the control."""
@@ -108,14 +135,28 @@ class Screening:
     def attempt(self, run: CandidateRun, stage: str, step: Callable[[CandidateRun], None]) -> None:
         """Call *step* with *run*; an error rejects the candidate.
 
+        Where the control runs out of memory, it is tried again after a pause, `PAUSES_S` often.
+
         Raises:
             Exception: the device is lost.
         """
-        self._on_stage(run.winner, stage)
-        try:
-            step(run)
-        except Exception as error:  # noqa: BLE001  a candidate may raise anything
-            self._reject(run, error)
+        while True:
+            self._on_stage(run.winner, stage)
+            try:
+                step(run)
+            except Exception as error:  # noqa: BLE001  a candidate may raise anything
+                self._reject(run, error)
+            is_control = run.winner == self._library
+            lacks_memory = run.outcome.rejection is Rejection.OUT_OF_MEMORY
+            if not (is_control and lacks_memory) or self._repeats[run.winner] == len(PAUSES_S):
+                return
+            self._pause(run)
+            run.outcome = replace(run.outcome, rejection=None, said="")
+
+    def _pause(self, run: CandidateRun) -> None:
+        """Wait before *run* is measured again, longer each time."""
+        time.sleep(PAUSES_S[self._repeats[run.winner]])
+        self._repeats[run.winner] += 1
 
     def _prepare(self, run: CandidateRun) -> None:
         assert run.call is not None

@@ -1,8 +1,9 @@
 """`select_winner` and `make_row`: from the outcomes of a trial to a winner and its row.
 
 Noise does not decide: all candidates within the near-tie band of the fastest count as equal, and
-among equals a fixed order decides, the library default first. Two builds on one device therefore
-select the same winner, or winners whose times differ by no more than the band.
+among equals a fixed order decides, the library default first. A candidate replaces the library
+default only where its gain is larger than the band and than the spread of both. Two builds on one
+device therefore select the same winner, or winners whose times differ by no more than that.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from warmup.core.method import Method, Search
-from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
+from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
 from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Scope, Timing, Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
@@ -36,40 +37,55 @@ class Selected:
     flags: tuple[Flag, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The least work of a problem: operations (None where unknown) and bytes moved."""
-
-    dtype: str
-    flops: int | None
-    moved: int
-
-
-def select_winner(outcomes: Sequence[Outcome], library: Winner, method: Method) -> Selected | None:
+def select_winner(
+    outcomes: Sequence[Outcome], library: Winner, method: Method, *, is_disturbed: bool = False
+) -> Selected | None:
     """Return the winner of *outcomes*; None when no outcome has a time.
 
-    Within the near-tie band of the fastest, *library* wins, else the first in `fixed_order`. When
-    the spread of the winner or of *library* exceeds the limit, *library* wins with the flag
-    `unstable`, unless the winner's slowest round was faster than the fastest round of *library*.
+    Within the near-tie band of the fastest, *library* wins, else the first in `fixed_order` of
+    those whose gain over *library* is no noise (`is_clearly_faster`). *library* wins with the flag
+    `unstable` when the spread of the winner or of *library* exceeds the limit, unless the winner's
+    slowest round was faster than the fastest round of *library*; when the measurements were
+    disturbed; and when *library* was rejected for a reason that noise can produce. Without any time
+    of *library* there is no winner in the last case.
     """
+    control = next((outcome for outcome in outcomes if outcome.winner == library), None)
+    if control is not None and control.rejection is not None and control.rejection.may_be_noise:
+        is_timed = control.samples is not None and control.is_final
+        return Selected(control, method.near_tie, (Flag.UNSTABLE,)) if is_timed else None
     timed = [outcome for outcome in outcomes if outcome.time_us and outcome.is_final]
     if not timed:
         return None
+    control = control if control in timed else None
     fastest = min(timed, key=lambda outcome: (outcome.time_us, fixed_order(outcome.winner)))
     band = max(method.near_tie, _uncertainty(fastest.samples))
-    limit = (fastest.time_us or math.inf) * (1 + band)
-    equals = [outcome for outcome in timed if (outcome.time_us or math.inf) <= limit]
-    chosen = min(equals, key=lambda each: (each.winner != library, fixed_order(each.winner)))
-    control = next((outcome for outcome in timed if outcome.winner == library), None)
-    flags: list[Flag] = []
-    if len(equals) > 1:
-        flags.append(Flag.NEAR_TIE)
+    equals = [one for one in timed if _time(one) <= _time(fastest) * (1 + band)]
+    able = [one for one in equals if control is None or is_clearly_faster(one, control, band)]
+    flags = [Flag.NEAR_TIE] if len(equals) > 1 else []
+    if able:
+        chosen = min(able, key=lambda each: fixed_order(each.winner))
+    else:
+        assert control is not None
+        chosen = control
+        if control not in equals:  # what is faster is so by less than the times vary
+            flags, band = [Flag.NEAR_TIE], max(band, _larger_spread(fastest, control))
     compared = [each.samples for each in (chosen, control) if each and each.samples]
     is_unstable = any(samples.spread > method.max_spread for samples in compared)
-    if is_unstable and not _never_overlap(chosen, control):
+    if is_disturbed or (is_unstable and not _never_overlap(chosen, control)):
         flags.append(Flag.UNSTABLE)
         chosen = control or chosen
     return Selected(chosen, band, tuple(flags))
+
+
+def is_clearly_faster(one: Outcome, other: Outcome, band: float = 0.0) -> bool:
+    """Return whether *one* is faster than *other* by more than *band* and than noise explains.
+
+    The gain, as a share of the time of *one*, is larger than the spread of both, or each round of
+    *one* was faster than each round of *other*.
+    """
+    spread = _larger_spread(one, other)
+    is_beyond = _time(other) > _time(one) * (1 + band)
+    return is_beyond and (_time(other) > _time(one) * (1 + spread) or _never_overlap(one, other))
 
 
 def make_row(
@@ -83,13 +99,14 @@ def make_row(
     clock_mhz: int | None = None,
     search: Search = Search.DEFAULT,
     winner: Winner | None = None,
+    is_disturbed: bool = False,
 ) -> Tuned | None:
-    """Return the row for *key* with its evidence; None when no candidate has a time.
+    """Return the row for *key* with its evidence; None where `select_winner` selects none.
 
     With *winner*, which must have a time in *outcomes*, the row is its row, even if another
     candidate is faster.
     """
-    selected = select_winner(outcomes, library, method)
+    selected = select_winner(outcomes, library, method, is_disturbed=is_disturbed)
     if selected is not None and winner is not None:
         given = next(outcome for outcome in outcomes if outcome.winner == winner)
         selected = Selected(given, selected.band)
@@ -99,12 +116,14 @@ def make_row(
     others = [each for each in outcomes if each.time_us and each.winner != chosen.winner]
     runner_up = min(others, key=lambda each: (each.time_us, fixed_order(each.winner)), default=None)
     control = next((outcome for outcome in outcomes if outcome.winner == library), None)
+    # A refused library default has a time all the same: its row is flagged.
+    library_us = samples.median if chosen is control else control.time_us if control else None
     rejected = Counter(outcome.rejection for outcome in outcomes if outcome.rejection)
     share = _share(work, peaks, samples)
     flags = (*selected.flags, *_flags(share, samples))
     evidence = Evidence(
         time_us=_rounded(samples.median),
-        library_us=_rounded_or_none(control.time_us if control else None),
+        library_us=_rounded_or_none(library_us),
         runner_up=str(runner_up.winner) if runner_up else None,
         runner_up_us=_rounded_or_none(runner_up.time_us if runner_up else None),
         tried=len(outcomes),
@@ -134,12 +153,13 @@ def make_fused_row(
     *,
     work: Work | None = None,
     peaks: Peaks | None = None,
+    is_disturbed: bool = False,
 ) -> Tuned | None:
     """Return the row for the key of *bare*, won by *outcomes* of candidates within their region.
 
     Candidates rejected in either measurement count as rejected. None when no outcome has a time.
     """
-    fused = make_row(bare.key, outcomes, library, method)
+    fused = make_row(bare.key, outcomes, library, method, is_disturbed=is_disturbed)
     if fused is None:
         return None
     alone = {timing.winner: timing.time_us for timing in bare.timings}
@@ -194,6 +214,14 @@ def _never_overlap(chosen: Outcome, control: Outcome | None) -> bool:
     if control is None or chosen.samples is None or control.samples is None:
         return False
     return max(chosen.samples.times_us) < min(control.samples.times_us)
+
+
+def _larger_spread(*outcomes: Outcome) -> float:
+    return max(one.samples.spread if one.samples else 0.0 for one in outcomes)
+
+
+def _time(outcome: Outcome) -> float:
+    return outcome.time_us or math.inf
 
 
 def _uncertainty(samples: Samples | None) -> float:

@@ -52,7 +52,9 @@ def run_trial(
     Every candidate is called once on a poisoned output, and the output is compared with the
     reference. Then all are timed in turn, and the fastest again until their spread is narrow or the
     retries are used up. The winner is called once more on fresh data, and its time is compared with
-    the measured peaks and the wall clock. If it fails, it is rejected and the next is confirmed.
+    the measured peaks and the wall clock. An implausible time is measured again after a pause, a
+    few times. If the winner fails, it is rejected and the next is confirmed; if that is the
+    control, and its time is implausible, no other candidate wins.
 
     *make_reference* computes the expected outputs where they are not those of the GEMM alone.
     *on_stage* is called before a candidate runs. Candidates in *rejected* are not run. An error
@@ -136,15 +138,17 @@ class _Checks:
             self._screening.attempt(winner, "confirm", confirm)
             if winner.is_open:
                 confirmed.append(winner)  # its new times may have made another candidate the winner
+            elif self._screening.measure_again(winner):
+                confirmed.clear()  # every time is new
             else:
                 self._screening.time_finalists()  # the next candidate may only have been screened
 
     def _winner(self) -> CandidateRun | None:
-        """Return the winner by the times so far; None when no candidate has a time."""
+        """Return the winner by the times so far; None when no open candidate wins."""
         runs = self._screening.runs
         outcomes = [run.outcome for run in runs]
         selected = select_winner(outcomes, self._trial.library, self._trial.method)
-        if selected is None:
+        if selected is None or selected.outcome.rejection is not None:
             return None
         return next(run for run in runs if run.outcome is selected.outcome)
 

@@ -7,6 +7,7 @@ looked up in `OPERATIONS` alone, and operands that do not fit into memory are an
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -66,15 +67,26 @@ _EpilogueStep = Callable[[Any, Sequence[torch.Tensor]], Any]
 
 
 def rebuild_gemm(key: str, device: torch.device) -> RebuiltProblem:
-    """Return the module that `make_gemm_module` makes for *key*, with its float precision.
+    """Return the module that `make_gemm_module` makes for *key*, with the settings it needs.
 
     Raises:
         ProblemError: *key* is not a GEMM key, or no module can be made for its problem.
     """
     problem = parse_problem(key)
     model, bucket = make_gemm_module(problem, device)
-    precision = partial(precision_of, problem, device)
-    return RebuiltProblem(model=model, bucket=bucket, precision=precision, dtype=problem.dtype)
+    settings = partial(_settings_of, problem, device)
+    return RebuiltProblem(model=model, bucket=bucket, settings=settings, dtype=problem.dtype)
+
+
+@contextlib.contextmanager
+def _settings_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
+    from warmup.inductor.addmm_folding import mm_unfolded
+
+    with (
+        precision_of(problem, device),
+        mm_unfolded() if problem.op == "mm" else contextlib.nullcontext(),
+    ):
+        yield
 
 
 def make_gemm_module(problem: GemmProblem, device: torch.device) -> tuple[LoadedModel, Bucket]:

@@ -159,7 +159,10 @@ def size_of(dim: Dim) -> int:
         ProblemError: the range has no upper end.
     """
     if dim.high is None:
-        raise ProblemError(f"the range {dim} has no upper end")
+        raise ProblemError(
+            f"the range {dim} has no upper end, so that it has no largest size to measure; "
+            "mark the dim with a maximum, or build with the model"
+        )
     return dim.high
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -18,20 +14,41 @@ from torch import nn
 from warmup.buckets.bucket import Bucket, InputSpec
 from warmup.core.dtypes import ITEM_BYTES, torch_name
 from warmup.core.errors import ModelError, SettingsError
+from warmup.models.fake_model import FakeModel, fake_instance
+from warmup.models.model_file import (
+    MODEL_NAME,
+    ModelFile,
+    cause_of,
+    instantiate,
+    needed_arguments,
+    open_target,
+)
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, torch_name(name)) for name in ITEM_BYTES}
-_LONG_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
+# Names that people use beside the short ones: torch's, and those of other libraries.
+_OTHER_NAMES: Mapping[str, torch.dtype] = {
+    **{str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()},
+    **{f"fp{bits}": getattr(torch, f"float{bits}") for bits in (16, 32, 64)},
+    **{name: getattr(torch, name) for name in ("half", "float", "double", "long")},
+    "int": torch.int32,
+}
 _INPUTS_FUNCTION = "example_inputs"
-_TOKEN_RANGE = 128
+_STAND_IN_SIZE: Final = 16  # of each dim, where a model is chosen before any bucket is known
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in eval mode, the ``example_inputs`` of its file if any, and a name for its table."""
+    """A model in eval mode, the ``example_inputs`` of its file if any, and a name for its table.
+
+    ``chosen`` says why it is this model where a file has several and none was named, else empty.
+    With ``has_siblings`` the file defines other classes, to which ``example_inputs`` may belong.
+    """
 
     module: nn.Module
     example_inputs: Callable[..., Any] | None
     name: str
+    chosen: str = ""
+    has_siblings: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +60,32 @@ class Inputs:
 
 
 def parse_dtype(text: str, source: str) -> torch.dtype:
-    """Return the dtype called *text*: ``bf16`` or ``bfloat16``.
+    """Return the dtype called *text*: ``bf16``, ``bfloat16``, ``torch.bfloat16`` or ``fp16``.
 
     Raises:
         SettingsError: no dtype has that name; *source* is the option named in the message.
     """
-    dtype = DTYPES.get(text) or _LONG_NAMES.get(text)
+    name = text.removeprefix("torch.")
+    dtype = DTYPES.get(name) or _OTHER_NAMES.get(name)
     if dtype is None:
         raise SettingsError(f"{source}: {text!r} is not a dtype", f"use one of {', '.join(DTYPES)}")
+    return dtype
+
+
+def parse_cast(text: str | None) -> torch.dtype | None:
+    """Return the dtype that ``--dtype`` casts floating tensors to; None without *text*.
+
+    Raises:
+        SettingsError: *text* is no floating dtype.
+    """
+    if text is None:
+        return None
+    dtype = parse_dtype(text, "--dtype")
+    if not dtype.is_floating_point:
+        floating = [name for name, each in DTYPES.items() if each.is_floating_point]
+        raise SettingsError(
+            f"--dtype: parameters cannot be cast to {text!r}", f"use one of {', '.join(floating)}"
+        )
     return dtype
 
 
@@ -58,24 +93,24 @@ def load_model(target: str) -> LoadedModel:
     """Return the model named ``FILE.py``, ``FILE.py:NAME`` or ``package.module:NAME``.
 
     NAME is an `nn.Module` class whose arguments have defaults, an instance, or a function that
-    returns a module. The file is imported, so its ``__main__`` block does not run.
+    returns a module. Without NAME it is the value called ``model``, else the only class, else the
+    only class that takes the file's ``example_inputs``. The file is imported, so its ``__main__``
+    block does not run.
 
     Raises:
-        ModelError: there is no such file, module or name, or NAME gives no model.
+        ModelError: there is no such file, module or name, NAME gives no model, or without NAME the
+            file defines several models.
     """
-    path_text, name = _split_target(target)
-    namespace = _import(path_text, target)
-    definition = getattr(namespace, name, None) if name else _only_model(namespace, target)
-    if definition is None:
-        raise ModelError(
-            f"--model {target}: {path_text} has no {name!r}",
-            f"it defines {', '.join(_model_names(namespace)) or 'no nn.Module class'}",
-        )
-    module = _instantiate(definition, target)
-    inputs = getattr(namespace, _INPUTS_FUNCTION, None)
-    stem = Path(path_text).stem if path_text.endswith(".py") else path_text.rsplit(".", 1)[-1]
+    file, name = open_target(target)
+    definition, reason = (file.definition(name), "") if name else _choose(file)
+    module = instantiate(definition, target)
+    inputs = getattr(file.namespace, _INPUTS_FUNCTION, None)
+    path = Path(file.path)
+    stem = path.stem if path.suffix == ".py" else file.path.rsplit(".", 1)[-1]
     label = stem if name.lower() in ("", stem.lower()) else f"{stem}.{name}"
-    return LoadedModel(module.eval(), inputs if callable(inputs) else None, label)
+    chosen = f"{type(module).__name__}, {reason}" if reason else ""
+    function = inputs if callable(inputs) else None
+    return LoadedModel(module.eval(), function, label, chosen, len(file.classes()) > 1)
 
 
 def make_inputs(
@@ -103,6 +138,11 @@ def make_inputs(
             "there are no inputs for the model",
             f'define {_INPUTS_FUNCTION}(seqlen) beside it or give --input "x=[seqlen,1280]:bf16"',
         )
+    return _moved(inputs, device, dtype)
+
+
+def _moved(inputs: Inputs, device: torch.device, dtype: torch.dtype | None) -> Inputs:
+    """Return *inputs* on *device*, floating tensors cast to *dtype* if given."""
 
     def move(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -114,102 +154,102 @@ def make_inputs(
     return Inputs(args, kwargs)
 
 
-def _split_target(target: str) -> tuple[str, str]:
-    path, colon, name = target.rpartition(":")
-    if colon and not name.endswith(".py"):
-        if not path or not name.isidentifier():
-            raise ModelError(f"--model {target!r} is not FILE.py:NAME or package.module:NAME")
-        return path, name
-    if not target.endswith(".py"):
-        raise ModelError(
-            f"--model {target!r} names no model",
-            "write FILE.py, FILE.py:NAME or package.module:NAME",
-        )
-    return target, ""
+def _choose(file: ModelFile) -> tuple[Any, str]:
+    """Return the definition of the model in *file*, which names none, and why it was chosen.
+
+    The reason is empty where there was no choice.
+
+    Raises:
+        ModelError: several models are defined, and nothing says which is meant; or none is.
+    """
+    classes, instances, name = file.classes(), file.instances(), Path(file.path).name
+    if (own := file.own_model()) is not None:
+        return own, f"called {MODEL_NAME!r} in {name}" if len(classes) > 1 else ""
+    if len(classes) == 1:
+        (only,) = classes.values()
+        is_instance_meant = needed_arguments(only) and len(instances) == 1
+        return (next(iter(instances.values())) if is_instance_meant else only), ""
+    if not classes and len(instances) == 1:
+        return next(iter(instances.values())), ""
+    fitting = []
+    if callable(function := getattr(file.namespace, _INPUTS_FUNCTION, None)):
+        sizes = tuple((name, _STAND_IN_SIZE) for name in needed_arguments(function))
+        fitting = [
+            name for name, value in classes.items() if _takes(value, function, Bucket(sizes))
+        ]
+        if len(fitting) == 1:
+            return classes[fitting[0]], f"the only class in {name} that takes {_INPUTS_FUNCTION}"
+    several = f"; {_INPUTS_FUNCTION} fits {', '.join(fitting)}" if fitting else ""
+    raise ModelError(
+        f"--model {file.target}: the file defines "
+        f"{', '.join(file.names()) or 'no nn.Module class'}{several}",
+        f"name the model: --model {file.target}:NAME, or call it {MODEL_NAME!r} in the file",
+    )
 
 
-def _import(path_text: str, target: str) -> ModuleType:
-    path = Path(path_text).resolve()
-    if path_text.endswith(".py") and not path.is_file():
-        raise ModelError(f"--model {target}: there is no file {path_text}", "check the path")
+def _takes(definition: type[nn.Module], function: Callable[..., Any], bucket: Bucket) -> bool:
+    """Whether a *definition* made without arguments accepts what *function* returns."""
     try:
-        return _run_file(path) if path_text.endswith(".py") else importlib.import_module(path_text)
-    except (Exception, SystemExit) as error:  # the user's file may raise anything
-        reason = f"{type(error).__name__}: {error}"
-        raise ModelError(f"--model {target}: importing {path_text} failed ({reason})") from error
+        model = fake_instance(definition)
+    except Exception:  # noqa: BLE001  the user's class may raise anything: it is not the one then
+        return False
+    return accepts_example(model, function, bucket, torch.device("cpu"), None)
 
 
-def _run_file(path: Path) -> ModuleType:
-    # A script imports the modules of its own folder.
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
+def accepts_example(
+    model: FakeModel,
+    function: Callable[..., Any],
+    bucket: Bucket,
+    device: torch.device,
+    dtype: torch.dtype | None,
+) -> bool:
+    """Whether *model* accepts on fake tensors what *function* returns for the sizes of *bucket*.
 
+    The inputs are moved to *device*, floating ones cast to *dtype* if given.
+    """
 
-def _model_names(namespace: ModuleType) -> list[str]:
-    return [
-        name
-        for name, value in vars(namespace).items()
-        if isinstance(value, type)
-        and issubclass(value, nn.Module)
-        and value.__module__ == namespace.__name__
-    ]
+    def make_arguments() -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        inputs = _moved(_from_function(function, bucket), device, dtype)
+        return inputs.args, inputs.kwargs
 
-
-def _only_model(namespace: ModuleType, target: str) -> Any:
-    names = _model_names(namespace)
-    if len(names) != 1:
-        classes = ", ".join(names) or "no nn.Module class"
-        raise ModelError(
-            f"--model {target}: the file defines {classes}", f"name the model: {target}:NAME"
-        )
-    return getattr(namespace, names[0])
-
-
-def _instantiate(definition: Any, target: str) -> nn.Module:
-    if isinstance(definition, nn.Module):
-        return definition
-    if not callable(definition):
-        raise ModelError(f"--model {target}: not a class, an instance or a function")
-    kind = "class" if isinstance(definition, type) else "function"
-    needed = [
-        parameter.name
-        for parameter in inspect.signature(definition).parameters.values()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if needed:
-        raise ModelError(
-            f"--model {target}: the {kind} needs arguments ({', '.join(needed)})",
-            "give them defaults, or name a function without arguments that returns the model",
-        )
     try:
-        module = definition()
-    except Exception as error:
-        raise ModelError(f"--model {target}: {type(error).__name__}: {error}") from error
-    if not isinstance(module, nn.Module):
-        raise ModelError(f"--model {target}: the {kind} returns no nn.Module")
-    return module
+        model.call(make_arguments)
+    except Exception:  # noqa: BLE001  the user's code may raise anything: it is not accepted then
+        return False
+    return True
+
+
+def forward_parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of forward; none where Python does not know them, as of a script."""
+    try:
+        return inspect.signature(module.forward).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def check_names(module: nn.Module, specs: Sequence[InputSpec]) -> None:
+    """Check that forward takes every argument that *specs* name.
+
+    Raises:
+        SettingsError: it does not take one of them.
+    """
+    parameters = forward_parameters(module)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for spec in specs:
+        if parameters and spec.name not in parameters:
+            raise SettingsError(
+                f"--input {spec.name}: forward takes {', '.join(parameters)}", "name one of these"
+            )
 
 
 def _from_specs(
     model: LoadedModel, specs: Sequence[InputSpec], bucket: Bucket, dtype: torch.dtype | None
 ) -> dict[str, Any]:
-    parameters = inspect.signature(model.module.forward).parameters
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    check_names(model.module, specs)
     own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
     inputs: dict[str, Any] = {}
     for spec in specs:
-        if spec.name not in parameters and not open_ended:
-            raise SettingsError(
-                f"--input {spec.name}: forward takes {', '.join(parameters)}", "name one of these"
-            )
         wanted = parse_dtype(spec.dtype, f"--input {spec.name}") if spec.dtype else dtype or own
         shape = spec.shape(bucket)
         if wanted.is_floating_point:
@@ -217,7 +257,7 @@ def _from_specs(
         elif wanted is torch.bool:
             inputs[spec.name] = torch.ones(shape, dtype=wanted)
         else:
-            inputs[spec.name] = torch.randint(0, _TOKEN_RANGE, shape, dtype=wanted)
+            inputs[spec.name] = torch.randint(0, spec.below, shape, dtype=wanted)
     return inputs
 
 
@@ -237,9 +277,8 @@ def _from_function(function: Callable[..., Any], bucket: Bucket) -> Inputs:
         )
     try:
         inputs = function(**sizes)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise ModelError(f"{_INPUTS_FUNCTION}({bucket}) failed ({reason})") from error
+    except Exception as error:  # the user's function may raise anything
+        raise ModelError(f"{_INPUTS_FUNCTION}({bucket}) failed ({cause_of(error)})") from error
     if isinstance(inputs, Mapping):
         return Inputs((), dict(inputs))
     return Inputs(inputs if isinstance(inputs, tuple) else (inputs,), {})

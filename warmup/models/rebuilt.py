@@ -19,13 +19,13 @@ from warmup.models.loading import LoadedModel
 class RebuiltProblem:
     """A rebuilt module on its device, and the bucket whose inputs make it ask for the key.
 
-    ``precision`` opens a context with the float precision that the key names; the tolerance of
-    ``dtype`` holds for the output.
+    ``settings`` opens a context with the float precision that the key names, in which inductor
+    leaves the op of the key as it is; the tolerance of ``dtype`` holds for the output.
     """
 
     model: LoadedModel
     bucket: Bucket
-    precision: Callable[[], AbstractContextManager[None]]
+    settings: Callable[[], AbstractContextManager[None]]
     dtype: str
 
 

@@ -18,7 +18,7 @@ from warmup.core.errors import AdapterError, BundleError, SettingsError, TableEr
 from warmup.core.rows import Family
 from warmup.core.runtime import Mismatch, Runtime, closed_gate, compare_runtimes
 from warmup.keys.registry import kind_of
-from warmup.serving.unpack_bundle import read_fitting
+from warmup.serving.unpack_bundle import verify
 from warmup.table import Table
 from warmup.table.codec import digest_of
 from warmup.table.store import find
@@ -90,6 +90,23 @@ class CheckReport:
         """The number of rows by kind."""
         return Counter(kind_of(key).name for key in self.table.rows) if self.table else {}
 
+    @property
+    def unstable(self) -> tuple[str, ...]:
+        """The keys of rows whose times do not carry a decision, sorted."""
+        rows = self.table.rows if self.table else {}
+        return tuple(sorted(key for key, row in rows.items() if row.evidence.is_unstable))
+
+    @property
+    def without_unstable_rows(self) -> CheckReport:
+        """This report, which is not ready where the table has unstable rows."""
+        if not self.unstable or self.state is not Readiness.READY:
+            return self
+        problem = (
+            f"{len(self.unstable)} of {sum(self.rows.values())} rows are unstable: measure them "
+            "again with `warmup build ... --retry unstable`"
+        )
+        return self.with_problems(Readiness.PARTLY, problem)
+
     def with_problems(self, state: Readiness, *problems: str) -> CheckReport:
         """Return this report with *problems* added, in *state*; without problems, unchanged."""
         if not problems:
@@ -151,7 +168,7 @@ def _compare_bundle(report: CheckReport, path: Path) -> CheckReport:
     if report.state is not Readiness.READY or report.here is None or report.digest is None:
         return report
     try:
-        read_fitting(path, report.digest, report.here)
+        verify(path, report.digest, report.here)
     except BundleError as error:
         return report.with_problems(Readiness.PARTLY, f"bundle {path}: {error.reason}")
     return report

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
-import warnings
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
-from warmup.core.errors import SettingsError, StaleTableWarning, TableError
+from warmup.core.errors import SettingsError
 from warmup.core.events import (
     Emitter,
     EventName,
@@ -24,24 +26,32 @@ from warmup.core.events import (
     log_event,
     logger,
 )
+from warmup.core.flags import read_flag
 from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.keys.registry import kind_of
 from warmup.models.padding.prepare import Prepared, pad_by_rows, paddings, refusal_of
+from warmup.serving.admission import admit, find_table
+from warmup.serving.install_settings import InstallSettings, absolute_path
+from warmup.serving.notices import Notices
+from warmup.serving.process_watch import ProcessWatch, is_logged
 from warmup.serving.report import Report
+from warmup.serving.settling import Settling
 from warmup.table import Policy, Table
 from warmup.table.codec import digest_of
-from warmup.table.lookup import Lookup, OnMiss, Uncovered
-from warmup.table.store import FoundTable, discover, find
+from warmup.table.lookup import Lookup, OnMiss, Uncovered, cache_tag
 
 if TYPE_CHECKING:
     from torch import nn
 
     from warmup.inductor.adapter import Attachment
     from warmup.serving.unpack_bundle import UnpackedBundle
+    from warmup.table.store import FoundTable
     from warmup.tuning.tuner import Tuner
 
 
+_Parameters = ParamSpec("_Parameters")
 _installed: list[Handle] = []
+_install_lock = threading.RLock()  # reentrant: what is imported meanwhile may install as well
 
 
 def installed() -> Handle | None:
@@ -53,6 +63,7 @@ def installed() -> Handle | None:
 class Handle(AbstractContextManager["Handle"]):
     """An installed table. Close it, or use it as a context manager, to restore inductor.
 
+    Installs of the same table with the same settings share a handle, and the last `close` ends it.
     ``prepared`` says which weights of the model were padded, None without a model; ``bundle``
     whether the bundle was unpacked, None without a bundle.
     """
@@ -62,11 +73,18 @@ class Handle(AbstractContextManager["Handle"]):
     _lookup: Lookup
     _tally: Tally
     _attachment: Attachment
+    _settings: InstallSettings
+    _watch: ProcessWatch
     prepared: Prepared | None = None
     bundle: UnpackedBundle | None = None
     _file: JsonLinesSink | None = None
+    _installs: int = 1
     _is_closed: bool = field(default=False)
     _owner: int = field(default_factory=os.getpid)
+
+    def __post_init__(self) -> None:
+        self._watch.settling = Settling(partial(self._log_counts, "settled: "), is_wanted=is_logged)
+        atexit.register(self._end)
 
     def report(self) -> Report:
         """Return the counts so far."""
@@ -81,6 +99,7 @@ class Handle(AbstractContextManager["Handle"]):
             from_cache=tally.cached_graphs,
             cached_decisions=tally.cached_decisions,
             cached_misses=tally.cached_misses,
+            foreign=dict(tally.foreign),
             unused=tuple(
                 sorted(
                     key
@@ -90,19 +109,52 @@ class Handle(AbstractContextManager["Handle"]):
             ),
         )
 
+    def _share(self, asked: InstallSettings) -> Handle:
+        """Return this handle for another install, which has to close it as well."""
+        if difference := self._settings.difference(asked):
+            raise SettingsError(
+                f"a table is installed already ({difference})", "close() its handle first"
+            )
+        self._installs += 1
+        logger.info("the table %s is installed already, with these settings", self.digest[:16])
+        return self
+
     def close(self) -> None:
-        """Restore inductor and emit the summary; closing twice is fine."""
+        """Restore inductor and emit the summary, once each `install` of this handle is closed.
+
+        A compile that another thread has under way goes on without the table, and what it had
+        decided is counted. Closing a handle that has ended is fine.
+        """
+        with _install_lock:
+            self._installs -= 1
+            ends = self._installs <= 0 and self._retire()
+        if ends:
+            self._finish()
+
+    def _end(self) -> None:
+        """Close the handle, however many installs share it."""
+        with _install_lock:
+            ends = self._retire()
+        if ends:
+            self._finish()
+
+    def _retire(self) -> bool:
+        """Make room for another install; whether this was the first call."""
         if self._is_closed:
-            return
+            return False
         self._is_closed = True
         _installed.remove(self)
-        if os.getpid() == self._owner:  # a forked child has a copy of its parent's counts
-            self._emit_summary()
+        return True
+
+    def _finish(self) -> None:
         self._attachment.detach()
+        if os.getpid() == self._owner:  # a forked child has a copy of its parent's counts
+            self._watch.close(is_silent=self.report().is_silent)
+            self._emit_summary()
         self._lookup.close()
         if self._file is not None:
             self._file.close()
-        atexit.unregister(self.close)
+        atexit.unregister(self._end)
 
     def _emit_summary(self) -> None:
         report = self.report()
@@ -115,12 +167,35 @@ class Handle(AbstractContextManager["Handle"]):
             from_cache=report.from_cache,
             cached_decisions=report.cached_decisions,
             cached_misses=report.cached_misses,
+            foreign=sum(report.foreign.values()),
             unused=len(report.unused),
             silent=report.is_silent,
             compiled=None if self.bundle is None else len(self.bundle.compiled_besides()),
         )
-        is_bad = report.misses or report.cached_misses or report.uncovered or report.is_silent
-        logger.log(logging.WARNING if is_bad else logging.INFO, "%s", report)
+        self._log_counts()
+
+    def _log_counts(self, when: str = "") -> None:
+        report = self.report()
+        logger.log(logging.INFO if report.is_clean else logging.WARNING, "%s%s", when, report)
+
+    def _log_installed(self, found: FoundTable, here: Runtime) -> None:
+        off = ["audit log"] if self._file is None else []
+        off += ["bundle"] if self.bundle is None or self.bundle.refused is not None else []
+        off += ["padded weights"] if self.prepared is None or not self.prepared.padded else []
+        logger.info(
+            "installed %s, digest %s: %d rows for %s; on a miss: %s; off: %s",
+            found.origin or "a loaded table",
+            self.digest[:12],
+            len(self.table.rows),
+            here,
+            self._lookup.on_miss,
+            ", ".join(off) or "nothing",
+        )
+
+    def settle(self) -> None:
+        """Log the counts now instead of some seconds later, if there were events since then."""
+        if self._watch.settling is not None:
+            self._watch.settling.settle()
 
     def __exit__(
         self,
@@ -139,6 +214,18 @@ class Handle(AbstractContextManager["Handle"]):
             self._lookup.emitter.emit(EventName.OUTSIDE, reason=reason, said=said, calls=calls)
 
 
+def _one_at_a_time(function: Callable[_Parameters, Handle]) -> Callable[_Parameters, Handle]:
+    """Return *function* with a lock: a second thread waits, and finds what the first installed."""
+
+    @functools.wraps(function)
+    def wait_and_call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> Handle:
+        with _install_lock:
+            return function(*args, **kwargs)
+
+    return wait_and_call
+
+
+@_one_at_a_time
 def install(
     table: str | os.PathLike[str] | Table | None = None,
     *,
@@ -148,6 +235,9 @@ def install(
     device: str = "auto",
     model: nn.Module | None = None,
     bundle: str | os.PathLike[str] | None = None,
+    allow_mismatch: bool | None = None,
+    quiet: bool | None = None,
+    log_events: bool | None = None,
 ) -> Handle:
     """Make inductor take its decisions from *table*, in every thread, until the handle is closed.
 
@@ -157,7 +247,13 @@ def install(
     torch wraps in its own error) or ``tune`` (measure; for development). *uncovered* decides about
     a measurement that no row covers: ``count`` it and let it run, or ``forbid`` it with an
     `UncoveredError` before it runs. Every event is appended to *audit_log*, or
-    ``WARMUP_AUDIT_LOG``, as a JSON line.
+    ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with *log_events*, or
+    ``WARMUP_LOG_EVENTS=1``.
+
+    A table for another device or runtime is refused. With *allow_mismatch*, or
+    ``WARMUP_ALLOW_MISMATCH=1``, it is installed, and every lookup is a miss. What makes a table
+    useless is printed on stderr, once in a process for each cause, and so is the first miss; not
+    with *quiet*, or ``WARMUP_QUIET=1``.
 
     The weights of *model*, which is in eval mode and not compiled yet, are padded as the table
     says; see `warmup.prepare`. Without *model*, the rows for unpadded weights are used, and the log
@@ -170,10 +266,13 @@ def install(
     measured replace the caller's own, also those of a mode. Other options of the caller's that
     contradict the table's are kept, with a warning and an event.
 
+    A second call with the same table and settings, and no *model*, returns the same handle.
+
     Raises:
-        SettingsError: a table is installed already, or an argument cannot be used; *model* is in
-            training mode, or padded already.
+        SettingsError: another table, or this table with other settings, is installed; an argument
+            cannot be used; *model* is in training mode, or padded already.
         TableError: the table is missing or damaged.
+        TableMismatchError: the table is for another device or runtime.
         AdapterError: this torch is not supported.
     """
     from warmup.inductor import connect, start_workers
@@ -185,18 +284,29 @@ def install(
     start_workers(device)
     inductor = connect()
     here = inductor.runtime(device)
-    found = _find_table(table, here)
+    found = find_table(table, here)
+    digest = digest_of(found.table)
+    settings = InstallSettings(
+        digest=digest,
+        on_miss=on_miss,
+        uncovered=uncovered,
+        device=here.device.name,
+        audit_log=absolute_path(audit_log, "WARMUP_AUDIT_LOG"),
+        bundle=absolute_path(bundle, "WARMUP_BUNDLE"),
+        pads_model=model is not None,
+    )
+    if (current := installed()) is not None:
+        return current._share(settings)  # noqa: SLF001  a class of this module
     for remark in found.remarks:
         logger.warning("%s", remark)
     mismatches = compare_runtimes(found.table.provenance.runtime, here)
-    for mismatch in mismatches:
-        effect = "every row is a miss" if mismatch.is_hard else "timings may be off"
-        warnings.warn(f"{found.origin}: {mismatch}: {effect}", StaleTableWarning, stacklevel=2)
+    admit(found, here, mismatches, is_allowed=read_flag(allow_mismatch, "WARMUP_ALLOW_MISMATCH"))
 
-    digest = digest_of(found.table)
     tally = Tally()
     file = _open_audit_log(audit_log)
-    sinks: list[Sink] = [tally, log_event, *([file] if file is not None else [])]
+    sinks: list[Sink] = [tally]
+    sinks += [log_event] if read_flag(log_events, "WARMUP_LOG_EVENTS") else []
+    sinks += [file] if file is not None else []
     common: dict[str, FieldValue] = {"digest": digest[:16]}
     rank = os.environ.get("RANK")
     if rank is not None:
@@ -206,12 +316,20 @@ def install(
     lookup = Lookup(
         found.table.rows, OnMiss(on_miss), emitter, mismatches, Uncovered(uncovered), tuner
     )
+    notices = Notices(
+        found.origin or "the table",
+        is_strict=on_miss == OnMiss.STRICT,
+        is_quiet=read_flag(quiet, "WARMUP_QUIET"),
+        bypassed=lambda cause, said: emitter.emit(EventName.BYPASSED, cause=cause, said=said),
+    )
+    watch = ProcessWatch(notices)
+    sinks.append(watch)
     try:
         prepared = _prepare(model, found.table, mismatches)
         unpacked = _unpack(bundle, digest, here, device)
-        # Strict and fallback share a tag: a cached graph carries its misses, which strict refuses.
-        tag = f"warmup-{digest[:32]}{'-tune' if lookup.tunes else ''}"
-        attachment = inductor.attach(lookup, found.table.policy.options, tag)
+        tag = cache_tag(digest, tunes=lookup.tunes)
+        functions, is_compiling = inductor.earlier_compiles()
+        attachment = inductor.attach(lookup, found.table.policy.options, tag, observer=watch)
     except BaseException:
         if file is not None:
             file.close()
@@ -229,9 +347,12 @@ def install(
         bundle=None if unpacked is None else str(unpacked.path),
         bundle_refused=None if unpacked is None else unpacked.refused,
     )
-    handle = Handle(found.table, digest, lookup, tally, attachment, prepared, unpacked, file)
+    handle = Handle(
+        found.table, digest, lookup, tally, attachment, settings, watch, prepared, unpacked, file
+    )
     _installed.append(handle)
-    atexit.register(handle.close)
+    handle._log_installed(found, here)  # noqa: SLF001  of the same module
+    notices.late(functions, is_compiling=is_compiling)
     return handle
 
 
@@ -271,19 +392,6 @@ def _make_tuner(policy: Policy, device: str) -> Tuner:
     from warmup.tuning.tuner import make_tuner
 
     return make_tuner(policy, resolve_device(device))
-
-
-def _find_table(table: str | os.PathLike[str] | Table | None, here: Runtime) -> FoundTable:
-    try:
-        if isinstance(table, Table):
-            return FoundTable(table, ())
-        if table is not None or os.environ.get("WARMUP_TABLE"):
-            return find(table, os.environ)
-        return discover(here)
-    except TableError as error:
-        if (rank := os.environ.get("RANK")) is not None:  # all ranks may print into one log
-            error.add_note(f"this happened on rank {rank}")
-        raise
 
 
 def _open_audit_log(named: str | os.PathLike[str] | None) -> JsonLinesSink | None:

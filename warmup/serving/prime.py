@@ -25,6 +25,7 @@ from warmup.serving.install import Handle, install
 if TYPE_CHECKING:
     import torch
 
+    from warmup.models.inferred_inputs import Assumption
     from warmup.models.loading import Inputs, LoadedModel
     from warmup.models.padding.prepare import Prepared
     from warmup.serving.compiled.model import CompiledModel
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 class PrimeObserver:
     """Receiver of the events of priming. Each method ignores its event unless it is overridden."""
+
+    def model_loaded(self, assumptions: Sequence[Assumption]) -> None:
+        """The model and its inputs are known, with *assumptions* where nobody named them."""
 
     def model_prepared(self, prepared: Prepared) -> None:
         """Weights were padded as the table says, before the first bucket."""
@@ -87,17 +91,16 @@ def prime(
     sizes = sizes_by_dim(buckets) if policy == ShapePolicy.RANGE else None
     buckets = buckets if sizes is None else with_ranges(buckets)
     from warmup.inductor.machine import resolve_device
-    from warmup.models.loading import load_model, parse_dtype
+    from warmup.models.inferred_inputs import resolve_inputs
+    from warmup.models.loading import load_model, parse_cast
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        cast, loaded = parse_cast(dtype), load_model(model)
+        resolved = resolve_inputs(loaded, specs, buckets, cast)
+        watcher.model_loaded(resolved.assumptions)
         work = _Priming(
-            load_model(model),
-            specs,
-            resolve_device(device),
-            parse_dtype(dtype, "--dtype") if dtype is not None else None,
-            checked.table.policy.seed,
-            mode,
+            loaded, resolved.specs, resolve_device(device), cast, checked.table.policy.seed, mode
         )
         work.move_model()
         with install(
@@ -107,6 +110,7 @@ def prime(
             device=str(work.device),
             model=work.model.module if pad_weights else None,
             bundle=bundle,
+            quiet=True,  # the report of each bucket says it
         ) as handle:
             prepared = handle.prepared
             if prepared is not None and prepared.padded:
@@ -216,11 +220,12 @@ class _Priming:
         import torch
 
         from warmup.inductor.adapter import compile_model
+        from warmup.models.dtype_mismatch import naming_dtypes
 
         if self.ranges is None:
             torch.compiler.reset()  # past its recompile limit dynamo runs the model uncompiled
         inputs = self._inputs(bucket)
-        with torch.no_grad():
+        with naming_dtypes(self.model.module, inputs), torch.no_grad():
             served = self.ranges or compile_model(self.model.module, self.mode)
             served(*inputs.args, **inputs.kwargs)
         if self.device.type == "cuda":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from warmup.core.events import in_brackets
+from warmup.core.rows import advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,10 @@ class Report:
     ``uncovered`` measurements that no row covers, by site; ``tuned`` counts problems measured by a
     server with ``on_miss="tune"``. ``from_cache`` counts graphs that inductor loaded from its
     caches under this table's digest: they skip the lookups, so their cache entries carry the counts
-    ``cached_decisions`` and ``cached_misses``, decisions without a row. ``unused`` are rows that
-    inductor never asked for; rows for weights are no lookups, and not among them.
+    ``cached_decisions`` and ``cached_misses``, decisions without a row. ``foreign`` counts loaded
+    graphs that were compiled under another table, by its digest, or ``none`` for no table; refused
+    graphs are among them. ``unused`` are rows that inductor never asked for; rows for weights are
+    no lookups, and not among them.
     """
 
     digest: str
@@ -29,12 +32,22 @@ class Report:
     from_cache: int
     cached_decisions: int
     cached_misses: int
+    foreign: Mapping[str, int]
     unused: tuple[str, ...]
 
     @property
     def is_silent(self) -> bool:
         """Whether there was no lookup and no decision of a cached graph: the table was not used."""
         return not (self.hits or self.misses or self.tuned or self.cached_decisions)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the table was asked, rows answered each decision, and nothing was measured.
+
+        No loaded graph is another table's either.
+        """
+        is_missed = self.misses or self.cached_misses or self.foreign
+        return not (is_missed or self.uncovered or self.is_silent)
 
     def __str__(self) -> str:
         misses = sum(self.misses.values())
@@ -47,8 +60,14 @@ class Report:
             f"{f', {self.cached_misses} without a row' if self.cached_misses else ''}), "
             f"{len(self.unused)} rows unused"
         )
+        if self.foreign:
+            text += f", {sum(self.foreign.values())} foreign graphs{in_brackets(self.foreign)}"
         if self.tuned:
             text += f", {self.tuned} tuned here"
-        if self.is_silent:
+        if advised := advice(self.miss_reasons):
+            text += f" [{'; '.join(advised)}]"
+        if self.is_silent and self.foreign:
+            text += " [SILENT: nothing was asked; the graphs that were loaded are not this table's]"
+        elif self.is_silent:
             text += " [SILENT: nothing was asked; compile after install, and under no_grad on CPU]"
         return text

@@ -6,23 +6,24 @@ The table is installed by `warmup/serving/startup/sitecustomize.py`, which Pytho
 from __future__ import annotations
 
 import contextlib
+import io
 import os
-import shutil
 import signal
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
-from warmup.core.errors import SettingsError, printable
+from warmup.core.errors import SettingsError, first_line, printable, remedy_for
 from warmup.core.events import in_brackets
-from warmup.diagnostics.audit import AuditReport, audit
+from warmup.diagnostics.audit import AuditReport, report_of
+from warmup.diagnostics.logs import Ledger
 from warmup.table.lookup import OnMiss, Uncovered
 from warmup.table.store import read
 
 STARTUP: Final = Path(__file__).resolve().parent / "startup"
-INSTALL_FAILED: Final = '{"event":"install.failed"'  # as startup/sitecustomize.py writes it
 FORWARDED: Final = frozenset(
     {
         signal.SIGTERM,
@@ -40,30 +41,38 @@ _POLL_S: Final = 1.0  # another thread may have taken the SIGCHLD
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The exit code of a command, and the audit of its processes.
+    """The exit code of a command, and the audit of its processes, without unused rows.
 
-    ``failed`` counts processes that could not install the table.
+    ``unread`` is why the log was not read to its end, empty when it was.
     """
 
     exit_code: int
     audit: AuditReport
-    failed: int
+    unread: str = ""
 
     def __str__(self) -> str:
         audit = self.audit
         missed = f", {audit.cached_misses} without a row" if audit.cached_misses else ""
+        foreign = (
+            [f"foreign {sum(audit.foreign.values())} graphs{in_brackets(audit.foreign)}"]
+            if audit.foreign
+            else []
+        )
         parts = [
             f"hits {sum(audit.hits.values())}",
             f"misses {audit.miss_count}{in_brackets(audit.reasons)}",
             f"uncovered {sum(audit.uncovered.values())}{in_brackets(audit.uncovered)}",
             f"from cache {audit.from_cache} graphs ({audit.cached_decisions} decisions{missed})",
+            *foreign,
             f"processes {audit.runs}",
             f"silent {len(audit.silent)}",
         ]
-        if self.failed:
-            parts.append(f"could not install {self.failed}")
+        if audit.failed:
+            parts.append(f"could not install {audit.failed}")
         if audit.damaged:
             parts.append(f"unreadable event lines {audit.damaged}")
+        if self.unread:
+            parts.append(f"and more, since the log was not read to its end ({self.unread})")
         return printable(f"warmup run: {', '.join(parts)}")
 
 
@@ -75,14 +84,16 @@ def run(
     uncovered: str = "count",
     audit_log: str | os.PathLike[str] | None = None,
     bundle: str | os.PathLike[str] | None = None,
+    allow_mismatch: bool = False,
 ) -> RunReport:
     """Run *command* to its end, with *table* installed in every Python process that compiles.
 
-    *on_miss* is ``fallback`` or ``strict``, *uncovered* and *bundle* are as in `install`. Events
-    are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts the
-    events of this run. Signals that arrive meanwhile go to the command, unless a terminal has sent
-    them to both processes. The exit code is the command's own, or 128 plus the number of the signal
-    that killed the command. To be called from the main thread.
+    *on_miss* is ``fallback`` or ``strict``, *uncovered*, *bundle* and *allow_mismatch* are as in
+    `install`. In a process that the table is not for, each compile raises a `TableMismatchError`.
+    Events are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report
+    counts the events of this run. Signals that arrive meanwhile go to the command, unless a
+    terminal has sent them to both processes. The exit code is the command's own, or 128 plus the
+    number of the signal that killed the command. To be called from the main thread.
 
     Raises:
         SettingsError: an argument cannot be used, or the command cannot be started.
@@ -95,24 +106,91 @@ def run(
     if not command:
         raise SettingsError("no command is given", "name one, such as -- python serve.py")
     read(table)
-    with _signals_held() as mask, _temporary_folder() as folder:
-        named = audit_log or os.environ.get("WARMUP_AUDIT_LOG")
-        log = Path(named or folder / "audit.jsonl").absolute()
-        settings = {
-            "WARMUP_TABLE": str(Path(table).absolute()),
-            "WARMUP_ON_MISS": str(on_miss),
-            "WARMUP_UNCOVERED": str(uncovered),
-            "WARMUP_AUDIT_LOG": str(log),
-        }
-        if bundle is not None:
-            settings["WARMUP_BUNDLE"] = str(Path(bundle).absolute())
-        with _opened_at_end(log) as events:
+    named = audit_log or os.environ.get("WARMUP_AUDIT_LOG")
+    with _signals_held() as mask, contextlib.ExitStack() as stack:
+        with contextlib.nullcontext() if named else _temporary_folder() as folder:
+            log = Path(named or f"{folder}/audit.jsonl").absolute()
+            settings = {
+                "WARMUP_TABLE": str(Path(table).absolute()),
+                "WARMUP_ON_MISS": str(on_miss),
+                "WARMUP_UNCOVERED": str(uncovered),
+                "WARMUP_AUDIT_LOG": str(log),
+            }
+            if allow_mismatch:
+                settings["WARMUP_ALLOW_MISMATCH"] = "1"
+            if bundle is not None:
+                settings["WARMUP_BUNDLE"] = str(Path(bundle).absolute())
+            events = stack.enter_context(_AppendedEvents(log))
             pid = _start(command, _environment(os.environ, settings), mask)
             exit_code = _wait(pid)
-            own = folder / "own.jsonl"
-            with own.open("wb") as file:
-                shutil.copyfileobj(events, file)
-        return RunReport(exit_code, audit([own]), _count_failed(own))
+        return _report(exit_code, events)
+
+
+class _AppendedEvents(io.RawIOBase):
+    """What is appended to *log* from now until the first read; stays that file if it is renamed.
+
+    Raises:
+        SettingsError: the log cannot be written and read, or is no regular file.
+    """
+
+    def __init__(self, log: Path) -> None:
+        super().__init__()
+        self._descriptor = -1
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            self._descriptor = os.open(log, flags, 0o644)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise SettingsError(
+                f"the audit log {log} cannot be written and read: {reason}",
+                remedy_for(error, "name a writable file with --audit-log or in WARMUP_AUDIT_LOG"),
+            ) from error
+        status = os.fstat(self._descriptor)
+        self._position, self._end = status.st_size, -1
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise SettingsError(
+                f"the audit log {log} is no regular file",
+                "name a file with --audit-log or in WARMUP_AUDIT_LOG, or none to keep no log",
+            )
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
+        if self._end < 0:
+            self._end = os.fstat(self._descriptor).st_size
+            if self._end < self._position:  # truncated meanwhile, as some log rotations do
+                self._position = 0
+        content = os.pread(
+            self._descriptor, min(len(buffer), self._end - self._position), self._position
+        )
+        buffer[: len(content)] = content
+        self._position += len(content)
+        return len(content)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+        super().close()
+
+
+def _report(exit_code: int, events: _AppendedEvents) -> RunReport:
+    """Count the events, until a forwarded signal arrives: the command has ended."""
+
+    def is_cut() -> bool:
+        return not FORWARDED.isdisjoint(signal.sigpending())
+
+    ledger, arrived = Ledger(), ""
+    try:
+        ledger.read(io.BufferedReader(events), is_cut)
+        counts = report_of(ledger)
+    except Exception as error:  # noqa: BLE001  the exit code is worth more than the counts
+        return RunReport(exit_code, report_of(Ledger()), first_line(error))
+    while signal_found := signal.sigtimedwait(FORWARDED, 0):
+        arrived = signal.Signals(signal_found.si_signo).name
+    return RunReport(exit_code, counts, arrived)
 
 
 def _environment(outer: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
@@ -137,23 +215,14 @@ def _signals_held() -> Iterator[set[int]]:
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
     try:
-        folder = tempfile.TemporaryDirectory(prefix="warmup-run-")
+        folder = tempfile.TemporaryDirectory(prefix="warmup-run-", ignore_cleanup_errors=True)
     except OSError as error:
         raise SettingsError(
-            f"no temporary folder can be made: {error.strerror}", "set TMPDIR to a writable folder"
+            f"no temporary folder can be made: {error.strerror}",
+            remedy_for(error, "set TMPDIR to a writable folder, or name an --audit-log"),
         ) from error
     with folder as name:
         yield Path(name)
-
-
-def _opened_at_end(log: Path) -> BinaryIO:
-    try:
-        return log.open("a+b")  # stays the log of this run's events when the file is renamed
-    except OSError as error:
-        raise SettingsError(
-            f"the audit log {log} cannot be written: {error.strerror}",
-            "name a writable file with --audit-log or in WARMUP_AUDIT_LOG",
-        ) from error
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str], mask: set[int]) -> int:
@@ -182,8 +251,3 @@ def _wait(pid: int) -> int:
         # A positive code is the kernel's: a terminal, which has sent the signal to the whole group.
         if arrived and arrived.si_signo in FORWARDED and arrived.si_code <= 0:
             os.kill(pid, arrived.si_signo)
-
-
-def _count_failed(log: Path) -> int:
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        return sum(line.startswith(INSTALL_FAILED) for line in lines)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import BundleError
 from warmup.core.events import logger
+from warmup.core.permissions import other_writers, remark_on_writers
 from warmup.core.runtime import Runtime
-from warmup.table.bundle_file import Manifest, needs_of, read_members
+from warmup.table.bundle_file import OpenBundle, needs_of, open_bundle
 
 if TYPE_CHECKING:
     import torch
@@ -67,41 +68,50 @@ def unpack(
 
     path = Path(path)
     try:
-        members = read_fitting(path, table, runtime)
-        placed = add_to_caches(members.items(), device)
+        with open_fitting(path, table, runtime) as bundle:
+            placed = add_to_caches(bundle.members(), device)
     except BundleError as error:
         return _refused(path, device, error.reason)
     except (OSError, ValueError) as error:
         return _refused(path, device, f"it cannot be unpacked ({error})")
-    graphs = sum(map(is_graph, members))
-    names = tuple(members)
+    names = tuple(bundle.manifest.members)
+    graphs = sum(map(is_graph, names))
     done = UnpackedBundle(path, device, len(names) - graphs, graphs, placed, _names=names)
     logger.info("bundle %s", done)
     return done
 
 
-def read_fitting(path: Path, table: str, runtime: Runtime) -> dict[str, bytes]:
-    """Return the files in the bundle at *path* by name; nothing is unpacked.
+def verify(path: Path, table: str, runtime: Runtime) -> None:
+    """Read the bundle at *path* to its end; nothing is unpacked.
 
     Raises:
         BundleError: the bundle does not fit, is damaged, or every user can write it.
     """
-    with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_mode & stat.S_IWOTH:
-            raise BundleError(str(path), "every user of this machine can write it")
+    with open_fitting(path, table, runtime) as bundle:
+        for _, pieces in bundle.members():
+            for _ in pieces:
+                pass
 
-    def compare(manifest: Manifest) -> None:
-        differences = manifest.differences(table, needs_of(runtime))
+
+@contextlib.contextmanager
+def open_fitting(path: Path, table: str, runtime: Runtime) -> Iterator[OpenBundle]:
+    """Open the bundle at *path*, whose manifest fits the table digest *table* and *runtime*.
+
+    Raises:
+        BundleError: the bundle does not fit, is damaged, or every user can write it or its folder.
+    """
+    writers = other_writers(path)
+    if anybody := [writer.way for writer in writers if writer.is_everybody]:
+        raise BundleError(str(path), f"it is code, and {'; '.join(anybody)}")
+    if writers:
+        logger.warning("%s", remark_on_writers(path))
+    with open_bundle(path) as bundle:
+        differences = bundle.manifest.differences(table, needs_of(runtime))
         if differences:
-            others = (
-                f" and {len(differences) - _SHOWN_NEEDS} more"
-                if len(differences) > _SHOWN_NEEDS
-                else ""
-            )
+            hidden = len(differences) - _SHOWN_NEEDS
+            others = f" and {hidden} more" if hidden > 0 else ""
             raise BundleError(str(path), "; ".join(differences[:_SHOWN_NEEDS]) + others)
-
-    # The file is opened once: replaced meanwhile, it is compared and read as the same bundle.
-    return dict(read_members(path, compare))
+        yield bundle
 
 
 def _refused(path: Path, device: torch.device, reason: str) -> UnpackedBundle:

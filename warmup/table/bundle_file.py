@@ -11,37 +11,37 @@ import contextlib
 import hashlib
 import io
 import json
+import os
 import platform
 import re
+import stat
 import sysconfig
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from warmup.core.errors import BundleError
-from warmup.core.files import replace_bytes
+from warmup.core.files import open_regular, replace_bytes
 from warmup.core.runtime import Runtime
+from warmup.table.archive import MAX_ENTRIES, MAX_ENTRY_NAME, Archive, ArchiveEntry
 
 BUNDLE_SUFFIX: Final = ".bundle"
 _BUNDLE_FORMAT: Final = 1
 _MANIFEST: Final = "manifest.json"
-_MAX_MANIFEST: Final = 32 * 1024 * 1024
-_MAX_MEMBERS: Final = 100_000
+# A JSON value takes up to 34 times its text in memory ({"":0}), so 4 MiB take at most 150 MB.
+_MAX_MANIFEST: Final = 4 * 1024 * 1024
+_MAX_MEMBERS: Final = MAX_ENTRIES - 1
 _MAX_BUNDLE_BYTES: Final = 1024**3
-_MAX_NAME_LENGTH: Final = 256
+_MAX_TEXT: Final = 256
+_SHOWN: Final = 100  # characters of an invalid value in a message
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can have
 # No part of a member's name starts with a dot, so that no member is unpacked outside its folder.
 _FILE_NAME: Final = re.compile(
     r"[A-Za-z0-9_+=-][A-Za-z0-9_.+=-]*(/[A-Za-z0-9_+=-][A-Za-z0-9_.+=-]*)*"
 )
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_UNREADABLE: Final = (
-    *(OSError, EOFError, KeyError, ValueError, RuntimeError, NotImplementedError),
-    *(zipfile.BadZipFile, zlib.error),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,12 @@ def write_bundle(
         "members": {name: [member.size, member.sha256] for name, member in members.items()},
     }
     manifest = _manifest_of(document, path)
+    text = json.dumps(document, indent=1)
+    if len(text) > _MAX_MANIFEST:
+        raise BundleError(str(path), f"its manifest is larger than {_MAX_MANIFEST} bytes")
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(_entry(_MANIFEST), json.dumps(document, indent=1))
+        archive.writestr(_entry(_MANIFEST), text)
         for name in members:
             archive.writestr(_entry(name), files[name])
     try:
@@ -112,70 +115,75 @@ def write_bundle(
     return manifest
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Return the manifest of the bundle at *path*.
+@dataclass(frozen=True, slots=True)
+class OpenBundle:
+    """A bundle that is open for reading; what is read is what was open when it was checked."""
 
-    Raises:
-        BundleError: there is no bundle at *path*, or its manifest is invalid.
-    """
-    with _open(path) as archive:
-        return _read_manifest(archive, path)
+    path: Path
+    manifest: Manifest
+    _archive: Archive
+    _entries: tuple[ArchiveEntry, ...]
 
+    def members(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """Yield the name of each member, and its content in pieces, to be read before the next.
 
-def read_members(
-    path: Path, check: Callable[[Manifest], object] = lambda _manifest: None
-) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each member of the bundle at *path*.
+        Raises:
+            BundleError: a member differs from the manifest; known behind its last piece.
+        """
+        for entry in self._entries:
+            yield entry.name, self._pieces(entry)
 
-    *check* is called with the manifest before any other member is read, and may raise.
-
-    Raises:
-        BundleError: the bundle is invalid, or a member differs from the manifest.
-    """
-    with _open(path) as archive:
-        manifest = _read_manifest(archive, path)
-        check(manifest)
-        for name, member in manifest.members.items():
-            content = _read(archive, path, name, member.size)
-            if (len(content), hashlib.sha256(content).hexdigest()) != (member.size, member.sha256):
-                raise BundleError(str(path), f"{name} is not what the manifest says")
-            yield name, content
+    def _pieces(self, entry: ArchiveEntry) -> Iterator[bytes]:
+        digest = hashlib.sha256()
+        for piece in self._archive.read(entry):
+            digest.update(piece)
+            yield piece
+        if digest.hexdigest() != self.manifest.members[entry.name].sha256:
+            raise BundleError(str(self.path), f"{entry.name} is not what the manifest says")
 
 
 @contextlib.contextmanager
-def _open(path: Path) -> Iterator[zipfile.ZipFile]:
+def open_bundle(path: Path) -> Iterator[OpenBundle]:
+    """Open the bundle at *path*, with its manifest and the directory of its files checked.
+
+    The file is opened once: the bundle that was checked is the bundle that is read, even if *path*
+    is replaced meanwhile.
+
+    Raises:
+        BundleError: there is no bundle at *path*, it is invalid, or every user can write it.
+    """
     try:
-        archive = zipfile.ZipFile(path)
+        file = open_regular(path)
     except FileNotFoundError:
         raise BundleError(str(path), "there is no such file") from None
-    except _UNREADABLE as error:
-        raise BundleError(str(path), f"it cannot be read ({error})") from error
-    with archive:
-        yield archive
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BundleError(str(path), f"it cannot be read ({reason})") from error
+    with file:
+        if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
+            raise BundleError(str(path), "every user of this machine can write it")
+        archive = Archive(path, file)
+        manifest = _read_manifest(archive, path)
+        yield OpenBundle(path, manifest, archive, archive.entries[1:])
 
 
-def _read_manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:
-    text = _read(archive, path, _MANIFEST, _MAX_MANIFEST)
+def _read_manifest(archive: Archive, path: Path) -> Manifest:
+    first, *others = archive.entries
+    if first.name != _MANIFEST:
+        raise BundleError(str(path), f"its first file is not {_MANIFEST}")
+    if first.size > _MAX_MANIFEST:
+        raise BundleError(str(path), f"its manifest is larger than {_MAX_MANIFEST} bytes")
     try:
-        value = json.loads(text)
+        value = json.loads(b"".join(archive.read(first)))
     except (ValueError, RecursionError) as error:
         raise BundleError(str(path), f"its manifest is not JSON ({error})") from error
     manifest = _manifest_of(value, path)
-    if sorted(archive.namelist()) != sorted((_MANIFEST, *manifest.members)):
+    if sorted(entry.name for entry in others) != sorted(manifest.members):
         raise BundleError(str(path), "its files are not those that its manifest names")
+    for entry in others:
+        if entry.size != manifest.members[entry.name].size:
+            raise BundleError(str(path), f"{entry.name} has another size than its manifest says")
     return manifest
-
-
-def _read(archive: zipfile.ZipFile, path: Path, name: str, limit: int) -> bytes:
-    """Return the content of a member; at most *limit* bytes and one more are unpacked."""
-    try:
-        with archive.open(name) as file:
-            content = file.read(limit + 1)
-    except _UNREADABLE as error:
-        raise BundleError(str(path), f"{name} cannot be read ({error})") from error
-    if len(content) > limit:
-        raise BundleError(str(path), f"{name} is larger than {limit} bytes")
-    return content
 
 
 def _manifest_of(value: Any, path: Path) -> Manifest:
@@ -197,7 +205,8 @@ def _manifest_of(value: Any, path: Path) -> Manifest:
     check(all(_is_short(text) for text in texts), "has a need that is not a short printable text")
     checked: dict[str, Member] = {}
     for name, pair in members.items():
-        check(_FILE_NAME.fullmatch(name) is not None, f"has the invalid file name {name!r}")
+        is_name = len(name) <= MAX_ENTRY_NAME and _FILE_NAME.fullmatch(name) is not None
+        check(is_name, f"has the invalid file name {name[:_SHOWN]!r}")
         is_pair = type(pair) is list and [type(part) for part in pair] == [int, str]
         check(is_pair, f"has no size and SHA-256 for {name}")
         size, digest = pair
@@ -210,7 +219,7 @@ def _manifest_of(value: Any, path: Path) -> Manifest:
 
 
 def _is_short(text: object) -> bool:
-    return type(text) is str and len(text) <= _MAX_NAME_LENGTH and text.isprintable()
+    return type(text) is str and len(text) <= _MAX_TEXT and text.isprintable()
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

@@ -2,27 +2,30 @@
 
 With `warmup.table.evidence` the only code that knows the file format. Canonical form: sorted names,
 two-space indent, LF, ASCII, so that tables can be compared in review. The digest is SHA-256 over
-the document without the digest, in compact form, which Python encodes much faster. Nothing in a
-table is executable: kwargs are numbers, booleans, null and a closed set of words.
+the document without the digest, in compact form. Nothing in a table is executable: kwargs are
+numbers, booleans, null and a closed set of words.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
-from warmup.core.errors import ProblemError, TableSchemaError
+from warmup.core.errors import ProblemError, TableFormatError, TableSchemaError
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, OptionValue
 from warmup.core.rows import MAX_INT, Family, KwargValue, Row, Winner
 from warmup.core.runtime import Device, Runtime
+from warmup.core.strict_json import JsonError, JsonReader
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
-from warmup.table.decode import Node, load_json
-from warmup.table.evidence import evidence_from_json, evidence_to_json, plain_evidence
-from warmup.table.schema import SCHEMA_VERSION, Policy, Provenance, Table
+from warmup.table.canonical import compact, spell
+from warmup.table.common_rows import CommonRows
+from warmup.table.decode import Node
+from warmup.table.evidence import evidence_from_json, evidence_to_json
+from warmup.table.peaks import peaks_from_json, peaks_to_json
+from warmup.table.schema import MAX_ASSUMPTIONS, SCHEMA_VERSION, Policy, Provenance, Table
 
 _UID_TEXT = re.compile(r"[A-Za-z0-9_.:]{1,128}")
 _KWARG = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -37,8 +40,12 @@ _DEVICE_TEXT: Final = ("type", "vendor", "name", "arch")
 _DEVICE_COUNT: Final = ("sm_count", "memory_gib", "threads")
 _VERSIONS: Final = ("triton", "cuda", "driver", "cublas")
 
+_END_LENGTH: Final = 200
+_SCHEMA_AT_END: Final = re.compile(r'"schema"\s*:\s*([0-9]{1,18})\s*\}\s*\Z')
+
 _TABLE_MEMBERS: Final = frozenset({"schema", "provenance", "policy", "rows"})
 _PROVENANCE: Final = frozenset({"device", "runtime", "warmup", "created", "digest"})
+_ASSUMPTIONS: Final = "assumptions"
 _DEVICE_MEMBERS: Final = frozenset({*_DEVICE_TEXT, *_DEVICE_COUNT, "mig"})
 _RUNTIME: Final = frozenset({"torch", *_VERSIONS})
 _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
@@ -50,15 +57,17 @@ _WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
 
 def digest_of(table: Table) -> str:
     """Return the digest of the content: 64 hex digits that change when anything in *table* does."""
-    return _digest(_document(table))
+    return _spell(table, spells_text=False)[0]
 
 
 def encode(table: Table) -> str:
     """Return the canonical text of *table*, digest included."""
-    document = _document(table)
-    digest = _digest(document)
-    provenance = {**_provenance(table.provenance), "digest": digest}
-    return json.dumps({**document, "provenance": provenance}, indent=2, sort_keys=True) + "\n"
+    return "".join(encode_pieces(table))
+
+
+def encode_pieces(table: Table) -> list[str]:
+    """Return the canonical text of *table* in pieces, most of them a row."""
+    return _spell(table, spells_text=True)[1]
 
 
 def decode(text: str, path: str) -> Table:
@@ -68,48 +77,135 @@ def decode(text: str, path: str) -> Table:
         TableFormatError: the text is not a table, or its digest does not match its content.
         TableSchemaError: the table has another schema than this warmup reads.
     """
-    document = load_json(text, path)
-    root = Node(document, path)
-    if isinstance(document, dict) and isinstance(document.get("schema"), int):
-        schema = document["schema"]
-        if not isinstance(schema, bool) and schema > 0 and schema != SCHEMA_VERSION:
-            raise TableSchemaError(path, schema, SCHEMA_VERSION)
-    members = root.members(_TABLE_MEMBERS)
-    members["schema"].integer(SCHEMA_VERSION, SCHEMA_VERSION)
-    provenance, digest = _read_provenance(members["provenance"])
-    policy = _read_policy(members["policy"])
-    rows = _read_rows(members["rows"])
-    content = _without_digest(document)
-    # A file from `encode` is sorted already, which saves sorting it again.
-    if digest.value != _digest(content, in_order=True) and digest.value != _digest(content):
+    return decode_pieces([text], path)
+
+
+def decode_pieces(pieces: Iterable[str], path: str) -> Table:
+    """Return the table in a text that arrives in *pieces*; otherwise as `decode`.
+
+    Time is linear in the text, and memory that of the table.
+    """
+    reader = JsonReader(pieces)
+    try:
+        return _read_document(reader, path)
+    except JsonError as error:
+        raise TableFormatError(path, "", str(error)) from None
+    except TableFormatError:
+        # A canonical text ends with its schema. A newer one may differ in all that is before.
+        found = _SCHEMA_AT_END.search(reader.last(_END_LENGTH))
+        if found is not None:
+            _check_schema(int(found[1]), path)
+        raise
+
+
+def _spell(table: Table, *, spells_text: bool) -> tuple[str, list[str]]:
+    """Return the digest of *table* and, where asked for, its canonical text in pieces."""
+    kinds: dict[str, list[str]] = {}
+    for key in sorted(table.rows):
+        kinds.setdefault(kind_of(key).name, []).append(key)
+    policy, provenance = spell(_policy(table.policy), 1), _provenance(table.provenance)
+    sha = hashlib.sha256(f'{{"policy":{policy[0]},'.encode())
+    sha.update(f'"provenance":{compact(provenance)},"rows":{{'.encode())
+    pieces: list[str] = []
+    winners: dict[int, tuple[str, str]] = {}  # rows that were read share their winners
+    for comma, name in zip(("", *"," * len(kinds)), sorted(kinds), strict=False):
+        sha.update(f'{comma}"{name}":{{'.encode())
+        pieces.append(f'{comma}\n    "{name}": {{')
+        for number, key in enumerate(kinds[name]):
+            row = table.rows[key]
+            short, long = _spell_row(row, winners, spells_text=spells_text)
+            quoted = compact(key)
+            sha.update(f"{',' if number else ''}{quoted}:{short}".encode())
+            if spells_text:
+                pieces.append(f"{',' if number else ''}\n      {quoted}: {long}")
+        sha.update(b"}")
+        pieces.append("\n    }")
+    sha.update(f'}},"schema":{SCHEMA_VERSION}}}'.encode())
+    digest = sha.hexdigest()
+    if spells_text:
+        with_digest = spell({**provenance, "digest": digest}, 1)[1]
+        head = f'{{\n  "policy": {policy[1]},\n  "provenance": {with_digest},\n  "rows": {{'
+        end = "\n  }" if kinds else "}"
+        pieces = [head, *pieces, f'{end},\n  "schema": {SCHEMA_VERSION}\n}}\n']
+    return digest, pieces
+
+
+def _spell_row(
+    row: Row, winners: dict[int, tuple[str, str]], *, spells_text: bool
+) -> tuple[str, str]:
+    """Return *row* in compact and, where asked for, in canonical text.
+
+    *winners* has the winners that were spelled before, by their id.
+    """
+    members = _row(row)
+    winner = members.pop("winner")
+    texts = winners.get(id(row.winner))
+    if texts is None:
+        texts = winners[id(row.winner)] = spell(winner, 4)
+    pairs = {
+        name: spell(value, 4) if spells_text else (compact(value), "")
+        for name, value in members.items()
+    }
+    pairs["winner"] = texts
+    names = sorted(pairs)
+    short = ",".join([f'"{name}":{pairs[name][0]}' for name in names])
+    if not spells_text:
+        return f"{{{short}}}", ""
+    long = ",\n        ".join([f'"{name}": {pairs[name][1]}' for name in names])
+    return f"{{{short}}}", f"{{\n        {long}\n      }}"
+
+
+def _check_schema(schema: object, path: str) -> None:
+    if type(schema) is int and schema > 0 and schema != SCHEMA_VERSION:
+        raise TableSchemaError(path, schema, SCHEMA_VERSION)
+
+
+def _read_document(reader: JsonReader, path: str) -> Table:
+    """Return the table at *reader*; the text that `encode` makes is digested as it is read."""
+    root = Node(None, path)
+    if not reader.is_at_object():
+        root.value = reader.value()
+        root.items()
+    found: dict[str, Any] = {}
+    sha = hashlib.sha256()
+    for name in reader.members():
+        sha.update(f"{',' if found else '{'}{compact(name)}:".encode())
+        node = Node(None, path, root, name)
+        if name == "rows" and reader.is_at_object():
+            found[name] = _read_rows(reader, node, sha)
+            continue
+        value = node.value = reader.value()
+        if name == "schema":
+            _check_schema(value, path)
+            found[name] = node.integer(SCHEMA_VERSION, SCHEMA_VERSION)
+        elif name == "provenance":
+            found[name] = _read_provenance(node)
+            value = {part: value[part] for part in value if part != "digest"}
+        elif name == "policy":
+            found[name] = _read_policy(node)
+        elif name == "rows":
+            node.items()
+        else:
+            node.fail("unknown field")
+        sha.update(compact(value).encode())
+    sha.update(b"}")
+    reader.finish()
+    root.value = found
+    root.members(_TABLE_MEMBERS)
+    provenance, digest = found["provenance"]
+    table = Table(provenance, found["policy"], found["rows"])
+    if digest.value != sha.hexdigest() and digest.value != digest_of(table):
         digest.fail("the content does not match the digest (damaged or edited by hand)")
-    return Table(provenance, policy, rows)
+    return table
 
 
-def _digest(document: Mapping[str, object], *, in_order: bool = False) -> str:
-    compact = json.dumps(document, sort_keys=not in_order, separators=(",", ":"))
-    return hashlib.sha256(compact.encode()).hexdigest()
-
-
-def _without_digest(document: Any) -> dict[str, object]:
-    provenance = document["provenance"]
-    others = {name: value for name, value in provenance.items() if name != "digest"}
-    return {**document, "provenance": others}
-
-
-def _document(table: Table) -> dict[str, object]:
-    policy = table.policy
+def _policy(policy: Policy) -> dict[str, object]:
     return {
-        "schema": SCHEMA_VERSION,
-        "provenance": _provenance(table.provenance),
-        "policy": {
-            "mode": policy.mode,
-            "options": dict(policy.options),
-            "timing": _timing(policy.timing),
-            "seed": policy.seed,
-            "tolerance": {name: float(limit) for name, limit in policy.tolerance.items()},
-        },
-        "rows": _rows(table.rows),
+        "mode": policy.mode,
+        "options": dict(policy.options),
+        "timing": _timing(policy.timing),
+        "seed": policy.seed,
+        "tolerance": {name: float(limit) for name, limit in policy.tolerance.items()},
     }
 
 
@@ -119,20 +215,16 @@ def _provenance(provenance: Provenance) -> dict[str, object]:
         name: getattr(runtime.device, name) for name in (*_DEVICE_TEXT, *_DEVICE_COUNT, "mig")
     }
     versions = {name: getattr(runtime, name) for name in ("torch", *_VERSIONS)}
-    return {
+    document: dict[str, object] = {
         "device": device,
         "runtime": versions,
         "warmup": provenance.warmup,
         "created": provenance.created,
+        **({} if provenance.peaks is None else {"peaks": peaks_to_json(provenance.peaks)}),
     }
-
-
-def _rows(rows: Mapping[str, Row]) -> dict[str, dict[str, object]]:
-    """Return *rows* by kind; a kind without rows is left out."""
-    kinds: dict[str, dict[str, object]] = {}
-    for key, row in rows.items():
-        kinds.setdefault(kind_of(key).name, {})[key] = _row(row)
-    return kinds
+    if provenance.assumptions:
+        document[_ASSUMPTIONS] = list(provenance.assumptions)
+    return document
 
 
 def _row(row: Row) -> dict[str, object]:
@@ -149,7 +241,7 @@ def _row(row: Row) -> dict[str, object]:
 
 
 def _read_provenance(node: Node) -> tuple[Provenance, Node]:
-    members = node.members(_PROVENANCE)
+    members = node.members(_PROVENANCE, optional=frozenset({"peaks", _ASSUMPTIONS}))
     device = members["device"].members(_DEVICE_MEMBERS)
     versions = members["runtime"].members(_RUNTIME)
     runtime = Runtime(
@@ -171,7 +263,11 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
     )
     warmup, created = _short(members["warmup"]), _short(members["created"])
     members["digest"].string(64)
-    return Provenance(runtime, warmup, created), members["digest"]
+    peaks = peaks_from_json(members["peaks"]) if "peaks" in members else None
+    assumptions: tuple[str, ...] = ()
+    if (listed := members.get(_ASSUMPTIONS)) is not None:
+        assumptions = tuple(each.string() for each in listed.elements(MAX_ASSUMPTIONS))
+    return Provenance(runtime, warmup, created, peaks, assumptions), members["digest"]
 
 
 def _read_policy(node: Node) -> Policy:
@@ -228,61 +324,59 @@ def _read_scalar(node: Node) -> OptionValue:
     return node.integer(-MAX_INT, MAX_INT) if type(node.value) is int else node.number(-1e30, 1e30)
 
 
-def _read_rows(node: Node) -> dict[str, Row]:
+def _read_rows(reader: JsonReader, node: Node, sha: hashlib._Hash) -> dict[str, Row]:
+    """Return the rows at *reader*, and add their compact text to *sha* in the order of the text."""
     rows: dict[str, Row] = {}
-    for name, section in node.items():
+    sha.update(b"{")
+    for name in reader.members():
+        section = Node(None, node.path, node, name)
         kind = KINDS.get(name)
-        if kind is None:
-            section.fail(f"not a row kind; expected any of {', '.join(KINDS)}")
-        winners: dict[object, Winner] = {}
-        rows |= {key: _read_row(kind, key, row, winners) for key, row in section.items()}
+        if kind is None or not reader.is_at_object():
+            section.value = reader.value()
+            if kind is None:
+                section.fail(f"not a row kind; expected any of {', '.join(KINDS)}")
+            section.items()
+        assert kind is not None
+        sha.update(f'{"," if rows else ""}"{name}":{{'.encode())
+        _read_section(reader, kind, section, rows, sha)
+        sha.update(b"}")
+    sha.update(b"}")
     return rows
 
 
-def _read_row(kind: Kind, key: str, node: Node, winners: dict[object, Winner]) -> Row:
-    """Return the row in *node*.
+def _read_section(
+    reader: JsonReader, kind: Kind, section: Node, rows: dict[str, Row], sha: hashlib._Hash
+) -> None:
+    """Add the rows of *kind* at *reader* to *rows*, and their compact text to *sha*."""
 
-    Rows of the common form are read without nodes, since large tables have many rows: evidence by
-    `plain_evidence`, and a winner that was checked before from *winners*. All others are checked
-    value by value, which gives the JSON pointer of an error.
-    """
-    try:
-        kind.check(key)
-    except ProblemError:
-        node.fail(f"the name of this row is not a {kind.name} key")
-    value: Any = node.value
-    try:
-        identity = _identity(value["winner"])
-        winner, evidence = winners.get(identity), plain_evidence(value["evidence"])
-    except (AttributeError, KeyError, TypeError):
-        identity = winner = evidence = None
-    if winner is not None and evidence is not None and len(value) == len(_ROW_MEMBERS):
-        return Row(winner, evidence)
+    def read_winner(key: str, value: object) -> Winner:
+        row = Node(None, section.path, section, key)
+        return _read_winner(kind, Node(value, section.path, row, "winner"))
+
+    common = CommonRows(read_winner)
+    comma = ""
+    for key in reader.members():
+        try:
+            kind.check(key)
+        except ProblemError:
+            node = Node(reader.value(), section.path, section, key)
+            node.fail(f"the name of this row is not a {kind.name} key")
+        found = common.read(reader, key)
+        if found is None:
+            value = reader.value()
+            row = _read_row(kind, Node(value, section.path, section, key))
+            found = row, compact(value)
+        rows[key] = found[0]
+        sha.update(f'{comma}"{key}":{found[1]}'.encode())
+        comma = ","
+
+
+def _read_row(kind: Kind, node: Node) -> Row:
+    """Return the row in *node*, checked value by value."""
     members = node.members(_ROW_MEMBERS, optional=_ROW_OPTIONAL)
     untrusted = members["untrusted"].string(_MAX_REASON) if "untrusted" in members else None
-    row = Row(
+    return Row(
         _read_winner(kind, members["winner"]), evidence_from_json(members["evidence"]), untrusted
-    )
-    winners[identity] = row.winner
-    return row
-
-
-def _identity(winner: Any) -> object:
-    """Return a value that is equal for equal JSON winners only.
-
-    Types count, because 1, 1.0 and True are equal.
-    """
-    kwargs = winner["kwargs"]
-    values = tuple(kwargs.values())
-    types = tuple(map(type, values))
-    return (
-        len(winner),
-        winner["family"],
-        winner["uid"],
-        winner["source_hash"],
-        *kwargs,
-        values,
-        types,
     )
 
 

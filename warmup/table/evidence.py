@@ -42,6 +42,8 @@ _EVIDENCE_FIELDS: Final = frozenset(
 _OPTIONAL: Final = frozenset({"along"})  # of a key with a range only
 _SCOPES: Final = {scope.value: scope for scope in Scope}
 _SEARCHES: Final = {search.value: search for search in Search}
+_REJECTIONS: Final = {reason.value: reason for reason in Rejection}
+_FLAGS: Final = {flag.value: flag for flag in Flag}
 _PLAIN_FIELDS: Final = tuple(
     (name, int if name in _WHOLE_NUMBERS else float, *bounds) for name, bounds in _NUMBERS.items()
 )
@@ -72,7 +74,7 @@ def evidence_from_json(node: Node) -> Evidence:
 
 
 def plain_evidence(value: Any) -> Evidence | None:
-    """Return valid evidence without rejections, flags and ``along``; None for any other value.
+    """Return valid evidence without ``along``; None for any other value.
 
     Most rows have such evidence, and it is read without a node for each value. A caller that gets
     None reads with `evidence_from_json`, which finds what is wrong.
@@ -88,19 +90,44 @@ def plain_evidence(value: Any) -> Evidence | None:
                 return None
             numbers[name] = number
         runner_up = value["runner_up"]
-        if value["rejected"] or value["flags"] or len(value) != len(_EVIDENCE_FIELDS):
+        rejected, flags = _plain_rejected(value["rejected"]), _plain_flags(value["flags"])
+        if rejected is None or flags is None or len(value) != len(_EVIDENCE_FIELDS):
             return None
     except (KeyError, TypeError):
         return None
     is_text = type(runner_up) is str and len(runner_up) <= _MAX_CHOICE and runner_up.isprintable()
     if not (runner_up is None or is_text):
         return None
-    if type(value["rejected"]) is not dict or type(value["flags"]) is not list:
-        return None
     scope, search = _known(value.get("scope"), _SCOPES), _known(value.get("search"), _SEARCHES)
     if scope is None or search is None:
         return None
-    return Evidence(runner_up=runner_up, scope=scope, search=search, **numbers)
+    return Evidence(
+        runner_up=runner_up,
+        rejected=rejected,
+        flags=flags,
+        scope=scope,
+        search=search,
+        **numbers,
+    )
+
+
+def _plain_rejected(value: Any) -> tuple[tuple[Rejection, int], ...] | None:
+    if type(value) is not dict:
+        return None
+    rejected: list[tuple[Rejection, int]] = []
+    for name, count in value.items():
+        reason = _REJECTIONS.get(name)
+        if reason is None or type(count) is not int or not 1 <= count <= _MAX_CANDIDATES:
+            return None
+        rejected.append((reason, count))
+    return tuple(sorted(rejected))
+
+
+def _plain_flags(value: Any) -> tuple[Flag, ...] | None:
+    if type(value) is not list or len(value) > len(_FLAGS):
+        return None
+    flags = [_FLAGS[word] for word in value if type(word) is str and word in _FLAGS]
+    return tuple(flags) if len(flags) == len(value) else None
 
 
 def _known(value: Any, words: Mapping[str, _EnumWord]) -> _EnumWord | None:

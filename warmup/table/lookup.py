@@ -7,20 +7,37 @@ candidates are measured.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
-from warmup.core.errors import ContradictionWarning, MissError, ProblemError, UncoveredError
+from warmup.core.errors import (
+    ContradictionWarning,
+    ForeignGraphError,
+    MissError,
+    ProblemError,
+    UncoveredError,
+)
 from warmup.core.events import Emitter, EventName
 from warmup.core.method import Search
+from warmup.core.notices import warn
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
 from warmup.keys.question import Question
 from warmup.keys.registry import KINDS, kind_of
+
+_TAG_PREFIX: Final = "warmup-"
+_SET_BY_CALLER: Final = "remove the setting while the table is installed"
+
+
+def cache_tag(digest: str, *, tunes: bool = False) -> str:
+    """Return the tag of inductor's cache keys and compiled graphs for the table with *digest*.
+
+    Strict and fallback share a tag: a cached graph carries its misses, which strict refuses.
+    """
+    return f"{_TAG_PREFIX}{digest[:32]}{'-tune' if tunes else ''}"
 
 
 class OnMiss(StrEnum):
@@ -188,16 +205,27 @@ class Lookup:
             decided = f"{misses} decisions of a graph that came from inductor's cache"
             raise MissError(decided, MissReason.CACHED_MISS.value)
 
-    def contradicted(self, option: str, expected: str, found: str) -> None:
+    @property
+    def refuses_foreign(self) -> bool:
+        return self.on_miss is OnMiss.STRICT or self.on_uncovered is Uncovered.FORBID
+
+    def foreign(self, compiled_under: str | None, installed: str) -> None:
+        under = None if compiled_under is None else _shown_tag(compiled_under)
+        here = _shown_tag(installed)
+        refused = self.refuses_foreign
+        self.emitter.emit(EventName.FOREIGN, compiled_under=under, installed=here, refused=refused)
+        if refused:
+            raise ForeignGraphError(under, here)
+
+    def contradicted(self, option: str, expected: str, found: str, advice: str = "") -> None:
         if not self._is_first_report(option):
             return
         self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=found)
-        warnings.warn(
-            f"inductor option {option} is {found} here, the table was built with {expected}: "
-            "inductor may not ask for its rows or not use them; remove the setting while the table "
-            "is installed",
-            ContradictionWarning,
-            stacklevel=2,
+        warn(
+            ContradictionWarning(
+                f"inductor option {option} is {found} here, the table was built with {expected}: "
+                f"inductor may not ask for its rows or not use them; {advice or _SET_BY_CALLER}"
+            )
         )
 
     def overruled(self, option: str, wanted: str, found: str) -> None:
@@ -236,6 +264,12 @@ class Lookup:
         if key not in self._nearest_rows:  # equal layers miss the same key, and the search is slow
             self._nearest_rows[key] = nearest_row(key, self.rows)
         return self._nearest_rows[key]
+
+
+def _shown_tag(tag: str) -> str:
+    """Return the digest in *tag*, as short as events have digests, with what follows it."""
+    digest, dash, rest = tag.removeprefix(_TAG_PREFIX).partition("-")
+    return f"{digest[:16]}{dash}{rest}"
 
 
 def _absence(key: str) -> MissReason:

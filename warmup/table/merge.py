@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from warmup.core.errors import TableMergeError
+from warmup.core.evidence_rank import evidence_rank
 from warmup.core.rows import Row
 from warmup.core.runtime import compare_runtimes
 from warmup.keys.order import natural_order
@@ -53,10 +55,12 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
 def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     """Return the union of two tables for the same device, runtime and policy.
 
-    *prefer* decides keys with two winners: ``a``, ``b`` or ``faster`` (the lower measured time).
-    Of two rows with the same winner the faster one is taken. Where one row is not trusted, the
-    trusted row is taken if its winner is another, else the row that is not trusted. The provenance
-    is the older table's.
+    *prefer* decides keys with two winners: ``a``, ``b``, ``evidence`` (the row that was measured
+    better, see `evidence_rank`) or ``faster`` (the lower measured time, however it was measured).
+    Of two rows with the same winner the better measured one is taken, unless *prefer* is
+    ``faster``. Where one row is not trusted, the trusted row is taken if its winner is another,
+    else the row that is not trusted. The provenance is the older table's, with the assumptions of
+    both.
 
     Raises:
         TableMergeError: provenance or policy differ, or winners differ and *prefer* is None.
@@ -66,6 +70,7 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
         raise TableMergeError(
             context, "only tables of one device, runtime and policy can be merged"
         )
+    better = _faster if prefer == "faster" else partial(_better_measured, a.policy.timing.near_tie)
     rows = dict(a.rows)
     conflicts: list[str] = []
     for key, row_b in b.rows.items():
@@ -73,29 +78,30 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
         if row_a is not None and (settled := _by_trust(row_a, row_b)) is not None:
             rows[key] = settled
         elif row_a is None or row_a.winner == row_b.winner:
-            rows[key] = row_b if row_a is None else _faster(row_a, row_b)
+            rows[key] = row_b if row_a is None else better(row_a, row_b)
         elif prefer is None:
             conflicts.append(f"{key}: {row_a.winner} or {row_b.winner}")
         elif prefer != "a":
-            rows[key] = row_b if prefer == "b" else _faster(row_a, row_b)
+            rows[key] = row_b if prefer == "b" else better(row_a, row_b)
     if conflicts:
-        raise TableMergeError(tuple(conflicts), "settle them with --prefer a, b or faster")
-    older = min(a, b, key=lambda table: table.provenance.created)
-    return replace(older, rows=rows)
+        raise TableMergeError(
+            tuple(conflicts), "settle them with --prefer evidence, a, b or faster"
+        )
+    older, newer = sorted((a, b), key=lambda table: table.provenance.created)
+    origin = older.provenance.assuming(newer.provenance.assumptions)
+    return replace(older, provenance=origin, rows=rows)
 
 
 def diff(a: Table, b: Table) -> Difference:
     """Return the difference of *a* and *b*: winners and whether they are trusted, no evidence."""
-    shared = sorted(a.rows.keys() & b.rows.keys(), key=natural_order)
+    shared = a.rows.keys() & b.rows.keys()
+    changed = [key for key in shared if _differ(a.rows[key], b.rows[key])]
     return Difference(
         context=_context_differences(a, b, hard_only=False),
         only_a=tuple(sorted(a.rows.keys() - b.rows.keys(), key=natural_order)),
         only_b=tuple(sorted(b.rows.keys() - a.rows.keys(), key=natural_order)),
         changed=tuple(
-            (key, a.rows[key], b.rows[key])
-            for key in shared
-            if a.rows[key].winner != b.rows[key].winner
-            or (a.rows[key].untrusted is None) != (b.rows[key].untrusted is None)
+            (key, a.rows[key], b.rows[key]) for key in sorted(changed, key=natural_order)
         ),
     )
 
@@ -113,6 +119,11 @@ def _context_differences(a: Table, b: Table, *, hard_only: bool) -> tuple[str, .
     return tuple(lines)
 
 
+def _differ(row_a: Row, row_b: Row) -> bool:
+    trust = (row_a.untrusted is None, row_b.untrusted is None)
+    return row_a.winner != row_b.winner or trust[0] != trust[1]
+
+
 def _by_trust(row_a: Row, row_b: Row) -> Row | None:
     """Return the row to take where only one of two rows is trusted, else None.
 
@@ -122,6 +133,10 @@ def _by_trust(row_a: Row, row_b: Row) -> Row | None:
         return None
     trusted, other = (row_a, row_b) if row_a.untrusted is None else (row_b, row_a)
     return other if trusted.winner == other.winner else trusted
+
+
+def _better_measured(near_tie: float, row_a: Row, row_b: Row) -> Row:
+    return min(row_a, row_b, key=lambda row: evidence_rank(row.evidence, near_tie))
 
 
 def _faster(row_a: Row, row_b: Row) -> Row:

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from warmup.core.method import Method, OptionValue
+from warmup.core.roofline import Peaks
 from warmup.core.rows import Row
 from warmup.core.runtime import Runtime
 
 SCHEMA_VERSION: Final = 3
+MAX_ASSUMPTIONS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """The device and runtime that rows were tuned on, the version of warmup, and the time.
 
-    ``created`` is the time of the first row in UTC, ISO 8601.
+    ``created`` is the time of the first row in UTC, ISO 8601. ``peaks`` are the measured peaks of
+    the device, None in a table of an earlier warmup. ``assumptions`` are what builds of the table
+    took because nobody named it, such as inferred inputs, in the order of the builds.
     """
 
     runtime: Runtime
     warmup: str
     created: str
+    peaks: Peaks | None = None
+    assumptions: tuple[str, ...] = ()
+
+    def assuming(self, texts: Iterable[str]) -> Provenance:
+        """Return this provenance with *texts* among its assumptions, each once, the last 64."""
+        union = tuple(dict.fromkeys((*self.assumptions, *texts)))
+        return replace(self, assumptions=union[-MAX_ASSUMPTIONS:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,17 +2,19 @@
 
 Reading writes nothing, needs no HOME and works on a read-only mount. Writing is a temporary file,
 fsync and an atomic rename under a file lock, so that a reader sees the old table or the new one.
+Lock and temporary file stand beside the file to which links lead, and are gone afterwards; those of
+a writer that was killed are removed by the next writer.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
-import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from warmup.core.errors import (
     SettingsError,
@@ -21,16 +23,28 @@ from warmup.core.errors import (
     TableMismatchError,
     TableNotFoundError,
     TableWriteError,
+    remedy_for,
+    shown,
 )
-from warmup.core.files import replace_text
+from warmup.core.file_lock import locked
+from warmup.core.files import (
+    READ_ONLY,
+    destination_of,
+    open_regular,
+    probe_folder,
+    regular_file_of,
+    replace_bytes,
+)
+from warmup.core.permissions import remark_on_writers
 from warmup.core.rows import Row
 from warmup.core.runtime import Runtime, compare_runtimes
-from warmup.table.codec import decode, encode
+from warmup.table.codec import decode_pieces, encode_pieces
 from warmup.table.decode import MAX_TABLE_BYTES
 from warmup.table.merge import combine
 from warmup.table.schema import Policy, Provenance, Table, compare_policies
 
 LOCK_TIMEOUT_S: Final = 60
+_PIECE_BYTES: Final = 256 * 1024
 _SHIPPED: Final = Path(__file__).resolve().parent.parent / "tables"
 _CHECKOUT: Final = Path(__file__).resolve().parents[2] / "tables"
 
@@ -58,31 +72,62 @@ def read(path: str | os.PathLike[str]) -> Table:
     """
     path = Path(path)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_TABLE_BYTES + 1)
+        with open_regular(path) as file:
+            return decode_pieces(_pieces(file, str(path)), str(path))
     except FileNotFoundError:
-        raise TableNotFoundError(f"no table at {path}") from None
+        raise TableNotFoundError(f"no table at {shown(path)}") from None
     except OSError as error:
-        raise TableFormatError(str(path), "", f"cannot be read: {error.strerror}") from None
+        if isinstance(error, TableError):
+            raise
+        problem = f"cannot be read: {error.strerror}"
+        advice = remedy_for(error, "restore the file or build it again")
+        raise TableFormatError(str(path), "", problem, advice) from None
     except ValueError as error:  # a path with a NUL character
         raise TableFormatError(str(path), "", f"cannot be read: {error}") from None
-    if len(raw) > MAX_TABLE_BYTES:
-        raise TableFormatError(str(path), "", f"larger than {MAX_TABLE_BYTES} bytes")
+
+
+def _pieces(file: BinaryIO, path: str) -> Iterator[str]:
+    """Yield the text of *file*, which may not be larger than a table may be."""
+    if os.fstat(file.fileno()).st_size > MAX_TABLE_BYTES:
+        raise TableFormatError(path, "", f"larger than {MAX_TABLE_BYTES} bytes")
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    done = 0
+    while raw := file.read(min(_PIECE_BYTES, MAX_TABLE_BYTES + 1 - done)):
+        begun = len(decoder.getstate()[0])  # bytes of a character that the piece before began
+        try:
+            yield decoder.decode(raw)
+        except UnicodeDecodeError as error:
+            at = done - begun + error.start
+            raise TableFormatError(path, "", f"not UTF-8 (byte {at})") from None
+        done += len(raw)
+        if done > MAX_TABLE_BYTES:  # it grows while it is read
+            raise TableFormatError(path, "", f"larger than {MAX_TABLE_BYTES} bytes")
     try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise TableFormatError(str(path), "", f"not UTF-8 (byte {error.start})") from None
-    return decode(text, str(path))
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        at = done - len(decoder.getstate()[0])
+        raise TableFormatError(path, "", f"not UTF-8 (byte {at})") from None
 
 
-def write(path: Path, table: Table) -> None:
+def write(path: Path, table: Table, known: Sequence[Table] = ()) -> None:
     """Write *table* to *path*; a reader sees the whole old file or the whole new one.
 
+    Links are followed and stay, and a file keeps its mode, its owner and its group. A character
+    device or a FIFO is written into. Rows of *known*, tables that were read, are not checked again.
+
     Raises:
-        TableWriteError: the folder or the file cannot be written.
+        TableFormatError: the table could not be read back.
+        TableWriteError: the folder or the file cannot be written, or the table is too large.
     """
-    with _writing(path):
-        _replace(path, table)
+    try:
+        is_stream = destination_of(path).is_stream
+    except (OSError, ValueError) as error:
+        raise _write_error(path, error) from error
+    if is_stream:
+        _replace(path, table, known)
+        return
+    with _writing(path) as target:
+        _replace(target, table, known)
 
 
 def add_rows(
@@ -102,15 +147,18 @@ def add_rows(
         TableMismatchError: the file is for another device, runtime or policy.
         TableWriteError: the file cannot be written.
     """
-    with _writing(path):
-        if path.exists():
-            table = read(path)
-            check_same_origin(path, table, provenance.runtime, policy)
+    with _writing(path) as target:
+        if target.exists():
+            before = read(target)
+            check_same_origin(path, before, provenance.runtime, policy)
         else:
-            table = Table(provenance, policy)
-        union = {**table.rows, **rows} if redo else {**rows, **table.rows}
-        table = replace(table, rows=union)
-        _replace(path, table)
+            before = Table(provenance, policy)
+        union = {**before.rows, **rows} if redo else {**rows, **before.rows}
+        origin = before.provenance.assuming(provenance.assumptions)
+        if origin.peaks is None:
+            origin = replace(origin, peaks=provenance.peaks)
+        table = replace(before, provenance=origin, rows=union)
+        _replace(target, table, [before])
         return table
 
 
@@ -120,10 +168,10 @@ def remove_rows(path: Path, keys: Collection[str]) -> Table:
     Raises:
         TableWriteError: the file cannot be written.
     """
-    with _writing(path):
-        table = read(path)
-        table = replace(table, rows={k: row for k, row in table.rows.items() if k not in keys})
-        _replace(path, table)
+    with _writing(path) as target:
+        before = read(target)
+        table = replace(before, rows={k: row for k, row in before.rows.items() if k not in keys})
+        _replace(target, table, [before])
         return table
 
 
@@ -136,15 +184,15 @@ def distrust_rows(path: Path, rows: Mapping[str, Row]) -> Table:
     Raises:
         TableWriteError: the file cannot be written.
     """
-    with _writing(path):
-        table = read(path)
+    with _writing(path) as target:
+        before = read(target)
         marked = {
             key: replace(own, untrusted=row.untrusted)
             for key, row in rows.items()
-            if (own := table.rows.get(key)) is not None and own.winner == row.winner
+            if (own := before.rows.get(key)) is not None and own.winner == row.winner
         }
-        table = replace(table, rows={**table.rows, **marked})
-        _replace(path, table)
+        table = replace(before, rows={**before.rows, **marked})
+        _replace(target, table, [before])
         return table
 
 
@@ -259,10 +307,8 @@ def _matching(
 
 
 def _permission_remarks(path: Path) -> tuple[str, ...]:
-    with contextlib.suppress(OSError):
-        if path.stat().st_mode & stat.S_IWOTH:
-            return (f"{path} can be written by every user of this machine",)
-    return ()
+    remark = remark_on_writers(path)
+    return (remark,) if remark else ()
 
 
 def check_writable(path: Path) -> None:
@@ -276,34 +322,56 @@ def check_writable(path: Path) -> None:
         raise SettingsError(
             f"--out {path} is not a .json file", "name a file such as tables/mlp.json"
         )
-    with _writing(path):
-        if path.exists() and not os.access(path, os.W_OK):
-            raise TableWriteError(
-                str(path), "the file is read-only", "name another file with --out"
-            )
+    with _writing(path) as target:
+        probe_folder(target)
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Hold the write lock of *path*; an OSError inside is raised as a `TableWriteError`."""
-    from filelock import FileLock, Timeout
+def _writing(path: Path) -> Iterator[Path]:
+    """Hold the write lock of the file that *path* leads to, and give that file's path.
 
+    An OSError inside is raised as a `TableWriteError`.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_name(f".{path.name}.lock"), timeout=LOCK_TIMEOUT_S):
-            yield
-    except Timeout:
-        raise TableWriteError(
-            str(path), f"another writer held it for {LOCK_TIMEOUT_S} s", "wait for it to finish"
-        ) from None
+        target = regular_file_of(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(target, LOCK_TIMEOUT_S):
+            yield target
     except TableError:
         raise
-    except OSError as error:
-        advice = "make its folder writable or name another file with --out"
-        raise TableWriteError(str(path), error.strerror or str(error), advice) from error
+    except TimeoutError as error:
+        raise TableWriteError(
+            str(path), error.strerror or str(error), "wait for the other writer to finish"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise _write_error(path, error) from error
 
 
-def _replace(path: Path, table: Table) -> None:
-    text = encode(table)
-    decode(text, str(path))  # an unreadable table must not replace a readable one
-    replace_text(path, text)
+def _write_error(path: Path, error: OSError | ValueError) -> TableWriteError:
+    problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    advice = "name another file"
+    if isinstance(error, PermissionError):
+        what = "it" if problem == READ_ONLY else "its folder"
+        advice = f"make {what} writable or name another file"
+    return TableWriteError(str(path), problem, remedy_for(error, advice))
+
+
+def _replace(target: Path, table: Table, known: Sequence[Table] = ()) -> None:
+    """Write *table* to *target*, if it can be read back; rows of *known* were read before."""
+    fresh = {
+        key: row
+        for key, row in table.rows.items()
+        if not any(other.rows.get(key) is row for other in known)
+    }
+    decode_pieces(encode_pieces(replace(table, rows=fresh)), str(target))
+    pieces = encode_pieces(table)
+    size = sum(map(len, pieces))  # all of it is ASCII
+    if size > MAX_TABLE_BYTES:
+        raise TableWriteError(
+            str(target),
+            f"{len(table.rows)} rows have {size} bytes, and no table of more than "
+            f"{MAX_TABLE_BYTES} bytes is read",
+            "split it into tables of one folder, which are found together",
+        )
+    replace_bytes(target, (piece.encode("ascii") for piece in pieces))

@@ -17,10 +17,16 @@ from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.budget import parse_budget, spend_budget
 from warmup.tuning.pack_bundle import input_options, pack
-from warmup.tuning.progress import Progress, Revisit
+from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, BuildReport, Observer
+from warmup.tuning.retry import revisit_for
 from warmup.tuning.session import Session
-from warmup.tuning.setup import find_setup, open_table, out_path
+from warmup.tuning.setup import (
+    find_setup,
+    open_table,
+    out_path,
+    seconds_to_wait,
+)
 
 
 def build(
@@ -46,15 +52,25 @@ def build(
     bundle_graphs: str | None = None,
     all_layers: bool = False,
     force: bool = False,
+    retry: str | None = None,
+    wait_for_quiet: float | None = None,
     observer: Observer | None = None,
 ) -> BuildReport:
     """Tune the kernels of *model* for every bucket, and write the winners to a table.
 
     Arguments have the form of the command line's options; *dims* may be several texts, whose
-    buckets are built one after the other. An existing table is completed: only problems without a
-    row are tuned, and those that were searched less far than *search*; *force* tunes all again.
-    With a *budget*, in seconds or as text such as ``20m``, each problem is searched by ``default``
-    first, then those that may gain most by *search*, until so much time has passed since the start.
+    buckets are built one after the other. Inputs that neither *inputs* nor the model's file names
+    are inferred from its forward and weights, and the table says so.
+
+    An existing table is completed: only problems without a row are tuned, and those that were
+    searched less far than *search*; *force* tunes all again. With a *budget*, in seconds or as text
+    such as ``20m``, each problem is searched by ``default`` first, then those that may gain most by
+    *search*, until so much time has passed since the start.
+
+    With *retry*, ``unstable``, only rows of an existing table whose times do not carry a decision
+    are measured, and such a row is replaced by better evidence only. Before a measurement the build
+    waits while other processes keep the machine busy, *wait_for_quiet* seconds in all (None:
+    ``WARMUP_WAIT_FOR_QUIET``, else 30).
 
     Each finished problem is on disk before the next one starts. In each run of a bucket the outputs
     of the model, compiled from the table alone, are judged (`warmup.tuning.judge`). A row that
@@ -81,18 +97,13 @@ def build(
     """
     started = time.monotonic()
     search_budget = parse_budget(search, budget)
-    if policy not in set(ShapePolicy):
-        raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
-    if bundle_graphs is not None and bundle_graphs not in COMPILE_MODES:
-        raise SettingsError(
-            f"bundle_graphs={bundle_graphs!r} is not a mode",
-            f"use one of {', '.join(COMPILE_MODES)}",
-        )
+    _check_words(policy, bundle_graphs)
     buckets = parse_buckets(seqlens, dims)
     if policy == ShapePolicy.RANGE:
         buckets = with_ranges(buckets)
     specs = parse_inputs(inputs)
-    from warmup.models.loading import load_model, parse_dtype
+    from warmup.models.inferred_inputs import resolve_inputs
+    from warmup.models.loading import load_model, parse_cast
     from warmup.tuning.tuner import make_tuner
     from warmup.tuning.weights.measure import measure_weights
 
@@ -105,12 +116,14 @@ def build(
         fused_top_k=fused_top_k,
     )
     setup = find_setup(device, asked)
-    cast = parse_dtype(dtype, "--dtype") if dtype is not None else None
+    cast = parse_cast(dtype)
     watcher = observer or Observer()
     with make_tuner(setup.policy, setup.device) as tuner:
         loaded = load_model(model)
         path = out_path(out, setup.runtime, loaded, cast)
-        table, replaces = open_table(path, setup, force=force)
+        resolved = resolve_inputs(loaded, specs, buckets, cast)
+        watcher.model_loaded(resolved.assumptions)
+        table, replaces = open_table(path, setup, resolved.assumptions, force=force)
         progress = Progress(
             path=path,
             table=table,
@@ -118,21 +131,32 @@ def build(
             observer=watcher,
             can_search=setup.can_search,
             given_up=tuner.not_tuned,
-            revisit=Revisit(all_rows=force, search=search_budget.first_pass),
+            measured_peaks=tuner.peaks,
+            revisit=revisit_for(table, search_budget, retry=retry, force=force),
         )
+        tuner.only = progress.revisit.retried
+        tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
         compiler = BucketCompiler(setup=setup, model=loaded, progress=progress, tuner=tuner)
-        session = Session(compiler=compiler, specs=specs, dtype=cast, all_layers=all_layers)
+        session = Session(
+            compiler=compiler, specs=resolved.specs, dtype=cast, all_layers=all_layers
+        )
         watcher.buckets_counted(buckets)
-        watcher.device_looked_at(tuner.check_device())
+        watcher.device_looked_at(tuner.watch.complaints())
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
         count = len(buckets)
-        results = [session.run_bucket(bucket, i, count) for i, bucket in enumerate(buckets)]
+        results = [
+            session.run_bucket(bucket, i, count)
+            for i, bucket in enumerate(buckets)
+            if not progress.is_done
+        ]
+        wants_padding = wants_padding and not progress.is_done
         prepared = measure_weights(session, buckets) if wants_padding else None
         padded = {} if prepared is None else prepared.padded
         if padded:
             results += [
                 session.run_bucket(bucket, count + i, 2 * count, padded)
                 for i, bucket in enumerate(buckets)
+                if not progress.is_done
             ]
         if search_budget.seconds is not None:
 
@@ -141,8 +165,9 @@ def build(
                 return session.run_bucket(before.bucket, number, total, groups)
 
             results = list(spend_budget(progress, run_again, results, search_budget, started))
-        watcher.device_looked_at(tuner.check_device(after_build=True))
-    if not any(result.keys for result in results):
+        machine = tuner.watch.state()
+        watcher.device_looked_at(machine.complaints)
+    if retry is None and not any(result.keys for result in results):
         raise NothingRecordedError(
             "the model asked inductor for no GEMM choice in any bucket",
             "it has no mm-like op with several candidates under these backends on this device",
@@ -167,4 +192,18 @@ def build(
         peaks=tuner.known_peaks,
         bundle=packed,
         distrusted=dict(progress.distrusted),
+        machine=machine,
+        retried=progress.revisit.retried,
+        kept=dict(progress.kept),
     )
+
+
+def _check_words(policy: str, bundle_graphs: str | None) -> None:
+    """Raise a `SettingsError` for a word that stands for nothing."""
+    if policy not in set(ShapePolicy):
+        raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
+    if bundle_graphs is not None and bundle_graphs not in COMPILE_MODES:
+        raise SettingsError(
+            f"bundle_graphs={bundle_graphs!r} is not a mode",
+            f"use one of {', '.join(COMPILE_MODES)}",
+        )

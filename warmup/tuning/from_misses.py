@@ -28,7 +28,7 @@ from warmup.tuning.budget import parse_budget
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.session import Session
-from warmup.tuning.setup import BuildSetup, find_setup, open_table
+from warmup.tuning.setup import BuildSetup, find_setup, open_table, seconds_to_wait
 
 if TYPE_CHECKING:
     from warmup.models.rebuilt import RebuiltProblem
@@ -50,13 +50,14 @@ def build_problems(
     fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
     force: bool = False,
+    wait_for_quiet: float | None = None,
     observer: Observer | None = None,
 ) -> BuildReport:
     """Tune the problems of the misses document *problems* and add their rows to the table *out*.
 
     A problem with a row is not tuned again, unless *force* is set, its row could not be used at
     serving, or was searched less far than *search*. Each finished problem is on disk before the
-    next one starts.
+    next one starts. *wait_for_quiet* is that of `warmup.tuning.build.build`.
 
     Raises:
         SettingsError: an argument or the document cannot be used; nothing was written.
@@ -91,7 +92,9 @@ def build_problems(
     results: list[BucketResult] = []
     not_rebuilt: dict[str, str] = {}
     watcher = observer or Observer()
+    wait_s = seconds_to_wait(wait_for_quiet)
     with make_tuner(setup.policy, setup.device) as tuner:
+        tuner.watch.start(wait_s, watcher.waiting_started)
         progress = Progress(
             path=path,
             table=table,
@@ -99,12 +102,13 @@ def build_problems(
             observer=watcher,
             can_search=setup.can_search,
             given_up=tuner.not_tuned,
+            measured_peaks=tuner.peaks,
             revisit=Revisit(
                 keys=frozenset(key for key, is_stale in missed.items() if force or is_stale),
                 search=search_budget.search,
             ),
         )
-        watcher.device_looked_at(tuner.check_device())
+        watcher.device_looked_at(tuner.watch.complaints())
         for index, key in enumerate(wanted):
             try:
                 rebuilt = rebuild(key, setup.device)
@@ -113,7 +117,8 @@ def build_problems(
                 )
             except (BuildError, ModelError, ProblemError) as error:
                 not_rebuilt[key] = str(error)
-        watcher.device_looked_at(tuner.check_device(after_build=True))
+        machine = tuner.watch.state()
+        watcher.device_looked_at(machine.complaints)
     if not path.exists():
         reasons = "; ".join(
             f"{key}: {reason}" for key, reason in list(not_rebuilt.items())[:_SHOWN_PROBLEMS]
@@ -136,6 +141,7 @@ def build_problems(
         dict(tuner.not_fused),
         tuner.known_peaks,
         distrusted=dict(progress.distrusted),
+        machine=machine,
     )
 
 
@@ -172,7 +178,7 @@ def _run(
     accepted = progress.table.policy.tolerance
     tolerance = dict.fromkeys(accepted, accepted[rebuilt.dtype])  # an epilogue may end in a cast
     session = Session(compiler=compiler, tolerance=tolerance)
-    with rebuilt.precision():
+    with rebuilt.settings():
         result = session.run_bucket(rebuilt.bucket, *number)
     if result.keys or key in tuner.not_tuned or key in progress.distrusted:
         return result

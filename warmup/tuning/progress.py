@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from warmup.core.evidence_rank import evidence_rank
 from warmup.core.method import Search
-from warmup.core.rows import Row, Tuned
+from warmup.core.roofline import Peaks
+from warmup.core.rows import Evidence, Row, Tuned
 from warmup.keys.registry import kind_of
 from warmup.table import Table
 from warmup.table.store import add_rows, distrust_rows, remove_rows, write
@@ -21,11 +23,13 @@ class Revisit:
     """Which problems are measured again although they have a trusted row.
 
     All with ``all_rows``; those of ``keys``; and rows that were searched less far than ``search``,
-    if ``chosen`` has their key (None: any key), until `time.monotonic` reaches ``deadline``.
+    if ``chosen`` has their key (None: any key), until `time.monotonic` reaches ``deadline``. With
+    ``retried`` only rows of these keys are measured, and replaced by better evidence only.
     """
 
     all_rows: bool = False
     keys: frozenset[str] = frozenset()
+    retried: frozenset[str] | None = None
     search: Search = Search.DEFAULT
     chosen: frozenset[str] | None = None
     deadline: float = math.inf
@@ -37,9 +41,10 @@ class Progress:
 
     ``replaces``: the first row written replaces the whole table at ``path``. ``can_search``: this
     device has candidates beyond inductor's list. ``given_up`` has, by key, why a problem could not
-    be measured; an existing row of such a key stays. ``tuned`` are the problems measured by this
-    build, in order. ``distrusted`` has, by key, why this build does not trust a row; it does not
-    measure these keys again.
+    be measured; an existing row of such a key stays. ``measured_peaks`` returns the peaks of the
+    device, which the table keeps. ``tuned`` are the problems measured by this build, in order.
+    ``kept`` has, by key, why a row that was measured again stays as it was. ``distrusted`` has, by
+    key, why this build does not trust a row; it does not measure these keys again.
     """
 
     path: Path
@@ -48,9 +53,11 @@ class Progress:
     observer: Observer
     can_search: bool
     given_up: Mapping[str, str]
+    measured_peaks: Callable[[], Peaks | None]
     revisit: Revisit = field(default_factory=Revisit)
     tuned: list[Tuned] = field(default_factory=list)
     distrusted: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
     _replaced: dict[str, Row] = field(default_factory=dict)
 
@@ -58,6 +65,12 @@ class Progress:
     def rows(self) -> Mapping[str, Row]:
         """The rows on disk, by key."""
         return self.table.rows
+
+    @property
+    def is_done(self) -> bool:
+        """Whether this build retries rows, and has measured all of them."""
+        retried = self.revisit.retried
+        return retried is not None and not any(map(self.must_retune, retried))
 
     def must_retune(self, key: str) -> bool:
         """Whether *key* is measured again, and this build has not done so yet.
@@ -68,6 +81,8 @@ class Progress:
         if row is None or key in self._done or key in self.distrusted or key in self.given_up:
             return False
         revisit = self.revisit
+        if revisit.retried is not None:
+            return key in revisit.retried
         if row.untrusted is not None or revisit.all_rows or key in revisit.keys:
             return True
         is_chosen = revisit.chosen is None or key in revisit.chosen
@@ -82,13 +97,22 @@ class Progress:
     def save(self, tuned: Tuned) -> None:
         """Write the row of a finished problem to the table on disk.
 
+        A row that is retried, and has better evidence than the new one, stays.
+
         Raises:
             TableError: the table cannot be written.
         """
         table = self.table
-        rows: Mapping[str, Row] = {tuned.key: tuned.row}
+        if table.provenance.peaks is None:
+            origin = replace(table.provenance, peaks=self.measured_peaks())
+            table = replace(table, provenance=origin)
         if (before := table.rows.get(tuned.key)) is not None:
             self._replaced[tuned.key] = before
+            reason = self._why_kept(tuned.row.evidence, before.evidence)
+            if reason is not None and before.untrusted is None:
+                self.kept[tuned.key] = reason
+                tuned = replace(tuned, row=before)
+        rows: Mapping[str, Row] = {tuned.key: tuned.row}
         self._done.add(tuned.key)
         if self.replaces:  # another device's table, with --force: kept until there is a new row
             self.table, self.replaces = replace(table, rows=rows), False
@@ -99,6 +123,15 @@ class Progress:
             )
         self.tuned.append(tuned)
         self.observer.problem_finished(tuned)
+
+    def _why_kept(self, new: Evidence, old: Evidence) -> str | None:
+        """Return why a row keeps its evidence *old*; None when *new* replaces it."""
+        near_tie = self.table.policy.timing.near_tie
+        is_better = evidence_rank(new, near_tie) <= evidence_rank(old, near_tie)
+        if is_better or self.revisit.retried is None:
+            return None
+        spreads = f"spread {new.spread or 0:.1%}, and {old.spread or 0:.1%} in the table"
+        return f"the new times are {'unstable too' if new.is_unstable else 'worse'} ({spreads})"
 
     def keys_since(self, since: int) -> set[str]:
         """Return the keys measured from number *since* of the build on."""

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warmup.buckets.bucket import Bucket
+from warmup.core.machine_state import MachineState
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Tuned
 from warmup.table import Table
 
 if TYPE_CHECKING:
+    from warmup.models.inferred_inputs import Assumption
     from warmup.models.padding.prepare import Prepared
     from warmup.tuning.judge import Judgement
     from warmup.tuning.pack_bundle import PackedBundle
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 class Observer:
     """Receiver of the events of a build. Each method ignores its event unless it is overridden."""
+
+    def model_loaded(self, assumptions: Sequence[Assumption]) -> None:
+        """The model and its inputs are known, with *assumptions* where nobody named them."""
 
     def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
         """The build will tune *buckets*; nothing is tuned yet."""
@@ -32,6 +37,9 @@ class Observer:
 
     def device_looked_at(self, complaints: Sequence[str]) -> None:
         """The device's condition was read, before the first or after the last run."""
+
+    def waiting_started(self, reason: str, seconds: float) -> None:
+        """The machine is busy for *reason*; the build waits for quiet, at most so many seconds."""
 
     def problem_finished(self, tuned: Tuned) -> None:
         """A problem was tuned, and its row is on disk."""
@@ -97,7 +105,9 @@ class BuildReport:
 
     ``prepared`` says which weights the second runs padded, None when weights were not measured.
     ``peaks`` are the measured peaks of the device, None on a CPU; ``bundle`` is the bundle that was
-    written, None without one.
+    written, None without one. ``machine`` says what disturbed the measurements. With a retry
+    ``retried`` are the keys whose rows were to be measured again, and ``kept`` those of them whose
+    new times were no better, so that the older row stays, with the reason.
     """
 
     path: Path
@@ -114,6 +124,9 @@ class BuildReport:
     prepared: Prepared | None = None
     bundle: PackedBundle | None = None
     distrusted: Mapping[str, str] = field(default_factory=dict)
+    machine: MachineState = field(default_factory=MachineState)
+    retried: frozenset[str] | None = None
+    kept: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def uncovered(self) -> Mapping[str, int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from warmup.buckets.bucket import Bucket, InputSpec
-from warmup.core.errors import BuildError, ModelError
+from warmup.core.errors import BuildError, ModelError, WarmupError
 from warmup.core.events import logger
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.report import BucketResult, name_of
@@ -165,10 +165,16 @@ class Session:
         return served, expected, 0
 
     def _eager(self, inputs: Inputs, bucket: Bucket) -> Any:
+        from warmup.models.dtype_mismatch import naming_dtypes
+        from warmup.models.model_file import cause_of
+
+        module = self.compiler.model.module
         try:
-            return self.compiler.model.module(*inputs.args, **inputs.kwargs)
+            with naming_dtypes(module, inputs):
+                return module(*inputs.args, **inputs.kwargs)
+        except WarmupError:
+            raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
             raise ModelError(
-                f"bucket {bucket}: the model failed in eager mode ({reason})"
+                f"bucket {bucket}: the model failed in eager mode ({cause_of(error)})"
             ) from error

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
+import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from warmup.core.errors import SettingsError, printable
 from warmup.core.runtime import Runtime
 from warmup.core.version import __version__
 from warmup.table import Policy, Provenance, Table
+from warmup.table.decode import MAX_STRING
 from warmup.table.policy import PolicyOptions, choose_policy
 from warmup.table.store import check_same_origin, check_writable, origin_differences, read
 
@@ -18,7 +23,11 @@ if TYPE_CHECKING:
     import torch
 
     from warmup.inductor.adapter import Inductor
+    from warmup.models.inferred_inputs import Assumption
     from warmup.models.loading import LoadedModel
+
+
+WAIT_FOR_QUIET_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +63,12 @@ def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
     return BuildSetup(inductor, resolved, inductor.runtime(str(resolved)), policy)
 
 
-def open_table(path: Path, setup: BuildSetup, *, force: bool) -> tuple[Table, bool]:
+def open_table(
+    path: Path, setup: BuildSetup, assumptions: Iterable[Assumption] = (), *, force: bool
+) -> tuple[Table, bool]:
     """Return the table to add rows to, and whether its first row replaces the table at *path*.
+
+    Its provenance has the *assumptions* of this build too.
 
     It is the table at *path*, an empty table where there is no file, or with *force* an empty table
     in place of one from another device, runtime or policy.
@@ -65,14 +78,33 @@ def open_table(path: Path, setup: BuildSetup, *, force: bool) -> tuple[Table, bo
             device, runtime or policy.
     """
     check_writable(path)
-    empty = Table(_provenance(setup.runtime), setup.policy)
+    texts = [printable(one.text)[:MAX_STRING] for one in assumptions]
+    empty = Table(_provenance(setup.runtime).assuming(texts), setup.policy)
     if not path.exists():
         return empty, False
     existing = read(path)
     if force and origin_differences(existing, setup.runtime, setup.policy):
         return empty, True
     check_same_origin(path, existing, setup.runtime, setup.policy)
-    return existing, False
+    return replace(existing, provenance=existing.provenance.assuming(texts)), False
+
+
+def seconds_to_wait(given: float | None) -> float:
+    """Return how long a build may wait for a quiet machine: *given*, else the variable, else 30.
+
+    Raises:
+        SettingsError: it is no number of seconds.
+    """
+    name, value = "--wait-for-quiet", given
+    if given is None:
+        name = "WARMUP_WAIT_FOR_QUIET"
+        try:
+            value = float(os.environ.get(name) or WAIT_FOR_QUIET_S)
+        except ValueError:
+            value = math.nan
+    if value is None or not 0 <= value < math.inf:
+        raise SettingsError(f"{name} is no number of seconds", "give 0 for no wait, or such as 30")
+    return value
 
 
 def _provenance(runtime: Runtime) -> Provenance:

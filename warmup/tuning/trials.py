@@ -9,12 +9,12 @@ from typing import Final
 import torch
 
 from warmup.core.method import Method
+from warmup.core.roofline import Work
 from warmup.core.rows import Tuned, Winner
 from warmup.core.trial import Candidate, Region, TensorSpec, Trial, ViewSpec
 from warmup.keys.gemm_text import at_upper_end
 from warmup.keys.question import Question
 from warmup.measuring.operands import dtype_named
-from warmup.measuring.selection import Work
 
 _ATEN_NAMES: Final = {
     "mm": "mm",

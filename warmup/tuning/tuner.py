@@ -20,13 +20,13 @@ import torch
 
 from warmup.core.events import logger
 from warmup.core.method import L2, Method, OptionValue, Search
-from warmup.core.roofline import Peaks, share_of_peak
+from warmup.core.roofline import Peaks, Work, share_of_peak
 from warmup.core.rows import Evidence, Rejection, Row, Tuned, Winner
 from warmup.core.trial import Candidate, Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import LiveTrial, Question
 from warmup.measuring.device_peaks import measured_peaks
-from warmup.measuring.gpu_state import clock_dropped, read_condition
+from warmup.measuring.machine_watch import MachineWatch
 from warmup.measuring.range_regret import (
     is_within_bound,
     with_bare_range_regret,
@@ -34,7 +34,7 @@ from warmup.measuring.range_regret import (
     worst_regret_over_bound,
 )
 from warmup.measuring.screening import time_calls
-from warmup.measuring.selection import Work, doubtful_us, make_fused_row, make_row
+from warmup.measuring.selection import doubtful_us, make_fused_row, make_row
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
 from warmup.measuring.trials import run_trial
 from warmup.table import Policy
@@ -49,7 +49,9 @@ class Tuner:
     ``tolerance`` is the largest relative L2 error against the reference, by dtype of the output.
     ``options`` are the inductor options that serving shares. ``not_tuned`` has, by key, why no
     candidate could be measured, and ``library_rows`` a row with the library default for such a key;
-    ``not_fused`` has, by key, why a row was measured bare.
+    ``not_fused`` has, by key, why a row was measured bare. With ``only`` no other keys
+    are measured. ``watch`` waits for a quiet machine, and says which measurements other processes
+    disturbed: those rows have the library default.
     """
 
     device: torch.device
@@ -60,13 +62,19 @@ class Tuner:
     options: Mapping[str, OptionValue] = field(default_factory=dict)
     not_tuned: dict[str, str] = field(default_factory=dict)
     not_fused: dict[str, str] = field(default_factory=dict)
+    only: frozenset[str] | None = None
     library_rows: dict[str, Row] = field(default_factory=dict)
+    watch: MachineWatch = field(init=False)
     _peaks: Peaks | None = None
     _knows_peaks: bool = False
     _results: dict[tuple[GemmProblem, int | None, tuple[Winner, ...]], TrialResult] = field(
         default_factory=dict
     )
-    _clocks: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.watch = MachineWatch(
+            self.device, own=lambda: frozenset({os.getpid(), *filter(None, [self.process.pid])})
+        )
 
     def __enter__(self) -> Self:
         if self.device.type == "cuda":
@@ -108,13 +116,16 @@ class Tuner:
     def _measure_bare(self, question: Question) -> Tuned | None:
         library = question.library
         assert library is not None
+        if not self._is_wanted(question.problem.key, library):
+            return None
         try:
-            result = self._run(question)
+            with self.watch.measuring() as is_disturbed:
+                result = self._run(question)
         except TrialNotRunError as error:
             self._give_up(question.problem.key, library, str(error))
             return None
         if result.clock_mhz is not None:
-            self._clocks.append(result.clock_mhz)
+            self.watch.clocks.append(result.clock_mhz)
         uncompiled = (
             Outcome(winner=winner, rejection=Rejection.COMPILE, said=reason)
             for winner, reason in question.uncompiled.items()
@@ -128,13 +139,16 @@ class Tuner:
             search=question.searched.search if question.searched else Search.DEFAULT,
         )
         outcomes = (*result.outcomes, *uncompiled)
-        tuned = row_for(outcomes)
+        tuned = row_for(outcomes, is_disturbed=is_disturbed())
         if tuned is None or not question.smaller_sizes:
             return tuned
-        winner, sizes = choose_for_range(
-            question, outcomes, tuned.row.winner, self.method, lambda q: self._run(q).outcomes
-        )
-        if winner != tuned.row.winner:
+        with self.watch.measuring() as is_disturbed:
+            winner, sizes = choose_for_range(
+                question, outcomes, tuned.row.winner, self.method, lambda q: self._run(q).outcomes
+            )
+        if is_disturbed():
+            tuned = row_for(outcomes, is_disturbed=True) or tuned
+        elif winner != tuned.row.winner and not tuned.row.evidence.is_unstable:
             tuned = row_for(sizes[-1].outcomes, winner=winner) or tuned
         return with_range_regret(tuned, sizes, library, self.method)
 
@@ -146,15 +160,16 @@ class Tuner:
         trial = replace(trial, options=self.options)
         started = time.monotonic()
         try:
-            outcomes = self.process.run(trial).outcomes
-            others = [
-                one
-                for one in challengers(bare, library, region, outcomes[0].time_us)
-                if is_within_bound(one, bare)
-            ]
-            if others := others[: self.method.fused_top_k]:
-                candidates = (*trial.candidates, *map(Candidate, others))
-                outcomes = self.process.run(replace(trial, candidates=candidates)).outcomes
+            with self.watch.measuring() as is_disturbed:
+                outcomes = self.process.run(trial).outcomes
+                others = [
+                    one
+                    for one in challengers(bare, library, region, outcomes[0].time_us)
+                    if is_within_bound(one, bare)
+                ]
+                if others := others[: self.method.fused_top_k]:
+                    candidates = (*trial.candidates, *map(Candidate, others))
+                    outcomes = self.process.run(replace(trial, candidates=candidates)).outcomes
         except TrialNotRunError as error:
             self.not_fused[question.problem.key] = str(error)
             return bare
@@ -164,7 +179,12 @@ class Tuner:
         )
         work = work_of(question)
         peaks = self._bounding_peaks() if work is not None else None
-        fused = make_fused_row(bare, outcomes, library, self.method, work=work, peaks=peaks)
+        fused = make_fused_row(
+            *(bare, outcomes, library, self.method),
+            work=work,
+            peaks=peaks,
+            is_disturbed=is_disturbed(),
+        )
         if fused is None or outcomes[0].time_us is None:
             self.not_fused[question.problem.key] = outcomes[0].said or "no candidate ran"
             return bare
@@ -179,30 +199,19 @@ class Tuner:
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Tuned | None:
         """Return the row for *calls*, timed in this process; None when no call ran."""
-        outcomes = time_calls(calls, library, self.device, self.method)
-        return self._row_for(key, outcomes, library)
-
-    def check_device(self, *, after_build: bool = False) -> tuple[str, ...]:
-        """Return the complaints about the device that make measurements doubtful.
-
-        *after_build* the load of the device is ignored: it is that of the build.
-        """
-        own = {os.getpid(), *filter(None, [self.process.pid])}
-        condition = read_condition(self.device, frozenset(own))
-        if condition.unknown is not None:
-            return (f"not checked: {condition.unknown}",)
-        if after_build:
-            condition = replace(condition, used_percent=None)
-        dropped = clock_dropped(self._clocks)
-        return (*condition.complaints, *((dropped,) if dropped else ()))
+        if not self._is_wanted(key, library):
+            return None
+        with self.watch.measuring() as is_disturbed:
+            outcomes = time_calls(calls, library, self.device, self.method)
+        return self._row_for(key, outcomes, library, is_disturbed=is_disturbed())
 
     @property
     def known_peaks(self) -> Peaks | None:
-        """The measured peaks; None on a CPU, and while no question needed them."""
+        """The measured peaks; None while nothing needed them."""
         return self._peaks
 
     def peaks(self) -> Peaks | None:
-        """Return the measured peaks of the device; None on a CPU."""
+        """Return the measured peaks of the device."""
         if not self._knows_peaks:
             self._peaks, self._knows_peaks = measured_peaks(self.device), True
             if self.device.type == "cuda":
@@ -246,6 +255,7 @@ class Tuner:
         clock_mhz: int | None = None,
         search: Search = Search.DEFAULT,
         winner: Winner | None = None,
+        is_disturbed: bool = False,
     ) -> Tuned | None:
         tuned = make_row(
             key,
@@ -257,13 +267,21 @@ class Tuner:
             clock_mhz=clock_mhz,
             search=search,
             winner=winner,
+            is_disturbed=is_disturbed,
         )
         if tuned is None:
-            reason = next((one.said for one in outcomes if one.said), "no candidate was left")
+            library_first = sorted(outcomes, key=lambda one: one.winner != library)
+            reason = next((one.said for one in library_first if one.said), "no candidate was left")
             self._give_up(key, library, reason)
         elif self.not_tuned.pop(key, None) is not None:  # a later layer or bucket asked again
             del self.library_rows[key]
         return tuned
+
+    def _is_wanted(self, key: str, library: Winner) -> bool:
+        if self.only is None or key in self.only:
+            return True
+        self._give_up(key, library, "it has no row, and only rows of the table are measured again")
+        return False
 
     def _give_up(self, key: str, library: Winner, reason: str) -> None:
         self.not_tuned[key] = reason
@@ -273,8 +291,11 @@ class Tuner:
         self.library_rows[key] = Row(library, no_evidence)
 
     def _bounding_peaks(self) -> Peaks | None:
-        """Return the peaks that bound a time: with a warm L2, memory bandwidth is no bound."""
-        peaks = self.peaks()
+        """Return the peaks that bound a time: with a warm L2, memory bandwidth is no bound.
+
+        None on a CPU, which other processes share: its peaks are for review, and refuse nothing.
+        """
+        peaks = self.peaks() if self.device.type == "cuda" else None
         if peaks is None or self.method.l2 is L2.COLD:
             return peaks
         return replace(peaks, gbps=math.inf)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from warmup.bench.charts.chart import Chart
 from warmup.core.errors import SettingsError
+from warmup.core.files import make_folder, write_output
 
 
 def draw(chart: Chart, path: Path) -> tuple[Path, Path]:
@@ -23,14 +24,9 @@ def draw(chart: Chart, path: Path) -> tuple[Path, Path]:
 
     stem = path.with_suffix("") if path.suffix in {".png", ".svg"} else path
     png, svg = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for file, content in zip((png, svg), paint(chart, "png", "svg"), strict=True):
-            file.write_bytes(content)
-    except OSError as error:
-        raise SettingsError(
-            f"{png}: cannot write the chart: {error.strerror}", "name a writable folder"
-        ) from error
+    make_folder(path.parent, "charts")
+    for file, content in zip((png, svg), paint(chart, "png", "svg"), strict=True):
+        write_output(file, content, "chart")
     return png, svg
 
 

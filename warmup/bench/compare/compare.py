@@ -130,7 +130,7 @@ def compare(
             results=tuple(entrant.result(keeps_logs) for entrant in race.entrants),
             demands=tuple(race.demands),
             peaks=race.peaks,
-            remarks=(*_remarks(found, runtime), *race.remarks),
+            remarks=(*_remarks(found, runtime), *race.remarks, *_idle(race, device)),
         )
 
 
@@ -138,13 +138,12 @@ def _describe(device: str, dtype: str | None, launch: Launch) -> tuple[Runtime, 
     """Return the runtime of this machine, and torch's name of the device."""
     from warmup.inductor import connect
     from warmup.inductor.machine import check_compiler, resolve_device
-    from warmup.models.loading import parse_dtype
+    from warmup.models.loading import parse_cast
 
     inductor = connect()
     resolved = resolve_device(device)
     check_compiler(resolved)
-    if dtype is not None:
-        parse_dtype(dtype, "--dtype")
+    parse_cast(dtype)
     if launch is Launch.CUDAGRAPH and resolved.type == "cpu":
         raise SettingsError("--launch cudagraph needs a GPU", "use --launch eager on the CPU")
     return inductor.runtime(str(resolved)), str(resolved)
@@ -160,6 +159,20 @@ def _remarks(found: FoundTable | None, here: Runtime) -> Iterator[str]:
     yield from found.remarks
     for mismatch in compare_runtimes(found.table.provenance.runtime, here):
         yield f"{mismatch}{': every row is a miss' if mismatch.is_hard else ''}"
+
+
+def _idle(race: Race, device: str) -> Iterator[str]:
+    """Yield a remark for each variant of max-autotune that had nothing to tune."""
+    cause = (
+        ": on a CPU it tunes frozen weights only, and only a table's variant freezes them"
+        if device == "cpu"
+        else ""
+    )
+    for entrant in race.entrants:
+        start = entrant.start
+        is_autotuned = entrant.variant.how is How.MAX_AUTOTUNE
+        if is_autotuned and start is not None and start.benchmarks == 0:
+            yield f"{entrant.variant.name} measured nothing{cause}"
 
 
 def _now() -> str:

@@ -26,7 +26,9 @@ from warmup.bench.compare.tensors import check_shapes, digest_of, tensors_in
 from warmup.buckets.bucket import Bucket, parse_inputs
 from warmup.core.method import L2, Launch
 from warmup.measuring.clock import Batch, batch_of, wall_us
-from warmup.models.loading import Inputs, load_model, make_inputs, parse_dtype
+from warmup.models.dtype_mismatch import naming_dtypes
+from warmup.models.inferred_inputs import resolve_inputs
+from warmup.models.loading import Inputs, load_model, make_inputs, parse_cast
 
 CompiledCall = Callable[..., Any]
 
@@ -64,6 +66,7 @@ class VariantProcess:
         self._module: torch.nn.Module | None = None
         self._served: CompiledCall | None = None
         self._inputs: list[Inputs] = []
+        self._assumptions: list[str] = []
         self._batches: list[Batch] = []
 
     def start(self, **case: Any) -> Answer:
@@ -93,11 +96,15 @@ class VariantProcess:
         }
 
     def demand(self) -> Answer:
-        """Answer with the `Demand` of every bucket, the dtype, and remarks on unknown numbers."""
+        """Answer with the `Demand` of every bucket, the dtype, and remarks.
+
+        Remarks are on numbers that are unknown, and on the model and inputs that nobody named.
+        """
         from warmup.bench.compare.demand import demand_of
 
         assert self._module is not None
-        remarks: dict[str, None] = {}  # buckets share remarks, which are reported once
+        # Buckets share remarks, which are reported once.
+        remarks: dict[str, None] = dict.fromkeys(self._assumptions)
         demands = []
         for inputs in self._inputs:
             demand, uncounted = demand_of(self._module, inputs.args, inputs.kwargs)
@@ -177,15 +184,16 @@ class VariantProcess:
         return {"device_us": round(device_us, 3), "wall_us": round(wall, 3)}
 
     def _load(self, case: Case) -> None:
-        dtype = parse_dtype(case.dtype, "--dtype") if case.dtype is not None else None
+        dtype = parse_cast(case.dtype)
         torch.manual_seed(case.seed)
         model = load_model(case.model)
+        buckets = [Bucket(tuple((name, size) for name, size in sizes)) for sizes in case.buckets]
+        resolved = resolve_inputs(model, parse_inputs(case.inputs), buckets, dtype)
+        self._assumptions = [str(assumption) for assumption in resolved.assumptions]
         self._module = model.module.to(device=self._device, dtype=dtype)
-        specs = parse_inputs(case.inputs)
-        for sizes in case.buckets:
-            bucket = Bucket(tuple((name, size) for name, size in sizes))
+        for bucket in buckets:
             torch.manual_seed(case.seed)
-            self._inputs.append(make_inputs(model, specs, bucket, self._device, dtype))
+            self._inputs.append(make_inputs(model, resolved.specs, bucket, self._device, dtype))
 
     def _dtype(self) -> str:
         """Return the dtype of the weights, else of the inputs; tf32 where GEMMs of f32 use it."""
@@ -212,8 +220,10 @@ class VariantProcess:
 
     def _first_output(self, number: int, spawned: float, watch: InductorWatch) -> FirstOutput:
         before, begun = watch.counts(), time.monotonic()
-        self._call(self._inputs[number])
-        self._synchronize()
+        assert self._module is not None
+        with naming_dtypes(self._module, self._inputs[number]):
+            self._call(self._inputs[number])
+            self._synchronize()
         done = time.monotonic()
         after = watch.counts()
         benchmarks, hits, misses = (

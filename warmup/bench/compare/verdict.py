@@ -20,7 +20,7 @@ from warmup.bench.compare.comparison import (
     rounded,
 )
 from warmup.core.roofline import gbps_of, tflops_of
-from warmup.core.samples import geomean, interval_of
+from warmup.core.samples import busy_sentence, geomean, interval_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +33,28 @@ class BucketRates:
     gbps_share: float | None
 
 
-def speedups(report: Comparison, result: Result) -> tuple[Ratio, ...]:
+def speedups(report: Comparison, result: Result) -> tuple[Ratio | None, ...]:
     """Return the speed-up of *result* over the baseline in each bucket.
 
-    Empty for the baseline itself, and for a variant that failed or disagrees with eager.
+    None where the baseline's times scatter too far for a ratio. Empty for the baseline itself, and
+    for a variant that failed or disagrees with eager.
     """
     base = _base_of(report, result)
     if base is None:
         return ()
-    return tuple(ratio(b, cell) for b, cell in zip(base.cells, result.cells, strict=True))
+    return tuple(
+        None if busy_sentence(BASELINE, b.device) else ratio(b, cell)
+        for b, cell in zip(base.cells, result.cells, strict=True)
+    )
 
 
 def overall(report: Comparison, result: Result) -> Ratio | None:
-    """Return the geometric mean of the speed-ups of all buckets; None without speed-ups.
+    """Return the geometric mean of the speed-ups of all buckets; None unless each has a speed-up.
 
     Its interval comes from the geometric means of the single rounds.
     """
     base = _base_of(report, result)
-    if base is None:
+    if base is None or too_busy(report) is not None:
         return None
     pairs = list(zip(base.cells, result.cells, strict=True))
     by_round = zip(*(_round_ratios(*pair) for pair in pairs), strict=True)
@@ -58,6 +62,14 @@ def overall(report: Comparison, result: Result) -> Ratio | None:
         geomean([b.median_us / cell.median_us for b, cell in pairs]),
         [geomean(ratios) for ratios in by_round],
     )
+
+
+def too_busy(report: Comparison) -> str | None:
+    """Return why the baseline's times allow no verdict, with the first such bucket, else None."""
+    base = report.baseline
+    cells = zip(report.buckets, base.cells, strict=True) if base is not None else ()
+    sentences = (busy_sentence(f"{BASELINE} in {bucket}", cell.device) for bucket, cell in cells)
+    return next(filter(None, sentences), None)
 
 
 def ratio(base: BucketTime, cell: BucketTime) -> Ratio:
@@ -92,7 +104,9 @@ def verdict(report: Comparison, result: Result) -> str:
     if result.variant.name == BASELINE:
         return "the baseline"
     speedup = overall(report, result)
-    return spell(speedup) if speedup is not None else f"no speed-up: {BASELINE} failed"
+    if speedup is not None:
+        return spell(speedup)
+    return too_busy(report) or f"no speed-up: {BASELINE} failed"
 
 
 def spell(speedup: Ratio) -> str:

@@ -10,7 +10,7 @@ from warmup.bench.layers.backends import EAGER
 from warmup.bench.layers.layers import Rows
 from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks, gbps_of
-from warmup.core.samples import Samples, geomean
+from warmup.core.samples import Samples, busy_sentence, geomean
 
 
 class Pass(StrEnum):
@@ -74,16 +74,34 @@ class LayersReport:
         """The passes that were timed, in order."""
         return tuple(dict.fromkeys(cell.step for cell in self.cells))
 
+    @property
+    def too_busy(self) -> str | None:
+        """Why eager's times allow no verdict, with the first such layer and shape; else None."""
+        sentences = (
+            busy_sentence(f"{EAGER} {cell.layer} {cell.shape} {cell.step}", cell.samples)
+            for cell in self.cells
+            if cell.backend == EAGER and cell.samples is not None
+        )
+        return next(filter(None, sentences), None)
+
     def share(self, cell: LayerCell) -> float | None:
-        """Return the share of the measured peak bandwidth, None without times or peak."""
-        if self.peaks is None or cell.gbps is None:
+        """Return the share of the measured peak bandwidth, None without times or peak.
+
+        None too with a warm L2, from which the bytes may come.
+        """
+        if self.peaks is None or cell.gbps is None or self.l2 is L2.WARM:
             return None
         return cell.gbps / self.peaks.gbps
 
     def speedup(self, cell: LayerCell) -> float | None:
-        """Return eager's median time over that of *cell*, None where either has no times."""
+        """Return eager's median time over that of *cell*, None where either has no times.
+
+        None too where eager's times scatter too far for a ratio.
+        """
         base = self._by_place().get((cell.layer, cell.shape, cell.step, EAGER))
         if base is None or base.samples is None or cell.samples is None:
+            return None
+        if busy_sentence(EAGER, base.samples) is not None:
             return None
         return base.samples.median / cell.samples.median
 

@@ -67,7 +67,7 @@ def bench_layers(
         device=place,
         dtype=dtype,
         launch=Launch.EAGER if place.type == "cpu" else given,
-        l2=L2(_choose(l2, tuple(L2), "--l2")),
+        l2=L2.WARM if place.type == "cpu" else L2(_choose(l2, tuple(L2), "--l2")),
         rounds=rounds,
         steps=tuple(Pass) if backward else (Pass.FORWARD,),
     )

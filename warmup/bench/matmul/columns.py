@@ -82,7 +82,8 @@ def _inductor_triton(operands: MatmulOperands) -> Column:
 def _table(operands: MatmulOperands) -> Column:
     if operands.table is None:
         raise BuildError(operands.missing or "there is no table")
-    with install(operands.table, on_miss="strict", device=str(operands.a.device)) as handle:
+    device = str(operands.a.device)
+    with install(operands.table, on_miss="strict", device=device, quiet=True) as handle:
         compiled = torch.compile(product, dynamic=False)
         compiled(operands.a, operands.b)
     report = handle.report()

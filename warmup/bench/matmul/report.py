@@ -11,7 +11,7 @@ from warmup.bench.matmul.shapes import Shape
 from warmup.core.dtypes import ITEM_BYTES
 from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
-from warmup.core.samples import Samples, geomean, interval_of
+from warmup.core.samples import Samples, busy_sentence, geomean, interval_of
 
 TORCH_COLUMN: Final = "torch"
 TABLE_COLUMN: Final = "table"
@@ -21,11 +21,12 @@ _ONE_DECIMAL_FROM: Final = 1000
 
 
 class MatmulVerdict(StrEnum):
-    """The table's column against the fastest other column: faster, within noise or slower."""
+    """The table's column against the fastest other column, or no verdict on a busy machine."""
 
     FASTER = "faster"
     WITHIN_NOISE = "within noise"
     SLOWER = "slower"
+    TOO_BUSY = "too busy"
 
 
 def shown_us(time_us: float, beside: float | None = None) -> str:
@@ -60,16 +61,17 @@ class Timed:
         return float(shown_us(self.total.median))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MatmulRatio:
     """The table's column over *best*, the fastest other column: ratio of medians with an interval.
 
-    The interval is the 95 % interval of the median of the per-round ratios.
+    The interval is the 95 % interval of the median of the per-round ratios. With the verdict
+    ``too busy`` the times of *best* scatter too far: there is no ratio and no interval.
     """
 
     best: str
-    ratio: float
-    interval: tuple[float, float]
+    ratio: float | None
+    interval: tuple[float, float] | None
     verdict: MatmulVerdict
 
 
@@ -110,6 +112,8 @@ class ShapeResult:
         if best is None or TABLE_COLUMN not in self.timed:
             return None
         own, other = self.timed[TABLE_COLUMN], self.timed[best]
+        if busy_sentence(best, other.device) is not None:
+            return MatmulRatio(best, None, None, MatmulVerdict.TOO_BUSY)
         pairs = zip(own.device.times_us, other.device.times_us, strict=True)
         low, high = interval_of([a / b for a, b in pairs])
         ratio = own.device_us / other.device_us
@@ -165,13 +169,26 @@ class MmReport:
 
     @property
     def speedup(self) -> float | None:
-        """The geometric mean of torch over the table's column; None without a shape of both."""
+        """The geometric mean of torch over the table's column; None without shapes of both.
+
+        None too where the machine was `too_busy`.
+        """
         ratios = [
             result.timed[TORCH_COLUMN].device_us / result.timed[TABLE_COLUMN].device_us
             for result in self.shapes
             if TORCH_COLUMN in result.timed and TABLE_COLUMN in result.timed
         ]
-        return geomean(ratios) if ratios else None
+        return geomean(ratios) if ratios and self.too_busy is None else None
+
+    @property
+    def too_busy(self) -> str | None:
+        """Why the times of torch's column allow no verdict, at its first such shape; else None."""
+        sentences = (
+            busy_sentence(f"{TORCH_COLUMN} at {result.shape}", result.timed[TORCH_COLUMN].device)
+            for result in self.shapes
+            if TORCH_COLUMN in result.timed
+        )
+        return next(filter(None, sentences), None)
 
     @property
     def over_peak(self) -> tuple[str, ...]:

@@ -90,7 +90,10 @@ def bench_mm(
                 shapes=tuple(results),
             )
 
-        if given is None:
+        if given is None and place.type == "cpu":
+            source.missing = _NO_CPU_CHOICE
+            say(f"no column triton, inductor-triton, table: {_NO_CPU_CHOICE}")
+        elif given is None:
             say(f"building the table for {len(wanted)} shapes")
             source.build(wanted)
         for i, shape in enumerate(wanted):
@@ -100,6 +103,12 @@ def bench_mm(
             if place.type == "cuda":
                 torch.cuda.empty_cache()
     return report()
+
+
+_NO_CPU_CHOICE: Final = (
+    "on a CPU inductor chooses kernels for the weights of a model, and this benchmark has none "
+    "(warmup compare times a model)"
+)
 
 
 @dataclass

@@ -61,7 +61,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The explanation of a model: a section for each dim that has several sizes."""
+    """The explanation of a model: a section for each dim that has several sizes.
+
+    ``assumptions`` are the model and inputs that nobody named, with how to name others.
+    """
 
     model: str
     device: str
@@ -69,6 +72,7 @@ class Explanation:
     mode: str
     recompile_limit: int
     sections: tuple[Section, ...]
+    assumptions: tuple[str, ...] = ()
 
 
 def explain(
@@ -104,17 +108,13 @@ def explain(
     from warmup.inductor import connect
     from warmup.inductor.guards import default_recompile_limit
     from warmup.inductor.machine import resolve_device
-    from warmup.models.loading import load_model, parse_dtype
+    from warmup.models.inferred_inputs import resolve_inputs
+    from warmup.models.loading import load_model, parse_cast
 
     inductor = connect()
-    explainer = _Explainer(
-        load_model(model),
-        specs,
-        resolve_device(device),
-        parse_dtype(dtype, "--dtype") if dtype is not None else None,
-        mode,
-        max_compiles,
-    )
+    cast, loaded = parse_cast(dtype), load_model(model)
+    resolved = resolve_inputs(loaded, specs, buckets, cast)
+    explainer = _Explainer(loaded, resolved.specs, resolve_device(device), cast, mode, max_compiles)
     explainer.model.module.to(device=explainer.device, dtype=explainer.dtype)
     # Only with the switches on are candidates listed, and listing them may add guards.
     options = inductor.quiet_switches() if mode == "max-autotune" else {}
@@ -136,6 +136,7 @@ def explain(
         mode=mode,
         recompile_limit=default_recompile_limit(),
         sections=tuple(sections),
+        assumptions=tuple(map(str, resolved.assumptions)),
     )
 
 
@@ -220,13 +221,15 @@ class _Explainer:
     ) -> Sequence[Artifact]:
         """Run the model on *inputs* and return the artifacts that this compiled."""
         from warmup.inductor.guards import mark_unless_fixed
+        from warmup.models.dtype_mismatch import naming_dtypes
 
         leaves = _leaves(inputs)
         for number, dim in marks:
             mark_unless_fixed(leaves[number], dim)
         before = len(recorder.artifacts)
         try:
-            compiled(*inputs.args, **inputs.kwargs)
+            with naming_dtypes(self.model.module, inputs):
+                compiled(*inputs.args, **inputs.kwargs)
         except WarmupError:
             raise
         except Exception as error:  # the user's model may raise anything

@@ -22,6 +22,7 @@ from torch._inductor.choices import InductorChoices
 from torch._inductor.codecache import PersistentCache
 from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
 from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelChoice
+from torch._inductor.virtualized import V
 
 from warmup.core.errors import ProblemError
 from warmup.core.method import Search
@@ -101,6 +102,7 @@ class GemmChoices:
 
             if op_name not in VIA_CHOICES or not self._handles(op_name):
                 return list_all()
+            self._local.asked = True
             try:
                 key = describe(op_name, kernel_inputs.nodes(), kernel_inputs.output_layout()).key
             except ProblemError:
@@ -170,14 +172,24 @@ class GemmChoices:
             self._local.dropped += 1
             self._local.rejected = rejected
 
-    def _take_records(self) -> tuple[int, MissReason | None, SearchCounts | None]:
+    def _take_records(self) -> tuple[int, MissReason | None, SearchCounts | None, bool]:
+        local = self._local
         records = (
-            getattr(self._local, "dropped", 0),
-            getattr(self._local, "rejected", None),
-            getattr(self._local, "searched", None),
+            getattr(local, "dropped", 0),
+            getattr(local, "rejected", None),
+            getattr(local, "searched", None),
+            getattr(local, "asked", False),
         )
-        self._local.dropped, self._local.rejected, self._local.searched = 0, None, None
+        local.dropped, local.rejected, local.searched, local.asked = 0, None, None, False
         return records
+
+    def _report_other_handler(self) -> None:
+        self._answers.contradicted(
+            "choices handler",
+            InductorChoices.__name__,
+            type(V.choices).__name__,
+            "let one of the two choose: remove the handler, or this table",
+        )
 
     def _wrap_add_choices(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def add_choices(cls: Any, choices: list[Any], *args: Any, **kwargs: Any) -> Any:
@@ -207,7 +219,12 @@ class GemmChoices:
                 ready = generate_deferred(choices)
                 takes_library = self._active and name in LIBRARY_ONLY and tuning_is_on()
                 return proceed([library_or_first(name, ready)] if takes_library else ready)
-            dropped, rejected, searched = self._take_records()
+            dropped, rejected, searched, asked = self._take_records()
+            # A handler that lists candidates without its base class decides before any row can:
+            # torch's lookup table does (torch/_inductor/lookup_table/choices.py).
+            is_listed_elsewhere = (
+                name in VIA_CHOICES and not asked and type(V.choices) is not InductorChoices
+            )
             try:
                 post_op = post_op_of(choices) if name in CPU_LINEAR else None
                 problem = describe(name, list(input_nodes), layout, post_op)
@@ -222,8 +239,11 @@ class GemmChoices:
                     self._answers.hit(str(key), answer)
                     return result
                 answer = rejected or MissReason.TEMPLATE_ABSENT
-            if len(choices) + dropped <= 1:
+            is_single = len(choices) + dropped <= 1
+            if is_single and (self._answers.tunes or not is_listed_elsewhere):
                 return proceed(generate_deferred(choices))  # a single choice is no decision
+            if is_listed_elsewhere:
+                self._report_other_handler()
             if self._answers.tunes and problem is not None:
                 kw["return_multi_template"] = False
                 ready = generate_deferred(choices)

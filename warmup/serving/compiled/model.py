@@ -91,10 +91,13 @@ class CompiledModel:
                 before are compiled, and this bucket is compiled at its next call.
         """
         from warmup.serving.compiled.warm import warm_together
+        from warmup.serving.install import installed
 
         warm_together(
             {bucket: partial(self._call, bucket, args, kwargs) for bucket in self._buckets}
         )
+        if (handle := self.handle or installed()) is not None:
+            handle.settle()
 
     def _call(
         self, bucket: BucketArtifact, args: tuple[Any, ...], kwargs: Mapping[str, Any]

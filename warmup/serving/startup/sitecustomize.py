@@ -2,8 +2,9 @@
 
 `warmup run` puts this folder on PYTHONPATH, and Python imports ``sitecustomize`` at its start: this
 is the only module of warmup whose import has an effect. A finder waits until torch is imported, and
-the table is installed when torch first compiles, so programs without torch pay for a few
-definitions only. Imports are few for the same reason: ``typing`` would take longer than all else.
+the table is installed when torch first compiles, or loads a graph that was compiled ahead of time,
+so programs without torch pay for a few definitions only. Imports are few for the same reason:
+``typing`` would take longer than all else.
 """
 # ruff: noqa: INP001  imported by its name on PYTHONPATH, never as a part of the package
 
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
 # The program of inductor's compile workers (compile_worker/subproc_pool.py): they need no table.
 _COMPILE_WORKER = "torch/_inductor/compile_worker/__main__.py"
 
-# Functions that begin a compile, by module. The inner ones are for callers that do not use
-# torch.compile; install replaces some of them itself.
+# Functions that begin a compile, or load a graph that was compiled ahead of time, by module. The
+# inner ones are for callers that do not use torch.compile; install replaces some of them itself.
 _TORCH_NAME = "torch"
 _ENTRY_POINTS = {
     _TORCH_NAME: ("compile",),
     "torch._dynamo.convert_frame": ("_compile",),
+    "torch._functorch._aot_autograd.aot_autograd_result": ("deserialize_bundled_cache_entry",),
     "torch._inductor.compile_fx": ("compile_fx", "compile_fx_inner"),
 }
 
@@ -80,7 +82,8 @@ class TableStartup:
     def _install_once(self) -> None:
         """Install the table, unless that is done or going on in this thread; other threads wait.
 
-        With ``strict`` a failure is raised, and again at the next compile.
+        With ``strict`` a failure is raised, and again at the next compile; so is the refusal of a
+        table for another machine, whatever a miss does.
         """
         with self._lock:
             if not self._is_waiting:
@@ -91,7 +94,7 @@ class TableStartup:
                 self._install()
             except Exception as error:
                 self._report_failure(error)
-                if self._on_miss == "strict":
+                if self._on_miss == "strict" or _is_refusal(error):
                     for module, name, _, guard in self._guarded:
                         setattr(module, name, guard)
                     self._is_waiting = True
@@ -127,14 +130,21 @@ class TableStartup:
             "seq": 0,
             "time": round(time.time(), 6),
             "error": reason,
+            "refused": _is_refusal(error),
         }
-        line = json.dumps(record, separators=(",", ":")) + "\n"
+        # The newline in front ends what a killed process may have left of a line.
+        line = "\n" + json.dumps(record, separators=(",", ":")) + "\n"
         with contextlib.suppress(OSError):  # stderr has the failure already
             log = os.open(os.environ["WARMUP_AUDIT_LOG"], os.O_WRONLY | os.O_APPEND)
             try:
                 os.write(log, line.encode())
             finally:
                 os.close(log)
+
+
+def _is_refusal(error: Exception) -> bool:
+    # By name: where warmup cannot be imported, its error class cannot either.
+    return type(error).__name__ == "TableMismatchError"
 
 
 class _Loader:

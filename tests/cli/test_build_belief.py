@@ -1,0 +1,135 @@
+"""What a build says about its own times, and about winners that need an explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from warmup.cli.build_belief import spell_belief
+from warmup.cli.build_render import spell
+from warmup.cli.tables import spell_table
+from warmup.core.machine_state import MachineState
+from warmup.core.rows import Flag, Row, Tuned
+from warmup.table import Table
+from warmup.tuning.report import BuildReport
+
+Report = Callable[..., BuildReport]
+QUIET = MachineState(measured=4, cpus=2.0, worst_share=0.03)
+
+
+@pytest.fixture
+def report(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> Report:
+    """``report({16: {"flags": ...}, 32: {}}, now=[16], ...)``: a build with these rows by m."""
+
+    def make(
+        rows: Mapping[int, Mapping[str, Any]], now: tuple[int, ...] = (), **fields: Any
+    ) -> BuildReport:
+        made = {
+            make_key(m): replace(row, evidence=replace(row.evidence, **changes))
+            for m, changes in rows.items()
+            for row in (make_row(),)
+        }
+        timings = tuple(Tuned(make_key(m), made[make_key(m)], ()) for m in now)
+        fields = {"machine": QUIET, **fields}
+        return BuildReport(Path("t.json"), make_table(made), "0" * 64, (), timings, 1.0, **fields)
+
+    return make
+
+
+NOISY: Mapping[str, Any] = {"flags": (Flag.UNSTABLE,)}
+
+
+def test_times_of_a_quiet_machine_can_be_believed(report: Report) -> None:
+    """One line, with the largest share that other processes took."""
+    assert [*spell_belief(report({16: {}}, (16,)))] == [
+        "times of this build can be believed: other processes took up to 3% of 2 CPUs"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (
+            {"disturbed": 3, "worst_share": 0.98},
+            "other processes took up to 98% of 2 CPUs, too much in 3 of 4 measurements",
+        ),
+        (
+            {"complaints": ("its clock is throttled: power cap",)},
+            "its clock is throttled: power cap",
+        ),
+    ],
+    ids=["load", "throttled"],
+)
+def test_what_disturbed_makes_times_doubtful(
+    report: Report, state: dict[str, Any], words: str
+) -> None:
+    """The line says what it was."""
+    (line,) = spell_belief(report({16: {}}, (16,), machine=replace(QUIET, **state)))
+    assert line == f"times of this build are doubtful: {words}"
+
+
+def test_unstable_rows_are_counted_and_can_be_measured_again(
+    report: Report, make_key: Callable[..., str]
+) -> None:
+    """Those measured now make the times doubtful; all of the table are listed, with the remedy."""
+    belief, *rows, remedy = spell_belief(report({16: NOISY, 32: NOISY, 64: {}}, (16,)))
+    assert belief == "times of this build are doubtful: 1 of 1 row measured now unstable"
+    assert rows == [f"row flagged unstable: {make_key(m)}" for m in (16, 32)]
+    assert remedy.startswith("2 of 3 rows unstable: ")
+    assert "--retry unstable" in remedy
+
+
+def test_what_was_not_checked_is_no_doubt(report: Report) -> None:
+    """Without NVML nothing is known about a GPU, and the line says so."""
+    unknown = MachineState(measured=1, complaints=("not checked: clocks (no nvidia-ml-py)",))
+    assert [*spell_belief(report({16: {}}, (16,), machine=unknown))] == [
+        "times of this build can be believed: not checked: clocks (no nvidia-ml-py)"
+    ]
+
+
+def test_where_nothing_was_measured_nothing_is_said_of_times(report: Report) -> None:
+    """A second build that finds every row says nothing about its own times."""
+    assert [*spell_belief(report({16: {}}, machine=MachineState()))] == []
+
+
+def test_a_retry_says_what_came_of_it(report: Report, make_key: Callable[..., str]) -> None:
+    """How many rows are stable now, were kept, or belong to other buckets; with the reason."""
+    kept = {make_key(32): "the new times are unstable too"}
+    retried = frozenset(map(make_key, (16, 32, 64)))
+    rows = {16: {}, 32: NOISY, 64: NOISY}
+    lines = [*spell_belief(report(rows, (16, 32), retried=retried, kept=kept))]
+    assert (
+        "3 unstable rows before: 1 stable now, 1 kept as it was, "
+        "1 not asked for by these buckets" in lines
+    )
+    assert f"kept: {make_key(32)}: the new times are unstable too" in lines
+
+
+ALONG: Mapping[str, Any] = {
+    "along": ((257, 1.02), (560, 1.118)),
+    "time_us": 34.1,
+    "library_us": 30.5,
+}
+
+
+def test_a_winner_slower_than_the_library_is_explained(
+    report: Report, make_key: Callable[..., str]
+) -> None:
+    """For a range the winner may lose at the largest size; the build says why, `show` counts it."""
+    found = report({16: ALONG, 32: {"library_us": 5.0}}, (16, 32))
+    explained = [line for line in spell(found) if "the library's time" in line]
+    (line,) = explained
+    assert line == (
+        f"{found.timings[0].row.winner.short} takes 1.12x the library's time at size 560, and was "
+        "chosen since the library loses more, or fails, at another size of the range: "
+        f"{make_key(16)}"
+    )
+    assert [*spell_table(found.table)][-1].startswith("1 row slower than the library's kernel")

@@ -1,0 +1,124 @@
+"""What commands write their outputs to: links, devices, folders and files of others stay."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from warmup.cli import main
+from warmup.core.rows import Row
+from warmup.table import Table
+from warmup.table.codec import encode
+from warmup.table.store import read
+
+Done = subprocess.CompletedProcess[str]
+# Commands that write a file at OUT; the last removes it, since the log is no valid table.
+COMMANDS = {
+    "merge": ("merge", "a.json", "b.json", "-o", "OUT"),
+    "audit": ("audit", "log", "--out", "OUT"),
+    "misses": ("audit", "log", "--misses-out", "OUT"),
+    "ready": ("check", "log", "--ready-file", "OUT"),
+}
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes a device")
+
+
+@pytest.fixture
+def folder(
+    tmp_path: Path,
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+) -> Path:
+    """Two tables with a row each, and an empty log."""
+    for m, name in enumerate(("a", "b"), start=1):
+        (tmp_path / f"{name}.json").write_text(encode(make_table({make_key(m): make_row()})))
+    (tmp_path / "log").write_text("")
+    return tmp_path
+
+
+@pytest.fixture
+def run(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Done]:
+    """``run("merge", out)``: the command with that output, in the folder."""
+
+    def command(name: str, out: str | Path) -> Done:
+        monkeypatch.chdir(folder)
+        with pytest.raises(SystemExit) as ended:
+            main([str(out) if word == "OUT" else word for word in COMMANDS[name]])
+        shown = capsys.readouterr()
+        return subprocess.CompletedProcess(name, int(ended.value.code or 0), shown.out, shown.err)
+
+    return command
+
+
+@needs_root
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_device_stays_a_device(folder: Path, run: Callable[..., Done], name: str) -> None:
+    """An output that is a device like /dev/null is written into, or refused in one line."""
+    os.mknod(folder / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    done = run(name, folder / "null")
+    assert stat.S_ISCHR((folder / "null").lstat().st_mode)
+    refused = name == "ready"  # which must be removed at first
+    assert (done.returncode, "it is no regular file" in done.stderr) == (3 * refused, refused)
+
+
+@pytest.mark.parametrize("name", ["merge", "audit", "misses"])
+def test_a_link_stays_a_link(folder: Path, run: Callable[..., Done], name: str) -> None:
+    """An output that is a link makes the file that the link leads to."""
+    (folder / "out").mkdir()
+    (folder / "link").symlink_to("out/file")
+    assert run(name, folder / "link").returncode == 0
+    found = (folder / "link").readlink(), [path.name for path in (folder / "out").iterdir()]
+    assert found == (Path("out/file"), ["file"])
+
+
+def test_a_stale_ready_file_behind_a_link_is_removed(
+    folder: Path, run: Callable[..., Done]
+) -> None:
+    """A link for the ready file stays, and leads nowhere while the table is not ready."""
+    (folder / "real").write_text("stale")
+    (folder / "ready").symlink_to("real")
+    assert run("ready", "ready").returncode == 12
+    assert ((folder / "ready").is_symlink(), (folder / "real").exists()) == (True, False)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("out", ["", ".", "/", "no/such/../.."])
+def test_a_folder_is_refused_in_one_line(run: Callable[..., Done], name: str, out: str) -> None:
+    """An output that is a folder, or nothing, is one line with exit code 3."""
+    done = run(name, out)
+    assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_newline_in_a_path_is_escaped(run: Callable[..., Done], name: str) -> None:
+    """A path with a newline and an escape is printed in one line, without either."""
+    done = run(name, "no\nsuch\x1b[31m/x")
+    assert (len(done.stderr.splitlines()), "\x1b" in done.stderr) == (1, False)
+    assert r"no\nsuch\x1b[31m" in done.stderr
+
+
+def test_merged_tables_are_written_to_stdout(folder: Path, run_python: Callable[..., Done]) -> None:
+    """`-o /dev/stdout` prints the union, which is the table that `-o FILE` writes."""
+    words = ("-m", "warmup", "merge", "a.json", "b.json", "-o")
+    done = run_python(*words, "/dev/stdout", cwd=folder)
+    run_python(*words, "c.json", cwd=folder)
+    assert (done.stdout, len(read(folder / "c.json").rows)) == ((folder / "c.json").read_text(), 2)
+
+
+def test_a_key_of_a_million_letters_is_a_short_error(
+    folder: Path, run: Callable[..., Done], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However long a name in a damaged table is, the line about it is not."""
+    text = (folder / "a.json").read_text()
+    key = "x" * 1_000_000
+    for damaged in (text.replace("mode", key), text.replace('"m=', f'"{key} m=')):
+        (folder / "a.json").write_text(damaged.replace("addmm m", f"{key[:200_000]} m"))
+        done = run("merge", "c.json")
+        assert (done.returncode, len(done.stderr) < 2000) == (3, True)

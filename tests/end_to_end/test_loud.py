@@ -1,0 +1,208 @@
+"""A table that is of no use says so: on stderr, in the log, in the audit log and by exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.diagnostics.audit import audit
+from warmup.table.store import read, write
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests" / "programs"
+EVENT = '{"event":"benchmark.uncovered","schema":1,"run":"R","pid":1,"seq":0,"site":"pad"}'
+HIT = '{"event":"lookup.hit","schema":1,"run":"R","pid":1,"seq":1,"key":"k"}'
+SERVE = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from plain_script import Net
+with torch.no_grad():
+    torch.compile(Net().eval(), dynamic=False)(torch.ones(8, 32))
+print("served")
+"""
+
+Done = subprocess.CompletedProcess[str]
+Built = tuple[Path, dict[str, Any]]
+Serve = Callable[..., Done]
+
+
+def python(folder: Path, *words: str, **variables: str) -> Done:
+    """Run Python in *folder*, with empty caches there."""
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *words],
+        env={**outer, **caches, **variables},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def notices(done: Done) -> list[str]:
+    """Return the lines of warmup on stderr."""
+    return [line for line in done.stderr.splitlines() if line.startswith("warmup: ")]
+
+
+@pytest.fixture(scope="module")
+def useless(net: Built, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
+    """Installed late, gradients on, then dynamic; each twice, and warnings are errors."""
+    folder = tmp_path_factory.mktemp("useless")
+    words = (str(PROGRAMS / "serve_loudly.py"), str(net[0]), "useless", "server.log")
+    variables = {
+        "WARMUP_AUDIT_LOG": str(folder / "audit.jsonl"),
+        "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_SEARCH_SPACE": "EXHAUSTIVE",
+    }
+    done = python(folder, "-W", "error::UserWarning", *words, **variables)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done, folder
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("was installed late", "install before the first call"),
+        ("compiled with gradients on", "serve under torch.no_grad() or torch.inference_mode()"),
+        ("(dynamic_dim)", "compile with dynamic=False, or build for the range: --policy range"),
+    ],
+)
+def test_each_cause_is_said_once_with_its_remedy(
+    useless: tuple[Done, Path], said: str, remedy: str
+) -> None:
+    """Although the program's root logger has a handler, and each cause occurs more than once."""
+    (line,) = (line for line in notices(useless[0]) if said in line)
+    assert remedy in line
+
+
+def test_warnings_as_errors_end_no_server(useless: tuple[Done, Path]) -> None:
+    """A contradicting option is printed, and every compile goes on."""
+    (line,) = (line for line in notices(useless[0]) if "search_space is EXHAUSTIVE here" in line)
+    assert line.endswith("remove the setting while the table is installed")
+
+
+def test_notices_are_no_entries_of_the_log(useless: tuple[Done, Path]) -> None:
+    """The log has sentences: at the install, when the process settled, and at its exit."""
+    log = (useless[1] / "server.log").read_text().splitlines()
+    assert [line.split(":")[0] for line in log] == ["INFO", "WARNING", "WARNING"]
+    installed, settled, ended = (line.split(":", 2)[2] for line in log)
+    assert installed.startswith("installed ")
+    assert settled == f"settled: {ended}"
+    assert "[dynamic_dim: compile with dynamic=False" in ended
+
+
+def test_causes_are_in_the_audit_log(useless: tuple[Done, Path]) -> None:
+    """What stderr said is an event too, once for each cause."""
+    report = audit([useless[1] / "audit.jsonl"])
+    assert (report.bypassed, report.unfinished) == ({"late": 1, "gradients": 1}, ())
+
+
+@pytest.fixture(scope="module")
+def killed(net: Built, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
+    """Killed after a hit and a miss; quiet, with events in the log as well."""
+    folder = tmp_path_factory.mktemp("killed")
+    words = (str(PROGRAMS / "serve_loudly.py"), str(net[0]), "killed", "server.log")
+    variables = {"WARMUP_QUIET": "1", "WARMUP_LOG_EVENTS": "1"}
+    done = python(folder, *words, WARMUP_AUDIT_LOG=str(folder / "audit.jsonl"), **variables)
+    assert done.returncode == -signal.SIGKILL
+    return done, folder
+
+
+def test_a_killed_process_leaves_what_it_knew(killed: tuple[Done, Path]) -> None:
+    """Its hit and its miss count; the missing summary is seen, and the run is not silent."""
+    report = audit([killed[1] / "audit.jsonl"])
+    assert (sum(report.hits.values()), report.reasons) == (1, {"not_in_table": 1})
+    assert (len(report.unfinished), report.silent) == (1, ())
+
+
+def test_the_log_has_the_events_on_request(killed: tuple[Done, Path]) -> None:
+    """WARMUP_LOG_EVENTS=1: the audit of the ordinary log is that of the audit log."""
+    assert audit([killed[1] / "server.log"]) == audit([killed[1] / "audit.jsonl"])
+
+
+def test_notices_can_be_switched_off(killed: tuple[Done, Path]) -> None:
+    """WARMUP_QUIET=1: the first miss is not printed."""
+    assert notices(killed[0]) == []
+
+
+def test_a_process_that_asked_nothing_says_so_at_its_end(net: Built, tmp_path: Path) -> None:
+    """It has compiled, and no row could ever be asked for."""
+    words = (str(PROGRAMS / "serve_loudly.py"), str(net[0]), "unasked")
+    done = python(tmp_path, *words, WARMUP_AUDIT_LOG="audit.jsonl")
+    (line,) = notices(done)
+    assert "net.json was not used: process" in line
+    assert audit([tmp_path / "audit.jsonl"]).bypassed == {"unasked": 1}
+
+
+def test_a_strict_miss_is_the_last_line_of_a_script(net: Built, tmp_path: Path) -> None:
+    """After the traceback that torch makes of it: key, reason and remedy."""
+    done = python(tmp_path, str(PROGRAMS / "serve_loudly.py"), str(net[0]), "strict")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("warmup: the program ended at a miss: no row answers `packed_linear m=7")
+    assert "(not_in_table)" in last
+    assert 'build this bucket, or pad to one that was built; or serve with on_miss="fall' in last
+
+
+@pytest.fixture(scope="module")
+def other_machine(net: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same table, tuned with another number of threads."""
+    table = read(net[0])
+    runtime = table.provenance.runtime
+    device = replace(runtime.device, threads=(runtime.device.threads or 1) + 1)
+    provenance = replace(table.provenance, runtime=replace(runtime, device=device))
+    path = tmp_path_factory.mktemp("other") / "other.json"
+    write(path, replace(table, provenance=provenance))
+    return path
+
+
+def test_run_refuses_a_table_of_another_machine(other_machine: Path, tmp_path: Path) -> None:
+    """Each compile raises, one sentence names both machines, and the code is that of check."""
+    program = (sys.executable, str(PROGRAMS / "run_compile.py"), "2")
+    words = ("-m", "warmup", "run", "--table", str(other_machine), "--", *program)
+    done = python(tmp_path, *words)
+    assert (done.returncode, done.stdout) == (10, "TableMismatchError\nTableMismatchError\n")
+    (line,) = (line for line in done.stderr.splitlines() if "no table in process" in line)
+    assert "other.json: tuned on " in line
+    assert ", and here is " in line
+    assert done.stderr.endswith("processes 0, silent 0, could not install 1\n")
+
+
+def test_where_a_mismatch_is_allowed_every_lookup_is_a_miss(
+    other_machine: Path, tmp_path: Path
+) -> None:
+    """With --allow-mismatch `run` serves and counts, and --fail-on miss fails."""
+    program = (sys.executable, "-c", SERVE, str(PROGRAMS / "models"))
+    words = ("--table", str(other_machine), "--allow-mismatch", "--fail-on", "miss", "--")
+    done = python(tmp_path, "-m", "warmup", "run", *words, *program)
+    assert (done.returncode, done.stdout) == (1, "served\n")
+    assert "warmup run: failed on: miss\n" in done.stderr
+    assert "warmup run: hits 0, misses 1 (wrong_device 1), uncovered 0" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "own", "code"),
+    [("uncovered", 0, 1), ("uncovered", 3, 3), ("miss", 0, 0), ("silent", 0, 0)],
+)
+def test_run_fails_on_demand_unless_the_command_failed(
+    net: Built, tmp_path: Path, fail_on: str, own: int, code: int
+) -> None:
+    """--fail-on is that of audit, and the command's own failure has precedence."""
+    command = f"echo '{EVENT}' >> $WARMUP_AUDIT_LOG; echo '{HIT}' >> $WARMUP_AUDIT_LOG; exit {own}"
+    words = ("--table", str(net[0]), "--fail-on", fail_on, "--", "sh", "-c", command)
+    assert python(tmp_path, "-m", "warmup", "run", *words).returncode == code
+
+
+def test_run_of_a_command_that_uses_no_table_fails_as_silent(net: Built, tmp_path: Path) -> None:
+    """No process installed anything: a line says so, and --fail-on silent is 1."""
+    words = ("--table", str(net[0]), "--fail-on", "silent", "--", "true")
+    done = python(tmp_path, "-m", "warmup", "run", *words)
+    assert done.returncode == 1
+    assert "warmup run: no process used the table: none compiled, or none" in done.stderr

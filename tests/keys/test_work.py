@@ -1,0 +1,100 @@
+"""The least work that a key spells, counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from warmup.core.errors import ProblemError
+from warmup.core.roofline import Work
+from warmup.keys.registry import KINDS, work_of
+
+BF16 = "bf16 a=row b=col"
+
+
+@pytest.mark.parametrize(
+    ("key", "work"),
+    [
+        (f"mm m=2 n=3 k=5 {BF16} out=bf16 | epilogue=relu", Work("bf16", 60, 2 * (10 + 15 + 6))),
+        (
+            f"addmm m=2 n=3 k=5 {BF16} bias=1d out=f32 | epilogue=none",
+            Work("bf16", 60, 2 * (10 + 15 + 3) + 4 * 6),
+        ),
+        (
+            f"addmm m=2 n=3 k=5 {BF16} bias=2d out=bf16 | epilogue=none",
+            Work("bf16", 60, 2 * (10 + 15 + 6 + 6)),
+        ),
+        (
+            f"bmm batch=4 m=2 n=3 k=5 {BF16} out=bf16 | epilogue=none",
+            Work("bf16", 240, 8 * (10 + 15 + 6)),
+        ),
+        (
+            "mm m=2 n=3 k=5 f32 a=row b=row out=f32 fp32=tf32 | epilogue=none",
+            Work("tf32", 60, 4 * (10 + 15 + 6)),
+        ),
+        (
+            "mm_plus_mm m=2 n=3 k=5 bf16 a=row b=row a2=row b2=row out=bf16 | epilogue=none",
+            Work("bf16", 120, 2 * (2 * (10 + 15) + 6)),
+        ),
+        (
+            (
+                "scaled_mm m=2 n=3 k=5 f8_e4m3fn a=row b=col scale=f32[1],f32[1] out=bf16"
+                " | epilogue=none"
+            ),
+            Work("f8_e4m3fn", 60, 10 + 15 + 2 * 6),
+        ),
+        (f"pad mm m=2 n=3 k=5 {BF16}", Work("bf16", 60, 2 * (10 + 15 + 6))),
+        (
+            "weight n m=2 in=5 features=3 bf16 bias=0",
+            Work("bf16", 2 * 2 * 3 * 5, 2 * (15 + 2 * (5 + 3))),
+        ),
+        (
+            "weight k m=2 features=3 out=5 bf16 bias=0",
+            Work("bf16", 2 * 2 * 3 * 5, 2 * (15 + 2 * (3 + 5))),
+        ),
+        (
+            "weight chain m=2 in=5,5 features=3 out=7 bf16 bias=111 via=mul(silu(p0),p1)",
+            Work("bf16", 2 * 2 * 3 * 17, 2 * (17 * 3 + 2 * (5 + 7))),
+        ),
+    ],
+)
+def test_work_is_the_products_and_each_tensor_once(key: str, work: Work) -> None:
+    """Operations are two for each multiplication; operands, bias and result are moved once."""
+    assert work_of(key) == work
+
+
+def test_a_range_has_the_work_of_its_upper_end() -> None:
+    """Rows of a range are timed at the upper end."""
+    ranged = f"mm m=17..32 n=3 k=5 {BF16} out=bf16 | epilogue=none"
+    assert work_of(ranged) == work_of(ranged.replace("17..32", "32"))
+    padded = f"pad mm m=17..32 n=3 k=5 {BF16}"
+    assert work_of(padded) == work_of(padded.replace("17..32", "32"))
+
+
+def test_a_range_without_an_end_has_no_known_work() -> None:
+    """Nothing is guessed for a size that has no bound."""
+    assert work_of(f"mm m=2.. n=3 k=5 {BF16} out=bf16 | epilogue=none") is None
+    assert work_of("weight n m=2.. in=5 features=3 bf16 bias=0") is None
+
+
+def test_a_launch_key_bounds_its_bytes() -> None:
+    """Sizes are rounded up to powers of two: 513 elements of one tensor at least."""
+    key = "launch triton_poi_fused_add x=1024 args=*bf16,*f32,i32 source=3f2a9c0d41b7e865"
+    work = work_of(key)
+    assert work is not None
+    assert (work.flops, work.moved, work.most_moved) == (None, 513 * 2, 2 * 1024 * 6)
+
+
+def test_a_launch_key_without_tensors_has_no_known_work() -> None:
+    """A kernel that takes no tensor moves nothing that its key would say."""
+    assert work_of("launch triton_poi_fused x=1024 args=i32 source=3f2a9c0d41b7e865") is None
+
+
+def test_a_text_that_is_no_key_is_refused() -> None:
+    """The error is that of every key reader."""
+    with pytest.raises(ProblemError):
+        work_of("no key")
+
+
+def test_every_kind_says_its_work() -> None:
+    """A review has shares for rows of every kind that ships."""
+    assert all(kind.work is not None for kind in KINDS.values())

@@ -1,0 +1,128 @@
+"""The load of other processes, read from a made-up machine in a folder."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from warmup.measuring.cpu_load import CpuReading, others_share, read_cpus
+
+TICKS = os.sysconf("SC_CLK_TCK")
+CPUS = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A machine whose usable CPUs were each busy for 30 of 100 s, without other processes."""
+    proc = tmp_path / "proc"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text("0::/\n")
+    line = " ".join(str(value * TICKS) for value in (10, 5, 8, 60, 10, 2, 3, 2, 7, 7))
+    cpus = "".join(f"cpu{number} {line}\n" for number in range(max(os.sched_getaffinity(0)) + 1))
+    (proc / "stat").write_text(f"cpu  {line}\n{cpus}intr 5 0 0\n")
+    return tmp_path
+
+
+def process(machine: Path, pid: int, parent: int, *seconds: int, name: str = "x") -> None:
+    """Add a process with user, system, and its children's user and system seconds."""
+    folder = machine / "proc" / str(pid)
+    folder.mkdir()
+    times = " ".join(str(value * TICKS) for value in seconds)
+    (folder / "stat").write_text(f"{pid} ({name}) S {parent} 1 1 0 -1 0 0 0 0 0 {times} 20 0\n")
+
+
+def reading(machine: Path) -> CpuReading:
+    found = read_cpus(machine)
+    assert found is not None
+    return found
+
+
+def test_idle_and_guest_times_are_not_busy(machine: Path) -> None:
+    """Of 100 s a CPU was busy for 30: not idle, not waiting for a disk; guests count once."""
+    assert reading(machine).all_s == pytest.approx(30.0 * CPUS)
+
+
+def test_descendants_are_ones_own(machine: Path) -> None:
+    """Children and grandchildren count, with their ended children; other processes do not."""
+    before = reading(machine).own_s
+    process(machine, 900001, os.getpid(), 1, 2, 3, 4)
+    process(machine, 900002, 900001, 10, 0, 0, 0, name="a) S 1 (b")
+    process(machine, 900003, 1, 100, 100, 0, 0)
+    assert reading(machine).own_s == pytest.approx(before + 20.0, abs=0.5)
+
+
+@pytest.mark.parametrize("stat", ["", "cpu  1 2 3", "cpu0 a b c", None])
+def test_a_machine_that_says_nothing_has_no_reading(machine: Path, stat: str | None) -> None:
+    """Without times of the usable CPUs there is no reading, and no error."""
+    path = machine / "proc" / "stat"
+    path.unlink() if stat is None else path.write_text(stat)
+    assert read_cpus(machine) is None
+
+
+def test_a_quota_of_cgroup_v2_is_read(machine: Path) -> None:
+    """The narrowest limit counts, here that of the group above."""
+    inner = machine / "sys" / "fs" / "cgroup" / "pod" / "app"
+    inner.mkdir(parents=True)
+    (machine / "proc" / "self" / "cgroup").write_text("0::/pod/app\n")
+    for folder, limit in ((inner, "max 100000"), (inner.parent, "150000 100000")):
+        (folder / "cpu.max").write_text(f"{limit}\n")
+        (folder / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
+    found = reading(machine)
+    assert (found.quota, found.group_s) == (1.5, 2.5)
+    assert found.usable == min(CPUS, 1.5)
+
+
+def test_a_quota_of_cgroup_v1_is_read(machine: Path) -> None:
+    """The quota is in the controller cpu, the usage in cpuacct; -1 is no limit."""
+    (machine / "proc" / "self" / "cgroup").write_text("3:cpuacct:/pod\n2:cpu:/pod\n1:memory:/\n")
+    cgroup = machine / "sys" / "fs" / "cgroup"
+    for name, file, value in (
+        ("cpu", "cpu.cfs_quota_us", 50000),
+        ("cpu", "cpu.cfs_period_us", 100000),
+        ("cpuacct", "cpuacct.usage", 7 * 10**9),
+    ):
+        (cgroup / name / "pod").mkdir(parents=True, exist_ok=True)
+        (cgroup / name / "pod" / file).write_text(f"{value}\n")
+    assert (reading(machine).quota, reading(machine).group_s) == (0.5, 7.0)
+    (cgroup / "cpu" / "pod" / "cpu.cfs_quota_us").write_text("-1\n")
+    assert reading(machine).quota == float("inf")
+
+
+START = CpuReading(at=10.0, cpus=4, all_s=100.0, own_s=50.0)
+
+
+@pytest.mark.parametrize(
+    ("all_s", "own_s", "share"),
+    [(0.0, 0.0, 0.0), (8.0, 8.0, 0.0), (4.0, 2.0, 0.25), (8.0, 0.0, 1.0), (1.0, 2.0, 0.0)],
+    ids=["idle", "own", "others", "all", "rounding"],
+)
+def test_the_share_is_that_of_others(all_s: float, own_s: float, share: float) -> None:
+    """Over two seconds on four CPUs, what this build used is not counted."""
+    after = replace(START, at=12.0, all_s=100.0 + all_s, own_s=50.0 + own_s)
+    assert others_share(START, after) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("all_s", "group_s", "share"),
+    [(5.0, 1.0, 0.0), (8.0, 1.0, 0.5), (2.0, 2.0, 0.5)],
+    ids=["others beside the quota", "others within it", "others in the group"],
+)
+def test_a_quota_bounds_what_can_be_lost(all_s: float, group_s: float, share: float) -> None:
+    """With a quota of one of four CPUs, of which half was used, others disturb below the rest."""
+    before = replace(START, quota=1.0, group_s=20.0)
+    after = replace(before, at=12.0, all_s=100.0 + all_s, own_s=51.0, group_s=20.0 + group_s)
+    assert others_share(before, after) == pytest.approx(share)
+
+
+def test_this_machine_is_read() -> None:
+    """On Linux the times of the real machine grow while this process works."""
+    before = read_cpus()
+    sum(number * number for number in range(10**6))
+    after = read_cpus()
+    assert before is not None
+    assert after is not None
+    assert after.own_s >= before.own_s
+    assert 0 <= others_share(before, after) <= 1

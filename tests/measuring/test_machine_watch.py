@@ -1,0 +1,143 @@
+"""Waiting for a quiet machine, and what is recorded of a busy one. Time and load are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from warmup.core.machine_state import BUSY_SHARE
+from warmup.measuring import machine_watch
+from warmup.measuring.cpu_load import CpuReading
+from warmup.measuring.gpu_state import Condition
+from warmup.measuring.machine_watch import MachineWatch
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+WAITS = 5.0
+
+
+@dataclass
+class Machine:
+    """A machine of two CPUs whose time passes in `sleep` only; others take ``load`` of it."""
+
+    load: Callable[[float], float] = lambda _now: 0.0
+    now: float = 100.0
+    used_s: float = 1000.0
+    waits: list[tuple[str, float]] = field(default_factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.used_s += 2 * self.load(self.now) * seconds
+        self.now += seconds
+
+    def read(self) -> CpuReading:
+        """Return the reading of now; this process uses nothing."""
+        return CpuReading(self.now, 2, self.used_s, 10.0)
+
+    def note_wait(self, reason: str, seconds: float) -> None:
+        """Record that a wait began."""
+        self.waits.append((reason, seconds))
+
+    def watch(self, wait_s: float = WAITS, device: torch.device = CPU) -> MachineWatch:
+        """Return a watch that waits at most so long."""
+        watch = MachineWatch(device, read=self.read)
+        watch.start(wait_s, self.note_wait)
+        return watch
+
+    def measure(self, watch: MachineWatch, seconds: float = 2.0) -> bool:
+        """Measure for so long; return whether that was disturbed."""
+        with watch.measuring() as is_disturbed:
+            self.sleep(seconds)
+        return is_disturbed()
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """A quiet machine, in place of the clock."""
+    made = Machine()
+    monkeypatch.setattr(machine_watch.time, "sleep", made.sleep)
+    monkeypatch.setattr(machine_watch.time, "monotonic", lambda: made.now)
+    return made
+
+
+def test_a_quiet_machine_is_measured_at_once(machine: Machine) -> None:
+    """After one look there is no wait, and nothing was disturbed."""
+    watch = machine.watch()
+    assert not machine.measure(watch)
+    state = watch.state()
+    assert (machine.waits, state.measured, state.disturbed, state.worst_share) == ([], 1, 0, 0.0)
+    assert state.cpus == 2
+
+
+def test_a_load_that_ends_is_waited_out(machine: Machine) -> None:
+    """The wait is announced once, with its reason, and the measurement is not disturbed."""
+    machine.load = lambda now: 0.9 if now < 102 else 0.0
+    watch = machine.watch()
+    assert not machine.measure(watch)
+    assert machine.waits == [("other processes take 90% of 2 CPUs", pytest.approx(WAITS))]
+    assert 1 < watch.state().waited_s < WAITS
+
+
+def test_a_load_that_stays_blocks_for_a_stated_time_only(machine: Machine) -> None:
+    """All waits of a build together take the stated seconds; then it measures, disturbed."""
+    machine.load = lambda _now: 0.5
+    watch, began = machine.watch(), machine.now
+    assert [machine.measure(watch) for _ in range(4)] == [True] * 4
+    assert machine.now - began - 4 * 2.0 == pytest.approx(WAITS, abs=1.0)
+    state = watch.state()
+    assert (state.disturbed, state.measured, len(machine.waits)) == (4, 4, 1)
+    assert state.worst_share == pytest.approx(0.5)
+
+
+def test_without_a_wait_there_is_none(machine: Machine) -> None:
+    """With 0 seconds nothing waits, and the disturbance is recorded all the same."""
+    machine.load = lambda _now: 1.0
+    watch, began = machine.watch(0.0), machine.now
+    assert machine.measure(watch)
+    assert (machine.now - began, machine.waits) == (2.0, [])
+
+
+@pytest.mark.parametrize(("load", "disturbed"), [(BUSY_SHARE, False), (0.2, True)])
+def test_a_tenth_of_the_cpus_is_no_disturbance(
+    machine: Machine, load: float, disturbed: bool
+) -> None:
+    """What other processes take is a disturbance above a tenth."""
+    machine.load = lambda _now: load
+    assert machine.measure(machine.watch(0.0)) is disturbed
+
+
+def test_a_short_measurement_has_the_load_around_it(machine: Machine) -> None:
+    """A tenth of a second is too few ticks; the last second or more counts."""
+    watch = machine.watch(0.0)
+    machine.measure(watch, 10.0)
+    machine.load = lambda _now: 1.0
+    machine.sleep(5.0)
+    assert machine.measure(watch, 0.1)
+
+
+def test_a_machine_that_cannot_be_read_is_not_waited_for(machine: Machine) -> None:
+    """Without /proc there is no share, and no wait."""
+    watch = MachineWatch(CPU, read=lambda: None)
+    watch.start(WAITS, machine.note_wait)
+    assert not machine.measure(watch)
+    assert (watch.state().worst_share, machine.waits) == (None, [])
+
+
+def test_a_busy_gpu_is_waited_for_before_the_first_measurement(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that others hold is no reason to wait, load and a throttled clock are."""
+
+    def condition(_device: torch.device, _own: frozenset[int]) -> Condition:
+        return Condition(used_percent=40 if machine.now < 103 else 0, others=1, others_mib=10)
+
+    monkeypatch.setattr(machine_watch, "read_condition", condition)
+    watch = machine.watch(device=GPU)
+    machine.measure(watch)
+    assert machine.waits == [("the GPU: it is 40 % busy", pytest.approx(WAITS))]
+    machine.now = 0.0
+    machine.measure(watch)
+    assert len(machine.waits) == 1
+    assert watch.state().complaints == ("another process holds 10 MiB of it",)

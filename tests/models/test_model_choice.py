@@ -1,0 +1,230 @@
+"""Which model ``--model`` means, what is said where it means none, and dtypes that do not meet."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from warmup.core.errors import ModelError, SettingsError
+from warmup.models.dtype_mismatch import naming_dtypes
+from warmup.models.loading import Inputs, load_model, parse_cast, parse_dtype
+
+HEAD = """
+    import torch
+    from torch import nn
+
+    class Small(nn.Module):
+        def __init__(self, width=8):
+            super().__init__()
+            self.layer = nn.Linear(width, 4)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    class Large(Small):
+        def __init__(self):
+            super().__init__(16)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work in an empty folder, and leave the modules and paths of this process as they are."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    for name, module in [*sys.modules.items()]:
+        if str(tmp_path) in str(getattr(module, "__file__", None)):
+            del sys.modules[name]
+
+
+def write(name: str, tail: str = "", head: str = HEAD) -> str:
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text(dedent(head) + dedent(tail), encoding="utf-8")
+    return name
+
+
+@pytest.mark.parametrize(
+    ("tail", "width", "reason"),
+    [
+        ("model = Large()", 16, "Large, called 'model' in net.py"),
+        ("model = torch.compile(Large())", 16, "Large, called 'model' in net.py"),
+        ("def model():\n    return Large()", 16, "Large, called 'model' in net.py"),
+        (
+            "def example_inputs(seqlen):\n    return torch.randn(seqlen, 16)",
+            16,
+            "Large, the only class in net.py that takes example_inputs",
+        ),
+    ],
+    ids=["instance", "compiled", "factory", "inputs"],
+)
+def test_one_of_several_classes_is_meant(tail: str, width: int, reason: str) -> None:
+    """The value called model, else the class that example_inputs fits; the reason is kept."""
+    model = load_model(write("net.py", tail))
+    assert (model.module.layer.in_features, model.chosen) == (width, reason)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "tail",
+    ["", "def example_inputs(seqlen):\n    return torch.randn(seqlen, 3)", "model = 3"],
+    ids=["nothing", "inputs of none", "no model"],
+)
+def test_several_classes_are_listed_with_the_spelling(tail: str) -> None:
+    """Where nothing says which class is meant, all names and the option are in the error."""
+    with pytest.raises(
+        ModelError, match=r"defines Small, Large; name the model: --model net.py:NAME"
+    ):
+        load_model(write("net.py", tail))
+
+
+def test_inputs_that_fit_several_classes_choose_none() -> None:
+    """With two classes of one width the error names those that example_inputs fits."""
+    tail = "class Other(Small): pass\ndef example_inputs(n):\n    return torch.randn(n, 8)"
+    with pytest.raises(ModelError, match="example_inputs fits Small, Other"):
+        load_model(write("net.py", tail))
+
+
+def test_choosing_by_inputs_makes_no_real_tensor() -> None:
+    """Classes of 8 TB of weights are tried on; only the chosen class is made."""
+    tail = """
+    class Huge(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2**21, 2**20).to(torch.float16)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    del Large
+
+    def example_inputs(n):
+        return torch.randn(n, 8)
+    """
+    assert load_model(write("net.py", tail)).module.layer.in_features == 8  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "net = nn.Sequential(nn.Linear(8, 4))",
+        "class Net(nn.Linear):\n    pass\nnet = Net(8, 4)",
+        "class Net(nn.Linear):\n    def __init__(self):\n        super().__init__(8, 4)",
+    ],
+    ids=["an instance", "an instance of a class with arguments", "a class"],
+)
+def test_the_only_model_of_a_file_is_meant(body: str) -> None:
+    """A single class, or instance where there is no class that can be made, needs no name."""
+    model = load_model(write("net.py", body, "import torch\nfrom torch import nn\n"))
+    assert sum(parameter.numel() for parameter in model.module.parameters()) == 36
+    assert model.chosen == ""
+
+
+def test_a_script_that_parses_arguments_when_imported_gets_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Argparse at the top of the file sees no option of warmup; sys.argv is put back."""
+    monkeypatch.setattr(sys, "argv", ["warmup", "build", "--model", "net.py"])
+    parse = "import argparse\nargparse.ArgumentParser().parse_args()\n"
+    load_model(write("net.py", "del Large", parse + dedent(HEAD)))
+    assert sys.argv == ["warmup", "build", "--model", "net.py"]
+
+
+def test_a_module_is_looked_up_in_the_working_directory() -> None:
+    """package.module:NAME works for every command, as it does under python -m."""
+    write("parts/__init__.py", "", "")
+    write("parts/net.py")
+    assert load_model("parts.net:Large").name == "net.Large"
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("net.py:make(64, 2)", 'write "def model(): return make(64, 2)" into the file'),
+        ("parts.net:make(64)", 'return make(64)" into a file that imports make'),
+        ("hf:org/name", "AutoModel.from_pretrained('org/name')"),
+        ("org/name", "AutoModel.from_pretrained('org/name')"),
+        ("net.py:make", 'return make(width=..., depth=...)" into the file, and give --model'),
+        ("net.py:count", "the function returns int, no nn.Module"),
+        ("broken.py", r"ModuleNotFoundError: No module named 'absent_thing', .*helping.py:2\)"),
+        ("failing.py:Net", r"making the model failed \(KeyError: 'width', .*failing.py:5\)"),
+        ("syntax.py", r"SyntaxError: .*, .*syntax.py:1\)"),
+    ],
+)
+def test_what_is_no_model_is_told_with_a_remedy_or_its_cause(target: str, words: str) -> None:
+    """Each wrong target has one line: what to write instead, or the cause and where it is."""
+    write("net.py", "def make(width, depth): ...\ndef count(): return 3")
+    write("broken.py", "", "import helping\n")
+    write("helping.py", "", "def f():\n    import absent_thing\nf()\n")
+    write("syntax.py", "", "def (:\n")
+    start = "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n"
+    write("failing.py", "", start + "        super().__init__()\n        {}['width']\n")
+    pattern = words if "\\" in words else words.replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises(ModelError, match=pattern) as refused:
+        load_model(target)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_cause_of_an_import_is_chained() -> None:
+    """A traceback of the error, where one is asked for, has the cause."""
+    with pytest.raises(ModelError) as refused:
+        load_model(write("broken.py", "", "import absent_thing\n"))
+    assert isinstance(refused.value.__cause__, ModuleNotFoundError)
+
+
+class _Half(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4, bias=False, dtype=torch.bfloat16)
+
+    def forward(self, x: torch.Tensor, cast: Any = None) -> torch.Tensor:
+        return self.layer(x if cast is None else x.to(cast))
+
+
+def test_inputs_of_another_dtype_than_the_weights_get_a_remedy() -> None:
+    """The error names both dtypes and the two options, and keeps torch's error as its cause."""
+    module, inputs = _Half(), Inputs((torch.randn(2, 8),), {})
+    with pytest.raises(ModelError) as refused, naming_dtypes(module, inputs):
+        module(*inputs.args)
+    assert str(refused.value) == (
+        "the parameters of the model are bf16, and its input x is f32; cast both with "
+        '--dtype bf16, or name the input: --input "x=[...]:bf16"'
+    )
+    assert isinstance(refused.value.__cause__, RuntimeError)
+
+
+def test_another_failure_is_not_blamed_on_dtypes() -> None:
+    """A wrong size stays torch's error, although the dtypes differ too."""
+    module, inputs = _Half(), Inputs((torch.randn(2, 9),), {})
+    with pytest.raises(RuntimeError, match=r"shapes|dtype"), naming_dtypes(module, inputs):
+        module(*inputs.args)
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [
+        ("bf16", torch.bfloat16),
+        ("torch.bfloat16", torch.bfloat16),
+        ("fp16", torch.float16),
+        ("half", torch.float16),
+        ("fp32", torch.float32),
+        ("float", torch.float32),
+        ("long", torch.int64),
+    ],
+)
+def test_usual_names_of_dtypes_are_known(text: str, dtype: torch.dtype) -> None:
+    """The names of torch, and those that other tools use, mean the same dtypes."""
+    assert parse_dtype(text, "--dtype") is dtype
+
+
+@pytest.mark.parametrize("text", ["i8", "bool", "fp8"])
+def test_parameters_are_cast_to_floating_dtypes_only(text: str) -> None:
+    """--dtype refuses integers and unknown names with the names there are."""
+    with pytest.raises(SettingsError, match="use one of f64, f32, f16, bf16"):
+        parse_cast(text)

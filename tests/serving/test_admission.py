@@ -1,0 +1,66 @@
+"""Which tables `install` refuses, and how it warns of the others."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+
+from warmup.core.errors import StaleTableWarning, TableMismatchError
+from warmup.core.runtime import Runtime, compare_runtimes
+from warmup.serving.admission import admit
+from warmup.table import Table
+from warmup.table.store import FoundTable
+
+Make = Callable[..., Table]
+MakeRuntime = Callable[..., Runtime]
+
+
+@pytest.fixture
+def admitted(make_table: Make, make_runtime: MakeRuntime) -> Callable[..., list[str]]:
+    """``admitted(is_allowed=True, sm_count=78)``: the warnings of a table on such a machine."""
+
+    def judge(*, is_allowed: bool = False, **changes: str | int) -> list[str]:
+        found, here = FoundTable(make_table(), ()), make_runtime(**changes)
+        mismatches = compare_runtimes(found.table.provenance.runtime, here)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            admit(found, here, mismatches, is_allowed=is_allowed)
+        assert all(each.category is StaleTableWarning for each in caught)
+        return [str(each.message) for each in caught]
+
+    return judge
+
+
+@pytest.mark.parametrize("changes", [{"sm_count": 78}, {"torch": "2.12.0"}, {"triton": "3.5.0"}])
+def test_another_device_or_runtime_is_refused(
+    admitted: Callable[..., list[str]], changes: dict[str, str | int]
+) -> None:
+    """The error says in one sentence what the table was tuned on and what is here."""
+    with pytest.raises(TableMismatchError) as caught:
+        admitted(**changes)
+    assert str(caught.value).startswith(
+        "the table: tuned on NVIDIA H200 (sm_90, 132 SMs, 140 GiB) with torch 2.13.0 and triton "
+        "3.7.0, and here is NVIDIA H200 (sm_90, "
+    )
+    assert len(caught.value.mismatches) == 1
+
+
+def test_a_refused_table_can_be_allowed(admitted: Callable[..., list[str]]) -> None:
+    """One warning says that every lookup is a miss, however many fields differ."""
+    (said,) = admitted(is_allowed=True, sm_count=78, arch="sm_80", torch="2.12.0")
+    assert said.endswith(": every lookup is a miss")
+
+
+def test_another_driver_is_a_warning(admitted: Callable[..., list[str]]) -> None:
+    """Soft differences are named in one sentence, and refuse nothing."""
+    (said,) = admitted(driver="581", cuda="12.9")
+    assert said == (
+        "the table: cuda: table 13.0, here 12.9; driver: table 580.65, here 581: timings may be off"
+    )
+
+
+def test_the_same_machine_is_admitted_without_a_word(admitted: Callable[..., list[str]]) -> None:
+    """Nothing differs, so nothing is said."""
+    assert admitted() == []

@@ -1,0 +1,153 @@
+"""`install` a second time, in one thread and from two, with the installed torch."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import warmup
+from warmup.inductor import connect
+from warmup.serving.install import installed
+from warmup.table import Policy, Table
+
+ROUNDS = 10
+
+
+@pytest.fixture(scope="module")
+def tables(make_table: Callable[..., Table], make_key: Callable[..., str]) -> tuple[Table, Table]:
+    """Two tables for this machine, without and with a row."""
+    inductor = connect()
+    runtime = inductor.runtime("cpu")
+    rows = make_table().rows
+    policy = Policy(
+        mode="max-autotune-gemm",
+        options={**inductor.quiet_switches(), "max_autotune_gemm_backends": "ATEN,CPP"},
+        timing=make_table().policy.timing,
+        seed=0,
+        tolerance={},
+    )
+    return (
+        make_table({}, runtime=runtime, policy=policy),
+        make_table(dict(rows), runtime=runtime, policy=policy),
+    )
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test begins or ends with a table installed."""
+    monkeypatch.delenv("WARMUP_AUDIT_LOG", raising=False)
+    assert installed() is None
+    yield
+    handle = installed()
+    while handle is not None:
+        handle.close()
+        handle = installed()
+
+
+def install(table: Table, **settings: Any) -> warmup.Handle:
+    """Install *table* for the CPU."""
+    return warmup.install(table, device="cpu", **settings)
+
+
+def event_names(log: Path) -> list[str]:
+    """Return the names of the events in *log*."""
+    return [json.loads(line)["event"] for line in log.read_text().splitlines()]
+
+
+def test_the_same_table_twice_is_one_install(tables: tuple[Table, Table], tmp_path: Path) -> None:
+    """A plugin and `warmup run` together: one handle, one event each at its start and its end."""
+    log = tmp_path / "audit.jsonl"
+    first = install(tables[0], audit_log=log)
+    assert install(tables[0], audit_log=log) is first
+    first.close()
+    assert event_names(log) == ["table.installed"]
+    first.close()
+    assert event_names(log) == ["table.installed", "run.summary"]
+    assert installed() is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "difference"),
+    [
+        ({"on_miss": "strict"}, "on_miss: installed fallback, asked strict"),
+        ({"uncovered": "forbid"}, "uncovered: installed count, asked forbid"),
+        ({"audit_log": "other.jsonl"}, "audit_log: installed none, asked "),
+        ({"model": torch.nn.Linear(2, 2).eval()}, "pads_model: installed false, asked true"),
+    ],
+    ids=["on_miss", "uncovered", "audit_log", "model"],
+)
+def test_other_settings_are_an_error(
+    tables: tuple[Table, Table],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    difference: str,
+) -> None:
+    """The error names the setting; the first install stays, and no file is made."""
+    monkeypatch.chdir(tmp_path)
+    first = install(tables[0])
+    with pytest.raises(warmup.SettingsError, match="a table is installed already") as error:
+        install(tables[0], **settings)
+    assert difference in str(error.value)
+    assert (installed(), list(tmp_path.iterdir())) == (first, [])
+
+
+def test_another_table_is_an_error_until_the_first_is_closed(tables: tuple[Table, Table]) -> None:
+    """The error has both digests."""
+    first = install(tables[0])
+    with pytest.raises(warmup.SettingsError, match=f"digest: installed {first.digest}, asked "):
+        install(tables[1])
+    first.close()
+    with install(tables[1]) as second:
+        assert installed() is second
+
+
+def install_at_once(one: Table, other: Table) -> list[warmup.Handle | Exception]:
+    """Install both tables from two threads that start together; return what each got."""
+    barrier = threading.Barrier(2)
+    results: list[warmup.Handle | Exception] = []
+
+    def work(table: Table) -> None:
+        barrier.wait()
+        try:
+            results.append(install(table))
+        except warmup.WarmupError as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=work, args=(table,)) for table in (one, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def test_of_two_tables_installed_at_once_one_wins(tables: tuple[Table, Table]) -> None:
+    """In every round one thread has the installed handle, and the other the typed error."""
+    for _ in range(ROUNDS):
+        results = install_at_once(*tables)
+        handles = [each for each in results if isinstance(each, warmup.Handle)]
+        errors = [each for each in results if isinstance(each, warmup.SettingsError)]
+        assert (len(handles), len(errors), handles) == (1, 1, [installed()])
+        handles[0].close()
+        assert installed() is None
+
+
+def test_one_table_installed_at_once_by_two_threads_is_one_install(
+    tables: tuple[Table, Table],
+) -> None:
+    """Both threads get the same handle, and the second close ends it."""
+    for _ in range(ROUNDS):
+        one, other = install_at_once(tables[0], tables[0])
+        assert isinstance(one, warmup.Handle)
+        assert one is other
+        one.close()
+        assert installed() is one
+        one.close()
+        assert installed() is None

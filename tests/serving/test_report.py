@@ -1,0 +1,54 @@
+"""`Report`: when the counts of a table are clean, and what its line says about them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from warmup.serving.report import Report
+
+CLEAN = Report(
+    digest="0" * 64,
+    hits={"k": 1},
+    misses={},
+    miss_reasons={},
+    uncovered={},
+    tuned=0,
+    from_cache=1,
+    cached_decisions=2,
+    cached_misses=0,
+    foreign={},
+    unused=("r",),
+)
+
+
+def test_answered_decisions_are_clean() -> None:
+    """Graphs from cache and unused rows are no fault."""
+    assert CLEAN.is_clean
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"misses": {"k": 1}},
+        {"cached_misses": 1},
+        {"uncovered": {"conv": 1}},
+        {"foreign": {"none": 1}},
+        {"hits": {}, "cached_decisions": 0},
+    ],
+    ids=["miss", "cached miss", "uncovered", "foreign", "silent"],
+)
+def test_whatever_no_row_answered_is_not_clean(changes: dict[str, Any]) -> None:
+    """A server that exits with this has them all in its code."""
+    assert not replace(CLEAN, **changes).is_clean
+
+
+def test_the_line_says_what_to_do_about_misses() -> None:
+    """For each reason: the commonest is a model that is compiled without dynamic=False."""
+    missed = replace(CLEAN, misses={"k": 12}, miss_reasons={"dynamic_dim": 12})
+    assert "12 misses (dynamic_dim 12)" in str(missed)
+    assert str(missed).endswith(
+        "[dynamic_dim: compile with dynamic=False, or build for the range: --policy range]"
+    )

@@ -1,0 +1,66 @@
+"""Whether the times of a build can be believed, and which rows to measure again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from warmup.cli.output import counted
+from warmup.core.machine_state import NOT_CHECKED, MachineState
+from warmup.core.rows import Flag
+from warmup.tuning.report import BuildReport
+
+_MAX_LISTED: Final = 20  # flagged rows, and rejected candidates
+
+
+def spell_belief(report: BuildReport) -> Iterator[str]:
+    """Yield whether the times of a build can be believed, its unstable rows, and what a retry did.
+
+    Nothing about the times where nothing was measured.
+    """
+    rows, machine = report.table.rows, report.machine
+    unstable = sorted(key for key, row in rows.items() if row.evidence.is_unstable)
+    now = {one.key for one in report.timings}
+    if machine.measured:
+        yield f"times of this build {_belief(machine, len(now.intersection(unstable)), len(now))}"
+    yield from first_lines([f"row flagged {Flag.UNSTABLE}: {key}" for key in unstable], "such rows")
+    if report.retried is not None:
+        stable = report.retried.intersection(now).difference(unstable)
+        left = report.retried.difference(now)
+        yield (
+            f"{counted(len(report.retried), 'unstable row')} before: {len(stable)} stable now, "
+            f"{len(report.kept)} kept as it was, {len(left)} not asked for by these buckets"
+        )
+        yield from (f"kept: {key}: {reason}" for key, reason in report.kept.items())
+    if unstable:
+        yield (
+            f"{len(unstable)} of {counted(len(rows), 'row')} unstable: such a row has the "
+            "library's kernel for want of better times; to measure it again on a quiet machine, "
+            "add --retry unstable to this command"
+        )
+
+
+def _belief(machine: MachineState, unstable: int, measured: int) -> str:
+    """Return that times can be believed, or what makes them doubtful."""
+    unknown = [each for each in machine.complaints if each.startswith(NOT_CHECKED)]
+    reasons = [each for each in machine.complaints if each not in unknown]
+    load = ""
+    if machine.worst_share is not None:
+        load = f"other processes took up to {machine.worst_share:.0%} of {machine.cpus:g} CPUs"
+    if machine.disturbed:
+        reasons.append(
+            f"{load}, too much in {machine.disturbed} of {machine.measured} measurements"
+        )
+    if unstable:
+        reasons.append(f"{unstable} of {counted(measured, 'row')} measured now unstable")
+    if reasons:
+        return f"are doubtful: {'; '.join(reasons)}"
+    seen = [*unknown, *filter(None, [load])] or ["no disturbance of the GPU was seen"]
+    return f"can be believed: {'; '.join(seen)}"
+
+
+def first_lines(lines: list[str], what: str) -> Iterator[str]:
+    """Yield the first of *lines*, and how many more there are of *what*."""
+    yield from lines[:_MAX_LISTED]
+    if len(lines) > _MAX_LISTED:
+        yield f"{len(lines) - _MAX_LISTED} more {what}"

@@ -1,0 +1,28 @@
+"""`MachineState`: what disturbed the measurements of a build."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+BUSY_SHARE: Final = 0.10  # of the CPUs; above it other processes disturb a measurement
+NOT_CHECKED: Final = "not checked: "  # begins a complaint that is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineState:
+    """What disturbed the measurements of a build.
+
+    ``worst_share`` is the largest share of the ``cpus`` usable CPUs that other processes took
+    during a measurement, None where it was not read (on a GPU, or outside of Linux). ``complaints``
+    are about a GPU, after the last measurement. ``disturbed`` of ``measured`` problems were
+    measured while other processes took more than `BUSY_SHARE`. ``waited_s`` seconds passed in
+    waiting for quiet.
+    """
+
+    measured: int = 0
+    disturbed: int = 0
+    cpus: float = 0.0
+    worst_share: float | None = None
+    waited_s: float = 0.0
+    complaints: tuple[str, ...] = ()

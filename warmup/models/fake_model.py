@@ -1,0 +1,219 @@
+"""`FakeModel`: a model whose tensors are fake, which shows what its forward accepts."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from warmup.core.dtypes import dtype_name
+from warmup.inductor.fake_tensors import FakeTensorMode, fake_like, fake_mode, fake_tensors
+
+# On fake tensors torch does not compare the dtypes of a matmul's operands.
+_MATMULS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"})
+# Operations that read a value, which a fake tensor does not have.
+_SCALARS: Final = frozenset({"_local_scalar_dense", "item"})
+_TESTS: Final = frozenset({"is_nonzero", "equal"})
+_LAST_OF_WEIGHT: Final = frozenset({"linear"})
+_NORMALIZED: Final = frozenset({"layer_norm", "rms_norm"})
+_LOOKUPS: Final = frozenset({"embedding", "embedding_bag"})
+_CONVOLUTIONS: Final = frozenset({"conv1d", "conv2d"})
+_PRODUCTS: Final = frozenset({"matmul", "mm", "__matmul__"})
+_GROUPS_POSITION: Final = 6  # of `groups` among the arguments of a convolution
+
+
+class MatmulDtypeError(RuntimeError):
+    """The operands of a matmul have different dtypes. Argument: which."""
+
+
+class NeedKind(StrEnum):
+    """What an input is to a model: ids of rows, features, channels of a signal, or a mask."""
+
+    IDS = "ids"
+    FEATURES = "features"
+    CHANNELS = "channels"
+    MASK = "mask"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a layer takes: ids below ``size``, or ``size`` features, or ``size`` channels.
+
+    ``rank`` is the number of dims behind the channels, such as 2 for images.
+    """
+
+    kind: NeedKind
+    size: int = 0
+    rank: int = 0
+
+
+@dataclass(slots=True)
+class Encounters:
+    """What the inputs of a forward met: by input its first layer's `Need`, and all embeddings.
+
+    ``calls`` counts functions of torch, which says how far a forward got.
+    """
+
+    needs: dict[str, Need] = field(default_factory=dict)
+    embedding_rows: list[int] = field(default_factory=list)
+    calls: int = 0
+
+
+class RejectedCallError(Exception):
+    """A forward raised on fake tensors: the cause. Argument: what its inputs met until then."""
+
+    def __init__(self, found: Encounters) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+@dataclass(frozen=True, slots=True)
+class FakeModel:
+    """A model on fake tensors of ``mode``; ``make`` returns a new copy of it."""
+
+    mode: FakeTensorMode
+    make: Callable[[], nn.Module]
+
+    def call(
+        self, make_arguments: Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]]
+    ) -> Encounters:
+        """Call forward with the arguments that *make_arguments* makes of fake tensors.
+
+        Return what the inputs among them met. Each call is that of a new copy, since a forward may
+        store values in its model. What forward prints is lost, and so are its warnings.
+
+        Raises:
+            RejectedCallError: forward raised, or multiplied tensors of different dtypes.
+        """
+        module, found = self.make(), Encounters()
+        with _unheard(), fake_tensors(self.mode):
+            args, kwargs = make_arguments()
+            try:
+                with _Reality(), _Encountering(kwargs, found):  # type: ignore[no-untyped-call]  # torch's own
+                    module(*args, **kwargs)
+            except Exception as error:  # the user's forward may raise anything
+                raise RejectedCallError(found) from error
+        return found
+
+
+def fake_copy(module: nn.Module, dtype: torch.dtype | None = None) -> FakeModel:
+    """Return *module* on fake tensors, floating ones cast to *dtype* if given.
+
+    Neither *module* nor the memory of a device is touched. Raises what copying the module raises.
+    """
+    mode = fake_mode()
+    fakes: dict[int, Any] = {}  # what copying puts in the place of each tensor
+    with fake_tensors(mode):
+        for tensor in (*module.parameters(), *module.buffers()):
+            fake = fake_like(tensor, mode)
+            if dtype is not None and fake.is_floating_point():
+                fake = fake.to(dtype)
+            is_parameter = isinstance(tensor, nn.Parameter)
+            fakes[id(tensor)] = nn.Parameter(fake, requires_grad=False) if is_parameter else fake
+    model = FakeModel(mode, lambda: copy.deepcopy(module, dict(fakes)))
+    model.make()
+    return model
+
+
+def fake_instance(definition: Callable[[], nn.Module]) -> FakeModel:
+    """Return the model that *definition* makes, in eval mode, on fake tensors of the CPU.
+
+    Its tensors never have memory. Raises what *definition* raises.
+    """
+    # Not in the fake mode: there torch refuses to convert a module that is under construction.
+    with torch.device("meta"), _OnMeta(), torch.no_grad():  # type: ignore[no-untyped-call]
+        module = definition().eval()
+    return fake_copy(module)
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Let nothing be printed on stdout, and no warning be shown, while the context is open."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class _OnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """Makes every tensor on the meta device, whatever device is asked for."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        if named.get("device") is not None:
+            named["device"] = torch.device("meta")
+        return func(*args, **named)
+
+
+class _Reality(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """Refuses a matmul of different dtypes, as real tensors do; makes a value that is read 1."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        if name in _MATMULS:
+            dtypes = [dtype_name(arg.dtype) for arg in args if isinstance(arg, torch.Tensor)]
+            if len({*dtypes}) > 1:
+                raise MatmulDtypeError(f"a matmul of {' and '.join(dtypes)}")
+        if name in _TESTS:
+            return True
+        if name in _SCALARS:
+            return 1.0 if args[0].is_floating_point() else 1
+        return func(*args, **(kwargs or {}))
+
+
+class _Encountering(TorchFunctionMode):
+    """Notes in *found* which layer each tensor of *inputs* meets first."""
+
+    def __init__(self, inputs: Mapping[str, Any], found: Encounters) -> None:
+        super().__init__()
+        self._names = {
+            id(value): name for name, value in inputs.items() if isinstance(value, torch.Tensor)
+        }
+        self._found = found
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self._found.calls += 1
+        need = _need_of(getattr(func, "__name__", ""), args, kwargs or {})
+        if need is not None:
+            if need.kind is NeedKind.IDS:
+                self._found.embedding_rows.append(need.size)
+            name = self._names.get(id(args[0]))
+            if name is not None:
+                self._found.needs.setdefault(name, need)
+        return func(*args, **(kwargs or {}))
+
+
+def _need_of(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Need | None:
+    """Return what torch's function *name* takes as its first argument; None for any other call."""
+    if not args:
+        return None
+    second = args[1] if len(args) > 1 else kwargs.get("weight", kwargs.get("normalized_shape"))
+    if name in _NORMALIZED and isinstance(second, (tuple, list, torch.Size)) and second:
+        return Need(NeedKind.FEATURES, int(second[-1]))
+    if not isinstance(second, torch.Tensor) or second.dim() < 2:  # noqa: PLR2004  rows and columns
+        return None
+    if name in _LAST_OF_WEIGHT:
+        return Need(NeedKind.FEATURES, second.shape[-1])
+    if name in _PRODUCTS:
+        return Need(NeedKind.FEATURES, second.shape[-2])
+    if name in _LOOKUPS:
+        return Need(NeedKind.IDS, second.shape[0])
+    if name in _CONVOLUTIONS:
+        groups = args[_GROUPS_POSITION] if len(args) > _GROUPS_POSITION else kwargs.get("groups", 1)
+        return Need(NeedKind.CHANNELS, second.shape[1] * int(groups), second.dim() - 2)
+    return None

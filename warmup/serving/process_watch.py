@@ -1,0 +1,64 @@
+"""`ProcessWatch`: what an installed table tells people while its process compiles and serves."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from dataclasses import dataclass, field
+
+from warmup.core.events import Event, logger
+from warmup.serving.notices import Notices
+from warmup.serving.settling import Settling
+
+
+@dataclass
+class ProcessWatch:
+    """Notices on stderr and a sentence in the log; a sink, and the observer of compiles.
+
+    ``compiles`` counts the compiles so far. ``settling`` is set with the handle that reports.
+    """
+
+    notices: Notices
+    settling: Settling | None = None
+    compiles: int = 0
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def __call__(self, event: Event) -> None:
+        """Look at *event*."""
+        self.notices(event)
+        if self.settling is not None:
+            self.settling(event)
+
+    def compile_started(self) -> None:
+        """Count a compile."""
+        self.compiles = next(self._numbers)  # from any thread
+        if self.settling is not None:
+            self.settling.compile_started()
+
+    def compile_ended(self) -> None:
+        """Wait for the next one."""
+        if self.settling is not None:
+            self.settling.compile_ended()
+
+    def left_unfrozen(self) -> None:
+        """Give the notice about gradients."""
+        self.notices.gradients_on()
+
+    def close(self, *, is_silent: bool) -> None:
+        """Say that the process compiled and asked nothing, if that is so; the log is left alone."""
+        if self.settling is not None:
+            self.settling.close()
+        if is_silent and self.compiles:
+            self.notices.unasked(self.compiles)
+
+
+def is_logged() -> bool:
+    """Return whether some handler would write what warmup logs, at least its warnings."""
+    if not logger.isEnabledFor(logging.WARNING):
+        return False
+    current: logging.Logger | None = logger
+    while current is not None:
+        if any(not isinstance(each, logging.NullHandler) for each in current.handlers):
+            return True
+        current = current.parent if current.propagate else None
+    return False
