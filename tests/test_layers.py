@@ -50,7 +50,8 @@ NAMES_INTERNALS = ("warmup.inductor", "warmup.serving.startup")
 OF_ONE_KIND = (
     *("warmup.inductor.gemm.", "warmup.inductor.launch.", "warmup.inductor.pad_mm.", "warmup.keys"),
     *("warmup.models.gemm_", "warmup.models.padding.", "warmup.models.precision"),
-    "warmup.tuning.session",  # runs a bucket once more with padded weights, the kind `weight`
+    # These run a bucket once more with padded weights, the kind `weight`.
+    *("warmup.tuning.session", "warmup.tuning.bucket_run"),
     "warmup.tuning.weights.",
     *("warmup.tuning.trials", "warmup.tuning.tuner", "warmup.tuning.worker"),  # GEMM trials
 )

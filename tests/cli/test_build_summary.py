@@ -14,6 +14,7 @@ from warmup.cli.build_render import spell
 from warmup.core.rows import Row
 from warmup.keys.kind import Kind
 from warmup.table import Table
+from warmup.tuning.judge import Judgement
 from warmup.tuning.report import BucketResult, BuildReport
 
 LAUNCH = "launch triton_poi_fused_mul x={} args=*bf16 source=3f2a9c0d41b7e865"
@@ -33,7 +34,13 @@ def print_rows(
         path = tmp_path / "t.json"
         path.write_text("{}")
         bucket = Bucket((("seqlen", 16),))
-        result = BucketResult(bucket=bucket, keys=keys, tuned=2, error=0.0, seconds=1.0)
+        result = BucketResult(
+            bucket=bucket,
+            keys=keys,
+            tuned=2,
+            judgement=Judgement(error=0.0, limit=1.0),
+            seconds=1.0,
+        )
         return [*spell(BuildReport(path, make_table(rows), "0" * 64, (result,), (), 1.0))]
 
     return print_them

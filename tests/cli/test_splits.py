@@ -15,6 +15,7 @@ from warmup.buckets.bucket import Bucket
 from warmup.cli.build_render import document, spell
 from warmup.core.rows import Row
 from warmup.table import Table
+from warmup.tuning.judge import Judgement
 from warmup.tuning.report import BucketResult, BuildReport
 
 Reports = Callable[..., BuildReport]
@@ -41,7 +42,13 @@ def make_report(
         path = tmp_path / "t.json"
         path.write_text("{}")
         bucket = Bucket((("batch", 1), ("seqlen", 560)), (("seqlen", 257),))
-        result = BucketResult(bucket=bucket, keys=tuple(rows), tuned=0, error=0.0, seconds=1.0)
+        result = BucketResult(
+            bucket=bucket,
+            keys=tuple(rows),
+            tuned=0,
+            judgement=Judgement(error=0.0, limit=1.0),
+            seconds=1.0,
+        )
         return BuildReport(path, make_table(rows), "0" * 64, (result,), (), 1.0)
 
     return make

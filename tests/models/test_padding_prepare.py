@@ -249,3 +249,16 @@ def test_preparing_twice_is_refused(language_model: nn.Module, groups: dict[str,
         pad_by_rows(language_model, rows)
     restore(language_model)
     assert pad_by_rows(language_model, rows).padded == {groups["head"]: Padding(104)}
+
+
+def test_a_row_that_is_not_trusted_pads_nothing(
+    language_model: nn.Module, groups: dict[str, Group]
+) -> None:
+    """The whole group stays unpadded, also where its other rows agree on a size."""
+    head = groups["head"]
+    (key, marked), *_ = row(head, 7, 104).items()
+    rows = {**row(head, 560, 104), key: replace(marked, untrusted="the output was wrong")}
+    prepared = pad_by_rows(language_model, rows)
+    assert prepared.padded == {}
+    assert reasons_of(prepared)["head"] == "not trusted: the output was wrong"
+    assert pad_by_rows(language_model, {**rows, **row(head, 16, 101)}).padded == {}

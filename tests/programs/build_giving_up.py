@@ -24,8 +24,7 @@ from two_candidates import offer
 import warmup
 from warmup.core.trial import Trial
 from warmup.measuring.trial_process import TrialNotRunError
-from warmup.models import outputs
-from warmup.tuning import tuner
+from warmup.tuning import judge, tuner
 from warmup.tuning.from_misses import build_problems
 from warmup.tuning.report import BuildReport
 
@@ -72,7 +71,7 @@ def main() -> None:
     build_it = partial(build_problems, "problems.json", device="cpu", fused_top_k=0)
     with failing(key):
         found["alone"] = told(build_it(out=table))
-    with mock.patch.object(outputs, "worst_error", return_value=(1.0, 0.1)):
+    with mock.patch.object(judge, "output_errors", return_value=[1.0]):
         found["wrong"] = told(build_it(out=table))
     found["then"] = told(build(out=table))
     with failing("mm "):

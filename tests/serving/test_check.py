@@ -326,3 +326,16 @@ def test_problems_set_the_state(compare: Check) -> None:
     late = report.with_problems(Readiness.PARTLY, "late")
     assert report.with_problems(Readiness.PARTLY) is report
     assert late == replace(report, state=Readiness.PARTLY, problems=("late",))
+
+
+def test_rows_that_are_not_trusted_are_a_remark(
+    put: Callable[[Table], Path], make_table: Callable[..., Table]
+) -> None:
+    """The table is ready: what is not trusted is a miss, and the rest is served."""
+    table = make_table()
+    key, row = next(iter(table.rows.items()))
+    path = put(replace(table, rows={**table.rows, key: replace(row, untrusted="it was wrong")}))
+    report = check(path, here=table.provenance.runtime)
+    assert report.state is Readiness.READY
+    (remark,) = report.remarks
+    assert remark.startswith("rows not trusted: 1 of 2; each is a miss at serving: ")

@@ -15,6 +15,7 @@ from warmup.core.method import Search
 from warmup.core.rows import Row
 from warmup.table import Table
 from warmup.tuning.budget import SearchBudget, choose_keys, parse_budget, spend_budget
+from warmup.tuning.judge import Judgement
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, Observer
 
@@ -67,7 +68,11 @@ def _with(row: Row, **changes: object) -> Row:
 
 def _result(bucket: str, *keys: str) -> BucketResult:
     return BucketResult(
-        bucket=Bucket((("m", int(bucket)),)), keys=keys, tuned=len(keys), error=0.0, seconds=1.0
+        bucket=Bucket((("m", int(bucket)),)),
+        keys=keys,
+        tuned=len(keys),
+        judgement=Judgement(error=0.0, limit=1.0),
+        seconds=1.0,
     )
 
 

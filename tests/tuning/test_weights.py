@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from warmup.core.rows import Flag, Row, Timing, Tuned, Winner
+from warmup.core.rows import Evidence, Flag, Row, Timing, Tuned, Winner
+from warmup.keys.gemm import Dim
 from warmup.keys.weight import Structure, winner_of
-from warmup.tuning.weights.measure import _pays, _unpadded, _with_winner
+from warmup.tuning.weights.measure import _decided_size, _pays, _unpadded, _with_winner
 
 Weighed = tuple[Path, dict[str, Any]]
 MakeRow = Callable[..., Row]
@@ -70,6 +71,17 @@ def test_a_padded_row_is_unpadded_by_a_later_measurement(tuned: Callable[..., Tu
     after = _unpadded(before, AS_IS, PADDED)
     assert (after.winner, after.evidence.time_us) == (AS_IS, 10.0)
     assert (after.evidence.runner_up, after.evidence.runner_up_us) == (str(PADDED), 8.0)
+
+
+@pytest.mark.parametrize("measured", [7, 9])
+def test_padding_that_was_wrong_is_not_taken_again(measured: int) -> None:
+    """One row that is not trusted decides for all rows of the structure, measured now or before."""
+    evidence = Evidence(time_us=1, library_us=2, runner_up=None, runner_up_us=None, tried=2)
+    row = Row(winner_of(STRUCTURE, 104), evidence)
+    rows = {STRUCTURE.key(Dim.of(m)): row for m in (7, 9)}
+    assert _decided_size(STRUCTURE, rows, [Dim.of(measured)]) == 104
+    rows[STRUCTURE.key(Dim.of(7))] = replace(row, untrusted="the output was wrong")
+    assert _decided_size(STRUCTURE, rows, [Dim.of(measured)]) == STRUCTURE.features
 
 
 def test_a_build_writes_a_row_for_each_number_of_rows(weighed: Weighed) -> None:

@@ -48,7 +48,9 @@ def build(
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1.0, help="Largest relative L2 error; default by dtype."),
+        typer.Option(
+            min=0.0, max=1.0, help="Relative L2 error that is always accepted; default by dtype."
+        ),
     ] = None,
     launch: Annotated[
         str | None,
@@ -166,5 +168,5 @@ def build(
     size = report.path.stat().st_size
     if size > _CONFIG_MAP_BYTES and not as_json:
         say(f"note: {report.path} has {size} bytes, more than a Kubernetes ConfigMap holds (1 MiB)")
-    if report.not_rebuilt or report.not_tuned:
+    if report.not_rebuilt or report.not_tuned or report.distrusted:
         raise typer.Exit(EXIT_FOUND)

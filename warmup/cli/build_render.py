@@ -134,6 +134,7 @@ def _outcome(report: BuildReport) -> Iterator[str]:
     for what, keys in (
         ("not rebuilt", report.not_rebuilt),
         ("not tuned", report.not_tuned),
+        ("not trusted, not served", report.distrusted),
         ("measured without its epilogue", report.not_fused),
     ):
         yield from (f"{what}: {key}: {reason}" for key, reason in keys.items())
@@ -185,6 +186,7 @@ def document(report: BuildReport) -> dict[str, Any]:
                 "weights_padded": result.weights_padded,
                 "keys": list(result.keys),
                 "tuned": result.tuned,
+                "judgement": dataclasses.asdict(result.judgement),
                 "error": result.error,
                 "uncovered": dict(result.uncovered),
                 "seconds": round(result.seconds, 3),
@@ -198,6 +200,7 @@ def document(report: BuildReport) -> dict[str, Any]:
         "not_rebuilt": dict(report.not_rebuilt),
         "not_tuned": dict(report.not_tuned),
         "not_fused": dict(report.not_fused),
+        "distrusted": dict(report.distrusted),
         "splits": [
             {**dataclasses.asdict(split), "add": dict(split.add.sizes)} for split in _splits(report)
         ],

@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -22,7 +22,11 @@ from warmup.cli.common_options import is_quiet
 from warmup.cli.output import counted, say
 from warmup.core.errors import printable
 from warmup.core.rows import Tuned
+from warmup.tuning.blame import most_trials
 from warmup.tuning.report import BucketResult, Observer, name_of
+
+if TYPE_CHECKING:
+    from warmup.tuning.judge import Judgement
 
 
 class DoneColumn(ProgressColumn):
@@ -132,9 +136,23 @@ class BuildProgress(LiveLine, Observer):
         left_out = counted(result.left_out, "repeated layer")
         self.print_above(
             f"{result.name}: {result.tuned} tuned, {len(result.keys) - result.tuned} in the table "
-            f"already, error {result.error:.1e} against eager, {result.seconds:.1f} s"
+            f"already, {result.judgement.brief}, {result.seconds:.1f} s"
             + (f", without {left_out}" if result.left_out else "")
         )
+
+    def output_wrong(self, name: str, rows: int, judgement: Judgement) -> None:
+        most = most_trials(rows)
+        self.print_above(
+            f"{name}: the output is wrong, {judgement}; looking for the row to blame among {rows}, "
+            f"in at most {most} compiles"
+        )
+
+    def rows_tried(self, name: str, rows: int, judgement: Judgement) -> None:
+        verdict = "right" if judgement.is_right else "wrong"
+        self.print_above(f"{name}: {verdict} with {counted(rows, 'row')}: {judgement.error:.2e}")
+
+    def rows_rejected(self, line: str) -> None:
+        self.print_above(line)
 
     def packing_started(self) -> None:
         self.show("packing the bundle")

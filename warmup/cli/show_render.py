@@ -55,6 +55,11 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
             yield from _spell_kind(table, kind, own)
     flags = Counter(flag for key in keys for flag in table.rows[key].evidence.flags)
     flagged = "".join(f", {count} {flag}" for flag, count in sorted(flags.items()))
+    doubted = [key for key in keys if table.rows[key].untrusted is not None]
+    for key in doubted:
+        text = f"not trusted, not served: {key}: {table.rows[key].untrusted}"
+        yield from fold(text, indent=2, width=terminal_width())
+    flagged += f", {len(doubted)} not trusted" if doubted else ""
     yield f"{len(keys)} of {counted(len(table.rows), 'row')}{flagged}"
     if lags := sum(lag_behind_library(table.rows[key].evidence) is not None for key in keys):
         yield from fold(

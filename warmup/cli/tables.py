@@ -126,8 +126,9 @@ def spell_difference(difference: Difference) -> Iterator[str]:
     yield from (f"+ {key}" for key in difference.only_b)
     for key, a, b in difference.changed:
         yield f"~ {key}"
-        yield f"    a {a.winner} {a.evidence.time_us:.1f} us"
-        yield f"    b {b.winner} {b.evidence.time_us:.1f} us"
+        for name, row in (("a", a), ("b", b)):
+            doubt = "" if row.untrusted is None else f", not trusted: {row.untrusted}"
+            yield f"    {name} {row.winner} {row.evidence.time_us:.1f} us{doubt}"
 
 
 def document_of_difference(difference: Difference) -> dict[str, Any]:
@@ -137,6 +138,13 @@ def document_of_difference(difference: Difference) -> dict[str, Any]:
         "only_a": list(difference.only_a),
         "only_b": list(difference.only_b),
         "changed": [
-            {"key": key, "a": str(a.winner), "b": str(b.winner)} for key, a, b in difference.changed
+            {
+                "key": key,
+                "a": str(a.winner),
+                "b": str(b.winner),
+                "untrusted_a": a.untrusted,
+                "untrusted_b": b.untrusted,
+            }
+            for key, a, b in difference.changed
         ],
     }

@@ -216,10 +216,15 @@ def lag_behind_library(evidence: Evidence) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The winner for a key, and the evidence for it."""
+    """The winner for a key, and the evidence for it.
+
+    ``untrusted`` is why the winner must not be served although it was measured: a bucket's output
+    was wrong with it. None for a row that is served.
+    """
 
     winner: Winner
     evidence: Evidence
+    untrusted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +273,7 @@ class MissReason(StrEnum):
     CHOICE_REJECTED = "choice_rejected"
     NOT_DESCRIBED = "not_described"
     CACHED_MISS = "cached_miss"
+    UNTRUSTED = "untrusted"
 
     @property
     def advice(self) -> str:
@@ -284,6 +290,7 @@ _ADVICE: Final = {
     MissReason.TEMPLATE_CHANGED: "build again with this torch",
     MissReason.CHOICE_REJECTED: "build again on this machine",
     MissReason.NOT_DESCRIBED: "no table can answer it: look at the model",
+    MissReason.UNTRUSTED: "build again: the key is measured without the winner that was wrong",
     MissReason.CACHED_MISS: "build the bucket, or empty inductor's cache folder",
 }
 

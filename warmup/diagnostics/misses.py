@@ -40,7 +40,12 @@ _PIECE_LETTERS: Final = 256 * 1024
 _PROBLEM: Final = frozenset({"key", "kind", "reason", "count"})
 # The reasons of keys that have a row which cannot be used.
 _STALE: Final = frozenset(
-    {MissReason.TEMPLATE_ABSENT, MissReason.TEMPLATE_CHANGED, MissReason.CHOICE_REJECTED}
+    {
+        MissReason.TEMPLATE_ABSENT,
+        MissReason.TEMPLATE_CHANGED,
+        MissReason.CHOICE_REJECTED,
+        MissReason.UNTRUSTED,
+    }
 )
 
 

@@ -62,9 +62,9 @@ def neighbours_of(
 ) -> tuple[Winner, ...]:
     """Return the different template winners of the *rows* nearest to *key*, nearest first.
 
-    At most *most*. Only rows of the same op, dtypes and operand orders are neighbours. Distance is
-    measured by ratio, in logarithms summed over batch, m, n and k: twice as large is as far as half
-    as large. Rows at the same distance are taken in key order.
+    At most *most*. Only trusted rows of the same op, dtypes and operand orders are neighbours.
+    Distance is measured by ratio, in logarithms summed over batch, m, n and k: twice as large is as
+    far as half as large. Rows at the same distance are taken in key order.
 
     Raises:
         ProblemError: *key* is not a GEMM key.
@@ -72,7 +72,8 @@ def neighbours_of(
     asked = GEMM.ingredients(key)
     near: list[tuple[float, str]] = []
     for other, row in rows.items():
-        if row.winner.family is Family.TEMPLATE and kind_of(other) is GEMM:
+        is_template = row.winner.family is Family.TEMPLATE and row.untrusted is None
+        if is_template and kind_of(other) is GEMM:
             parts = GEMM.ingredients(other)
             names = _EQUAL_INGREDIENTS
             if all(_strideless(parts.get(n)) == _strideless(asked.get(n)) for n in names):

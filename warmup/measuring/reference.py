@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -86,11 +86,15 @@ def judge_output(
 
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
-    """Compute float32 matmuls in float32, not in TF32, while the context is open."""
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "ieee"
+    """Compute matmuls and convolutions of float32 in float32, not in TF32, while it is open."""
+    torch_backends: Any = torch.backends
+    gpu, dnn, cpu = torch_backends.cuda, torch_backends.cudnn, torch_backends.mkldnn
+    backends = (gpu.matmul, dnn.conv, cpu.matmul, cpu.conv)
+    before = [backend.fp32_precision for backend in backends]
+    for backend in backends:
+        backend.fp32_precision = "ieee"
     try:
         yield
     finally:
-        matmul.fp32_precision = before
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision

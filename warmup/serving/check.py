@@ -143,7 +143,7 @@ def check(
     report = CheckReport(
         state=Readiness.READY,
         path=path,
-        remarks=file.remarks,
+        remarks=(*file.remarks, *_doubts(file.table)),
         table=file.table,
         digest=digest_of(file.table),
         here=here,
@@ -152,6 +152,16 @@ def check(
     report = _describe_here(report, file.table, device) if here is None else report
     report = _compare_machines(report, file.table)
     return report if bundle is None else _compare_bundle(report, Path(bundle))
+
+
+def _doubts(table: Table) -> Iterator[str]:
+    """Yield a remark on the rows that are not trusted, if there are any."""
+    count = sum(row.untrusted is not None for row in table.rows.values())
+    if count:
+        yield (
+            f"rows not trusted: {count} of {len(table.rows)}; each is a miss at serving: "
+            "`warmup show` names them, `warmup build` measures their keys again"
+        )
 
 
 def _compare_bundle(report: CheckReport, path: Path) -> CheckReport:

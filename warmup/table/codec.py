@@ -50,6 +50,8 @@ _DEVICE_MEMBERS: Final = frozenset({*_DEVICE_TEXT, *_DEVICE_COUNT, "mig"})
 _RUNTIME: Final = frozenset({"torch", *_VERSIONS})
 _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
 _ROW_MEMBERS: Final = frozenset({"winner", "evidence"})
+_ROW_OPTIONAL: Final = frozenset({"untrusted"})  # of a row that must not be served
+_MAX_REASON: Final = 512
 _WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
 
 
@@ -234,6 +236,7 @@ def _row(row: Row) -> dict[str, object]:
             "source_hash": row.winner.source_hash,
         },
         "evidence": evidence_to_json(row.evidence),
+        **({} if row.untrusted is None else {"untrusted": row.untrusted[:_MAX_REASON]}),
     }
 
 
@@ -370,8 +373,11 @@ def _read_section(
 
 def _read_row(kind: Kind, node: Node) -> Row:
     """Return the row in *node*, checked value by value."""
-    members = node.members(_ROW_MEMBERS)
-    return Row(_read_winner(kind, members["winner"]), evidence_from_json(members["evidence"]))
+    members = node.members(_ROW_MEMBERS, optional=_ROW_OPTIONAL)
+    untrusted = members["untrusted"].string(_MAX_REASON) if "untrusted" in members else None
+    return Row(
+        _read_winner(kind, members["winner"]), evidence_from_json(members["evidence"]), untrusted
+    )
 
 
 def _read_winner(kind: Kind, node: Node) -> Winner:

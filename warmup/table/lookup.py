@@ -7,7 +7,7 @@ candidates are measured.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
@@ -81,6 +81,9 @@ class Lookup:
     With a hard mismatch in ``mismatches`` every lookup is a miss for that reason. Each problem that
     ``tuner`` measures is passed to ``on_tuned`` and is answered from then on. A key for which
     ``retunes`` is true is a miss although it has a row, until it is measured again.
+
+    A row that is not trusted is a miss, and is measured again without its winner. The keys in
+    ``excused`` are not measured, and their misses are reported without an error.
     """
 
     rows: Mapping[str, Row]
@@ -92,6 +95,7 @@ class Lookup:
     on_tuned: Callable[[Tuned], None] | None = None
     search: Search = Search.DEFAULT
     retunes: Callable[[str], bool] = _never
+    excused: Collection[str] = ()
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
@@ -113,7 +117,9 @@ class Lookup:
         if rejection is not None:
             return rejection
         row = self.rows.get(key)
-        return row.winner if row is not None and self._is_current(key) else _absence(key)
+        if row is None or not self._is_current(key):
+            return _absence(key)
+        return row.winner if row.untrusted is None else MissReason.UNTRUSTED
 
     def hit(self, key: str, winner: Winner) -> None:
         self.emitter.emit(EventName.HIT, kind=kind_of(key).name, key=key, winner=str(winner))
@@ -129,23 +135,43 @@ class Lookup:
             differs=list(differs),
             choice=None if self.on_miss is OnMiss.STRICT else fallback,
         )
-        if self.on_miss is OnMiss.STRICT:
+        if self.on_miss is OnMiss.STRICT and key not in self.excused:
             raise MissError(key, reason.value, nearest, differs)
 
     def measure(self, question: Question) -> Winner | None:
         assert self.tuner is not None
+        key, banned = question.problem.key, self._banned(question.problem.key)
+        if key in self.excused:
+            return None
         if question.region is not None:
             with self._lock:
                 rows = {**self.rows, **self._tuned_rows}
-            known = {key: row.winner for key, row in rows.items() if self._is_current(key)}
+            known = {
+                key: row.winner
+                for key, row in rows.items()
+                if self._is_current(key) and row.untrusted is None
+            }
             question = replace(question, known=known)
+        if banned not in (None, question.library):
+            kept = tuple(one for one in question.candidates if one.winner != banned)
+            question = replace(question, candidates=kept)
         return self._tuned(self.tuner.measure(question))
 
     def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
         assert self.tuner is not None
+        if key in self.excused:
+            return None
+        banned = self._banned(key)
+        if banned != library:
+            calls = {winner: call for winner, call in calls.items() if winner != banned}
         return self._tuned(self.tuner.measure_calls(key, library, calls))
+
+    def _banned(self, key: str) -> Winner | None:
+        """Return the winner of a row that is not trusted, None without such a row."""
+        row = self.rows.get(key)
+        return None if row is None or row.untrusted is None else row.winner
 
     def _tuned(self, result: Tuned | None) -> Winner | None:
         """Keep the row of a measured problem, report it, and return its winner."""
@@ -230,6 +256,9 @@ class Lookup:
             return key if key in self.rows else None, hard
         if reason is MissReason.NOT_DESCRIBED:
             return None, ()
+        row = self.rows.get(key)
+        if row is not None and row.untrusted is not None:
+            return key, (f"row {row.winner}, not trusted: {row.untrusted}",)
         if key in self.rows:
             return key, (f"choice: row {self.rows[key].winner}, not built by this torch here",)
         if key not in self._nearest_rows:  # equal layers miss the same key, and the search is slow

@@ -29,23 +29,26 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the tables have the same provenance, policy, keys and winners."""
+        """Whether the tables have the same provenance, policy, keys, winners and trust in them."""
         return not (self.context or self.only_a or self.only_b or self.changed)
 
 
 def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
     """Return the union of *tables*, which are for one device and runtime, and a line per conflict.
 
-    Of two rows for a key the newer table's is taken. Provenance and policy are the newest table's.
+    Of two rows for a key the newer table's is taken, unless only one of them is trusted (`merge`).
+    Provenance and policy are the newest table's.
     """
     ordered = sorted(tables, key=lambda table: table.provenance.created)
     rows: dict[str, Row] = {}
     conflicts: list[str] = []
     for table in ordered:
         for key, row in table.rows.items():
-            if key in rows and rows[key].winner != row.winner:
-                conflicts.append(f"{key}: {rows[key].winner} or {row.winner}")
-            rows[key] = row
+            before = rows.get(key)
+            settled = None if before is None else _by_trust(before, row)
+            if before is not None and settled is None and before.winner != row.winner:
+                conflicts.append(f"{key}: {before.winner} or {row.winner}")
+            rows[key] = settled or row
     return replace(ordered[-1], rows=rows), tuple(conflicts)
 
 
@@ -55,8 +58,9 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     *prefer* decides keys with two winners: ``a``, ``b``, ``evidence`` (the row that was measured
     better, see `evidence_rank`) or ``faster`` (the lower measured time, however it was measured).
     Of two rows with the same winner the better measured one is taken, unless *prefer* is
-    ``faster``. The provenance is the older table's, with the
-    assumptions of both.
+    ``faster``. Where one row is not trusted, the trusted row is taken if its winner is another,
+    else the row that is not trusted. The provenance is the older table's, with the assumptions of
+    both.
 
     Raises:
         TableMergeError: provenance or policy differ, or winners differ and *prefer* is None.
@@ -71,7 +75,9 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     conflicts: list[str] = []
     for key, row_b in b.rows.items():
         row_a = rows.get(key)
-        if row_a is None or row_a.winner == row_b.winner:
+        if row_a is not None and (settled := _by_trust(row_a, row_b)) is not None:
+            rows[key] = settled
+        elif row_a is None or row_a.winner == row_b.winner:
             rows[key] = row_b if row_a is None else better(row_a, row_b)
         elif prefer is None:
             conflicts.append(f"{key}: {row_a.winner} or {row_b.winner}")
@@ -87,9 +93,9 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
 
 
 def diff(a: Table, b: Table) -> Difference:
-    """Return the difference of *a* and *b*; evidence is not compared."""
+    """Return the difference of *a* and *b*: winners and whether they are trusted, no evidence."""
     shared = a.rows.keys() & b.rows.keys()
-    changed = [key for key in shared if a.rows[key].winner != b.rows[key].winner]
+    changed = [key for key in shared if _differ(a.rows[key], b.rows[key])]
     return Difference(
         context=_context_differences(a, b, hard_only=False),
         only_a=tuple(sorted(a.rows.keys() - b.rows.keys(), key=natural_order)),
@@ -111,6 +117,22 @@ def _context_differences(a: Table, b: Table, *, hard_only: bool) -> tuple[str, .
         for field, value_a, value_b in compare_policies(a.policy, b.policy)
     ]
     return tuple(lines)
+
+
+def _differ(row_a: Row, row_b: Row) -> bool:
+    trust = (row_a.untrusted is None, row_b.untrusted is None)
+    return row_a.winner != row_b.winner or trust[0] != trust[1]
+
+
+def _by_trust(row_a: Row, row_b: Row) -> Row | None:
+    """Return the row to take where only one of two rows is trusted, else None.
+
+    A winner that was wrong in one model is not served in another.
+    """
+    if (row_a.untrusted is None) == (row_b.untrusted is None):
+        return None
+    trusted, other = (row_a, row_b) if row_a.untrusted is None else (row_b, row_a)
+    return other if trusted.winner == other.winner else trusted
 
 
 def _better_measured(near_tie: float, row_a: Row, row_b: Row) -> Row:

@@ -175,6 +175,27 @@ def remove_rows(path: Path, keys: Collection[str]) -> Table:
         return table
 
 
+def distrust_rows(path: Path, rows: Mapping[str, Row]) -> Table:
+    """Mark in the table at *path* the rows of the keys in *rows*; return the table as written.
+
+    Each is marked with the reason in ``untrusted`` of the row in *rows*. A row that another writer
+    has replaced with another winner in the meantime stays as it is.
+
+    Raises:
+        TableWriteError: the file cannot be written.
+    """
+    with _writing(path) as target:
+        before = read(target)
+        marked = {
+            key: replace(own, untrusted=row.untrusted)
+            for key, row in rows.items()
+            if (own := before.rows.get(key)) is not None and own.winner == row.winner
+        }
+        table = replace(before, rows={**before.rows, **marked})
+        _replace(target, table, [before])
+        return table
+
+
 def check_same_origin(path: Path, table: Table, runtime: Runtime, policy: Policy) -> None:
     """Check that rows tuned on *runtime* under *policy* may be added to *table*.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -105,7 +105,34 @@ class BucketCompiler:
             on_tuned=self.progress.save,
             search=self.progress.revisit.search,
             retunes=self.progress.must_retune,
+            excused=self.progress.distrusted,
         )
+
+    def serve(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
+        """Serve the bucket *name* from the trusted rows; other questions get the library's kernel.
+
+        Raises as `tune` does.
+        """
+        return self._compile(calls, name, OnMiss.FALLBACK)
+
+    def serve_from(self, keys: Collection[str], calls: Sequence[Inputs], name: str) -> list[Any]:
+        """Return the outputs of the bucket *name* served from the rows of *keys* alone.
+
+        Other questions get the library's kernel. Nothing is measured.
+
+        Raises as `tune` does.
+        """
+        rows = {key: self.progress.rows[key] for key in keys}
+        lookup = self.lookup(rows, OnMiss.FALLBACK, Emitter([]))
+        with self.attached(lookup, OnMiss.FALLBACK):
+            return self._call_compiled(calls, name)[0]
+
+    def run_default(self, calls: Sequence[Inputs], name: str) -> list[Any]:
+        """Return the outputs of the bucket *name* compiled in default mode, without a table.
+
+        Raises as `tune` does.
+        """
+        return self._call_compiled(calls, f"{name} in default mode")[0]
 
     @contextlib.contextmanager
     def attached(self, lookup: Lookup, on_miss: OnMiss) -> Iterator[None]:
@@ -149,12 +176,10 @@ class BucketCompiler:
         return None
 
     def _compile(self, calls: Sequence[Inputs], name: str, on_miss: OnMiss) -> ServedBucket:
-        """Compile the model with empty caches and call it with each inputs of *calls*."""
-        import torch
+        """Compile the model with empty caches and call it with each inputs of *calls*.
 
-        from warmup.inductor.adapter import compile_model, empty_caches
-        from warmup.inductor.artifacts import count_graphs
-
+        Rows that this build does not trust are misses, also with `OnMiss.STRICT`.
+        """
         keys: dict[str, None] = {}
         missing: dict[str, None] = {}
         uncovered: Counter[str] = Counter()
@@ -169,11 +194,37 @@ class BucketCompiler:
 
         rows = self.progress.rows
         if on_miss is OnMiss.STRICT:  # keys that could not be tuned use the library's kernel
-            rows = {**self.tuner.library_rows, **rows}
+            given_up = self.tuner.library_rows
+            trusted = {key: row for key, row in rows.items() if row.untrusted is None}
+            rows = {**rows, **given_up, **trusted}
         lookup = self.lookup(rows, on_miss, Emitter([note]))
+        with self.attached(lookup, on_miss):
+            outputs, graphs = self._call_compiled(calls, name)
+        rows = self.progress.rows
+        with_rows = tuple(key for key in keys if key in rows and rows[key].untrusted is None)
+        return ServedBucket(
+            keys=with_rows,
+            outputs=outputs,
+            uncovered=dict(uncovered),
+            missing=tuple(missing),
+            graphs=graphs,
+        )
+
+    def _call_compiled(self, calls: Sequence[Inputs], name: str) -> tuple[list[Any], int]:
+        """Return the outputs of the model, compiled with empty caches, for each inputs of *calls*.
+
+        With them comes the number of its graphs.
+
+        Raises as `tune` does.
+        """
+        import torch
+
+        from warmup.inductor.adapter import compile_model, empty_caches
+        from warmup.inductor.artifacts import count_graphs
+
         failure: Exception | None = None
         before, graphs = count_graphs(), 0
-        with self.attached(lookup, on_miss), empty_caches():
+        with empty_caches():
             try:
                 compiled = compile_model(self.model.module)
                 outputs = [compiled(*calls[0].args, **calls[0].kwargs)]
@@ -187,14 +238,7 @@ class BucketCompiler:
                 raise _error_for(failure, name) from failure
             finally:
                 del failure  # its frames hold the model's tensors, and this frame holds the error
-        with_rows = tuple(key for key in keys if key in self.progress.rows)
-        return ServedBucket(
-            keys=with_rows,
-            outputs=outputs,
-            uncovered=dict(uncovered),
-            missing=tuple(missing),
-            graphs=graphs,
-        )
+        return outputs, graphs
 
 
 def _error_for(error: Exception, name: str) -> WarmupError:

@@ -74,12 +74,14 @@ def build(
     waits while other processes keep the machine busy, *wait_for_quiet* seconds in all (None:
     ``WARMUP_WAIT_FOR_QUIET``, else 30).
 
-    Each finished problem is on disk before the next one starts. In each run of a bucket the model,
-    compiled from the table alone, is compared with eager. Where layers repeat, and the first bucket
+    Each finished problem is on disk before the next one starts. In each run of a bucket the outputs
+    of the model, compiled from the table alone, are judged (`warmup.tuning.judge`). A row that
+    makes them wrong is marked as not trusted: it stays in the table, is not served, and the next
+    build measures its problem again without that winner. Where layers repeat, and the first bucket
     shows that the model without the repeated layers asks for the same rows, other buckets are run
     without them, unless *all_layers*. A bucket serves its own sizes alone; with the *policy*
-    ``range`` one graph also serves the sizes down to the previous bucket, and is also compared with
-    eager at the lower end and in the middle.
+    ``range`` one graph also serves the sizes down to the previous bucket, and is also judged at the
+    lower end and in the middle.
 
     With *pad_weights* (None: on a GPU) weights with unaligned sizes are measured unpadded and
     padded. Where padding pays, each bucket is run again with padded weights, so that the table has
@@ -96,7 +98,7 @@ def build(
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
         TableError: the table exists and is damaged, belongs to another device, runtime or policy,
             or cannot be written.
-        OutputMismatchError: a bucket's output disagrees with eager; its new rows were removed.
+        OutputMismatchError: a bucket's output is wrong, also without the rows that may be to blame.
         NothingRecordedError: no bucket asked for a GEMM choice.
         BundleError: the bundle could not be made; the table on disk is complete.
     """
@@ -187,6 +189,7 @@ def build(
         prepared=prepared,
         peaks=tuner.known_peaks,
         bundle=packed,
+        distrusted=dict(progress.distrusted),
         machine=machine,
         retried=progress.revisit.retried,
         kept=dict(progress.kept),

@@ -27,6 +27,7 @@ from warmup.buckets.bucket import Bucket
 from warmup.core.files import replace_text
 from warmup.core.rows import Row
 from warmup.core.version import __version__
+from warmup.tuning.judge import Judgement
 from warmup.tuning.report import BucketResult
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class EarlierBuilds:
                     bucket=buckets[one["number"]],
                     keys=tuple(one["keys"]),
                     tuned=0,
-                    error=float(one["error"]),
+                    judgement=_judgement(one["judgement"]),
                     seconds=(time.monotonic() - started) / len(buckets),
                     uncovered={str(site): int(n) for site, n in one["uncovered"].items()},
                     weights_padded=bool(one["weights_padded"]),
@@ -115,7 +116,7 @@ class EarlierBuilds:
                     {
                         "number": buckets.index(result.bucket),
                         "keys": list(result.keys),
-                        "error": result.error,
+                        "judgement": asdict(result.judgement),
                         "uncovered": dict(result.uncovered),
                         "weights_padded": result.weights_padded,
                         "left_out": result.left_out,
@@ -229,6 +230,18 @@ def _sources() -> dict[str, str]:
         with contextlib.suppress(OSError):
             found[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     return found
+
+
+def _judgement(recorded: Mapping[str, Any]) -> Judgement:
+    eager, default = recorded["eager"], recorded["default"]
+    return Judgement(
+        error=float(recorded["error"]),
+        limit=float(recorded["limit"]),
+        reference=str(recorded["reference"]),
+        eager=None if eager is None else float(eager),
+        default=None if default is None else float(default),
+        remark=str(recorded["remark"]),
+    )
 
 
 def _winner(row: Row) -> str:

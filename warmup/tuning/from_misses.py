@@ -1,6 +1,6 @@
 """`build_problems`: tunes the problems that serving missed, without the model.
 
-Each problem is rebuilt as a small module, tuned, served from the table and compared with eager. A
+Each problem is rebuilt as a small module, tuned, served from the table and its output judged. A
 problem that cannot be rebuilt is reported with its reason, and the others are tuned.
 """
 
@@ -97,6 +97,7 @@ def build_problems(
         key
         for key, is_stale in missed.items()
         if (row := table.rows.get(key)) is not None and not (force or is_stale)
+        if row.untrusted is None
         if not row.evidence.search.is_narrower_than(search_budget.search)
     )
     wanted = [key for key in missed if key not in known]
@@ -155,6 +156,7 @@ def build_problems(
         dict(tuner.not_tuned),
         dict(tuner.not_fused),
         tuner.known_peaks,
+        distrusted=dict(progress.distrusted),
         machine=machine,
     )
 
@@ -176,7 +178,7 @@ def _run(
     *,
     number: tuple[int, int],
 ) -> BucketResult:
-    """Tune the rebuilt module of *key*, serve it from the table and compare it with eager.
+    """Tune the rebuilt module of *key*, serve it from the table and judge its output.
 
     Raises:
         BuildError: compiling failed, or the module did not ask for *key*.
@@ -194,7 +196,7 @@ def _run(
     session = Session(compiler=compiler, tolerance=tolerance)
     with rebuilt.settings():
         result = session.run_bucket(rebuilt.bucket, *number)
-    if result.keys or key in tuner.not_tuned:
+    if result.keys or key in tuner.not_tuned or key in progress.distrusted:
         return result
     if others:
         raise BuildError(f"the rebuilt module asks for another key: {others[0]}")

@@ -14,13 +14,13 @@ from warmup.core.roofline import Peaks
 from warmup.core.rows import Evidence, Row, Tuned, ranking_of
 from warmup.keys.registry import kind_of
 from warmup.table import Table
-from warmup.table.store import add_rows, remove_rows, write
+from warmup.table.store import add_rows, distrust_rows, remove_rows, write
 from warmup.tuning.report import Observer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revisit:
-    """Which problems are measured again although they have a row.
+    """Which problems are measured again although they have a trusted row.
 
     All with ``all_rows``; those of ``keys``; and rows that were searched less far than ``search``,
     if ``chosen`` has their key (None: any key), until `time.monotonic` reaches ``deadline``. With
@@ -43,7 +43,8 @@ class Progress:
     device has candidates beyond inductor's list. ``given_up`` has, by key, why a problem could not
     be measured; an existing row of such a key stays. ``measured_peaks`` returns the peaks of the
     device, which the table keeps. ``tuned`` are the problems measured by this build, in order.
-    ``kept`` has, by key, why a row that was measured again stays as it was.
+    ``kept`` has, by key, why a row that was measured again stays as it was. ``distrusted`` has, by
+    key, why this build does not trust a row; it does not measure these keys again.
     """
 
     path: Path
@@ -55,6 +56,7 @@ class Progress:
     measured_peaks: Callable[[], Peaks | None]
     revisit: Revisit = field(default_factory=Revisit)
     tuned: list[Tuned] = field(default_factory=list)
+    distrusted: dict[str, str] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
     _replaced: dict[str, Row] = field(default_factory=dict)
@@ -71,14 +73,17 @@ class Progress:
         return retried is not None and not any(map(self.must_retune, retried))
 
     def must_retune(self, key: str) -> bool:
-        """Whether ``revisit`` has *key* measured again, and this build has not done so yet."""
+        """Whether *key* is measured again, and this build has not done so yet.
+
+        So are rows that an earlier build did not trust, and those that ``revisit`` names.
+        """
         row = self.rows.get(key)
-        if row is None or key in self._done or key in self.given_up:
+        if row is None or key in self._done or key in self.distrusted or key in self.given_up:
             return False
         revisit = self.revisit
         if revisit.retried is not None:
             return key in revisit.retried
-        if revisit.all_rows or key in revisit.keys:
+        if row.untrusted is not None or revisit.all_rows or key in revisit.keys:
             return True
         is_chosen = revisit.chosen is None or key in revisit.chosen
         is_narrower = row.evidence.search.is_narrower_than(revisit.search)
@@ -105,7 +110,8 @@ class Progress:
             table = replace(table, provenance=origin)
         if (before := table.rows.get(tuned.key)) is not None:
             self._replaced[tuned.key] = before
-            if reason := self._why_kept(tuned.row.evidence, before.evidence):
+            reason = self._why_kept(tuned.row.evidence, before.evidence)
+            if reason is not None and before.untrusted is None:
                 self.kept[tuned.key] = reason
                 tuned = replace(tuned, row=before)
         rows: Mapping[str, Row] = {tuned.key: tuned.row}
@@ -146,6 +152,16 @@ class Progress:
         if before:
             table = self.table
             self.table = add_rows(self.path, table.provenance, table.policy, before)
+
+    def distrust(self, keys: Collection[str], reason: str) -> None:
+        """Mark the rows of *keys* as not trusted for *reason*; their evidence stays on disk.
+
+        Raises:
+            TableError: the table cannot be written.
+        """
+        marked = {key: replace(self.rows[key], untrusted=reason) for key in keys}
+        self.table = distrust_rows(self.path, marked)
+        self.distrusted |= dict.fromkeys(keys, reason)
 
     def reopen(self, keys: Collection[str]) -> None:
         """Allow *keys* to be measured once more by this build."""

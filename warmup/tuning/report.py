@@ -17,6 +17,7 @@ from warmup.table import Table
 if TYPE_CHECKING:
     from warmup.models.inferred_inputs import Assumption
     from warmup.models.padding.prepare import Prepared
+    from warmup.tuning.judge import Judgement
     from warmup.tuning.pack_bundle import PackedBundle
 
 
@@ -43,8 +44,17 @@ class Observer:
     def problem_finished(self, tuned: Tuned) -> None:
         """A problem was tuned, and its row is on disk."""
 
+    def output_wrong(self, name: str, rows: int, judgement: Judgement) -> None:
+        """The output of the bucket *name* is wrong; the row to blame is searched among *rows*."""
+
+    def rows_tried(self, name: str, rows: int, judgement: Judgement) -> None:
+        """The bucket *name* was served from *rows* of its rows, to find the row to blame."""
+
+    def rows_rejected(self, line: str) -> None:
+        """Rows were marked as not trusted; *line* says which, why, and what is served instead."""
+
     def bucket_finished(self, result: BucketResult) -> None:
-        """A bucket was tuned, and its output agrees with eager."""
+        """A bucket was tuned, and its output is right."""
 
     def packing_started(self) -> None:
         """The table is complete; its bundle is made now."""
@@ -54,7 +64,7 @@ class Observer:
 class BucketResult:
     """A finished run of a bucket: its keys in graph order, how many of them were tuned in it, time.
 
-    ``error`` is the relative L2 distance of the compiled output, served from the table, to eager.
+    ``judgement`` is that of the compiled output, served from the table.
     ``uncovered`` counts measurements that no row covers, by site. ``weights_padded``: the groups
     that the table pads were padded. ``left_out`` repeated layers were not compiled: another bucket
     has shown that the whole model asks for the same rows. ``graphs`` is the number of graphs that
@@ -64,12 +74,17 @@ class BucketResult:
     bucket: Bucket
     keys: tuple[str, ...]
     tuned: int
-    error: float
+    judgement: Judgement
     seconds: float
     uncovered: Mapping[str, int] = field(default_factory=dict)
     weights_padded: bool = False
     left_out: int = 0
     graphs: int = 1
+
+    @property
+    def error(self) -> float:
+        """The relative L2 distance of the compiled output to the reference of ``judgement``."""
+        return self.judgement.error
 
     @property
     def name(self) -> str:
@@ -119,7 +134,8 @@ class BuildReport:
     After a build from a misses document, ``known`` are keys that the table had already, and
     ``not_rebuilt`` keys that could not be tuned, with the reason. ``not_tuned`` are keys without a
     measurable candidate, with the reason: they keep an older row or have none. ``not_fused`` are
-    keys whose row was measured bare, without the fused operations, with the reason.
+    keys whose row was measured bare, without the fused operations, with the reason. ``distrusted``
+    are keys whose row is in the table but not served, with the reason.
 
     ``prepared`` says which weights the second runs padded, None when weights were not measured.
     ``peaks`` are the measured peaks of the device, None on a CPU; ``bundle`` is the bundle that was
@@ -144,6 +160,7 @@ class BuildReport:
     peaks: Peaks | None = None
     prepared: Prepared | None = None
     bundle: PackedBundle | None = None
+    distrusted: Mapping[str, str] = field(default_factory=dict)
     machine: MachineState = field(default_factory=MachineState)
     retried: frozenset[str] | None = None
     kept: Mapping[str, str] = field(default_factory=dict)

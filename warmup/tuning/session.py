@@ -1,15 +1,14 @@
-"""`Session`: tunes a model bucket by bucket, and compares each bucket with eager."""
+"""`Session`: tunes a model bucket by bucket, and judges the outputs of each bucket."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from warmup.buckets.bucket import Bucket, InputSpec
-from warmup.core.errors import BuildError, ModelError, OutputMismatchError, WarmupError
+from warmup.core.errors import BuildError, ModelError, WarmupError
 from warmup.core.events import logger
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.report import BucketResult, name_of
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 class Session:
     """A build of the model of ``compiler``; making a session moves it to the device, as ``dtype``.
 
-    ``tolerance`` is the largest accepted error against eager, by dtype of the output; None means
-    that of the table's policy. With ``all_layers`` every bucket is run with all layers, even where
+    ``tolerance`` is the error that is always accepted, by dtype of the output; None means that of
+    the table's policy. With ``all_layers`` every bucket is run with all layers, even where
     the model without its repeated layers asks for the same rows.
     """
 
@@ -38,6 +37,7 @@ class Session:
     all_layers: bool = False
     # Whether the shortened model asks for the same rows, by whether weights are padded.
     _can_shorten: dict[bool, bool] = field(default_factory=dict)
+    _judged: set[str] = field(default_factory=set)  # keys of buckets whose outputs were right
 
     def __post_init__(self) -> None:
         self.compiler.model.module.to(device=self.compiler.setup.device, dtype=self.dtype)
@@ -49,24 +49,29 @@ class Session:
         total: int,
         padded: Mapping[Group, Padding] | None = None,
     ) -> BucketResult:
-        """Tune one bucket, then serve it from the table and compare it with eager.
+        """Tune one bucket, then serve it from the table and judge its outputs (`Judge`).
 
-        A bucket with a range is also compared at its lower end and in the middle. The groups in
-        *padded* are padded while the model is compiled; eager outputs are those of the unpadded
+        A bucket with a range is also judged at its lower end and in the middle. The groups in
+        *padded* are padded while the model is compiled; outputs are judged by those of the unpadded
         model, and the model is unpadded afterwards. Once a bucket has shown that the shortened
         model (repeated layers left out) asks for the same rows, other buckets are compiled and
-        compared with the shortened model, unless ``all_layers``.
+        judged with the shortened model, unless ``all_layers``.
+
+        Where an output is wrong, the row to blame is marked as not trusted, and the bucket is
+        served again without that row.
 
         Raises:
             ModelError: the model failed in eager mode, or its sizes cannot share one artifact.
             BuildError: compiling failed.
-            OutputMismatchError: the output is further from eager than the tolerance; the rows
-                measured for the bucket were removed.
+            OutputMismatchError: the output is wrong, also without the rows that may be to blame.
+                Every row stays in the table; those that may be to blame are marked.
         """
         import torch
 
         from warmup.models.dynamic_inputs import sizes_within
-        from warmup.models.outputs import worst_error
+        from warmup.tuning.bucket_run import BucketRun
+        from warmup.tuning.judge import Judge
+        from warmup.tuning.rejection import reject_rows
 
         weights_padded = bool(padded)
         progress = self.compiler.progress
@@ -79,20 +84,28 @@ class Session:
         calls = [inputs, *map(self.inputs, sizes[1:])]
         with torch.no_grad():
             served, expected, left_out = self._run(calls, sizes, name, padded or {})
-            error, limit = worst_error(expected, served.outputs, self.accepted)
-        if not error <= limit:
-            new_keys = progress.keys_since(before)
-            progress.discard(new_keys, before)
-            raise OutputMismatchError(
-                f"bucket {name}: the compiled output is {error:.2e} away from eager "
-                f"(relative L2), more than {limit:.0e}",
-                f"{len(new_keys)} rows tuned for it were removed; report this with the model",
+            run = BucketRun(
+                compiler=self.compiler,
+                calls=tuple(calls),
+                name=name,
+                padded=padded or {},
+                is_shortened=left_out > 0,
             )
+            judge = Judge(
+                eager=expected,
+                floors=self.accepted,
+                run_wide=run.run_wide,
+                run_default=run.run_default,
+            )
+            judgement = judge.judge(served.outputs)
+            if not judgement.is_right:
+                served, judgement = reject_rows(run, served, judge, judgement, self._judged)
+        self._judged.update(served.keys)
         result = BucketResult(
             bucket=bucket,
             keys=served.keys,
-            tuned=len(progress.tuned) - before,
-            error=error,
+            tuned=len(progress.keys_since(before).intersection(served.keys)),
+            judgement=judgement,
             seconds=time.monotonic() - started,
             uncovered=served.uncovered,
             weights_padded=weights_padded,
@@ -104,7 +117,7 @@ class Session:
 
     @property
     def accepted(self) -> Mapping[str, float]:
-        """The largest accepted error against eager, by dtype of the output."""
+        """The error that is always accepted, by dtype of the output."""
         policy = self.compiler.progress.table.policy
         return policy.tolerance if self.tolerance is None else self.tolerance
 
@@ -144,35 +157,23 @@ class Session:
         padded: Mapping[Group, Padding],
     ) -> tuple[ServedBucket, list[Any], int]:
         """Tune and serve a bucket; return it, eager's outputs and how many layers were left out."""
+        from warmup.tuning.bucket_run import padding
+
         compiler, weights_padded = self.compiler, bool(padded)
         since = len(compiler.progress.tuned)
         if self._can_shorten.get(weights_padded, False) and not self.all_layers:
             try:
                 with compiler.shortened() as left_out:
                     expected = list(map(self._eager, calls, sizes))
-                with self._padding(padded), compiler.shortened():
+                with padding(self.compiler, padded), compiler.shortened():
                     return compiler.tune_as_is(calls, name), expected, left_out
             except (BuildError, ModelError) as error:
                 logger.info("bucket %s: not run with fewer layers: %s", name, error)
         expected = list(map(self._eager, calls, sizes))
-        with self._padding(padded):
+        with padding(self.compiler, padded):
             served = compiler.tune(calls, name, since)
         self._can_shorten[weights_padded] = served.is_same_shortened
         return served, expected, 0
-
-    @contextlib.contextmanager
-    def _padding(self, padded: Mapping[Group, Padding]) -> Iterator[None]:
-        """Pad the groups in *padded* while the context is open."""
-        from warmup.models.padding.apply import pad, restore
-
-        if not padded:
-            yield
-            return
-        pad(self.compiler.model.module, padded)
-        try:
-            yield
-        finally:
-            restore(self.compiler.model.module)
 
     def _eager(self, inputs: Inputs, bucket: Bucket) -> Any:
         from warmup.models.dtype_mismatch import naming_dtypes

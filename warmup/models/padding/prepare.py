@@ -120,13 +120,16 @@ def pad_by_rows(model: nn.Module, rows: Mapping[str, Row], refusal: str | None =
 def _sizes_by_structure(rows: Mapping[str, Row]) -> dict[Structure, dict[Dim, int | str]]:
     """Return the sizes that *rows* name for each structure, by number of rows.
 
-    A row without a usable size has the text of the error in its place.
+    A row without a usable size, or that is not trusted, has the reason in its place.
     """
     sizes: dict[Structure, dict[Dim, int | str]] = {}
     for key, row in rows.items():
         if kind_of(key) is not WEIGHT:
             continue
         structure, m = parse_weight(key)
+        if row.untrusted is not None:
+            sizes.setdefault(structure, {})[m] = f"not trusted: {row.untrusted}"
+            continue
         try:
             size: int | str = features_of(structure, row.winner)
         except ProblemError as error:
@@ -145,12 +148,13 @@ def _padding_of(structure: Structure, sizes: Mapping[Dim, int | str]) -> Padding
     if structure.differs_by_rows and len(distinct) > 1:
         as_is = sorted((m for m, size in sizes.items() if size == own), key=lambda m: m.low)
         distinct.discard(own)
+    if reasons := [size for size in distinct if isinstance(size, str)]:
+        return min(reasons)
     if len(distinct) > 1:
         by_rows = ", ".join(f"m={m}: {size}" for m, size in sizes.items())
         return f"its rows disagree ({by_rows})"
     features = distinct.pop()
-    if isinstance(features, str):
-        return features
+    assert not isinstance(features, str)
     return "it is faster unpadded" if features == own else Padding(features, tuple(as_is))
 
 

@@ -31,12 +31,14 @@ from warmup.keys.weight import (
     parse_weight,
     winner_of,
 )
-from warmup.models.outputs import worst_error
+from warmup.models.loading import Inputs
 from warmup.models.padding.apply import pad, restore
 from warmup.models.padding.groups import Group, UnpaddedLinears, find_groups
 from warmup.models.padding.prepare import Prepared, pad_by_rows
+from warmup.models.wide_run import run_wide
 from warmup.table.lookup import Lookup, OnMiss
-from warmup.tuning.weights.linear_module import make_linear_module
+from warmup.tuning.judge import Judge
+from warmup.tuning.weights.linear_module import LinearModule, make_linear_module
 from warmup.tuning.weights.row_counts import count_rows
 
 if TYPE_CHECKING:
@@ -116,6 +118,7 @@ def _unpad_rows(progress: Progress, structure: Structure, padded: Winner, as_is:
 def _decided_size(structure: Structure, rows: Mapping[str, Row], dims: Iterable[Dim]) -> int | None:
     """Return the size on which the rows outside of *dims* agree; None without such rows.
 
+    It is the weights' own size where a row of *structure* is not trusted: its padding was wrong.
     Where each number of rows is decided for itself, rows with the weights' own size do not count.
     """
     measured = {structure.key(m) for m in dims}
@@ -124,6 +127,8 @@ def _decided_size(structure: Structure, rows: Mapping[str, Row], dims: Iterable[
         for key, row in rows.items()
         if key not in measured and _is_about(structure, key)
     }
+    if any(row.untrusted is not None and _is_about(structure, key) for key, row in rows.items()):
+        return structure.features  # the output of a model was wrong with padding
     if structure.differs_by_rows:
         sizes.discard(structure.features)
     return sizes.pop() if len(sizes) == 1 else None
@@ -180,10 +185,19 @@ def _compare_sizes(
 
 def _make_call(session: Session, group: Group, m: Dim, size: int) -> Callable[[int], object]:
     """Return a call of a compiled module of *group*, padded to *size*, with *m* rows."""
-    torch.manual_seed(session.compiler.progress.table.policy.seed)
-    linears = make_linear_module(group, _upper_end(m), session.compiler.setup.device)
+    device = session.compiler.setup.device
+
+    def make() -> LinearModule:
+        torch.manual_seed(session.compiler.progress.table.policy.seed)
+        return make_linear_module(group, _upper_end(m), device)
+
+    linears = make()
     try:
-        expected = linears.module(*linears.inputs)
+        judge = Judge(
+            eager=[linears.module(*linears.inputs)],
+            floors=session.accepted,
+            run_wide=lambda: run_wide(make().module, [Inputs(linears.inputs, {})], device),
+        )
         if size != group.structure.features:
             pad(linears.module, {linears.group: Padding(size)})
         if not m.is_static and m.low > 1:  # torch compiles another artifact for a size of 1
@@ -195,11 +209,10 @@ def _make_call(session: Session, group: Group, m: Dim, size: int) -> Callable[[i
         own = warmup_error_in(error)
         reason = str(own) if own is not None else f"{type(error).__name__}: {error}"
         raise BuildError(f"its module failed ({reason.splitlines()[0][:200]})") from error
-    distance, limit = worst_error(expected, output, session.accepted)
-    if not distance <= limit:
+    judgement = judge.judge([output])
+    if not judgement.is_right:
         raise OutputMismatchError(
-            f"padded to {size} its output is {distance:.2e} away from eager (relative L2)",
-            "the weights stay unpadded",
+            f"padded to {size} its output is {judgement}", "the weights stay unpadded"
         )
     return lambda _number: compiled(*linears.inputs)
 

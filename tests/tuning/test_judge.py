@@ -1,0 +1,115 @@
+"""`Judge`: which errors are accepted, and what is computed to decide that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from warmup.core.errors import BuildError
+from warmup.models.wide_run import WideRun
+from warmup.tuning.judge import Judge, Judgement
+
+EXACT = torch.tensor([3.0, 4.0], dtype=torch.float64)
+FLOORS = {"f32": 0.02}
+MakeJudge = Callable[..., tuple[Judge, list[str]]]
+
+
+def away(error: float) -> list[torch.Tensor]:
+    """Return outputs that are *error* away from the exact ones, always in the same direction."""
+    return [(EXACT * (1 + error)).float()]
+
+
+def make_judge(
+    eager: float, default: float | str, wide: str | None = None
+) -> tuple[Judge, list[str]]:
+    """Return a judge of outputs, and the list of what it has computed so far."""
+    computed: list[str] = []
+
+    def run_wide() -> WideRun:
+        computed.append("wide")
+        return WideRun([EXACT], "float64 eager on cpu") if wide is None else WideRun(None, wide)
+
+    def run_default() -> Any:
+        computed.append("default")
+        if isinstance(default, str):
+            raise BuildError(default)
+        return away(default)
+
+    judge = Judge(eager=away(eager), floors=FLOORS, run_wide=run_wide, run_default=run_default)
+    return judge, computed
+
+
+@pytest.mark.parametrize(
+    ("eager", "default", "error", "limit", "computed"),
+    [
+        (0.0, 0.0, 0.019, 0.02, []),  # within the floor of eager
+        (-0.01, 0.0, 0.015, 0.02, ["wide"]),  # within the floor of the exact result
+        (0.04, 0.0, -0.05, 0.06, ["wide"]),  # 1.5 times eager's error, and not more
+        (0.01, 0.03, 0.044, 0.045, ["wide", "default"]),  # 1.5 times default mode's
+        (0.01, 0.03, 0.046, None, ["wide", "default"]),
+        (0.04, 0.01, -0.07, None, ["wide", "default"]),
+        (0.0, 0.21, 0.1, None, ["wide", "default"]),  # default mode is wrong itself
+        (1.0, 1.0, -1.0, None, ["wide", "default"]),  # eager is, or is random
+        (0.0, 0.0, float("nan"), None, ["wide", "default"]),
+    ],
+)
+def test_the_error_is_bounded_by_eager_and_default_mode(
+    eager: float, default: float, error: float, limit: float | None, computed: list[str]
+) -> None:
+    """1.5 times the larger error, or the floor; only what the decision needs is computed."""
+    judge, done = make_judge(eager, default)
+    judgement = judge.judge(away(error))
+    assert (judgement.is_right, done) == (limit is not None, computed)
+    if limit is not None:
+        assert judgement.limit == pytest.approx(limit, rel=1e-4)
+
+
+def test_references_are_computed_once() -> None:
+    """Bisection judges the same bucket several times."""
+    judge, computed = make_judge(0.0, 0.0)
+    assert [judge.judge(away(error)).is_right for error in (1.0, 1.0, 0.03)] == [False] * 3
+    assert computed == ["wide", "default"]
+
+
+def test_without_a_wide_run_eager_and_default_mode_are_compared() -> None:
+    """The outputs may be 1.5 times as far from eager as default mode is, and the reason is told."""
+    judge, _ = make_judge(0.0, 0.04, wide="no float32 run: it needs 60.0 GiB, cuda:0 has 9.0 GiB")
+    right, wrong = judge.judge(away(-0.05)), judge.judge(away(-0.07))
+    assert (right.is_right, wrong.is_right) == (True, False)
+    assert str(wrong) == (
+        "7.00e-02 away from eager (relative L2), limit 6.00e-02 (default mode 4.00e-02); "
+        "no float32 run: it needs 60.0 GiB, cuda:0 has 9.0 GiB"
+    )
+
+
+def test_a_default_mode_that_fails_bounds_nothing() -> None:
+    """Eager's error remains as the bound, and the reason is told."""
+    judge, _ = make_judge(0.04, "compiling failed")
+    assert judge.judge(away(-0.05)).is_right
+    assert judge.judge(away(-0.07)).remark == "default mode was not compared: compiling failed"
+
+
+def test_the_tensor_that_is_judged_is_the_worst() -> None:
+    """Each tensor has its own limit: a right one does not hide one that is wrong."""
+    first, second = torch.tensor([1.0]), torch.tensor([100.0])
+    judge = Judge(
+        eager=[(first * 1.1, second)],
+        floors=FLOORS,
+        run_wide=lambda: WideRun([(first, second)], "wide"),
+    )
+    judgement = judge.judge([(first * 1.12, second * 1.03)])
+    assert not judgement.is_right
+    assert judgement.error == pytest.approx(0.03, rel=1e-3)
+
+
+def test_a_judgement_in_one_line() -> None:
+    """The errors of eager and default mode stand beside the limit that they give."""
+    judgement = Judgement(
+        error=0.0235, limit=0.0375, reference="float32 eager on cuda:0", eager=0.021, default=0.025
+    )
+    assert judgement.brief == (
+        "error 2.4e-02 against float32 eager on cuda:0 (eager 2.10e-02, default mode 2.50e-02)"
+    )

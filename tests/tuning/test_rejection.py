@@ -1,0 +1,214 @@
+"""`reject_rows`: which rows are marked for a wrong output, with a bucket that only pretends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from warmup.core.errors import BuildError, OutputMismatchError
+from warmup.core.rows import Evidence, Row
+from warmup.keys.weight import Padding, Structure, winner_of
+from warmup.models.wide_run import WideRun
+from warmup.table import Table
+from warmup.table.store import read, write
+from warmup.tuning.bucket_compiler import ServedBucket
+from warmup.tuning.judge import Judge, Judgement
+from warmup.tuning.progress import Progress, Revisit
+from warmup.tuning.rejection import reject_rows
+from warmup.tuning.report import Observer
+
+MakeKey = Callable[..., str]
+EXACT = torch.tensor([3.0, 4.0])
+Wrong = Callable[[Collection[str]], bool]
+
+
+class _Lines(Observer):
+    """Keeps the lines about rejected rows, and counts trials."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.trials = 0
+
+    def rows_tried(self, name: str, rows: int, judgement: Judgement) -> None:
+        self.trials += 1
+
+    def rows_rejected(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@dataclass
+class _Compiler:
+    progress: Progress
+
+
+@dataclass
+class _Run:
+    """A bucket whose output is wrong when ``is_wrong`` says so of the rows that serve it."""
+
+    compiler: _Compiler
+    keys: tuple[str, ...]
+    is_wrong: Wrong
+    padded: dict[Any, Padding] = field(default_factory=dict)
+    name: str = "seqlen=16"
+
+    def serve_from(self, keys: Collection[str]) -> list[torch.Tensor]:
+        return [EXACT * (2 if self.is_wrong(keys) else 1)]
+
+    def serve(self) -> ServedBucket:
+        rows = self.compiler.progress.rows
+        keys = tuple(key for key in self.keys if rows[key].untrusted is None)
+        return ServedBucket(keys=keys, outputs=self.serve_from(keys), uncovered={})
+
+
+@dataclass(frozen=True)
+class _Group:
+    structure: Structure
+
+
+Case = tuple[_Run, Callable[..., Judgement], _Lines]
+
+
+@pytest.fixture
+def make_case(
+    make_key: MakeKey,
+    make_row: Callable[..., Row],
+    make_table: Callable[..., Table],
+    tmp_path: Path,
+) -> Callable[..., Case]:
+    """``make_case(is_wrong, rows)``: a bucket of eight rows, and what rejects its rows."""
+
+    def make(is_wrong: Wrong, rows: dict[str, Row] | None = None) -> Case:
+        keys = tuple(make_key(m) for m in range(1, 9))
+        table = make_table({**dict.fromkeys(keys, make_row()), **(rows or {})})
+        path, lines = tmp_path / "t.json", _Lines()
+        write(path, table)
+        progress = Progress(
+            path=path,
+            table=table,
+            replaces=False,
+            observer=lines,
+            can_search=False,
+            given_up={},
+            measured_peaks=lambda: None,
+        )
+        run = _Run(_Compiler(progress), keys, is_wrong)
+        judge = Judge(
+            eager=[EXACT], floors={"f32": 1e-3}, run_wide=lambda: WideRun([EXACT], "wide")
+        )
+
+        def reject(judged: Collection[str] = ()) -> Judgement:
+            served = run.serve()
+            _, judgement = reject_rows(
+                run,  # type: ignore[arg-type]
+                served,
+                judge,
+                judge.judge(served.outputs),
+                judged,
+            )
+            return judgement
+
+        return run, reject, lines
+
+    return make
+
+
+def marked(run: _Run) -> set[str]:
+    """Return the keys of the rows on disk that are not trusted."""
+    return {k for k, row in read(run.compiler.progress.path).rows.items() if row.untrusted}
+
+
+def test_each_wrong_row_is_marked_alone(make_case: Callable[..., Case], make_key: MakeKey) -> None:
+    """Two rows that are wrong for themselves take two searches, and the rest is right."""
+    bad = {make_key(3), make_key(6)}
+    run, reject, lines = make_case(lambda keys: not bad.isdisjoint(keys))
+    assert reject().is_right
+    assert marked(run) == bad == {*run.compiler.progress.distrusted}
+    assert len(lines.lines) == 2
+    assert lines.trials <= 2 * 5
+    assert len(read(run.compiler.progress.path).rows) == 8
+
+
+def test_of_rows_that_are_wrong_together_the_one_of_this_bucket_is_marked(
+    make_case: Callable[..., Case], make_key: MakeKey
+) -> None:
+    """The row that another bucket was right with stays, and the line says that it is two."""
+    pair = {make_key(2), make_key(7)}
+    run, reject, lines = make_case(lambda keys: pair <= set(keys))
+    assert reject({make_key(7)}).is_right
+    assert marked(run) == {make_key(2)}
+    assert "is not trusted, together with other rows: " in lines.lines[0]
+
+
+def test_too_many_wrong_rows_mark_the_whole_bucket(
+    make_case: Callable[..., Case], make_key: MakeKey
+) -> None:
+    """All rows are doubtful then, but those with which other buckets were right."""
+    good = {make_key(1), make_key(8)}
+    run, reject, lines = make_case(lambda keys: not good.issuperset(keys))
+    assert reject(good).is_right
+    assert marked(run) == {make_key(m) for m in range(2, 8)}
+    assert "3 rows were not enough: its 3 rows that no other bucket" in lines.lines[-1]
+
+
+def test_a_bisection_that_fails_marks_the_whole_bucket(
+    make_case: Callable[..., Case], make_key: MakeKey
+) -> None:
+    """A compile that fails on the way leaves no known culprit, and no wrong row in service."""
+
+    def is_wrong(keys: Collection[str]) -> bool:
+        if len(keys) == 4:
+            raise BuildError("compiling failed")
+        return make_key(5) in keys
+
+    run, reject, lines = make_case(is_wrong)
+    assert reject({make_key(1)}).is_right
+    assert marked(run) == {make_key(m) for m in range(2, 9)}
+    assert "bisection failed (compiling failed)" in lines.lines[0]
+
+
+def test_an_output_that_is_wrong_without_rows_marks_none(make_case: Callable[..., Case]) -> None:
+    """One trial shows it; the error has the distance, and the table is as before."""
+    run, reject, lines = make_case(lambda _keys: True)
+    with pytest.raises(OutputMismatchError, match="also without any row; no row is to blame"):
+        reject()
+    assert (marked(run), lines.trials) == (set(), 1)
+
+
+def test_padding_that_is_wrong_marks_the_rows_that_pad(make_case: Callable[..., Case]) -> None:
+    """The rows of other structures, and those that leave the weights as they are, stay."""
+    structure = Structure(inputs=(64,), features=99, outputs=(), dtype="bf16", biases=(True,))
+    evidence = Evidence(time_us=1, library_us=2, runner_up=None, runner_up_us=None, tried=2)
+    keys = [
+        f"weight n m={m} in={size} features=99 bf16 bias=1"
+        for m, size in ((7, 64), (9, 64), (7, 32))
+    ]
+    sizes = (104, 99, 104)
+    rows = {
+        key: Row(
+            winner_of(replace(structure, inputs=(int(key.split("in=")[1][:2]),)), size), evidence
+        )
+        for key, size in zip(keys, sizes, strict=True)
+    }
+    run, reject, _ = make_case(lambda _keys: True, rows)
+    run.padded = {_Group(structure): Padding(104)}
+    with pytest.raises(OutputMismatchError, match="the 1 rows that pad its weights"):
+        reject()
+    assert marked(run) == {keys[0]}
+
+
+def test_a_marked_row_is_measured_by_the_next_build_and_not_by_this(
+    make_case: Callable[..., Case], make_key: MakeKey
+) -> None:
+    """Also with --force, which measures everything once."""
+    run, reject, _ = make_case(lambda keys: make_key(4) in keys)
+    reject()
+    progress = run.compiler.progress
+    progress.revisit = Revisit(all_rows=True)
+    assert not progress.must_tune(make_key(4))
+    then = replace(progress, distrusted={}, revisit=Revisit())
+    assert [key for key in run.keys if then.must_tune(key)] == [make_key(4)]
