@@ -31,8 +31,11 @@ def spell_plan(report: BuildReport) -> Iterator[str]:
     known = f"{len(plan.known)} in the table already"
     total = f"{report.path}: {counted(len(plan.missing), 'problem')} to tune, {known}"
     yield total
-    time = "unknown" if plan.estimate_s is None else f"about {spell_seconds(plan.estimate_s)}"
-    yield from fold(f"expected time: {time} ({plan.basis})", indent=2, width=width)
+    if plan.missing:
+        time = "unknown" if plan.estimate_s is None else f"about {spell_seconds(plan.estimate_s)}"
+        yield from fold(f"expected time: {time} ({plan.basis})", indent=2, width=width)
+    else:
+        yield "nothing to tune"
     yield f"dry run: nothing was measured or written; it took {report.seconds:.1f} s"
 
 
