@@ -62,12 +62,13 @@ def bench_layers(
     connect()
     place = resolve_device(device)
     check_compiler(place)
+    cache = L2(_choose(l2, tuple(L2), "--l2"))
     given = Launch(_choose(launch, tuple(Launch), "--launch"))
     setup = LayerSetup(
         device=place,
         dtype=dtype,
         launch=Launch.EAGER if place.type == "cpu" else given,
-        l2=L2.WARM if place.type == "cpu" else L2(_choose(l2, tuple(L2), "--l2")),
+        l2=L2.WARM if place.type == "cpu" else cache,
         rounds=rounds,
         steps=tuple(Pass) if backward else (Pass.FORWARD,),
     )
