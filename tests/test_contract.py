@@ -66,7 +66,10 @@ def _commands() -> dict[str, list[str]]:
         for command in group.registered_commands:
             assert command.callback is not None
             name = command.name or command.callback.__name__
-            found[f"{path} {name}"] = [*_options(command.callback)]
+            found[f"{path} {name}"] = [*_options(inspect.unwrap(command.callback))]
+    assert app.registered_callback is not None
+    assert app.registered_callback.callback is not None
+    found["warmup"] = [*_options(app.registered_callback.callback)]
     return found
 
 

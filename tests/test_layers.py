@@ -35,7 +35,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "measuring": frozenset({"torch", "platformdirs", "pynvml"}),
     "models": frozenset({"torch"}),
     "diagnostics.recompiles": frozenset({"torch"}),
-    "tuning": frozenset({"torch"}),
+    "tuning": frozenset({"torch", "platformdirs"}),
     "serving": frozenset({"torch"}),
     "bench": frozenset({"torch"}),
     "bench.charts": frozenset({"matplotlib"}),

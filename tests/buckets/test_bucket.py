@@ -73,7 +73,7 @@ def test_the_largest_size_is_accepted() -> None:
 
 def test_a_repeated_size_is_named() -> None:
     """A size given twice is refused, and the message says which."""
-    with pytest.raises(SettingsError, match="8, 16 is given more than once"):
+    with pytest.raises(SettingsError, match="8, 16 are given more than once"):
         parse_sizes("16,8,4,8,16", "--seqlens")
 
 
@@ -135,7 +135,7 @@ def test_a_range_covers_its_ends(one: int, other: int, step: int | None) -> None
         ("4..-8", "'-8' in '4..-8' is not a positive integer"),
         (f"1..{2**31}", f"'{2**31}' in '1..{2**31}' is not a positive integer"),
         ("1..8,8..16", "8 is given more than once"),
-        ("1..64,4,8,16,1,2,32", "1, 2, 4, 8, 16 and 1 more is given more than once"),
+        ("1..64,4,8,16,1,2,32", "1, 2, 4, 8, 16 and 1 more are given more than once"),
     ],
 )
 def test_a_misspelled_range_is_named(text: str, said: str) -> None:

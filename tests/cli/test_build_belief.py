@@ -113,6 +113,12 @@ def test_a_retry_says_what_came_of_it(report: Report, make_key: Callable[..., st
     assert f"kept: {make_key(32)}: the new times are unstable too" in lines
 
 
+def test_a_retry_without_unstable_rows_says_so(report: Report) -> None:
+    """Nothing was measured, and the one line says why."""
+    lines = [*spell_belief(report({16: {}}, machine=MachineState(), retried=frozenset()))]
+    assert lines == ["no row of the table is unstable: nothing was measured again"]
+
+
 ALONG: Mapping[str, Any] = {
     "along": ((257, 1.02), (560, 1.118)),
     "time_us": 34.1,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from warmup.buckets.bucket import parse_buckets
-from warmup.cli.progress import BuildProgress
+from warmup.cli.progress import BuildProgress, DoneColumn
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,22 @@ def test_one_bucket_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
     with BuildProgress() as progress:
         progress.buckets_counted(parse_buckets("16", None))
     assert "bucket" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "said"),
+    [
+        (0, None, "0:00:21 so far"),
+        (0, 2, "0 of 2 buckets, 0:00:21 so far"),
+        (1, 2, "1 of 2 buckets, 0:00:21 so far, about 0:00:21 left"),
+        (2, 2, "2 of 2 buckets, 0:00:21 so far"),
+    ],
+)
+def test_times_say_whether_they_are_past_or_left(done: int, total: int | None, said: str) -> None:
+    """A bare clock time in front of the word left reads as a time left."""
+    now = 0.0
+    progress = Progress(console=Console(quiet=True), get_time=lambda: now)
+    number = progress.add_task("x", total=total)
+    now = 21.0
+    progress.update(number, completed=done)
+    assert DoneColumn("buckets").render(progress.tasks[0]).plain == said

@@ -47,7 +47,7 @@ TEXTS = {
         "upgrade inductor-warmup or build the table again"
     ),
     errors.TableMismatchError: "x.json: cuda: table 12, here 13; driver; do",
-    errors.TableMergeError: "4 conflict(s): k: a or b; l; m and 1 more; do",
+    errors.TableMergeError: "4 conflicts: k: a or b; l; m and 1 more; do",
     errors.TableWriteError: "x.json: cannot write the table: No space left on device; do",
     errors.MissError: (
         "no row answers `key` (not_in_table); nearest row `near` differs in m: row 1, here 2; "

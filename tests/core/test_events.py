@@ -266,11 +266,15 @@ def test_a_part_of_a_line_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
         sink(Emitter([]).emit(EventName.UNCOVERED, site="x"))
 
 
-def test_an_event_after_closing_is_appended_all_the_same(tmp_path: Path) -> None:
+def test_an_event_after_closing_is_appended_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A compile may end after its table was closed; no descriptor stays open."""
-    sink = JsonLinesSink(tmp_path / "a.jsonl")
+    monkeypatch.chdir(tmp_path)
+    sink = JsonLinesSink(Path("a.jsonl"))
     sink.open()
     sink.close()
+    monkeypatch.chdir("/")
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  counts what is open
     Emitter([sink], run="r").emit(EventName.UNCOVERED, site="late")
     assert json.loads((tmp_path / "a.jsonl").read_text())["site"] == "late"

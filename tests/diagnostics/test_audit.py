@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -354,6 +355,41 @@ def test_an_event_behind_half_a_line_is_not_lost(tmp_path: Path) -> None:
         serve(emitter)
     report = audit([log])
     assert (report.damaged, report.miss_count) == (1, 2)
+
+
+def test_a_mutated_log_is_audited(tmp_path: Path) -> None:
+    """Of 5,000 events with bytes changed, removed and doubled none stops the audit of the rest."""
+    chance = random.Random(20)  # noqa: S311  no secret
+    everything = {**MISS, **INSTALLED, **CACHED, "site": "s", "option": "o", "expected": "1"}
+    lines: list[bytes] = []
+    for seq in range(5000):
+        name = chance.choice([*EventName])
+        fields = {**everything, "found": "2", "calls": 3, "rank": "0"}
+        line = bytearray(raw(**{**fields, "event": name, "seq": seq, "run": "m"}).encode())
+        for _ in range(chance.randint(1, 3)):
+            start = chance.randrange(40, len(line))
+            kind = chance.randrange(3)
+            if kind == 0:
+                line[start] = chance.choice(b'0123456789"[]{}:,\\\x00\xffeE-.')
+            elif kind == 1:
+                del line[start : start + chance.randint(1, 20)]
+            else:
+                line[start:start] = line[start : start + 20] * chance.choice([1, 1, 1, 300])
+        lines.append(b"warmup-event " + bytes(line).replace(b"\n", b""))
+    (tmp_path / "a.log").write_bytes(b"\n".join([*lines, f"warmup-event {raw()}".encode()]))
+    report = audit([tmp_path / "a.log"])
+    assert report.hits["k1"] == 1
+    assert report.damaged > 1000
+    assert "".join(_text_of(report)).isprintable()
+
+
+def _text_of(report: AuditReport) -> list[str]:
+    """Return the audit as the command prints it, and check that its other forms can be made."""
+    from warmup.cli.audit import AuditFormat, spell
+
+    assert json.loads(spell(report, AuditFormat.JSON))["damaged"] == report.damaged
+    assert spell(report, AuditFormat.PROMETHEUS)
+    return spell(report, AuditFormat.TEXT).split("\n")
 
 
 def _calls_and_memory(path: Path) -> tuple[int, int]:

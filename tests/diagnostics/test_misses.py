@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,38 @@ def test_a_damaged_document_is_refused_with_its_pointer(
         read_misses(tmp_path / "m.json")
     assert said in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+def test_a_mutated_document_is_read_or_refused(tmp_path: Path) -> None:
+    """Of 700 documents with characters changed, removed and doubled each is one SettingsError."""
+    chance = random.Random(20)  # noqa: S311  no secret
+    problems = [{**PROBLEM, "key": f"k{number}"} for number in range(4)]
+    whole = json.dumps({"schema": 1, "digests": ["d"], "problems": problems}, indent=2)
+    refused: list[str] = []
+    for _ in range(700):
+        text = whole
+        for _ in range(chance.randint(1, 3)):
+            start = chance.randrange(len(text))
+            piece = chance.choice(
+                [
+                    "",
+                    "9" * 5000,
+                    "[" * 2000,
+                    '"',
+                    "\\ud800",
+                    "\x00",
+                    "NaN",
+                    text[start : start + 30] * 2,
+                ]
+            )
+            text = text[:start] + piece + text[start + chance.randint(0, 20) :]
+        (tmp_path / "m.json").write_text(text)
+        try:
+            read_misses(tmp_path / "m.json")
+        except SettingsError as error:
+            refused.append(str(error))
+    assert len(refused) > 500
+    assert all(line.isprintable() for line in refused)
 
 
 @pytest.mark.parametrize("name", ["absent.json", ".", "nul\x00"])

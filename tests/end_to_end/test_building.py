@@ -229,3 +229,35 @@ def test_named_dims_make_the_product_of_all_sizes() -> None:
         ((1, 560, 32), torch.bfloat16),
         ((8, 560, 32), torch.bfloat16),
     ]
+
+
+def test_a_build_that_has_nothing_to_tune_compiles_nothing(
+    net: tuple[Path, dict[str, Any]],
+) -> None:
+    """The same command again finds what the first one finished: all keys, no tuning."""
+    words = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8", "--out", "net.json")
+    done = build(net[0].parent, *words, "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["recalled"], report["problems"]) == (0, True, [])
+    keys = [[bucket["keys"] for bucket in one["buckets"]] for one in (net[1], report)]
+    assert keys[0] == keys[1]
+
+
+def test_a_dry_run_measures_and_writes_nothing(
+    net: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """It finds the problem of the bucket that the table lacks; no file is made or changed."""
+    shutil.copy(net[0], tmp_path)
+    before = (tmp_path / "net.json").read_bytes()
+    words = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8,24", "--out", "net.json")
+    done = build(tmp_path, *words, "--dry-run", "--json", "--timings", "no.jsonl")
+    plan = json.loads(done.stdout)
+    (known,) = net[1]["buckets"][0]["keys"]
+    assert (done.returncode, plan["known"]) == (0, [known])
+    assert plan["missing"] == [known.replace("m=8 ", "m=24 ")]
+    assert [(one["known"], one["missing"]) for one in plan["buckets"]] == [
+        ([known], []),
+        ([], plan["missing"]),
+    ]
+    assert [path.name for path in tmp_path.iterdir() if path.name != "inductor"] == ["net.json"]
+    assert (tmp_path / "net.json").read_bytes() == before

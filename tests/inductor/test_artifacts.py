@@ -6,7 +6,7 @@ import torch
 
 from warmup.core.events import Emitter
 from warmup.inductor import connect
-from warmup.inductor.artifacts import own_cache_entries
+from warmup.inductor.artifacts import count_graphs, own_cache_entries, with_own_code
 from warmup.table.lookup import Lookup, OnMiss
 
 
@@ -21,3 +21,23 @@ def test_a_tag_of_ranges_does_not_outlive_its_table() -> None:
         attachment.detach()
     assert seen == ["first+x[0]=2..16", "first", "second+x[0]=2..16", "second"]
     assert torch.compiler.config.cache_key_tag == before
+
+
+def test_graphs_are_counted_as_torch_makes_them() -> None:
+    """One for a whole model; two around a break, however often they are called."""
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        torch._dynamo.graph_break()
+        return y * 2
+
+    counts = []
+    for function in (torch.relu, broken):
+        torch._dynamo.reset()
+        before = count_graphs()
+        compiled = torch.compile(with_own_code(function, "f"), backend="eager")
+        compiled(torch.ones(3))
+        compiled(torch.ones(3))
+        counts.append(count_graphs() - before)
+    torch._dynamo.reset()
+    assert counts == [1, 2]

@@ -181,6 +181,21 @@ def test_a_bundle_swapped_after_its_check_is_not_what_is_unpacked(
     assert (caches / "ab" / "cab.main.so").read_bytes() == b"one"
 
 
+def test_caches_that_have_every_file_may_be_read_only(
+    bundle: Path, caches: Path, make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written for a second start, and the bundle is still verified to its end."""
+    unpack(bundle, TABLE, make_runtime(), CPU)
+
+    def fail(*_args: object, **_options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    done = unpack(bundle, TABLE, make_runtime(), CPU)
+    assert (done.refused, done.placed, done.kernels) == (None, 0, 1)
+    assert list(caches.glob(".warmup-bundle-*")) == []
+
+
 def test_what_a_killed_process_left_is_removed_after_a_day(
     bundle: Path, caches: Path, make_runtime: MakeRuntime
 ) -> None:

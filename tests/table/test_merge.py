@@ -220,7 +220,7 @@ def test_several_conflicts_are_counted_and_three_shown(
     """The message of many conflicts stays short and says how many there are."""
     a = make_table({make_key(m): make_row("mm_a") for m in range(1, 9)})
     b = make_table({make_key(m): make_row("mm_b") for m in range(1, 9)})
-    with pytest.raises(TableMergeError, match=r"^8 conflict\(s\): .* and 5 more; settle"):
+    with pytest.raises(TableMergeError, match=r"^8 conflicts: .* and 5 more; settle"):
         merge(a, b)
 
 

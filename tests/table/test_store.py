@@ -610,3 +610,22 @@ def test_a_table_moves_between_machines_as_text(
     path = tmp_path / "t.json"
     path.write_bytes(encode(make_table()).replace("\n", "\r\n").encode())
     assert read(path) == decode(encode(make_table()), "t.json")
+
+
+def test_the_assumptions_of_every_build_are_kept_once(
+    tmp_path: Path, make_table: Callable[..., Table], make_row: Callable[..., Row]
+) -> None:
+    """Rows of three builds, two with the same assumption: the table has both texts, in order."""
+    path, table = tmp_path / "t.json", make_table({})
+    inputs = "inputs: x=[seqlen,8]:f32"
+    for m, text in enumerate([inputs, "model: Net", inputs]):
+        origin = dataclasses.replace(table.provenance, assumptions=(text,))
+        row = {f"mm m={m + 1} n=8 k=8 f32 a=row b=col out=f32 | epilogue=none": make_row()}
+        add_rows(path, origin, table.policy, row)
+    assert read(path).provenance.assumptions == (inputs, "model: Net")
+
+
+def test_no_table_has_more_assumptions_than_can_be_read(make_table: Callable[..., Table]) -> None:
+    """Of a hundred assumptions the last 64 stay."""
+    origin = make_table().provenance.assuming(map(str, range(100)))
+    assert origin.assumptions == tuple(map(str, range(36, 100)))

@@ -130,6 +130,7 @@ class _Runner:
                 observer=Observer(),
                 can_search=True,
                 given_up={},
+                measured_peaks=lambda: None,
             )
         )
 

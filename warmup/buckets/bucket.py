@@ -105,10 +105,11 @@ def parse_sizes(text: str, source: str) -> tuple[int, ...]:
     repeated = sorted(size for size, times in Counter(sizes).items() if times > 1)
     if repeated:
         shown = ", ".join(map(str, repeated[:_SHOWN_SIZES]))
+        verb = "is" if len(repeated) == 1 else "are"
         more = f" and {len(repeated) - _SHOWN_SIZES} more" if repeated[_SHOWN_SIZES:] else ""
         raise SettingsError(
-            f"{source}: {shown}{more} is given more than once",
-            "name each size once; a range has both its ends",
+            f"{source}: {shown}{more} {verb} given more than once",
+            "name each size once: 4..16 already holds 4 and 16",
         )
     return tuple(sizes)
 

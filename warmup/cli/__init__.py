@@ -1,29 +1,75 @@
 """The `warmup` command: each subcommand parses its options, calls one function, prints its report.
 
 Reports go to stdout, progress and messages to stderr. Exit codes: 0 success; 1 an audit, build,
-compare, diff or doctor found what it looks for; 2 usage; 3 a `WarmupError`; `check` has 10, 11 and
-12 too; `run` returns its command's; 130 or 143 after SIGINT or SIGTERM, finished work kept.
+compare, diff or doctor found what it looks for, or show found nothing; 2 usage; 3 a `WarmupError`;
+`check` has 10, 11 and 12 too; `run` returns its command's; 70 a fault of warmup's own; 130 or 143
+after SIGINT or SIGTERM, finished work kept.
 """
 
 from __future__ import annotations
 
 import io
 import sys
+import traceback
+from typing import Any
 
-from warmup.core.errors import WarmupError, one_line
+from warmup.cli.exit_codes import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_USAGE
+from warmup.core.errors import WarmupError, one_line, printable
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit; every `WarmupError` becomes one line on stderr."""
-    from warmup.cli.app import app
+    """Run the command line and exit. An error is a line on stderr that begins with ``error:``."""
     from warmup.cli.streams import standard_streams
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8
     with standard_streams():
-        try:
-            app(arguments)
-        except WarmupError as error:
-            sys.stderr.write(f"error: {one_line(error)}\n")
-            sys.exit(error.exit_code)
+        sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    """Run the command line and return its exit code."""
+    import typer
+
+    from warmup.cli.app import app
+
+    usage_error: Any = typer.BadParameter.__bases__[0]  # click's own, or that in typer
+    try:
+        return int(app(arguments, standalone_mode=False) or 0)
+    except WarmupError as error:
+        first, *others = error.lines()
+        _complain(first)
+        for line in others:
+            sys.stderr.write(f"    {printable(line)}\n")
+        return error.exit_code
+    except typer.Abort:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        raise  # `standard_streams` ends the command
+    except Exception as error:  # noqa: BLE001  the last place that can say so
+        if isinstance(error, usage_error):
+            return _explain_usage(error)
+        traceback.print_exc()
+        _complain(f"a fault of warmup ({type(error).__name__}); please report the lines above")
+        return EXIT_FAULT
+
+
+def _explain_usage(error: Any) -> int:
+    """Print a usage error, and where the usage is; return the exit code."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return EXIT_USAGE
+    context, parameter = error.ctx, getattr(error, "param", None)
+    text = str(error.format_message()).strip().rstrip(".").replace("Value error, ", "")
+    if context is not None and parameter is not None:
+        source = context.get_parameter_source(parameter.name)
+        if source is not None and source.name == "DEFAULT_MAP":
+            text = f"{context.find_root().obj.path}: {text}"
+    see = "" if context is None else f"; see `{context.command_path} --help`"
+    _complain(f"{text}{see}")
+    return EXIT_USAGE
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"error: {one_line(text)}\n")

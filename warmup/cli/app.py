@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -11,26 +13,69 @@ from warmup.cli.bench_layers import layers
 from warmup.cli.bench_mm import mm
 from warmup.cli.build import build
 from warmup.cli.check import check
+from warmup.cli.common_options import Debug, Quiet, Verbose, with_common_options
 from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
 from warmup.cli.explain import explain
+from warmup.cli.help import HelpCommand, HelpGroup
 from warmup.cli.output import print_line
 from warmup.cli.review import review
 from warmup.cli.run import CONTEXT_SETTINGS, run
+from warmup.cli.settings_file import read_settings
 from warmup.cli.suggest import suggest
 from warmup.cli.tables import diff, merge, show
 from warmup.core.version import __version__
 
+_HELP_NAMES: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"]}
+
 app = typer.Typer(
     name="warmup",
-    add_completion=False,
+    cls=HelpGroup,
+    context_settings=_HELP_NAMES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    epilog="""
+        warmup doctor
+        warmup build --model mlp.py --seqlens 560,1024,2048
+        warmup run --table tables/DEVICE/mlp.f32.json -- python serve.py
+    """,
 )
 bench = typer.Typer(
-    help="Time GEMMs and layers on several backends.", no_args_is_help=True, rich_markup_mode=None
+    cls=HelpGroup,
+    help="Time GEMMs and layers on several backends.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
+_EXAMPLES: Final = {
+    "doctor": "warmup doctor",
+    "build": """
+        warmup build --model mlp.py --seqlens 560,1024
+        warmup build --model pkg.mod:Net --dims "batch=1,8;seqlen=4..512"
+        warmup build --problems misses.json --out tables/served.json
+    """,
+    "explain": "warmup explain --model mlp.py --seqlens 1..1024",
+    "suggest": "warmup suggest --histogram lengths.txt --max-buckets 6",
+    "show": """
+        warmup show tables/mlp.json
+        warmup show tables/mlp.json --op addmm --bucket 560
+        warmup show tables/mlp.json --candidates "addmm m=560"
+    """,
+    "diff": "warmup diff old.json new.json",
+    "merge": "warmup merge a.json b.json --out both.json --prefer faster",
+    "review": "warmup review tables/mlp.json --fail-on wrong",
+    "check": """
+        warmup check tables/mlp.json
+        warmup check tables/mlp.json --prime --model mlp.py --seqlens 560
+    """,
+    "run": "warmup run --table tables/mlp.json -- python serve.py --port 8000",
+    "audit": "warmup audit audit.jsonl --fail-on miss,uncovered",
+    "compare": "warmup compare --model mlp.py --seqlens 560 --table tables/mlp.json",
+    "mm": "warmup bench mm --shapes 128x9216x4096 --out results",
+    "layers": "warmup bench layers --layers rmsnorm,softmax --backends eager,compiled",
+}
+# Commands that need inductor's cache folder; doctor and check report on it.
+_NEEDS_CACHE: Final = frozenset({"build", "explain", "compare", "mm", "layers"})
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer passes a flag's value
@@ -41,30 +86,35 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer passes a flag's
 
 @app.callback()
 def _options(
+    context: typer.Context,
     *,
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
+            "--version", "-V", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+    debug: Debug = False,
 ) -> None:
     """Ahead-of-time max-autotune for torch.compile: build a table, serve from it, audit it."""
-    del version
+    del version, quiet, verbose, debug  # of the command that follows; `with_common_options`
+    context.obj = settings = read_settings(Path(), context.command)
+    if settings is not None:
+        context.default_map = {**settings.defaults}
 
 
-app.command()(doctor)
-app.command()(build)
-app.command()(explain)
-app.command()(suggest)
-app.command()(show)
-app.command()(diff)
-app.command()(merge)
-app.command()(review)
-app.command()(check)
-app.command(context_settings=CONTEXT_SETTINGS)(run)
-app.command()(audit)
-app.command()(compare)
-bench.command()(mm)
-bench.command()(layers)
+def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
+    """Add *command* with the options of every command and its examples."""
+    name = command.__name__
+    run_it = with_common_options(command, compiles=name in _NEEDS_CACHE)
+    to.command(name, cls=HelpCommand, epilog=_EXAMPLES[name], **options)(run_it)
+
+
+for one in (doctor, build, explain, suggest, show, diff, merge, review, check, audit, compare):
+    _add(app, one)
+_add(app, run, context_settings=CONTEXT_SETTINGS)
+for one in (mm, layers):
+    _add(bench, one)
 app.add_typer(bench, name="bench")

@@ -15,7 +15,7 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import MEANINGS, fold, say
+from warmup.cli.output import MEANINGS, complain, fold
 from warmup.core.errors import SettingsError, printable
 from warmup.core.events import in_brackets
 from warmup.core.files import write_output
@@ -68,12 +68,12 @@ def audit(
     else:
         sys.stdout.write(text)
     if report.is_empty:
-        say(
+        complain(
             f"no event in {', '.join(map(str, logs))}: name an audit log (WARMUP_AUDIT_LOG), or "
             "log the events (WARMUP_LOG_EVENTS=1)"
         )
     if failed := report.failures(wanted):
-        say(f"audit failed on: {', '.join(failed)}")
+        complain(f"audit failed on: {', '.join(failed)}")
     if failed or report.is_empty:
         raise typer.Exit(EXIT_FOUND)
 

@@ -100,6 +100,9 @@ def build(
             help="Seconds in all to wait while other processes keep the machine busy; default 30.",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be tuned; measure and write nothing.")
+    ] = False,
     timings: Annotated[
         Path | None, typer.Option(help="File for every candidate's time, as JSON lines.")
     ] = None,
@@ -110,6 +113,7 @@ def build(
     With --problems, tune the misses that `warmup audit` found, without the model.
     """
     from warmup.cli.build_render import document, spell, timings_file
+    from warmup.cli.plan_render import document_of_plan, spell_plan
     from warmup.cli.progress import BuildProgress
     from warmup.tuning.build import build as build_model
     from warmup.tuning.from_misses import build_problems
@@ -136,6 +140,7 @@ def build(
         "search": search,
         "force": force,
         "wait_for_quiet": wait_for_quiet,
+        "dry_run": dry_run,
     }
     if model is not None and problems is None:
         of_model |= {"pad_weights": pad_weights, "policy": policy}
@@ -151,11 +156,14 @@ def build(
         run = partial(build_problems, problems, out=out, **shared)
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     with (
-        timings_file(timings) as note,
+        timings_file(None if dry_run else timings) as note,
         BuildProgress(note) as progress,
         interruptible(progress.interrupted),
     ):
         report = run(observer=progress)
+    if report.plan is not None:
+        print_report(report, spell_plan, document_of_plan, as_json=as_json)
+        return
     print_report(report, spell, document, as_json=as_json)
     size = report.path.stat().st_size
     if size > _CONFIG_MAP_BYTES and not as_json:

@@ -24,7 +24,9 @@ def spell_belief(report: BuildReport) -> Iterator[str]:
     if machine.measured:
         yield f"times of this build {_belief(machine, len(now.intersection(unstable)), len(now))}"
     yield from first_lines([f"row flagged {Flag.UNSTABLE}: {key}" for key in unstable], "such rows")
-    if report.retried is not None:
+    if report.retried is not None and not report.retried:
+        yield "no row of the table is unstable: nothing was measured again"
+    elif report.retried:
         stable = report.retried.intersection(now).difference(unstable)
         left = report.retried.difference(now)
         yield (

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from warmup.buckets.bucket import Bucket
 from warmup.cli.build_belief import first_lines, spell_belief
-from warmup.cli.output import MEANINGS, counted, grid, spell_peaks
-from warmup.cli.tables import ROW_HEAD, row_cells
+from warmup.cli.output import MEANINGS, counted, fold, grid, spell_peaks, terminal_width
+from warmup.cli.plan_render import spell_graphs
+from warmup.cli.show_render import ROW_HEAD, row_cells
 from warmup.core.errors import SettingsError
 from warmup.core.evidence_rank import SHARE_FLAGS
 from warmup.core.rows import Rejection, Row, Tuned, lag_behind_library
@@ -53,6 +54,8 @@ def spell(report: BuildReport) -> Iterator[str]:
             f'to serve with padded weights: warmup.install("{report.path}", model=model); '
             "without model=, the rows for unpadded weights are used"
         )
+    for result in report.buckets:
+        yield from spell_graphs(result.name, result.graphs)
     yield from _doubts(report)
     yield from _outcome(report)
     yield from spell_belief(report)
@@ -113,10 +116,19 @@ def _outcome(report: BuildReport) -> Iterator[str]:
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
     rejected = f" (rejected candidates: {reasons})" if reasons else ""
     known = f"{len(report.known)} in the table already, " if report.known else ""
+    rows = counted(len(report.table.rows), "row")
     yield (
-        f"{report.path}: {len(report.table.rows)} rows, {len(report.timings)} tuned now{rejected}, "
+        f"{report.path}: {rows}, {len(report.timings)} tuned now{rejected}, "
         f"{known}{report.seconds:.1f} s, digest {report.digest[:16]}"
     )
+    if not (report.timings or report.not_tuned or report.not_rebuilt):
+        how = (
+            "an earlier build of the same graphs finished every bucket, and its rows are in the "
+            "table; nothing was compiled"
+            if report.is_recalled
+            else "every problem had its row"
+        )
+        yield from fold(f"nothing to tune: {how}", indent=2, width=terminal_width())
     if report.bundle is not None:
         yield f"bundle (compiled kernels; docs/how-to/ship-a-bundle.md) {report.bundle}"
     for what, keys in (
@@ -179,6 +191,7 @@ def document(report: BuildReport) -> dict[str, Any]:
                 "uncovered": dict(result.uncovered),
                 "seconds": round(result.seconds, 3),
                 "left_out": result.left_out,
+                "graphs": result.graphs,
             }
             for result in report.buckets
         ],
@@ -192,6 +205,7 @@ def document(report: BuildReport) -> dict[str, Any]:
             {**dataclasses.asdict(split), "add": dict(split.add.sizes)} for split in _splits(report)
         ],
         "peaks": peaks and dataclasses.asdict(peaks),
+        "recalled": report.is_recalled,
         "bundle": bundle and {**dataclasses.asdict(bundle), "path": str(bundle.path)},
         "machine": dataclasses.asdict(report.machine),
         "unstable": sorted(k for k, row in report.table.rows.items() if row.evidence.is_unstable),

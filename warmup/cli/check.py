@@ -22,7 +22,7 @@ from warmup.buckets.bucket import Bucket
 from warmup.buckets.dims import ShapePolicy
 from warmup.cli import options
 from warmup.cli.check_render import document, spell_bucket, spell_file, spell_outcome, stderr_lines
-from warmup.cli.output import fold, meanings, print_json, print_line, say
+from warmup.cli.output import complain, fold, meanings, print_json, print_line
 from warmup.core.errors import SettingsError, remedy_for, shown
 from warmup.core.files import remove_output, write_output
 from warmup.models.padding.prepare import Prepared
@@ -30,7 +30,7 @@ from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.prime import PrimeObserver
 
 
-class FailOn(StrEnum):
+class FailOnRows(StrEnum):
     """What keeps a table from being ready besides its state."""
 
     UNSTABLE = "unstable"
@@ -69,7 +69,7 @@ def check(
     ] = True,
     bundle: options.Bundle = None,
     fail_on: Annotated[
-        FailOn | None, typer.Option(help="unstable: end with code 11 if a row is unstable.")
+        FailOnRows | None, typer.Option(help="unstable: end with code 11 if a row is unstable.")
     ] = None,
     ready_file: Annotated[
         Path | None, typer.Option(help="File for the digest of a ready table; removed at first.")
@@ -120,7 +120,7 @@ def check(
                     bundle=bundle,
                     observer=run,
                 )
-    if fail_on is FailOn.UNSTABLE:
+    if fail_on is FailOnRows.UNSTABLE:
         run.report = run.report.without_unstable_rows
     if ready_file is not None and run.report.state is Readiness.READY:
         write_output(ready_file, f"{run.report.digest}\n", "--ready-file")
@@ -148,7 +148,7 @@ class CheckRun(PrimeObserver):
     def model_loaded(self, assumptions: Sequence[object]) -> None:
         """Print what nobody named, on stderr."""
         for assumption in assumptions:
-            say(str(assumption))
+            complain(str(assumption))
 
     def model_prepared(self, prepared: Prepared) -> None:
         """Keep and print the number of padded groups."""
@@ -198,7 +198,7 @@ class CheckRun(PrimeObserver):
     def finish(self) -> None:
         """Print problems and remarks on stderr, and the outcome or the document on stdout."""
         for line in stderr_lines(self.report):
-            say(line)
+            complain(line)
         if self._as_json:
             print_json(document(self.report, self._groups_padded), self._stdout)
         else:

@@ -13,7 +13,7 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import print_report, say
+from warmup.cli.output import complain, print_report
 from warmup.cli.signals import interruptible
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
@@ -97,5 +97,5 @@ def compare(
 
         draw_all(charts_of(document(report)), out, "compare")
     if report.failed:
-        say(f"compare failed on: {', '.join(report.failed)}")
+        complain(f"compare failed on: {', '.join(report.failed)}")
         raise typer.Exit(EXIT_FOUND)

@@ -10,7 +10,7 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import fold, print_report, say, terminal_width
+from warmup.cli.output import complain, fold, print_report, terminal_width
 from warmup.diagnostics.doctor import Diagnosis
 
 _STATE_COLUMNS: Final = 5
@@ -24,7 +24,7 @@ def doctor(*, device: options.DeviceOption = "auto", as_json: options.AsJson = F
     diagnosis = diagnose(device)
     print_report(diagnosis, spell, document, as_json=as_json)
     if diagnosis.failed:
-        say(f"doctor failed on: {', '.join(diagnosis.failed)}")
+        complain(f"doctor failed on: {', '.join(diagnosis.failed)}")
         raise typer.Exit(EXIT_FOUND)
 
 

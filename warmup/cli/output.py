@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO, TypeVar
 
 from warmup.bench.compare.comparison import decimals_of, rounded
+from warmup.cli.common_options import is_quiet
 from warmup.core.errors import printable
 from warmup.core.roofline import Peaks
 
 PrintedReport = TypeVar("PrintedReport")
 
 TEXT_WIDTH: Final = 80  # columns of text that is folded and not on a terminal
+_DEEPEST: Final = 8  # columns by which later lines of a cell are indented
 ABSENT: Final = "-"
 MEANINGS: Final = {
     "hits": "answered by a row of the table",
@@ -58,7 +60,13 @@ def print_line(line: str, file: TextIO | None = None) -> None:
 
 
 def say(line: str) -> None:
-    """Print *line* on stderr."""
+    """Print *line* on stderr, unless the command was told to be quiet."""
+    if not is_quiet():
+        complain(line)
+
+
+def complain(line: str) -> None:
+    """Print *line* on stderr, also for a quiet command: an error, a failure or a warning."""
     print_line(line, sys.stderr)
 
 
@@ -99,12 +107,26 @@ def grid(
     is_wide = width is None or sum(widths) + gap * (len(widths) - 1) <= width
     above = 0 if is_wide else texts - 1
     for line in lines:
-        yield from fold((" " * gap).join(line[:above]), indent=4, width=width)
+        yield from fold_cells((" " * gap).join(line[:above]), "", width)
         cells = [
             cell.ljust(widths[column]) if column < texts else cell.rjust(widths[column])
             for column, cell in enumerate(line)
         ]
         yield ("  " * bool(above) + (" " * gap).join(cells[above:])).rstrip()
+
+
+def fold_cells(text: str, head: str, width: int | None) -> Iterator[str]:
+    """Yield *head* and *text* in lines of at most *width* columns, broken at blanks or commas."""
+    if width is None:
+        yield from fold(text, head, width=width)
+        return
+    indent = " " * (min(len(head), _DEEPEST) or 4)
+    for line in fold(text, head, indent=len(indent), width=width):
+        rest = line
+        while len(rest) > width and (at := rest.rfind(",", len(indent) + 1, width)) > 0:
+            yield rest[: at + 1]
+            rest = f"{indent}{rest[at + 1 :]}"
+        yield rest
 
 
 def digits(value: float | None) -> str:

@@ -5,26 +5,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
 
 from warmup.bench.compare.comparison import Start, Variant
 from warmup.bench.compare.race import CompareObserver
 from warmup.buckets.bucket import Bucket, describe_count
+from warmup.cli.common_options import is_quiet
 from warmup.cli.output import counted, say
 from warmup.core.errors import printable
 from warmup.core.rows import Tuned
@@ -35,25 +29,43 @@ if TYPE_CHECKING:
     from warmup.tuning.judge import Judgement
 
 
+class DoneColumn(ProgressColumn):
+    """``1 of 4 buckets, 0:00:21 so far, about 0:01:03 left``."""
+
+    def __init__(self, units: str) -> None:
+        super().__init__()
+        self._units = units
+
+    def render(self, task: Task) -> Text:
+        """Return the text; the time left is told once a unit is done."""
+        elapsed, done, total = task.elapsed or 0.0, task.completed, task.total
+        words = [] if total is None else [f"{done:.0f} of {total:.0f} {self._units}"]
+        words.append(f"{_clock(elapsed)} so far")
+        if total is not None and 0 < done < total:
+            words.append(f"about {_clock(elapsed / done * (total - done))} left")
+        return Text(", ".join(words))
+
+
+def _clock(seconds: float) -> str:
+    return str(dt.timedelta(seconds=int(seconds)))
+
+
 class LiveLine(AbstractContextManager["LiveLine"]):
-    """The live line of a command: its step, how many *units* are done, and the elapsed time.
+    """The live line of a command: its step, the *units* done, the time so far and the time left.
 
     On a stream that is no terminal only the lines of `print_above` appear.
     """
 
-    def __init__(self, units: str, *columns: ProgressColumn) -> None:
+    def __init__(self, units: str) -> None:
         self._console = Console(stderr=True, markup=False, highlight=False)
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
-            MofNCompleteColumn(),
-            TextColumn(units, markup=False),
-            TimeElapsedColumn(),
-            *columns,
+            DoneColumn(units),
             console=self._console,
             transient=True,
-            disable=not self._console.is_terminal,
+            disable=is_quiet() or not self._console.is_terminal,
         )
         self._task = self._progress.add_task("starting", total=None)
 
@@ -76,17 +88,18 @@ class LiveLine(AbstractContextManager["LiveLine"]):
         self._progress.update(self._task, description=step, completed=done, total=total)
 
     def print_above(self, line: str) -> None:
-        """Print *line* above the live line."""
-        self._console.print(printable(line), soft_wrap=True)
+        """Print *line* above the live line, unless the command was told to be quiet."""
+        if not is_quiet():
+            self._console.print(printable(line), soft_wrap=True)
 
 
 class BuildProgress(LiveLine, Observer):
     """Progress of a build; *note* is called with each finished problem."""
 
     def __init__(self, note: Callable[[Tuned], None] = lambda _tuned: None) -> None:
-        left = TimeRemainingColumn(elapsed_when_finished=False)
-        super().__init__("buckets", TextColumn("left", markup=False), left)
+        super().__init__("buckets")
         self._problems = self._buckets = 0
+        self._bucket = "starting"
         self._note = note
 
     def model_loaded(self, assumptions: Sequence[object]) -> None:
@@ -100,7 +113,8 @@ class BuildProgress(LiveLine, Observer):
     def bucket_started(
         self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
     ) -> None:
-        self.show(name_of(bucket, weights_padded=weights_padded), done=index, total=total)
+        self._bucket = name_of(bucket, weights_padded=weights_padded)
+        self.show(self._bucket, done=index, total=total)
 
     def device_looked_at(self, complaints: Sequence[str]) -> None:
         for complaint in complaints:
@@ -114,7 +128,7 @@ class BuildProgress(LiveLine, Observer):
     def problem_finished(self, tuned: Tuned) -> None:
         self._note(tuned)
         self._problems += 1
-        self.show(f"{counted(self._problems, 'problem')} tuned")
+        self.show(f"{self._bucket}: {counted(self._problems, 'problem')} tuned")
 
     def bucket_finished(self, result: BucketResult) -> None:
         self._buckets += 1

@@ -11,7 +11,7 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND, EXIT_MISMATCH
-from warmup.cli.output import MEANINGS, meanings, say
+from warmup.cli.output import MEANINGS, complain, meanings, say
 from warmup.table.lookup import Uncovered
 
 # What follows the first word that is no option belongs to the command, `--` or not.
@@ -60,7 +60,7 @@ def run(
     words = [word for word in MEANINGS if word != "foreign" or report.audit.foreign]
     say(f"warmup run: {meanings(*words, page=_PAGE)}")
     if failed:
-        say(f"warmup run: failed on: {', '.join(failed)}")
+        complain(f"warmup run: failed on: {', '.join(failed)}")
     say(str(report))
     raise typer.Exit(report.exit_code or _own_code(refused=report.audit.refused, failed=failed))
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -14,29 +13,18 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import (
-    ABSENT,
-    counted,
-    fold,
-    grid,
-    print_report,
-    say,
-    terminal_width,
-    times,
-    timing,
-    versions,
-)
-from warmup.core.rows import Row, lag_behind_library
+from warmup.cli.output import complain, counted, print_report, say
+from warmup.cli.show_render import select_keys, spell_candidates, spell_table
 from warmup.keys.order import natural_order
-from warmup.keys.registry import KINDS, ingredients_of, kind_of
+from warmup.keys.registry import ingredients_of
 from warmup.table import Table
-from warmup.table.codec import digest_of, encode
+from warmup.table.codec import encode
 from warmup.table.merge import Difference
 from warmup.table.merge import diff as compare_tables
 from warmup.table.merge import merge as merge_tables
 from warmup.table.store import read, write
 
-ROW_HEAD: Final = ("winner", "us", "library us", "speed-up")
+_SHOWN_VALUES: Final = 12
 
 
 class Prefer(StrEnum):
@@ -53,15 +41,37 @@ def show(
     op: Annotated[str | None, typer.Option(help="Only rows of this op, such as addmm.")] = None,
     bucket: Annotated[str | None, typer.Option(help="Only rows with this m, such as 560.")] = None,
     *,
+    candidates: Annotated[
+        str | None,
+        typer.Option(help="Rank the candidates of the rows with this text in their key."),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print the rows of a table."""
-    print_report(
-        read(table),
-        partial(spell_table, op=op, bucket=bucket),
-        partial(document_of_table, op=op, bucket=bucket),
-        as_json=as_json,
+    """Print the rows of a table. Exit code 1 when no row matches."""
+    found = read(table)
+    keys = select_keys(found, op, bucket, candidates)
+    spell = (
+        partial(spell_table, op=op, bucket=bucket)
+        if candidates is None
+        else partial(spell_candidates, keys=keys)
     )
+    print_report(found, spell, partial(document_of_table, keys=keys), as_json=as_json)
+    filters = {"--op": op, "--bucket": bucket, "--candidates": candidates}
+    given = [f"{name} {value}" for name, value in filters.items() if value is not None]
+    if given and not keys:
+        complain(f"error: no row of {table} matches {', '.join(given)}; {_known(found)}")
+        raise typer.Exit(EXIT_FOUND)
+
+
+def _known(table: Table) -> str:
+    """Return the ops and the sizes m that rows of *table* have, for whoever filters by them."""
+    named = [ingredients_of(key) for key in table.rows]
+    texts = []
+    for name in ("op", "m"):
+        values = sorted({one[name] for one in named if name in one}, key=natural_order)
+        shown = ", ".join(values[:_SHOWN_VALUES]) or "none"
+        texts.append(f"{name}: {shown}{', ...' if len(values) > _SHOWN_VALUES else ''}")
+    return f"its rows have {'; '.join(texts)}"
 
 
 def diff(
@@ -95,62 +105,13 @@ def merge(
     table_a, table_b = read(a), read(b)
     union = merge_tables(table_a, table_b, prefer.value if prefer else None)
     write(out, union, known=(table_a, table_b))
-    say(f"{out}: {len(union.rows)} rows")
+    say(f"{out}: {counted(len(union.rows), 'row')}")
 
 
-def spell_table(table: Table, op: str | None = None, bucket: str | None = None) -> Iterator[str]:
-    """Yield the origin of *table*, then a grid for each kind of its rows of *op* and *bucket*."""
-    origin, method = table.provenance, table.policy.timing
-    device, runtime = origin.runtime.device, origin.runtime
-    yield (
-        f"{device.name} ({device.arch}), {versions(runtime.torch, runtime.triton)}, "
-        f"built {origin.created} by warmup {origin.warmup}, mode {table.policy.mode}, "
-        f"{timing(method.launch, method.l2)}, digest {digest_of(table)[:16]}"
-    )
-    for assumption in origin.assumptions:
-        yield from fold(assumption, indent=4, width=terminal_width())
-    keys = _select(table, op, bucket)
-    for kind in KINDS.values():
-        own = [key for key in keys if kind_of(key) is kind]
-        if not own:
-            continue
-        question = [kind.question] if kind.question else []
-        rows = []
-        for key in own:
-            named = kind.ingredients(key)
-            answers = [named.get(name, ABSENT) for name in question]
-            rows.append([kind.label(key), *answers, *row_cells(table.rows[key])])
-        head = (kind.name, *question, *ROW_HEAD)
-        yield from grid(head, rows, texts=len(question) + 2)
-    flags = Counter(flag for key in keys for flag in table.rows[key].evidence.flags)
-    flagged = "".join(f", {count} {flag}" for flag, count in sorted(flags.items()))
-    doubted = [key for key in keys if table.rows[key].untrusted is not None]
-    yield from (f"not trusted, not served: {key}: {table.rows[key].untrusted}" for key in doubted)
-    flagged += f", {len(doubted)} not trusted" if doubted else ""
-    yield f"{len(keys)} of {len(table.rows)} rows{flagged}"
-    if lags := sum(lag_behind_library(table.rows[key].evidence) is not None for key in keys):
-        yield (
-            f"{counted(lags, 'row')} slower than the library's kernel at the largest size of a "
-            "range: along the range the winner loses less (evidence.along)"
-        )
-
-
-def row_cells(row: Row) -> tuple[str, str, str, str]:
-    """Return the cells of *row* under `ROW_HEAD`."""
-    evidence = row.evidence
-    library = evidence.library_us
-    return (
-        row.winner.short,
-        f"{evidence.time_us:.1f}",
-        ABSENT if library is None else f"{library:.1f}",
-        times(None if library is None else library / evidence.time_us),
-    )
-
-
-def document_of_table(table: Table, op: str | None = None, bucket: str | None = None) -> Any:
-    """Return the document of *table* with only its rows of *op* and *bucket*."""
+def document_of_table(table: Table, keys: Collection[str]) -> Any:
+    """Return the document of *table* with only its rows of *keys*."""
     document = json.loads(encode(table))
-    kept = set(_select(table, op, bucket))
+    kept = set(keys)
     document["rows"] = {
         kind: {key: row for key, row in rows.items() if key in kept}
         for kind, rows in document["rows"].items()
@@ -187,13 +148,3 @@ def document_of_difference(difference: Difference) -> dict[str, Any]:
             for key, a, b in difference.changed
         ],
     }
-
-
-def _select(table: Table, op: str | None, bucket: str | None) -> list[str]:
-    """Return the keys of *table* with that op and m; any where it is None."""
-
-    def matches(key: str) -> bool:
-        named = ingredients_of(key)
-        return op in (None, named.get("op")) and bucket in (None, named.get("m"))
-
-    return sorted((key for key in table.rows if matches(key)), key=natural_order)

@@ -39,6 +39,7 @@ from typing import Final
 from warmup.core import rows
 
 _SHOWN_CONFLICTS: Final = 3
+_LISTED_CONFLICTS: Final = 20  # where each has a line of its own
 _MAX_FIRST_LINE: Final = 300
 _MAX_ERROR_LINE: Final = 4000
 _LINE_END: Final = 500  # of a long line, in which the advice stands
@@ -61,6 +62,10 @@ class WarmupError(Exception):
     """Base of every error that warmup raises on purpose."""
 
     exit_code = 3
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the error as lines for people: the first says what is wrong and what to do."""
+        return (str(self),)
 
 
 class SettingsError(WarmupError, ValueError):
@@ -179,7 +184,17 @@ class TableMergeError(TableError):
         shown = "; ".join(self.conflicts[:_SHOWN_CONFLICTS])
         hidden = len(self.conflicts) - _SHOWN_CONFLICTS
         more = f" and {hidden} more" if hidden > 0 else ""
-        return f"{len(self.conflicts)} conflict(s): {shown}{more}; {self.advice}"
+        return f"{self._count()}: {shown}{more}; {self.advice}"
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the number of conflicts and what to do, then a line for each conflict."""
+        shown = self.conflicts[:_LISTED_CONFLICTS]
+        hidden = len(self.conflicts) - len(shown)
+        more = (f"and {hidden} more",) if hidden else ()
+        return (f"{self._count()}; {self.advice}:", *shown, *more)
+
+    def _count(self) -> str:
+        return "1 conflict" if len(self.conflicts) == 1 else f"{len(self.conflicts)} conflicts"
 
 
 class TableWriteError(TableError, OSError):

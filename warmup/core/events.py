@@ -166,6 +166,7 @@ class JsonLinesSink:
                 remedy_for(error, "name a writable file in WARMUP_AUDIT_LOG or audit_log"),
             ) from error
         os.set_blocking(self._descriptor, True)
+        self.path = self.path.absolute()  # it may be opened again, from another working folder
 
     def __call__(self, event: Event) -> None:
         """Append *event* as one line.

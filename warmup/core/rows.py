@@ -30,6 +30,8 @@ class Family(StrEnum):
 
 KwargValue = bool | int | str | None
 MAX_INT = 2**31 - 1
+MAX_RANKED = 10
+_MAX_RANKED_NAME = 160
 _TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "block_m", "block_n", "block_k")
 
 
@@ -159,6 +161,9 @@ class Evidence:
     For a key with a range ``along`` has ``(size, ratio)`` at sizes of the range, ascending: the
     winner's time over the best time at that size, None where its time is missing or unstable. The
     last size is the one at which all other times were taken.
+
+    ``ranking`` has the fastest candidates as text, at most ten, which `ranked` reads: they were
+    timed as ``scope`` says. It is empty in rows of older tables.
     """
 
     time_us: float
@@ -179,6 +184,7 @@ class Evidence:
     bare_us: float | None = None
     search: Search = Search.DEFAULT
     along: tuple[tuple[int, float | None], ...] = ()
+    ranking: str = ""
 
     @property
     def failed(self) -> int:
@@ -232,6 +238,27 @@ class Tuned:
     row: Row
     timings: tuple[Timing, ...]
     searched: SearchCounts | None = None
+
+
+def ranking_of(tuned: Tuned) -> str:
+    """Return the fastest candidates of *tuned* as the text of `Evidence.ranking`.
+
+    They are those that were timed as the row was: ``10.5 triton::mm 64x64x32 w4; 12.1 aten::mm``.
+    """
+    is_fused = tuned.row.evidence.scope is Scope.FUSED
+    timed = [
+        (time_us, timing.winner.short[:_MAX_RANKED_NAME])
+        for timing in tuned.timings
+        if timing.rejection is None
+        and (time_us := timing.fused_us if is_fused else timing.time_us) is not None
+    ]
+    return "; ".join(f"{time_us:.6g} {name}" for time_us, name in sorted(timed)[:MAX_RANKED])
+
+
+def ranked(evidence: Evidence) -> tuple[tuple[float, str], ...]:
+    """Return the time in microseconds and the name of each candidate in the ranking."""
+    entries = (entry.partition(" ") for entry in evidence.ranking.split("; ") if entry)
+    return tuple((float(time_us), name) for time_us, _, name in entries)
 
 
 class MissReason(StrEnum):

@@ -17,9 +17,13 @@ def connect() -> Inductor:
     """Return the adapter to the installed torch, after checking each internal that warmup uses.
 
     Raises:
+        SettingsError: inductor's cache folder cannot be made.
         UnsupportedTorchError: the installed torch is outside the supported range.
         InductorChangedError: an internal is gone or has another signature.
     """
+    from warmup.inductor.host_facts import check_cache_folder
+
+    check_cache_folder()
     from warmup.inductor.adapter import Inductor  # imports torch: only on demand
 
     return Inductor.of_installed_torch()
@@ -29,9 +33,13 @@ def start_workers(device: str) -> None:
     """Start inductor's compile workers if *device* is a GPU, before other modules are imported.
 
     Raises:
+        SettingsError: inductor's cache folder cannot be made.
         UnsupportedTorchError: the installed torch is outside the supported range.
         InductorChangedError: an internal is gone or has another signature.
     """
+    from warmup.inductor.host_facts import check_cache_folder
+
+    check_cache_folder()
     from warmup.inductor.workers import start_workers  # imports torch: only on demand
 
     start_workers(device)

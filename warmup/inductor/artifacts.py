@@ -18,6 +18,7 @@ import torch.compiler.config as compiler_config
 from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.exc import Unsupported
+from torch._dynamo.utils import counters
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from warmup.core.errors import ModelError
@@ -80,6 +81,11 @@ def count_artifacts(entry: CompiledEntry) -> int:
 def drop_artifacts(entry: CompiledEntry) -> None:
     """Drop the artifacts of *entry*, a function from `with_own_code`: its next call compiles."""
     reset_code(entry.__code__)
+
+
+def count_graphs() -> int:
+    """Return how many graphs torch.compile has made in this process."""
+    return int(counters["stats"]["unique_graphs"])
 
 
 def graph_break_reason(error: BaseException) -> str | None:

@@ -9,6 +9,7 @@ its inputs: a file that does not match is never loaded, and a missing file is co
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import shutil
@@ -80,14 +81,16 @@ def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.
             if kind not in roots or not rest:
                 raise ValueError(f"{name} is neither a kernel nor a graph")
             root, path = roots[kind], roots[kind] / rest
-            if root not in folders:
+            if path.exists():
+                collections.deque(pieces, maxlen=0)  # read, so that it is verified
+                continue
+            if root not in folders:  # caches that have every file may be read-only
                 folders[root] = Path(stack.enter_context(_temporary_folder(root)))
             temporary = folders[root] / str(len(moves))
             is_group = path.name.startswith(_GROUP)
             _write(temporary, [_with_folder(pieces, path.parent)] if is_group else pieces)
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                moves.append((temporary, path))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            moves.append((temporary, path))
         for temporary, path in moves:
             temporary.replace(path)
     return len(moves)

@@ -17,7 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Final
 
+from warmup.core.errors import SettingsError
+
 _STUB_SECONDS: Final = 60
+_CACHE_SETTING: Final = "TORCHINDUCTOR_CACHE_DIR"
 _C_STUB: Final = "#include <Python.h>\nint stub(void) { return 0; }\n"
 _CPP_STUB: Final = "#include <cmath>\n#include <omp.h>\n" + _C_STUB
 
@@ -77,6 +80,24 @@ def cpp_compiler() -> Compiler:
     return Compiler("C++", command, _stub_error(command, "stub.cpp", _CPP_STUB, "-fopenmp"))
 
 
+def check_cache_folder() -> None:
+    """Make inductor's cache folder, as importing inductor does, which fails where it cannot.
+
+    Raises:
+        SettingsError: it cannot be made.
+    """
+    folder = ""
+    try:
+        folder = os.environ.get(_CACHE_SETTING) or _default_folder()
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except (KeyError, ModuleNotFoundError, OSError) as error:  # a user without a name, no /tmp
+        raise SettingsError(
+            f"inductor's cache folder {folder} cannot be made: "
+            f"{getattr(error, 'strerror', None) or error}",
+            f"name a writable folder in the variable {_CACHE_SETTING}",
+        ) from error
+
+
 def cache_folders(*, on_gpu: bool) -> tuple[Folder, ...]:
     """Return inductor's cache folder, and on a GPU Triton's, after testing them.
 
@@ -97,7 +118,7 @@ def remove_created(folders: tuple[Folder, ...]) -> None:
 
 
 def _inductor_folder() -> Folder:
-    name, setting = "cache folder", "TORCHINDUCTOR_CACHE_DIR"
+    name, setting = "cache folder", _CACHE_SETTING
     try:
         path = os.environ.get(setting) or _default_folder()
     except (KeyError, ModuleNotFoundError, OSError) as error:  # a user without a name, no /tmp
@@ -110,9 +131,10 @@ def _default_folder() -> str:
 
     Runs one source file of inductor alone: importing the package would create the folder.
     """
-    import torch
-
-    path = Path(torch.__file__).parent / "_inductor" / "runtime" / "cache_dir_utils.py"
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    path = Path(torch.origin).parent / "_inductor" / "runtime" / "cache_dir_utils.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

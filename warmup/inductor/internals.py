@@ -62,6 +62,7 @@ INTERNALS: Final = (
     "torch._dynamo.eval_frame:_debug_get_cache_entry_list",
     "torch._dynamo.exc:Unsupported",
     "torch._dynamo.utils:CompilationMetrics.recompile_reason",
+    "torch._dynamo.utils:counters",
     "torch._dynamo.utils:get_compilation_metrics()",
     "torch._functorch.config:bundled_autograd_cache",
     "torch._functorch.config:enable_autograd_cache",

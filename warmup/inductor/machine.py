@@ -43,10 +43,10 @@ def resolve_device(wanted: str) -> torch.device:
 def describe_runtime(device: torch.device) -> Runtime:
     """Return the runtime that a table tuned on *device* by this process records."""
     if device.type == "cpu":
-        return Runtime(device=_cpu(), torch=torch.__version__, triton=_version("triton"))
+        return Runtime(device=_cpu(), torch=str(torch.__version__), triton=_version("triton"))
     return Runtime(
         device=_gpu(device),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         triton=_version("triton"),
         cuda=torch.version.cuda or torch.version.hip,
         driver=_driver(),

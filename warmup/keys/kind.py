@@ -7,6 +7,7 @@ says what a new kind needs.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from warmup.core.errors import ProblemError
@@ -100,13 +101,15 @@ class Kind:
         """Whether inductor asks for keys of this kind while it compiles."""
         return self.hooks is not None
 
-    def label(self, key: str) -> str:
-        """Return *key* for printing, without the kind, the question and hidden ingredients.
+    def label(self, key: str, shared: Collection[str] = ()) -> str:
+        """Return *key* for printing, without the kind, the question, and hidden ingredients.
+
+        Ingredients in *shared* are left out too.
 
         Raises:
             ProblemError: *key* is not of this kind.
         """
-        left_out = {*self.hidden, self.question, "kind"}
+        left_out = {*self.hidden, *shared, self.question, "kind"}
         unnamed = frozenset(self.words)
         return " ".join(
             value if name in unnamed else f"{name}={value}"

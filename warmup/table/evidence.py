@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from warmup.core.method import Search
-from warmup.core.rows import MAX_INT, Evidence, Flag, Rejection, Scope
+from warmup.core.rows import MAX_INT, MAX_RANKED, Evidence, Flag, Rejection, Scope
 from warmup.table.decode import Node
 
 _EnumWord = TypeVar("_EnumWord", Scope, Search)
@@ -16,6 +17,7 @@ _MAX_US: Final = 1e9
 _MAX_RATE: Final = 1e9
 _MAX_SHARE: Final = 1e6
 _MAX_CHOICE: Final = 512
+_MAX_RANKING: Final = 2048
 _MAX_CANDIDATES: Final = 100_000
 _MAX_RANGE_SIZES: Final = 8
 _PAIR: Final = 2  # a size of the range, and the winner's time over the best time there
@@ -39,7 +41,9 @@ _WHOLE_NUMBERS: Final = frozenset({"tried", "clock_mhz"})
 _EVIDENCE_FIELDS: Final = frozenset(
     {*_NUMBERS, "runner_up", "rejected", "flags", "scope", "search"}
 )
-_OPTIONAL: Final = frozenset({"along"})  # of a key with a range only
+_OPTIONAL: Final = frozenset({"along", "ranking"})  # of a key with a range only; of newer rows
+_ENTRY: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?(?:e[+-][0-9]{1,2})? [!-:<-~][ -:<-~]{0,159}"
+_RANKING: Final = re.compile(rf"{_ENTRY}(?:; {_ENTRY}){{0,{MAX_RANKED - 1}}}")
 _SCOPES: Final = {scope.value: scope for scope in Scope}
 _SEARCHES: Final = {search.value: search for search in Search}
 _REJECTIONS: Final = {reason.value: reason for reason in Rejection}
@@ -60,6 +64,7 @@ def evidence_to_json(evidence: Evidence) -> dict[str, object]:
         "scope": evidence.scope.value,
         "search": evidence.search.value,
         **({"along": [_pair(*pair) for pair in evidence.along]} if evidence.along else {}),
+        **({"ranking": evidence.ranking} if evidence.ranking else {}),
     }
 
 
@@ -90,13 +95,14 @@ def plain_evidence(value: Any) -> Evidence | None:
                 return None
             numbers[name] = number
         runner_up = value["runner_up"]
+        ranking = value.get("ranking", "")
+        fields = len(_EVIDENCE_FIELDS) + ("ranking" in value)
         rejected, flags = _plain_rejected(value["rejected"]), _plain_flags(value["flags"])
-        if rejected is None or flags is None or len(value) != len(_EVIDENCE_FIELDS):
+        if rejected is None or flags is None or len(value) != fields:
             return None
-    except (KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError):
         return None
-    is_text = type(runner_up) is str and len(runner_up) <= _MAX_CHOICE and runner_up.isprintable()
-    if not (runner_up is None or is_text):
+    if not _are_plain_texts(runner_up, ranking):
         return None
     scope, search = _known(value.get("scope"), _SCOPES), _known(value.get("search"), _SEARCHES)
     if scope is None or search is None:
@@ -107,8 +113,15 @@ def plain_evidence(value: Any) -> Evidence | None:
         flags=flags,
         scope=scope,
         search=search,
+        ranking=ranking,
         **numbers,
     )
+
+
+def _are_plain_texts(runner_up: Any, ranking: Any) -> bool:
+    is_text = type(runner_up) is str and len(runner_up) <= _MAX_CHOICE and runner_up.isprintable()
+    is_ranking = type(ranking) is str and (not ranking or bool(_RANKING.fullmatch(ranking)))
+    return (runner_up is None or is_text) and is_ranking
 
 
 def _plain_rejected(value: Any) -> tuple[tuple[Rejection, int], ...] | None:
@@ -147,6 +160,7 @@ def _checked(node: Node) -> Evidence:
         scope=_read_word(members["scope"], _SCOPES),
         search=_read_word(members["search"], _SEARCHES),
         along=_read_along(members["along"]) if "along" in members else (),
+        ranking=_read_ranking(members["ranking"]) if "ranking" in members else "",
         **numbers,
     )
 
@@ -171,6 +185,13 @@ def _read_flags(node: Node) -> tuple[Flag, ...]:
         if type(flag) is not str or flag not in set(Flag):
             node.fail(f"not a flag; expected any of {', '.join(Flag)}")
     return tuple(Flag(flag) for flag in value)
+
+
+def _read_ranking(node: Node) -> str:
+    ranking = node.string(_MAX_RANKING)
+    if not _RANKING.fullmatch(ranking):
+        node.fail(f"expected at most {MAX_RANKED} times and candidates: '10.5 aten::mm; ...'")
+    return ranking
 
 
 def _read_along(node: Node) -> tuple[tuple[int, float | None], ...]:

@@ -25,15 +25,18 @@ if TYPE_CHECKING:
 class ServedBucket:
     """One bucket served from rows: the keys it asked for, and the outputs of its calls.
 
-    ``keys`` are those with a row, each once, in graph order. ``uncovered`` counts measurements that
-    no row covers, by site. ``is_same_shortened``: the model without its repeated layers asked for
-    the same keys.
+    ``keys`` are those with a row, each once, in graph order; ``missing`` those that no row answered
+    and nothing measured. ``uncovered`` counts measurements that no row covers, by site. ``graphs``
+    is the number of graphs that torch.compile made of the first call. ``is_same_shortened``: the
+    model without its repeated layers asked for the same keys.
     """
 
     keys: tuple[str, ...]
     outputs: list[Any]
     uncovered: Mapping[str, int]
     is_same_shortened: bool = False
+    missing: tuple[str, ...] = ()
+    graphs: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +88,13 @@ class BucketCompiler:
             served = self._compile(calls, name, OnMiss.STRICT)
         return served
 
+    def ask(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
+        """Compile the bucket *name* with library kernels where no row answers; measure nothing.
+
+        Raises as `tune` does.
+        """
+        return self._compile(calls, name, OnMiss.FALLBACK)
+
     def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
         """Return a lookup over *rows* that measures misses with `OnMiss.TUNE`."""
         return self.make_lookup(
@@ -98,13 +108,6 @@ class BucketCompiler:
             excused=self.progress.distrusted,
         )
 
-    def serve(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
-        """Serve the bucket *name* from the trusted rows; other questions get the library's kernel.
-
-        Raises as `tune` does.
-        """
-        return self._compile(calls, name, OnMiss.FALLBACK)
-
     def serve_from(self, keys: Collection[str], calls: Sequence[Inputs], name: str) -> list[Any]:
         """Return the outputs of the bucket *name* served from the rows of *keys* alone.
 
@@ -115,14 +118,14 @@ class BucketCompiler:
         rows = {key: self.progress.rows[key] for key in keys}
         lookup = self.lookup(rows, OnMiss.FALLBACK, Emitter([]))
         with self.attached(lookup, OnMiss.FALLBACK):
-            return self._call_compiled(calls, name)
+            return self._call_compiled(calls, name)[0]
 
     def run_default(self, calls: Sequence[Inputs], name: str) -> list[Any]:
         """Return the outputs of the bucket *name* compiled in default mode, without a table.
 
         Raises as `tune` does.
         """
-        return self._call_compiled(calls, f"{name} in default mode")
+        return self._call_compiled(calls, f"{name} in default mode")[0]
 
     @contextlib.contextmanager
     def attached(self, lookup: Lookup, on_miss: OnMiss) -> Iterator[None]:
@@ -171,11 +174,14 @@ class BucketCompiler:
         Rows that this build does not trust are misses, also with `OnMiss.STRICT`.
         """
         keys: dict[str, None] = {}
+        missing: dict[str, None] = {}
         uncovered: Counter[str] = Counter()
 
         def note(event: Event) -> None:
             if event.name in (EventName.HIT, EventName.TUNED):
                 keys[str(event.fields["key"])] = None
+            elif event.name is EventName.MISSED:
+                missing[str(event.fields["key"])] = None
             elif event.name is EventName.UNCOVERED:
                 uncovered[str(event.fields["site"])] += 1
 
@@ -186,25 +192,34 @@ class BucketCompiler:
             rows = {**rows, **given_up, **trusted}
         lookup = self.lookup(rows, on_miss, Emitter([note]))
         with self.attached(lookup, on_miss):
-            outputs = self._call_compiled(calls, name)
+            outputs, graphs = self._call_compiled(calls, name)
         rows = self.progress.rows
         with_rows = tuple(key for key in keys if key in rows and rows[key].untrusted is None)
-        return ServedBucket(keys=with_rows, outputs=outputs, uncovered=dict(uncovered))
+        return ServedBucket(
+            keys=with_rows,
+            outputs=outputs,
+            uncovered=dict(uncovered),
+            missing=tuple(missing),
+            graphs=graphs,
+        )
 
-    def _call_compiled(self, calls: Sequence[Inputs], name: str) -> list[Any]:
+    def _call_compiled(self, calls: Sequence[Inputs], name: str) -> tuple[list[Any], int]:
         """Return the outputs of the model, compiled with empty caches, for each inputs of *calls*.
 
-        Raises as `tune` does.
+        The number is that of the graphs of the first call. Raises as `tune` does.
         """
         import torch
 
         from warmup.inductor.adapter import compile_model, empty_caches
+        from warmup.inductor.artifacts import count_graphs
 
         failure: Exception | None = None
+        before, graphs = count_graphs(), 0
         with empty_caches():
             try:
                 compiled = compile_model(self.model.module)
                 outputs = [compiled(*calls[0].args, **calls[0].kwargs)]
+                graphs = count_graphs() - before
                 with torch.compiler.set_stance("fail_on_recompile"):
                     outputs += [compiled(*call.args, **call.kwargs) for call in calls[1:]]
             except Exception as error:  # noqa: BLE001  raised below: empty_caches would not reset dynamo
@@ -214,7 +229,7 @@ class BucketCompiler:
                 raise _error_for(failure, name) from failure
             finally:
                 del failure  # its frames hold the model's tensors, and this frame holds the error
-        return outputs
+        return outputs, graphs
 
 
 def _error_for(error: Exception, name: str) -> WarmupError:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from warmup.buckets.bucket import parse_buckets, parse_inputs
+from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
@@ -15,18 +16,18 @@ from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
-from warmup.tuning.budget import parse_budget, spend_budget
+from warmup.tuning.budget import SearchBudget, parse_budget, spend_budget
+from warmup.tuning.dry_run import make_plan
+from warmup.tuning.earlier_builds import EarlierBuilds, earlier_builds
 from warmup.tuning.pack_bundle import input_options, pack
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.retry import revisit_for
 from warmup.tuning.session import Session
-from warmup.tuning.setup import (
-    find_setup,
-    open_table,
-    out_path,
-    seconds_to_wait,
-)
+from warmup.tuning.setup import check_out, find_setup, open_table, out_path, seconds_to_wait
+
+if TYPE_CHECKING:
+    from warmup.models.padding.prepare import Prepared
 
 
 def build(
@@ -54,6 +55,7 @@ def build(
     force: bool = False,
     retry: str | None = None,
     wait_for_quiet: float | None = None,
+    dry_run: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
     """Tune the kernels of *model* for every bucket, and write the winners to a table.
@@ -87,6 +89,11 @@ def build(
     are written beside the table, see `warmup.tuning.pack_bundle`; with *bundle_graphs*, the mode of
     the server's torch.compile, its graphs too.
 
+    Where an earlier build of the same model has finished every bucket, and the table still has its
+    rows, nothing is compiled: see `warmup.tuning.earlier_builds`. With *dry_run* the report has a
+    plan instead of results: the problems of each bucket, those with a row and those to tune. Each
+    bucket is compiled for it, nothing is measured, and nothing is written.
+
     Raises:
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
         TableError: the table exists and is damaged, belongs to another device, runtime or policy,
@@ -105,7 +112,6 @@ def build(
     from warmup.models.inferred_inputs import resolve_inputs
     from warmup.models.loading import load_model, parse_cast
     from warmup.tuning.tuner import make_tuner
-    from warmup.tuning.weights.measure import measure_weights
 
     asked = PolicyOptions(
         mode=mode,
@@ -115,15 +121,23 @@ def build(
         l2=l2,
         fused_top_k=fused_top_k,
     )
+    if out is not None and not dry_run:
+        check_out(Path(out))
     setup = find_setup(device, asked)
     cast = parse_cast(dtype)
     watcher = observer or Observer()
     with make_tuner(setup.policy, setup.device) as tuner:
         loaded = load_model(model)
+        wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
+        earlier = earlier_builds(
+            setup, model, (*buckets, *specs, policy, wants_padding, all_layers, dtype)
+        )
         path = out_path(out, setup.runtime, loaded, cast)
         resolved = resolve_inputs(loaded, specs, buckets, cast)
         watcher.model_loaded(resolved.assumptions)
-        table, replaces = open_table(path, setup, resolved.assumptions, force=force)
+        table, replaces = open_table(
+            path, setup, resolved.assumptions, force=force, is_read_only=dry_run
+        )
         progress = Progress(
             path=path,
             table=table,
@@ -141,42 +155,26 @@ def build(
             compiler=compiler, specs=resolved.specs, dtype=cast, all_layers=all_layers
         )
         watcher.buckets_counted(buckets)
-        watcher.device_looked_at(tuner.watch.complaints())
-        wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
-        count = len(buckets)
-        results = [
-            session.run_bucket(bucket, i, count)
-            for i, bucket in enumerate(buckets)
-            if not progress.is_done
-        ]
-        wants_padding = wants_padding and not progress.is_done
-        prepared = measure_weights(session, buckets) if wants_padding else None
-        padded = {} if prepared is None else prepared.padded
-        if padded:
-            results += [
-                session.run_bucket(bucket, count + i, 2 * count, padded)
-                for i, bucket in enumerate(buckets)
-                if not progress.is_done
-            ]
-        if search_budget.seconds is not None:
-
-            def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
-                groups = padded if before.weights_padded else None
-                return session.run_bucket(before.bucket, number, total, groups)
-
-            results = list(spend_budget(progress, run_again, results, search_budget, started))
+        can_recall = search_budget.seconds is None and retry is None
+        recalled = earlier.find(session, buckets) if can_recall else None
+        if dry_run:
+            plan = make_plan(session, buckets, recalled, earlier.pace(setup), pads=wants_padding)
+            return BuildReport(
+                path, table, digest_of(table), (), (), time.monotonic() - started, plan=plan
+            )
+        results, prepared = list(recalled or ()), None
+        if recalled is None:
+            watcher.device_looked_at(tuner.watch.complaints())
+            results, prepared = _tune(session, buckets, search_budget, started, pads=wants_padding)
+            _keep_record(earlier, session, buckets, results, started)
         machine = tuner.watch.state()
         watcher.device_looked_at(machine.complaints)
-    if retry is None and not any(result.keys for result in results):
-        raise NothingRecordedError(
-            "the model asked inductor for no GEMM choice in any bucket",
-            "it has no mm-like op with several candidates under these backends on this device",
-        )
+    _check_asked(results, retry)
+    words = input_options(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
     packed = None
     if bundle or bundle_graphs is not None:
         watcher.packing_started()
-        words = input_options(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
-        words.append(f"--device={setup.device}")
+        words = [*words, f"--device={setup.device}"]
         packed = pack(path, model, setup.runtime, words, bundle_graphs)
     final = read(path)
     return BuildReport(
@@ -195,11 +193,78 @@ def build(
         machine=machine,
         retried=progress.revisit.retried,
         kept=dict(progress.kept),
+        is_recalled=recalled is not None,
     )
 
 
+def _tune(
+    session: Session, buckets: Sequence[Bucket], budget: SearchBudget, started: float, *, pads: bool
+) -> tuple[list[BucketResult], Prepared | None]:
+    """Run each of *buckets*, with padded weights too where *pads* and that pays.
+
+    Raises as `Session.run_bucket` does.
+    """
+    from warmup.tuning.weights.measure import measure_weights
+
+    count, progress = len(buckets), session.compiler.progress
+    results = [
+        session.run_bucket(bucket, i, count)
+        for i, bucket in enumerate(buckets)
+        if not progress.is_done
+    ]
+    prepared = measure_weights(session, buckets) if pads and not progress.is_done else None
+    padded = {} if prepared is None else prepared.padded
+    if padded:
+        results += [
+            session.run_bucket(bucket, count + i, 2 * count, padded)
+            for i, bucket in enumerate(buckets)
+            if not progress.is_done
+        ]
+    if budget.seconds is not None:
+
+        def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
+            groups = padded if before.weights_padded else None
+            return session.run_bucket(before.bucket, number, total, groups)
+
+        results = list(spend_budget(progress, run_again, results, budget, started))
+    return results, prepared
+
+
+def _keep_record(
+    earlier: EarlierBuilds,
+    session: Session,
+    buckets: Sequence[Bucket],
+    results: Sequence[BucketResult],
+    started: float,
+) -> None:
+    """Keep the pace of this build, and its record where it finished every problem."""
+    compiler = session.compiler
+    progress = compiler.progress
+    earlier.keep_pace(compiler.setup, len(progress.tuned), time.monotonic() - started)
+    is_complete = not compiler.tuner.not_tuned and not progress.distrusted
+    if is_complete and progress.revisit.retried is None:
+        earlier.keep(session, buckets, results)
+
+
+def _check_asked(results: Sequence[BucketResult], retry: str | None) -> None:
+    """Check that there is something to have rows for; a *retry* may have nothing to measure.
+
+    Raises:
+        NothingRecordedError: no bucket asked inductor for a choice.
+    """
+    if retry is None and not any(result.keys for result in results):
+        raise NothingRecordedError(
+            "the model asked inductor for no GEMM choice in any bucket",
+            "it has no mm-like op with several candidates under these backends on this device",
+        )
+
+
 def _check_words(policy: str, bundle_graphs: str | None) -> None:
-    """Raise a `SettingsError` for a word that stands for nothing."""
+    """Check two words of a build's arguments.
+
+    Raises:
+        SettingsError: one of them is unknown.
+    """
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
     if bundle_graphs is not None and bundle_graphs not in COMPILE_MODES:

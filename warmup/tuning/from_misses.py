@@ -25,10 +25,18 @@ from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.budget import parse_budget
+from warmup.tuning.dry_run import plan_keys
+from warmup.tuning.earlier_builds import pace
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.session import Session
-from warmup.tuning.setup import BuildSetup, find_setup, open_table, seconds_to_wait
+from warmup.tuning.setup import (
+    BuildSetup,
+    check_out,
+    find_setup,
+    open_table,
+    seconds_to_wait,
+)
 
 if TYPE_CHECKING:
     from warmup.models.rebuilt import RebuiltProblem
@@ -51,13 +59,15 @@ def build_problems(
     search: str = Search.DEFAULT,
     force: bool = False,
     wait_for_quiet: float | None = None,
+    dry_run: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
     """Tune the problems of the misses document *problems* and add their rows to the table *out*.
 
     A problem with a row is not tuned again, unless *force* is set, its row could not be used at
     serving, or was searched less far than *search*. Each finished problem is on disk before the
-    next one starts. *wait_for_quiet* is that of `warmup.tuning.build.build`.
+    next one starts. *wait_for_quiet* is that of `warmup.tuning.build.build`. With *dry_run* the
+    report has a plan instead, and nothing is done.
 
     Raises:
         SettingsError: an argument or the document cannot be used; nothing was written.
@@ -78,9 +88,11 @@ def build_problems(
         l2=l2,
         fused_top_k=fused_top_k,
     )
-    setup = find_setup(device, asked)
     path = Path(out)
-    table, replaces = open_table(path, setup, force=force)
+    if not dry_run:
+        check_out(path)
+    setup = find_setup(device, asked)
+    table, replaces = open_table(path, setup, force=force, is_read_only=dry_run)
     known = tuple(
         key
         for key, is_stale in missed.items()
@@ -89,6 +101,10 @@ def build_problems(
         if not row.evidence.search.is_narrower_than(search_budget.search)
     )
     wanted = [key for key in missed if key not in known]
+    if dry_run:
+        plan = plan_keys(known, wanted, pace(setup))
+        elapsed = time.monotonic() - started
+        return BuildReport(path, table, digest_of(table), (), (), elapsed, known, plan=plan)
     results: list[BucketResult] = []
     not_rebuilt: dict[str, str] = {}
     watcher = observer or Observer()

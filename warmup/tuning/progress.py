@@ -11,7 +11,7 @@ from pathlib import Path
 from warmup.core.evidence_rank import evidence_rank
 from warmup.core.method import Search
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Evidence, Row, Tuned
+from warmup.core.rows import Evidence, Row, Tuned, ranking_of
 from warmup.keys.registry import kind_of
 from warmup.table import Table
 from warmup.table.store import add_rows, distrust_rows, remove_rows, write
@@ -95,7 +95,7 @@ class Progress:
         return key not in self.rows or self.must_retune(key)
 
     def save(self, tuned: Tuned) -> None:
-        """Write the row of a finished problem to the table on disk.
+        """Write the row of a finished problem, with its ranking, to the table on disk.
 
         A row that is retried, and has better evidence than the new one, stays.
 
@@ -103,6 +103,8 @@ class Progress:
             TableError: the table cannot be written.
         """
         table = self.table
+        evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
+        tuned = replace(tuned, row=replace(tuned.row, evidence=evidence))
         if table.provenance.peaks is None:
             origin = replace(table.provenance, peaks=self.measured_peaks())
             table = replace(table, provenance=origin)

@@ -67,7 +67,8 @@ class BucketResult:
     ``judgement`` is that of the compiled output, served from the table.
     ``uncovered`` counts measurements that no row covers, by site. ``weights_padded``: the groups
     that the table pads were padded. ``left_out`` repeated layers were not compiled: another bucket
-    has shown that the whole model asks for the same rows.
+    has shown that the whole model asks for the same rows. ``graphs`` is the number of graphs that
+    torch.compile made; several where the model's code breaks the graph.
     """
 
     bucket: Bucket
@@ -78,6 +79,7 @@ class BucketResult:
     uncovered: Mapping[str, int] = field(default_factory=dict)
     weights_padded: bool = False
     left_out: int = 0
+    graphs: int = 1
 
     @property
     def error(self) -> float:
@@ -88,6 +90,38 @@ class BucketResult:
     def name(self) -> str:
         """The bucket and whether weights were padded, for people."""
         return name_of(self.bucket, weights_padded=self.weights_padded)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedBucket:
+    """What one bucket asks for: the keys with a row, those to tune, and what has no key.
+
+    ``left_out`` repeated layers were not compiled; ``graphs`` is the number of graphs.
+    """
+
+    bucket: Bucket
+    known: tuple[str, ...]
+    missing: tuple[str, ...]
+    seconds: float
+    graphs: int = 1
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildPlan:
+    """What a build would do: its buckets, and the problems that have a row or would be tuned.
+
+    ``estimate_s`` is the expected time of the build in seconds, None where nothing on this machine
+    says how long a problem takes; ``basis`` says what it is based on. ``remarks`` says what the
+    plan leaves out.
+    """
+
+    buckets: tuple[PlannedBucket, ...]
+    known: tuple[str, ...]
+    missing: tuple[str, ...]
+    estimate_s: float | None
+    basis: str
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +142,9 @@ class BuildReport:
     written, None without one. ``machine`` says what disturbed the measurements. With a retry
     ``retried`` are the keys whose rows were to be measured again, and ``kept`` those of them whose
     new times were no better, so that the older row stays, with the reason.
+
+    ``is_recalled``: an earlier build had finished all buckets, so they were not compiled again.
+    ``plan`` is that of a dry run, which has nothing else.
     """
 
     path: Path
@@ -127,6 +164,8 @@ class BuildReport:
     machine: MachineState = field(default_factory=MachineState)
     retried: frozenset[str] | None = None
     kept: Mapping[str, str] = field(default_factory=dict)
+    is_recalled: bool = False
+    plan: BuildPlan | None = None
 
     @property
     def uncovered(self) -> Mapping[str, int]:

@@ -68,7 +68,7 @@ class Session:
         """
         import torch
 
-        from warmup.models.dynamic_inputs import mark_inputs, sizes_within
+        from warmup.models.dynamic_inputs import sizes_within
         from warmup.tuning.bucket_run import BucketRun
         from warmup.tuning.judge import Judge
         from warmup.tuning.rejection import reject_rows
@@ -79,7 +79,7 @@ class Session:
         name = name_of(bucket, weights_padded=weights_padded)
         started = time.monotonic()
         before = len(progress.tuned)
-        inputs = mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
+        inputs = self.marked_inputs(bucket)
         sizes = (bucket, *sizes_within(bucket))
         calls = [inputs, *map(self.inputs, sizes[1:])]
         with torch.no_grad():
@@ -110,6 +110,7 @@ class Session:
             uncovered=served.uncovered,
             weights_padded=weights_padded,
             left_out=left_out,
+            graphs=served.graphs,
         )
         progress.observer.bucket_finished(result)
         return result
@@ -129,6 +130,16 @@ class Session:
         torch.manual_seed(self.compiler.progress.table.policy.seed)
         device = self.compiler.setup.device
         return make_inputs(self.compiler.model, self.specs, bucket, device, self.dtype)
+
+    def marked_inputs(self, bucket: Bucket) -> Inputs:
+        """Return the inputs of *bucket*, with the dims of a range marked dynamic.
+
+        Raises:
+            ModelError: a dim cannot have the range.
+        """
+        from warmup.models.dynamic_inputs import mark_inputs
+
+        return mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
 
     def eager(self, bucket: Bucket) -> Any:
         """Return the output of the model in *bucket*, uncompiled.

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from warmup.core.errors import SettingsError, printable
+from warmup.core.errors import SettingsError, TableWriteError, printable, remedy_for
+from warmup.core.files import probe_folder
 from warmup.core.runtime import Runtime
 from warmup.core.version import __version__
 from warmup.table import Policy, Provenance, Table
@@ -63,21 +64,41 @@ def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
     return BuildSetup(inductor, resolved, inductor.runtime(str(resolved)), policy)
 
 
+def check_out(path: Path) -> None:
+    """Check that a table can be written to *path*, before anything is loaded; make its folder.
+
+    Raises:
+        TableWriteError: it cannot.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe_folder(path)
+    except OSError as error:
+        advice = remedy_for(error, "make its folder writable or name another file with --out")
+        raise TableWriteError(f"--out {path}", error.strerror or str(error), advice) from error
+
+
 def open_table(
-    path: Path, setup: BuildSetup, assumptions: Iterable[Assumption] = (), *, force: bool
+    path: Path,
+    setup: BuildSetup,
+    assumptions: Iterable[Assumption] = (),
+    *,
+    force: bool,
+    is_read_only: bool = False,
 ) -> tuple[Table, bool]:
     """Return the table to add rows to, and whether its first row replaces the table at *path*.
 
     Its provenance has the *assumptions* of this build too.
 
     It is the table at *path*, an empty table where there is no file, or with *force* an empty table
-    in place of one from another device, runtime or policy.
+    in place of one from another device, runtime or policy. With *is_read_only* nothing is written.
 
     Raises:
         TableError: *path* cannot be written, or its table is damaged, or without *force* of another
             device, runtime or policy.
     """
-    check_writable(path)
+    if not is_read_only:
+        check_writable(path)
     texts = [printable(one.text)[:MAX_STRING] for one in assumptions]
     empty = Table(_provenance(setup.runtime).assuming(texts), setup.policy)
     if not path.exists():

@@ -1,0 +1,262 @@
+"""Wrong uses and conveniences of the command line, one line of a table for each."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+
+from warmup.cli.app import app, bench
+from warmup.cli.help import heading_of
+from warmup.core.errors import SettingsError
+from warmup.table import Table
+from warmup.table.codec import encode
+
+Done = subprocess.CompletedProcess[str]
+RunMain = Callable[..., Done]
+_PLAIN_MODEL = "import torch\nclass Net(torch.nn.Linear):\n    pass\n"
+_COMMANDS = [
+    *((name,) for name in sorted(get_command(app).commands) if name != "bench"),  # type: ignore[attr-defined]
+    ("bench", "mm"),
+    ("bench", "layers"),
+]
+
+# What is typed, the exit code, and how the one line on stderr begins.
+_WRONG = [
+    ("show", 2, "error: Missing argument 'TABLE'; see"),
+    ("show t.json --colour", 2, "error: No such option: --colour; see"),
+    ("shw", 2, "error: No such command 'shw'"),
+    ("build", 2, "error: Invalid value: give one of --model and --problems"),
+    ("build --search foo --model m.py", 2, "error: Invalid value for '--search': 'foo' is not one"),
+    ("build --model m.py --problems p.json --out o.json", 2, "error: Invalid value: give one of"),
+    ("build --problems p.json", 2, "error: Invalid value: --problems needs --out"),
+    ("build --problems p.json --out o.json --seqlens 1", 2, "error: Invalid value: --problems"),
+    ("build --model m.py --tolerance 2", 2, "error: Invalid value for '--tolerance': "),
+    ("build --model m.py --fused-top-k x", 2, "error: Invalid value for '--fused-top-k'"),
+    ("build --model m.py --seqlens 16,16", 3, "error: --seqlens: 16 is given more than once"),
+    ("build --model m.py --seqlens 0", 3, "error: "),
+    ("build --model m.py --seqlens 9..3", 3, "error: "),
+    ("build --model m.py", 3, "error: "),
+    (
+        "build --model m.py --seqlens 16 --budget 5m",
+        3,
+        "error: --budget 5m has nothing to",
+    ),
+    ("build --model m.py --seqlens 16 --policy x", 2, "error: Invalid value for '--policy'"),
+    ("build --model m.py --seqlens 16 --input x", 3, "error: "),
+    (
+        "build --model m.py --seqlens 16 --out net.py/t.json",
+        3,
+        "error: --out net.py/t.json: ",
+    ),
+    ("explain --seqlens 1,2", 2, "error: Missing option '--model'"),
+    ("suggest --histogram absent.txt", 3, "error: "),
+    ("suggest --histogram net.py --max-buckets 99", 3, "error: "),
+    ("show absent.json", 3, "error: no table at absent.json"),
+    (
+        "show t.json --op bmm",
+        1,
+        "error: no row of t.json matches --op bmm; its rows",
+    ),
+    ("show t.json --bucket 7", 1, "error: no row of t.json matches --bucket 7"),
+    ("show t.json --candidates xyz", 1, "error: no row of t.json matches --candidates xyz"),
+    ("diff t.json", 2, "error: Missing argument 'B'"),
+    ("diff t.json net.py", 3, "error: net.py: not a valid table"),
+    ("merge t.json t.json", 2, "error: Missing option '--out' / '-o'"),
+    ("merge t.json t.json -o net.py/x.json", 3, "error: net.py/x.json: cannot write"),
+    ("merge t.json t.json -o x.json --prefer slower", 2, "error: Invalid value for '--prefer'"),
+    ("check t.json --prime", 3, "error: --prime and --model belong together"),
+    ("check t.json --on-miss tune --model m.py --prime", 3, "error: --on-miss 'tune' is not for"),
+    ("run -- true", 2, "error: Missing option '--table'"),
+    ("run --table t.json", 2, "error: Missing argument 'COMMAND"),
+    ("audit", 2, "error: Missing argument 'LOG"),
+    ("audit absent.log", 3, "error: the log absent.log cannot be read"),
+    ("audit net.py --fail-on hits", 3, "error: --fail-on: hits is not something to fail on"),
+    ("audit net.py --json --format text", 3, "error: --json contradicts --format text"),
+    ("compare --model m.py --charts", 3, "error: --charts has no folder to draw into"),
+    ("bench mm --rounds 0", 2, "error: Invalid value for '--rounds'"),
+    ("bench nn", 2, "error: No such command 'nn'"),
+]
+
+
+@pytest.fixture
+def files(tmp_path: Path, make_table: Callable[..., Table]) -> Path:
+    """A folder with a table, t.json, and a file that is none, net.py."""
+    (tmp_path / "t.json").write_text(encode(make_table()))
+    (tmp_path / "net.py").write_text(_PLAIN_MODEL)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("typed", "code", "said"), _WRONG, ids=[typed for typed, _, _ in _WRONG])
+@pytest.mark.usefixtures("files")
+def test_a_wrong_use_is_one_line(run_main: RunMain, typed: str, code: int, said: str) -> None:
+    """It begins with ``error:``, has the documented exit code and no traceback."""
+    done = run_main(*typed.split())
+    assert (done.returncode, done.stderr[: len(said)]) == (code, said)
+    assert (done.stderr.count("\n"), "Traceback" in done.stderr) == (1, False)
+
+
+@pytest.mark.parametrize("words", [(), ("bench",), *_COMMANDS], ids=" ".join)
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_is_short_and_whole(run_main: RunMain, words: tuple[str, ...], flag: str) -> None:
+    """Each command has -h; no line exceeds 80 columns, no word is cut, no type name is ours."""
+    done = run_main(*words, flag)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr, max(map(len, lines)) <= 80) == (0, "", True)
+    assert not re.search(r"(?<![A-Z\]])\.\.\.$|<list|<str>|<path>|<int", done.stdout, re.MULTILINE)
+    assert lines[-1] == "Exit codes and errors: docs/reference/errors.md"
+
+
+@pytest.mark.parametrize("words", _COMMANDS, ids=" ".join)
+def test_each_command_has_an_example_and_headings(
+    run_main: RunMain, words: tuple[str, ...]
+) -> None:
+    """The example is a use of that command, and each option stands under a heading."""
+    shown = run_main(*words, "-h").stdout
+    assert f"\nExamples:\n  warmup {' '.join(words)} " in f"{shown} " or words == ("doctor",)
+    group: Any = get_command(bench if words[0] == "bench" else app)
+    options = [one for one in group.commands[words[-1]].params if one.opts[0].startswith("-")]
+    assert [one.opts for one in options if heading_of(one) == "Options"] == []
+
+
+def test_the_version_has_a_short_flag(run_main: RunMain) -> None:
+    """-V is --version."""
+    assert run_main("-V").stdout == run_main("--version").stdout
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("words", ["-q merge", "merge -q"])
+def test_a_quiet_command_says_errors_only(run_main: RunMain, words: str) -> None:
+    """-q before or after the command drops messages, and keeps failures."""
+    assert run_main("merge", "t.json", "t.json", "-o", "u.json").stderr == "u.json: 2 rows\n"
+    assert run_main(*words.split(), "t.json", "t.json", "-o", "u.json").stderr == ""
+    assert "error: no row" in run_main("show", "-q", "t.json", "--op", "x").stderr
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("words", ["show absent.json --debug", "--debug show absent.json"])
+def test_debug_shows_where_an_error_was_raised(run_main: RunMain, words: str) -> None:
+    """The traceback stands above the one line; the exit code is the same."""
+    done = run_main(*words.split())
+    assert (done.returncode, done.stderr.splitlines()[0], done.stderr.splitlines()[-1][:20]) == (
+        3,
+        "Traceback (most recent call last):",
+        "error: no table at a",
+    )
+
+
+def test_a_variable_asks_for_the_traceback(
+    run_main: RunMain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WARMUP_DEBUG=1 is --debug, and 0 is not."""
+    monkeypatch.setenv("WARMUP_DEBUG", "1")
+    assert "Traceback" in run_main("show", "absent.json").stderr
+    monkeypatch.setenv("WARMUP_DEBUG", "0")
+    assert "Traceback" not in run_main("show", "absent.json").stderr
+
+
+def test_a_traceback_has_the_causes(run_main: RunMain, tmp_path: Path) -> None:
+    """An import that fails because of another import shows both."""
+    (tmp_path / "m.py").write_text("import sub_of_m\n")
+    (tmp_path / "sub_of_m.py").write_text("import not_a_module_of_anyone\n")
+    done = run_main("build", "--model", "m.py", "--seqlens", "4", "--debug")
+    assert "No module named 'not_a_module_of_anyone'" in done.stderr.splitlines()[-1]
+    assert 'sub_of_m.py", line 1' in done.stderr
+    assert "direct cause of the following" in done.stderr
+
+
+def test_a_fault_of_warmup_is_told_from_an_error(
+    run_main: RunMain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anything but a WarmupError has its traceback and a code of its own."""
+
+    def fail(*_words: object) -> None:
+        raise RuntimeError("x")
+
+    monkeypatch.setattr("warmup.cli.tables.read", fail)
+    done = run_main("show", "t.json")
+    assert (done.returncode, "Traceback" in done.stderr) == (70, True)
+    assert done.stderr.splitlines()[-1].startswith("error: a fault of warmup (RuntimeError)")
+
+
+def test_ctrl_c_is_130(run_main: RunMain, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any command."""
+
+    def fail(*_words: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("warmup.cli.tables.read", fail)
+    assert run_main("show", "t.json").returncode == 130
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "build --model net.py --seqlens 4",
+        "explain --model net.py --seqlens 4,8",
+        "compare --model net.py --seqlens 4",
+        "bench mm --shapes 4x4x4",
+        "bench layers --layers softmax",
+    ],
+)
+@pytest.mark.usefixtures("files")
+def test_a_cache_folder_that_cannot_be_made_is_one_line(
+    run_main: RunMain, monkeypatch: pytest.MonkeyPatch, files: Path, command: str
+) -> None:
+    """In each command that compiles, before anything is loaded."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(files / "net.py" / "cache"))
+    done = run_main(*command.split())
+    said = f"error: inductor's cache folder {files}/net.py/cache cannot be made: Not a directory;"
+    assert (done.returncode, done.stderr[: len(said)], done.stderr.count("\n")) == (3, said, 1)
+
+
+_AS_WARMUP = "import sys; sys.argv[0] = 'warmup'; import warmup.cli; warmup.cli.main()"
+
+
+def _complete(words: str, number: int) -> str:
+    asked = {"_WARMUP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(number)}
+    done = subprocess.run(
+        [sys.executable, "-c", _AS_WARMUP],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"), [("warmup bu", "build"), ("warmup build --dry", "--dry-run")]
+)
+def test_bash_completes_commands_and_options(typed: str, offered: str) -> None:
+    """The shell's own protocol, as the installed completion calls the program."""
+    assert offered in _complete(typed, len(typed.split()) - 1).split()
+
+
+def test_bash_runs_the_completion_that_is_shown() -> None:
+    """The script that --show-completion prints is one that bash loads."""
+    from typer.completion import get_completion_script as script_for
+
+    script = script_for(prog_name="warmup", complete_var="_WARMUP_COMPLETE", shell="bash")  # noqa: S604  its name for the kind of script
+    done = subprocess.run(
+        ["bash", "-c", f"{script}\ncomplete -p warmup"],  # noqa: S607
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "_warmup_completion" in done.stdout
+
+
+def test_a_settings_error_is_no_usage_error() -> None:
+    """Ours is a ValueError too; the parser must not take it for a bad parameter."""
+    assert not issubclass(SettingsError, typer.BadParameter)

@@ -1,0 +1,182 @@
+"""The rows of a table on a terminal of 80 columns, and the ranking of candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from warmup.cli import output, show_render
+from warmup.cli.show_render import spell_candidates, spell_table
+from warmup.core.errors import TableFormatError
+from warmup.core.rows import MAX_RANKED, Rejection, Row, Scope, Timing, Tuned, ranked, ranking_of
+from warmup.table import Table
+from warmup.table.codec import decode, digest_of, encode
+from warmup.table.store import read
+
+
+@pytest.fixture
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stdout is a terminal of 80 columns."""
+    for module in (output, show_render):
+        monkeypatch.setattr(module, "terminal_width", lambda: 80)
+
+
+@pytest.mark.usefixtures("on_terminal")
+def test_no_line_is_longer_than_the_terminal(
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+) -> None:
+    """Long epilogues are broken after a comma, and each row takes two lines otherwise."""
+    long = ",".join(f"mul(bf16[560,{n}])" for n in range(1, 12))
+    keys = [make_key(560), make_key(1024), make_key(560, epilogue=long)]
+    lines = list(spell_table(make_table({key: make_row() for key in keys})))
+    assert max(map(len, lines)) <= 80
+    assert "".join(line.strip() for line in lines).count(long) == 1
+    two = list(spell_table(make_table({key: make_row() for key in keys[:2]})))
+    assert len(two[two.index(next(line for line in two if line[:4] == "gemm")) + 2 : -1]) <= 2 * 2
+
+
+@pytest.mark.usefixtures("on_terminal")
+def test_what_all_rows_share_is_printed_once(
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+) -> None:
+    """Layouts, dtypes and a common epilogue stand above the rows, sizes in each row."""
+    rows = {make_key(m): make_row() for m in (16, 560)}
+    text = "\n".join(spell_table(make_table(rows)))
+    assert "all gemm rows: bf16 a=row b=col bias=1d out=bf16 epilogue=none\n" in text
+    assert (text.count("bf16"), text.count("n=1280 k=3420")) == (2, 2)
+
+
+def test_a_single_row_keeps_all_that_it_is(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """Nothing is shared by one."""
+    lines = list(spell_table(make_table({make_key(560): make_row()})))
+    assert [line for line in lines if line.startswith("all ")] == []
+    assert "addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16  none" in lines[2]
+
+
+def _tuned(row: Row, key: str, **fused: float) -> Tuned:
+    names = [f"triton_{number:02}" for number in range(14)]
+    timings = [
+        Timing(replace(row.winner, uid=name), 10.0 + number, fused_us=fused.get(name))
+        for number, name in enumerate(names)
+    ]
+    timings[3] = replace(timings[3], rejection=Rejection.WRONG)
+    scope = Scope.FUSED if fused else Scope.BARE
+    return Tuned(key, replace(row, evidence=replace(row.evidence, scope=scope)), tuple(timings))
+
+
+def test_a_ranking_has_the_ten_fastest(
+    make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """Without those that were rejected, the fastest first."""
+    tuned = _tuned(make_row(), make_key())
+    evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
+    names = [name.split()[0] for _, name in ranked(evidence)]
+    assert names == [f"triton_{n:02}" for n in (0, 1, 2, 4, 5, 6, 7, 8, 9, 10)]
+    assert len(names) == MAX_RANKED
+
+
+def test_a_fused_ranking_has_fused_times_only(
+    make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """A time of the GEMM alone is not compared with one of the GEMM and its epilogue."""
+    tuned = _tuned(make_row(), make_key(), triton_05=21.5, triton_01=20.25)
+    evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
+    assert [(us, name.split()[0]) for us, name in ranked(evidence)] == [
+        (20.25, "triton_01"),
+        (21.5, "triton_05"),
+    ]
+
+
+def test_a_ranking_survives_the_file(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """With flags or without, and a row without a ranking has no such field."""
+    key, row = make_key(), make_row()
+    ranking = ranking_of(_tuned(row, key))
+    for flags in ((), row.evidence.flags):
+        evidence = replace(row.evidence, ranking=ranking, flags=flags, rejected=())
+        table = make_table({key: replace(row, evidence=evidence)})
+        assert decode(encode(table), "t").rows[key].evidence == evidence
+    assert "ranking" not in encode(make_table({key: row}))
+
+
+def test_a_ranking_is_part_of_the_digest(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """It is evidence like the rest, so nobody changes it unseen."""
+    row = make_row()
+    ranked_row = replace(row, evidence=replace(row.evidence, ranking="1.5 aten::mm"))
+    tables = [make_table({make_key(): one}) for one in (row, ranked_row)]
+    assert digest_of(tables[0]) != digest_of(tables[1])
+
+
+@pytest.mark.parametrize(
+    "ranking",
+    [
+        "x aten::mm",
+        "1.5",
+        "1.5 aten::mm;",
+        "1.5 \x1b[2J",
+        "; ".join(["1 a"] * (MAX_RANKED + 1)),
+        f"1 {'a' * 200}",
+    ],
+)
+@pytest.mark.parametrize("flagged", [True, False])
+def test_anything_else_is_no_ranking(
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+    ranking: str,
+    flagged: bool,
+) -> None:
+    """A table is not trusted: its ranking is times and names, at most ten."""
+    row = make_row()
+    flags = row.evidence.flags if flagged else ()
+    evidence = replace(row.evidence, ranking=ranking, flags=flags, rejected=())
+    text = encode(make_table({make_key(): replace(row, evidence=evidence)}))
+    with pytest.raises(TableFormatError, match="ranking"):
+        decode(text, "t")
+
+
+def test_candidates_are_ranked_with_us_and_percent(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """The best time as a share of each, as inductor's log has it; the winner is marked."""
+    row, key = make_row(time_us=10.0), make_key()
+    ranking = f"10 {row.winner.short}; 12.5 aten::mm"
+    table = make_table({key: replace(row, evidence=replace(row.evidence, ranking=ranking))})
+    lines = list(spell_candidates(table, [key]))
+    assert lines[2:6] == [
+        key,
+        "  20 candidates tried, timed alone",
+        "  10.0 us  100.0%  winner  triton_mm 64x128 w4",
+        "  12.5 us   80.0%          aten::mm",
+    ]
+
+
+def test_a_row_without_a_ranking_shows_what_it_has(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+) -> None:
+    """Tables of before have the winner and the runner-up."""
+    lines = list(spell_candidates(make_table({make_key(): make_row()}), [make_key()]))
+    assert lines[3].endswith("; the ranking was not kept, only these")
+    assert [line.split()[-1] for line in lines[4:6]] == ["w4", "bias_addmm"]
+
+
+@pytest.mark.usefixtures("on_terminal")
+def test_shipped_tables_fit_the_terminal(root: object) -> None:
+    """Every line of every shipped table, rows and candidates."""
+    from pathlib import Path
+
+    for path in sorted(Path(str(root), "tables").rglob("*.json")):
+        table = read(path)
+        lines = [*spell_table(table), *spell_candidates(table, [*table.rows][:5])]
+        assert (path.name, max(map(len, lines)) <= 80) == (path.name, True)

@@ -1,0 +1,81 @@
+"""The plan of a build, from `warmup build --dry-run`, as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from warmup.cli.output import TEXT_WIDTH, counted, fold, terminal_width
+from warmup.tuning.report import BuildReport
+
+_MAX_PLANNED: Final = 20  # problems to tune
+
+
+def spell_plan(report: BuildReport) -> Iterator[str]:
+    """Yield what each bucket asks for, the problems that would be tuned, and the expected time."""
+    plan = report.plan
+    assert plan is not None
+    for one in plan.buckets:
+        without = f", without {counted(one.left_out, 'repeated layer')}" if one.left_out else ""
+        yield (
+            f"{one.bucket}: {counted(len(one.missing), 'problem')} to tune, {len(one.known)} in "
+            f"the table already{without}"
+        )
+        yield from spell_graphs(str(one.bucket), one.graphs)
+    for key in plan.missing[:_MAX_PLANNED]:
+        yield f"to tune: {key}"
+    if len(plan.missing) > _MAX_PLANNED:
+        yield f"{len(plan.missing) - _MAX_PLANNED} more to tune; --json has all"
+    yield from plan.remarks
+    width = terminal_width() or TEXT_WIDTH
+    known = f"{len(plan.known)} in the table already"
+    total = f"{report.path}: {counted(len(plan.missing), 'problem')} to tune, {known}"
+    yield total
+    time = "unknown" if plan.estimate_s is None else f"about {spell_seconds(plan.estimate_s)}"
+    yield from fold(f"expected time: {time} ({plan.basis})", indent=2, width=width)
+    yield f"dry run: nothing was measured or written; it took {report.seconds:.1f} s"
+
+
+def spell_graphs(bucket: str, graphs: int) -> Iterator[str]:
+    """Yield a line about a model whose graph breaks; nothing for one graph."""
+    if graphs > 1:
+        yield from fold(
+            f"{bucket}: the model breaks into {graphs} graphs; branches that these inputs do not "
+            "take are not built (TORCH_LOGS=graph_breaks says where it breaks)",
+            indent=2,
+            width=terminal_width(),
+        )
+
+
+def spell_seconds(seconds: float) -> str:
+    """Return a duration for people: ``42 s``, ``5 min``, ``2.5 h``."""
+    if seconds < 100:  # noqa: PLR2004  two digits, in each unit
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"  # noqa: PLR2004
+
+
+def document_of_plan(report: BuildReport) -> dict[str, Any]:
+    """Return the plan as JSON values; docs/reference/cli.md#dry-runs has each."""
+    plan = report.plan
+    assert plan is not None
+    return {
+        "path": str(report.path),
+        "buckets": [
+            {
+                "bucket": dict(one.bucket.sizes),
+                "known": list(one.known),
+                "missing": list(one.missing),
+                "graphs": one.graphs,
+                "left_out": one.left_out,
+                "seconds": round(one.seconds, 3),
+            }
+            for one in plan.buckets
+        ],
+        "known": list(plan.known),
+        "missing": list(plan.missing),
+        "estimate_s": plan.estimate_s if plan.estimate_s is None else round(plan.estimate_s, 1),
+        "basis": plan.basis,
+        "remarks": list(plan.remarks),
+        "seconds": round(report.seconds, 3),
+    }

@@ -1,0 +1,167 @@
+"""The rows of a table as text: a line or two for each row, or the ranking of its candidates."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from warmup.cli.output import (
+    ABSENT,
+    counted,
+    fold,
+    fold_cells,
+    grid,
+    terminal_width,
+    times,
+    timing,
+    versions,
+)
+from warmup.core.rows import Row, Scope, lag_behind_library, ranked
+from warmup.keys.kind import Kind
+from warmup.keys.order import natural_order
+from warmup.keys.registry import KINDS, ingredients_of, kind_of
+from warmup.table import Table
+from warmup.table.codec import digest_of
+
+_PLAIN_SIZE: Final = re.compile(r"[0-9]+(\.\.[0-9]*)?")
+ROW_HEAD: Final = ("winner", "us", "library us", "speed-up")
+
+
+def select_keys(
+    table: Table, op: str | None = None, bucket: str | None = None, part: str | None = None
+) -> list[str]:
+    """Return the keys of *table* with that op and m that have *part* in them; any where None."""
+
+    def matches(key: str) -> bool:
+        named = ingredients_of(key)
+        return op in (None, named.get("op")) and bucket in (None, named.get("m"))
+
+    keys = (key for key in table.rows if part is None or part in key)
+    return sorted(filter(matches, keys), key=natural_order)
+
+
+def spell_table(table: Table, op: str | None = None, bucket: str | None = None) -> Iterator[str]:
+    """Yield the origin of *table*, then a grid for each kind of its rows of *op* and *bucket*.
+
+    What all rows of a kind have in common, other than sizes, stands once above them.
+    """
+    yield from spell_origin_of(table)
+    keys = select_keys(table, op, bucket)
+    for kind in KINDS.values():
+        own = [key for key in keys if kind_of(key) is kind]
+        if own:
+            yield from _spell_kind(table, kind, own)
+    flags = Counter(flag for key in keys for flag in table.rows[key].evidence.flags)
+    flagged = "".join(f", {count} {flag}" for flag, count in sorted(flags.items()))
+    doubted = [key for key in keys if table.rows[key].untrusted is not None]
+    for key in doubted:
+        told = f"{key}: {table.rows[key].untrusted}"
+        yield from fold(told, "not trusted, not served: ", indent=2, width=terminal_width())
+    flagged += f", {len(doubted)} not trusted" if doubted else ""
+    yield f"{len(keys)} of {counted(len(table.rows), 'row')}{flagged}"
+    if lags := sum(lag_behind_library(table.rows[key].evidence) is not None for key in keys):
+        yield from fold(
+            f"{counted(lags, 'row')} slower than the library's kernel at the largest size of a "
+            "range: along the range the winner loses less (evidence.along)",
+            indent=2,
+            width=terminal_width(),
+        )
+
+
+def spell_origin_of(table: Table) -> Iterator[str]:
+    """Yield where, when and how *table* was built."""
+    origin, method = table.provenance, table.policy.timing
+    device, runtime = origin.runtime.device, origin.runtime
+    yield from fold(
+        f"{device.name} ({device.arch}), {versions(runtime.torch, runtime.triton)}, "
+        f"built {origin.created} by warmup {origin.warmup}, mode {table.policy.mode}, "
+        f"{timing(method.launch, method.l2)}, digest {digest_of(table)[:16]}",
+        indent=2,
+        width=terminal_width(),
+    )
+    for assumption in origin.assumptions:
+        yield from fold(assumption, indent=4, width=terminal_width())
+
+
+def _spell_kind(table: Table, kind: Kind, keys: Sequence[str]) -> Iterator[str]:
+    """Yield what the rows of *keys*, all of *kind*, have in common, and a grid of them."""
+    named = {key: kind.ingredients(key) for key in keys}
+    shared = _shared(kind, list(named.values()))
+    if shared:
+        words = (value if name in kind.words else f"{name}={value}" for name, value in shared)
+        yield from fold(" ".join(words), f"all {kind.name} rows: ", width=terminal_width())
+    hidden = {name for name, _ in shared}
+    question = [kind.question] if kind.question and kind.question not in hidden else []
+    rows = []
+    for key in keys:
+        answers = [named[key].get(name, ABSENT) for name in question]
+        rows.append([kind.label(key, hidden), *answers, *row_cells(table.rows[key])])
+    yield from grid((kind.name, *question, *ROW_HEAD), rows, texts=len(question) + 2)
+
+
+def _shared(kind: Kind, named: Sequence[dict[str, str]]) -> list[tuple[str, str]]:
+    """Return the ingredients of several rows that all have alike: neither their op nor sizes."""
+    if len(named) == 1:
+        return []
+    kept = {*kind.words[: kind.fixed], *kind.hidden}
+    return [
+        (name, value)
+        for name, value in named[0].items()
+        if name not in kept
+        and not _PLAIN_SIZE.fullmatch(value)
+        and all(one.get(name) == value for one in named)
+    ]
+
+
+def spell_candidates(table: Table, keys: Sequence[str]) -> Iterator[str]:
+    """Yield the origin of *table*, and the ranking of the candidates of each of *keys*."""
+    yield from spell_origin_of(table)
+    for key in keys:
+        yield ""
+        yield from fold_cells(key, "", terminal_width())
+        yield from _spell_ranking(table.rows[key])
+
+
+def _spell_ranking(row: Row) -> Iterator[str]:
+    """Yield a line for each candidate: its time, the best time as a share of it, its name."""
+    evidence = row.evidence
+    ranking = ranked(evidence)
+    what = "with the operations fused into it" if evidence.scope is Scope.FUSED else "alone"
+    known = "" if ranking else "; the ranking was not kept, only these"
+    tried = counted(evidence.tried, "candidate")
+    yield from fold(f"{tried} tried, timed {what}{known}", "  ", width=terminal_width())
+    if not ranking:
+        first = [(evidence.time_us, row.winner.short)]
+        if evidence.runner_up_us is not None:
+            first.append((evidence.runner_up_us, evidence.runner_up or ABSENT))
+        ranking = tuple(sorted(first))
+    best = ranking[0][0]
+    width = max(len(f"{time_us:.1f}") for time_us, _ in ranking)
+    names = [name for _, name in ranking]
+    winner = names.index(row.winner.short) if row.winner.short in names else None
+    for number, (time_us, name) in enumerate(ranking):
+        mark = "winner" if number == winner else ""
+        head = f"  {time_us:>{width}.1f} us  {best / time_us:>6.1%}  {mark:6}  "
+        yield from fold_cells(name, head, terminal_width())
+    if evidence.library_us is not None:
+        yield f"  library default {evidence.library_us:.1f} us"
+    more = evidence.tried - evidence.failed - len(ranking)
+    if more > 0:
+        yield f"  {more} more {'was' if more == 1 else 'were'} slower, or not timed that way"
+    if evidence.rejected:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in evidence.rejected)
+        yield f"  rejected: {reasons}"
+
+
+def row_cells(row: Row) -> tuple[str, str, str, str]:
+    """Return the cells of *row* under `ROW_HEAD`."""
+    evidence = row.evidence
+    library = evidence.library_us
+    return (
+        row.winner.short,
+        f"{evidence.time_us:.1f}",
+        ABSENT if library is None else f"{library:.1f}",
+        times(None if library is None else library / evidence.time_us),
+    )
