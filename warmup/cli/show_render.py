@@ -57,8 +57,8 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
     flagged = "".join(f", {count} {flag}" for flag, count in sorted(flags.items()))
     doubted = [key for key in keys if table.rows[key].untrusted is not None]
     for key in doubted:
-        told = f"{key}: {table.rows[key].untrusted}"
-        yield from fold(told, "not trusted, not served: ", indent=2, width=terminal_width())
+        text = f"not trusted, not served: {key}: {table.rows[key].untrusted}"
+        yield from fold(text, indent=2, width=terminal_width())
     flagged += f", {len(doubted)} not trusted" if doubted else ""
     yield f"{len(keys)} of {counted(len(table.rows), 'row')}{flagged}"
     if lags := sum(lag_behind_library(table.rows[key].evidence) is not None for key in keys):

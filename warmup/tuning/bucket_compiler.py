@@ -206,7 +206,9 @@ class BucketCompiler:
     def _call_compiled(self, calls: Sequence[Inputs], name: str) -> tuple[list[Any], int]:
         """Return the outputs of the model, compiled with empty caches, for each inputs of *calls*.
 
-        The number is that of the graphs of the first call. Raises as `tune` does.
+        With them comes the number of its graphs.
+
+        Raises as `tune` does.
         """
         import torch
 

@@ -27,6 +27,7 @@ from warmup.buckets.bucket import Bucket
 from warmup.core.files import replace_text
 from warmup.core.rows import Row
 from warmup.core.version import __version__
+from warmup.tuning.judge import Judgement
 from warmup.tuning.report import BucketResult
 
 if TYPE_CHECKING:
@@ -62,8 +63,6 @@ class EarlierBuilds:
         None unless each bucket has the graphs of the record now, and each key its winner in the
         table. The model is called once in each bucket.
         """
-        from warmup.tuning.judge import Judgement
-
         started = time.monotonic()
         record = self._read()
         if record is None:
@@ -82,7 +81,7 @@ class EarlierBuilds:
                     bucket=buckets[one["number"]],
                     keys=tuple(one["keys"]),
                     tuned=0,
-                    judgement=Judgement(**one["judgement"]),
+                    judgement=_judgement(one["judgement"]),
                     seconds=(time.monotonic() - started) / len(buckets),
                     uncovered={str(site): int(n) for site, n in one["uncovered"].items()},
                     weights_padded=bool(one["weights_padded"]),
@@ -231,6 +230,18 @@ def _sources() -> dict[str, str]:
         with contextlib.suppress(OSError):
             found[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     return found
+
+
+def _judgement(recorded: Mapping[str, Any]) -> Judgement:
+    eager, default = recorded["eager"], recorded["default"]
+    return Judgement(
+        error=float(recorded["error"]),
+        limit=float(recorded["limit"]),
+        reference=str(recorded["reference"]),
+        eager=None if eager is None else float(eager),
+        default=None if default is None else float(default),
+        remark=str(recorded["remark"]),
+    )
 
 
 def _winner(row: Row) -> str:
