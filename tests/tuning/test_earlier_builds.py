@@ -69,6 +69,7 @@ def _session(project: Path, setup: BuildSetup, table: Table, revisit: Revisit) -
         observer=Observer(),
         can_search=False,
         given_up={},
+        measured_peaks=lambda: None,
         revisit=revisit,
     )
     loaded = load_model(str(project / "net_of_project.py"))
