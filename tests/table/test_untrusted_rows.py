@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from warmup.cli.tables import spell_difference, spell_table
+from warmup.cli.show_render import spell_table
+from warmup.cli.tables import spell_difference
 from warmup.core.errors import MissError, TableFormatError
 from warmup.core.events import Emitter, Event
 from warmup.core.rows import MissReason, Row, Tuned, Winner

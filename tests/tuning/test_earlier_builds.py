@@ -17,6 +17,7 @@ from warmup.table import Table
 from warmup.table.policy import PolicyOptions
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.earlier_builds import EarlierBuilds, Pace, earlier_builds
+from warmup.tuning.judge import Judgement
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import BucketResult, Observer
 from warmup.tuning.session import Session
@@ -68,6 +69,7 @@ def _session(project: Path, setup: BuildSetup, table: Table, revisit: Revisit) -
         observer=Observer(),
         can_search=False,
         given_up={},
+        measured_peaks=lambda: None,
         revisit=revisit,
     )
     loaded = load_model(str(project / "net_of_project.py"))
@@ -96,7 +98,13 @@ def find(
         builds = earlier_builds(setup, "net_of_project.py", asked, project / "records")
         if keep:
             results = [
-                BucketResult(bucket=bucket, keys=tuple(table.rows), tuned=2, error=1e-7, seconds=9)
+                BucketResult(
+                    bucket=bucket,
+                    keys=tuple(table.rows),
+                    tuned=2,
+                    judgement=Judgement(error=1e-7, limit=1e-3),
+                    seconds=9,
+                )
                 for bucket in _BUCKETS
             ]
             builds.keep(session, _BUCKETS, results)

@@ -108,13 +108,6 @@ class BucketCompiler:
             excused=self.progress.distrusted,
         )
 
-    def serve(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
-        """Serve the bucket *name* from the trusted rows; other questions get the library's kernel.
-
-        Raises as `tune` does.
-        """
-        return self._compile(calls, name, OnMiss.FALLBACK)
-
     def serve_from(self, keys: Collection[str], calls: Sequence[Inputs], name: str) -> list[Any]:
         """Return the outputs of the bucket *name* served from the rows of *keys* alone.
 

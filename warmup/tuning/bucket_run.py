@@ -35,7 +35,7 @@ class BucketRun:
     def serve(self) -> ServedBucket:
         """Serve the bucket from the trusted rows; other questions get the library's kernel."""
         with padding(self.compiler, self.padded), self._shortened():
-            return self.compiler.serve(self.calls, self.name)
+            return self.compiler.ask(self.calls, self.name)
 
     def serve_from(self, keys: Collection[str]) -> list[Any]:
         """Return the outputs of the bucket served from the rows of *keys* alone."""

@@ -241,7 +241,8 @@ def _keep_record(
     compiler = session.compiler
     progress = compiler.progress
     earlier.keep_pace(compiler.setup, len(progress.tuned), time.monotonic() - started)
-    if not compiler.tuner.not_tuned and progress.revisit.retried is None:
+    is_complete = not compiler.tuner.not_tuned and not progress.distrusted
+    if is_complete and progress.revisit.retried is None:
         earlier.keep(session, buckets, results)
 
 

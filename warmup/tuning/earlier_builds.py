@@ -27,10 +27,10 @@ from warmup.buckets.bucket import Bucket
 from warmup.core.files import replace_text
 from warmup.core.rows import Row
 from warmup.core.version import __version__
-from warmup.tuning.judge import Judgement
 from warmup.tuning.report import BucketResult
 
 if TYPE_CHECKING:
+    from warmup.tuning.judge import Judgement
     from warmup.tuning.session import Session
     from warmup.tuning.setup import BuildSetup
 
@@ -234,6 +234,8 @@ def _sources() -> dict[str, str]:
 
 def _judgement(recorded: Mapping[str, Any]) -> Judgement:
     eager, default = recorded["eager"], recorded["default"]
+    from warmup.tuning.judge import Judgement
+
     return Judgement(
         error=float(recorded["error"]),
         limit=float(recorded["limit"]),
