@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from warmup.serving.check import CheckReport, check
     from warmup.serving.compiled.compile import compile  # noqa: A004  the verb of torch
     from warmup.serving.compiled.model import CompiledModel, CompiledReport
-    from warmup.serving.install import Handle, install
+    from warmup.serving.handle import Handle
+    from warmup.serving.install import install
     from warmup.serving.prime import prime
     from warmup.serving.report import Report
     from warmup.table.store import read as load
@@ -64,7 +65,7 @@ _HOMES = {
     "Diagnosis": "diagnostics.doctor",
     "Explanation": "diagnostics.recompiles.explain",
     "ForeignGraphError": "core.errors",
-    "Handle": "serving.install",
+    "Handle": "serving.handle",
     "MissError": "core.errors",
     "ModelError": "core.errors",
     "Prepared": "models.padding.prepare",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -34,10 +35,11 @@ def folder(
     make_row: Callable[..., Row],
     make_key: Callable[..., str],
 ) -> Path:
-    """Two tables with a row each, and an empty log."""
+    """Two tables with a row each, and a log with an event."""
     for m, name in enumerate(("a", "b"), start=1):
         (tmp_path / f"{name}.json").write_text(encode(make_table({make_key(m): make_row()})))
-    (tmp_path / "log").write_text("")
+    event = {"event": "lookup.hit", "schema": 1, "run": "r", "pid": 1, "seq": 0}
+    (tmp_path / "log").write_text(json.dumps({**event, "key": make_key(1)}) + "\n")
     return tmp_path
 
 

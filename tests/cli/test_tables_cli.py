@@ -158,7 +158,7 @@ def test_each_conflict_of_a_merge_has_a_line(warmup: Command, make_key: Callable
     assert (done.returncode, done.stdout, first) == (
         3,
         "",
-        "error: 1 conflict; settle them with --prefer a, b or faster:",
+        "error: 1 conflict; settle them with --prefer evidence, a, b or faster:",
     )
     assert second.startswith(f"    {make_key(560)}: mm_a")
 

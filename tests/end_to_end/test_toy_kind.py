@@ -61,7 +61,7 @@ def test_show_prints_it(toy: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("bucket", "shown"), [("8", 1), ("9", 0)])
 def test_show_filters_it(toy: dict[str, Any], bucket: str, shown: int) -> None:
     """``--op`` and ``--bucket`` look at the ingredients ``op`` and ``m`` of this kind too."""
-    assert f"\n{shown} of 1 rows" in toy["filtered"][bucket]["printed"]
+    assert f"\n{shown} of 1 row" in toy["filtered"][bucket]["printed"]
 
 
 def test_check_counts_it(toy: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from warmup.core.roofline import Peaks
 from warmup.measuring import device_peaks
-from warmup.measuring.device_peaks import measured_peaks
+from warmup.measuring.device_peaks import measure_peaks, measured_peaks
 
 CUDA = torch.device("cuda", 0)
 PEAKS = Peaks(
@@ -156,10 +156,32 @@ def test_a_full_disk_is_no_error_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cpu_has_no_peaks(measured: list[torch.device], tmp_path: Path) -> None:
+def test_the_peaks_of_a_cpu_are_for_its_host_and_threads(
+    measured: list[torch.device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are measured once, and again with another number of threads."""
+    cpu = torch.device("cpu")
+    assert measured_peaks(cpu, tmp_path) == PEAKS
+    assert measured_peaks(cpu, tmp_path) == PEAKS
+    assert only_file(tmp_path).name.startswith("cpu-")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    measured_peaks(cpu, tmp_path)
+    assert measured == [cpu, cpu]
+    assert any("-77-threads-" in path.name for path in tmp_path.iterdir())
+
+
+def test_another_device_has_no_peaks(measured: list[torch.device], tmp_path: Path) -> None:
     """Nothing is measured, and nothing written."""
-    assert measured_peaks(torch.device("cpu"), tmp_path) is None
+    assert measured_peaks(torch.device("meta"), tmp_path) is None
     assert (measured, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_a_real_cpu_has_rates_above_zero() -> None:
+    """Measured for real: f32 products and copies, and no clock."""
+    peaks = measure_peaks(torch.device("cpu"))
+    assert peaks.tflops["f32"] > 0
+    assert peaks.gbps > 0
+    assert (peaks.clock_mhz, dict(peaks.clocks)) == (None, {})
 
 
 def test_the_user_s_cache_folder_is_where_peaks_are_kept(

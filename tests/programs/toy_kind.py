@@ -158,7 +158,7 @@ def rebuild_toy(key: str, device: torch.device) -> RebuiltProblem:
 
     model = LoadedModel(Joined().eval(), make_inputs, "toy")
     bucket = Bucket((("m", m),))
-    return RebuiltProblem(model=model, bucket=bucket, precision=contextlib.nullcontext, dtype="f32")
+    return RebuiltProblem(model=model, bucket=bucket, settings=contextlib.nullcontext, dtype="f32")
 
 
 # -- the user's model ------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmup.core.method import L2, Launch, Method, Search
+from warmup.core.roofline import Peaks
 from warmup.core.rows import Family, Flag, Rejection, Row, Scope
 from warmup.core.runtime import Runtime
 from warmup.table import Policy, Table
@@ -36,6 +37,7 @@ OTHER = {
     "tuple[str, ...]": ("inputs: x=[seqlen,8]:f32",),
     "Mapping[str, OptionValue]": {"freezing": True},
     "Mapping[str, float]": {"bf16": 0.5},
+    "Peaks | None": Peaks(tflops={"bf16": 1.5}, gbps=2.0, clock_mhz=None, measured="2026-01-02"),
 }
 
 

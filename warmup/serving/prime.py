@@ -20,7 +20,8 @@ from warmup.core.errors import (
     warmup_error_in,
 )
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
-from warmup.serving.install import Handle, install
+from warmup.serving.handle import Handle
+from warmup.serving.install import install
 
 if TYPE_CHECKING:
     import torch

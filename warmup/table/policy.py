@@ -30,6 +30,10 @@ BUILD_MODES: Final[Mapping[str, Mapping[str, bool]]] = {
     },
 }
 TOLERANCE: Final[Mapping[str, float]] = {"f64": 1e-7, "f32": 1e-3, "f16": 5e-3, "bf16": 2e-2}
+MOST_TIMES: Final = 1.5  # an error may be so many times the larger of eager's and default mode's
+# Default mode counts where its error is at most so many times the larger of the floor and eager's
+# error: a larger one is no rounding, and must not excuse the table.
+MOST_DEFAULT: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,8 @@ from typing import Any, Final
 from warmup.core.errors import WarmupError
 from warmup.models.outputs import output_errors, output_limits, worst_tensor
 from warmup.models.wide_run import WideRun
+from warmup.table.policy import MOST_DEFAULT, MOST_TIMES
 
-MOST_TIMES: Final = 1.5  # the error may be so many times the larger of eager's and default mode's
-# Default mode counts where its error is at most so many times the larger of the floor and eager's
-# error: a larger one is no rounding, and must not excuse the table.
-MOST_DEFAULT: Final = 10
 MOST_ERROR: Final = 0.5  # no output is right with a larger error, whatever eager's: it is random
 
 

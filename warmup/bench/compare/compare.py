@@ -108,6 +108,7 @@ def compare(
             race = Race(scratch, logs, case, timeout_s, observer or CompareObserver(), processes)
             for variant in chosen:
                 race.start(variant)
+            race.allow_rounding()
             race.prepare(launch, l2)
             race.run(rounds, len(buckets))
         return Comparison(

@@ -14,7 +14,7 @@ from warmup.bench.compare.comparison import How
 
 if TYPE_CHECKING:
     from warmup.inductor.adapter import Inductor
-    from warmup.serving.install import Handle
+    from warmup.serving.handle import Handle
 
 
 @dataclass(frozen=True, slots=True)

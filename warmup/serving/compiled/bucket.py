@@ -27,7 +27,7 @@ from warmup.inductor.artifacts import (
 )
 from warmup.inductor.dynamic_dims import mark_range
 from warmup.serving.compiled.arguments import Arguments, TensorArgument
-from warmup.serving.install import installed
+from warmup.serving.handle import installed
 
 if TYPE_CHECKING:
     import torch

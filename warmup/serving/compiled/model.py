@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from warmup.serving.compiled.bucket import BucketArtifact, ServedModel
     from warmup.serving.compiled.routing import CallFor
-    from warmup.serving.install import Handle
+    from warmup.serving.handle import Handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class CompiledModel:
                 before are compiled, and this bucket is compiled at its next call.
         """
         from warmup.serving.compiled.warm import warm_together
-        from warmup.serving.install import installed
+        from warmup.serving.handle import installed
 
         warm_together(
             {bucket: partial(self._call, bucket, args, kwargs) for bucket in self._buckets}

@@ -19,7 +19,7 @@ from warmup.serving.compiled.bucket import (
     ServingCall,
     UncompiledReason,
 )
-from warmup.tuning.judge import MOST_TIMES
+from warmup.table.policy import MOST_TIMES
 
 
 @dataclass(frozen=True, slots=True)
