@@ -21,6 +21,7 @@ _TO_EVIDENCE: Final = re.compile(r'\{[ \t\n\r]*"evidence"[ \t\n\r]*:[ \t\n\r]*')
 _TO_END: Final = re.compile(
     r'[ \t\n\r]*,[ \t\n\r]*"winner"[ \t\n\r]*:[ \t\n\r]*(\{[^{}]*\{[^{}]*\}[^{}]*\})[ \t\n\r]*\}'
 )
+_LINE_BEGIN: Final = re.compile(r"\n *")
 _scan_pairs: Final = scanner(tuple)  # an object is a tuple of pairs, in which repetitions show
 
 
@@ -60,7 +61,19 @@ class CommonRows:
             known = self._winners[end[1]] = (self._read_winner(key, value), compact(value))
         reader.at = end.end()
         winner, text = known
-        return Row(winner, evidence), f'{{"evidence":{compact(members)},"winner":{text}}}'
+        evidence_text = _without_spaces(reader.text[begin.end() : at], members)
+        return Row(winner, evidence), f'{{"evidence":{evidence_text},"winner":{text}}}'
+
+
+def _without_spaces(text: str, value: object) -> str:
+    """Return *text*, the JSON of *value*, as `compact` would write it, if it is canonical.
+
+    Without a backslash no string has a quote or ends a line, so that what is taken out stands
+    between values. Of a text in another form the result is JSON of the same value.
+    """
+    if "\\" in text:
+        return compact(value)
+    return _LINE_BEGIN.sub("", text).replace('": ', '":')
 
 
 def _members(pairs: Any) -> dict[str, Any] | None:
