@@ -56,8 +56,17 @@ _WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
 
 
 def digest_of(table: Table) -> str:
-    """Return the digest of the content: 64 hex digits that change when anything in *table* does."""
-    return _spell(table, spells_text=False)[0]
+    """Return the digest of the content: 64 hex digits that change when anything in *table* does.
+
+    It is computed once for each table object; that of a table which was read is known already.
+    """
+    known = table._digest  # noqa: SLF001  kept for this function
+    return known if known is not None else _keep_digest(table, _spell(table, spells_text=False)[0])
+
+
+def _keep_digest(table: Table, digest: str) -> str:
+    object.__setattr__(table, "_digest", digest)
+    return digest
 
 
 def encode(table: Table) -> str:
@@ -194,7 +203,9 @@ def _read_document(reader: JsonReader, path: str) -> Table:
     root.members(_TABLE_MEMBERS)
     provenance, digest = found["provenance"]
     table = Table(provenance, found["policy"], found["rows"])
-    if digest.value != sha.hexdigest() and digest.value != digest_of(table):
+    if digest.value == sha.hexdigest():
+        _keep_digest(table, digest.value)
+    elif digest.value != digest_of(table):
         digest.fail("the content does not match the digest (damaged or edited by hand)")
     return table
 

@@ -79,3 +79,5 @@ class Table:
     provenance: Provenance
     policy: Policy
     rows: Mapping[str, Row] = field(default_factory=dict)
+    # Kept by `warmup.table.codec.digest_of`; `dataclasses.replace` does not copy it.
+    _digest: str | None = field(default=None, init=False, repr=False, compare=False)

@@ -364,8 +364,10 @@ def _replace(target: Path, table: Table, known: Sequence[Table] = ()) -> None:
         for key, row in table.rows.items()
         if not any(other.rows.get(key) is row for other in known)
     }
-    decode_pieces(encode_pieces(replace(table, rows=fresh)), str(target))
     pieces = encode_pieces(table)
+    is_new = len(fresh) == len(table.rows)
+    checked = pieces if is_new else encode_pieces(replace(table, rows=fresh))
+    decode_pieces(checked, str(target))
     size = sum(map(len, pieces))  # all of it is ASCII
     if size > MAX_TABLE_BYTES:
         raise TableWriteError(
