@@ -24,7 +24,7 @@ L2_HELP: Final = "What timed calls find in the L2 cache: cold (none of their ope
 ON_MISS_HELP: Final = (
     "At a miss (no row answers): fallback compiles inductor's default choice, strict is an error."
 )
-FAIL_ON: Final[Any] = typer.Option(help=f"Exit with code 1 on any of {','.join(FAILURES)}.")
+FAIL_ON: Final[Any] = typer.Option(help=f"Exit with code 1 on any of {', '.join(FAILURES)}.")
 ROUNDS_HELP: Final = "Rounds of timing; each round times every call once."
 
 TableFile = Annotated[Path, typer.Argument(help="The table file.")]
