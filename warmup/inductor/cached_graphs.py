@@ -26,6 +26,7 @@ from torch._inductor.codecache import FxGraphCache
 from torch._inductor.output_code import CompiledFxGraph
 
 from warmup.core.errors import ForeignGraphError
+from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.patches import Patches
@@ -214,6 +215,10 @@ class _CountingAnswers(Answers):
     ) -> Winner | None:
         self._count_decision(key)
         return self._answers.measure_calls(key, library, calls)
+
+    def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
+        self._count_decision(key)
+        return self._answers.measure_search(key, search)
 
     def uncovered(self, site: str) -> None:
         self._answers.uncovered(site)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
 from warmup.core.search import SearchCounts
@@ -112,6 +113,12 @@ class Answers(Protocol):
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
         """Time *calls* in this process and return the winner; None as for `measure`."""
+
+    def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
+        """Time the candidates of *search* in this process and return the winner.
+
+        None as for `measure`.
+        """
 
     def uncovered(self, site: str) -> None:
         """Report that *site* of inductor is about to run a benchmark that no row kind covers.

@@ -20,6 +20,7 @@ from warmup.core.errors import (
     UncoveredError,
 )
 from warmup.core.events import Emitter, EventName
+from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
 from warmup.core.notices import warn
 from warmup.core.rows import MissReason, Row, Tuned, Winner
@@ -65,6 +66,9 @@ class QuestionMeasurer(Protocol):
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Tuned | None:
         """Time *calls* in this process and return the row; None when none could be measured."""
+
+    def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
+        """Time the calls of *search*, and those that it adds; None as above."""
 
     def close(self) -> None:
         """End the processes that were started to measure; closing twice is fine."""
@@ -167,6 +171,12 @@ class Lookup:
         if banned != library:
             calls = {winner: call for winner, call in calls.items() if winner != banned}
         return self._tuned(self.tuner.measure_calls(key, library, calls))
+
+    def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
+        assert self.tuner is not None
+        if key in self.excused:
+            return None
+        return self._tuned(self.tuner.measure_search(key, without(search, self._banned(key))))
 
     def _banned(self, key: str) -> Winner | None:
         """Return the winner of a row that is not trusted, None without such a row."""

@@ -11,6 +11,7 @@ import torch
 from torch._inductor.async_compile import size_hints_regex
 from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import NoTritonConfigsError
+from torch._inductor.utils import clone_preserve_strides
 
 from warmup.core.errors import ProblemError
 from warmup.inductor.launch.configs import same_config
@@ -101,6 +102,17 @@ def try_load(proceed: Callable[[], Any]) -> bool:
     return True
 
 
+def is_searchable(kernel: Any) -> bool:
+    """Whether other configs than those that inductor offers can be tried for *kernel*."""
+    return kernel.heuristic_type in _TUNABLE and kernel.device_props.type != "cpu"
+
+
+def ask_at_first_call(kernel: Any) -> None:
+    """Make inductor choose among the launchers of *kernel* at its first call, be it only one."""
+    if is_searchable(kernel) and len(kernel.launchers) == 1:
+        kernel.launchers = [*kernel.launchers] * 2
+
+
 def uses_coordinate_descent(kernel: Any) -> bool:
     """Whether *kernel* runs coordinate descent after choosing among its configs."""
     wanted = kernel.inductor_meta.get("coordinate_descent_tuning", False)
@@ -130,17 +142,58 @@ def spills(kernel: Any, launcher: Any) -> bool:
     return launcher.n_spills is not None and launcher.n_spills > threshold
 
 
-def call_of(
-    kernel: Any, launcher: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Callable[[int], object]:
-    """Return a call of *launcher* on copies of the arguments that *kernel* changes."""
-    own_args, own_kwargs = kernel.clone_args(*args, **kwargs)
+class OwnArguments:
+    """The arguments of a call of *kernel*, with copies of all tensors that the kernel writes.
+
+    So a candidate neither changes the model's tensors nor sees what another one wrote.
+    """
+
+    def __init__(self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._kernel = kernel
+        self._written: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        names = kernel.fn.arg_names
+        self.args = [self._own(name, arg) for name, arg in zip(names, args, strict=False)]
+        self.kwargs = {name: self._own(name, arg) for name, arg in kwargs.items()}
+
+    def reset_to_zero(self) -> None:
+        """Zero the workspaces that the kernel expects to be zero."""
+        self._kernel.reset_to_zero_args(*self.args, **self.kwargs)
+
+    def restore(self) -> None:
+        """Give what the kernel changes its first values, and poison what it only writes."""
+        for own, before in self._written:
+            if before is None:
+                own.fill_(_poison(own.dtype))
+            else:
+                own.copy_(before)
+
+    def copies(self) -> list[torch.Tensor]:
+        """Return copies of everything that the kernel wrote."""
+        return [own.clone() for own, _ in self._written]
+
+    def _own(self, name: str, arg: Any) -> Any:
+        is_changed = name in self._kernel.mutated_arg_names
+        if not isinstance(arg, torch.Tensor) or (name.startswith("in_ptr") and not is_changed):
+            return arg
+        own: torch.Tensor = clone_preserve_strides(arg)
+        self._written.append((own, arg if is_changed else None))
+        return own
+
+
+def _poison(dtype: torch.dtype) -> float | int | bool:
+    if dtype.is_floating_point or dtype.is_complex:
+        return float("nan")
+    return True if dtype is torch.bool else torch.iinfo(dtype).max
+
+
+def call_of(kernel: Any, launcher: Any, arguments: OwnArguments) -> Callable[[int], object]:
+    """Return a call of *launcher* on *arguments*."""
     interface = kernel.get_device_interface()
 
     def call(_number: int) -> object:
-        kernel.reset_to_zero_args(*own_args, **own_kwargs)
+        arguments.reset_to_zero()
         stream = interface.get_raw_stream(interface.current_device())
-        return launcher(*own_args, **own_kwargs, stream=stream)
+        return launcher(*arguments.args, **arguments.kwargs, stream=stream)
 
     return call
 

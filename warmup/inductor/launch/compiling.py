@@ -1,0 +1,77 @@
+"""`compile_configs`: compiles launch configs of a generated Triton kernel, in inductor's workers.
+
+Each config is compiled in a worker, which writes it to Triton's cache. This process then finds it
+there, and loads it. Without workers this process compiles the configs, one after the other.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any, Final
+
+from torch._dynamo.device_interface import DeviceGuard
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.runtime.compile_tasks import _worker_compile_triton
+from torch._inductor.runtime.triton_heuristics import config_from_dict
+
+from warmup.core.errors import printable
+from warmup.inductor.launch.configs import kwargs_of
+
+# For each config its launcher, or why it does not compile or load.
+CompileConfigs = Callable[[Any, Sequence[Any]], list[Any]]
+
+_FOLDERS: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # as in async_compile.py
+_WORKER_SECONDS: Final = 120.0
+
+
+def compile_configs(kernel: Any, configs: Sequence[Any]) -> list[Any]:
+    """Return the launcher of each of *configs* of *kernel*, or a text that says why there is none.
+
+    The kernel itself stays as it is.
+    """
+    if kernel.fn.fn is None:  # compiled in a worker, which does not send the function back
+        kernel.fn = kernel._reload_kernel().fn
+    has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
+    if len(configs) > 1 and has_workers():
+        _compile_in_workers(kernel, configs)
+    return [_load(kernel, config) for config in configs]
+
+
+def load_with_config(name: str, source: str, named: Mapping[str, Any]) -> Any:
+    """Return the kernel *name* in *source* with a single config; called in a worker."""
+    kernel: Any = getattr(PyCodeCache.load(source), name)
+    kernel.configs = [config_from_dict(dict(named))]
+    return kernel
+
+
+def _compile_in_workers(kernel: Any, configs: Sequence[Any]) -> None:
+    """Compile *configs* into Triton's cache; what fails is compiled again here, and says why."""
+    if kernel.filename is None:
+        return
+    source = Path(kernel.filename).read_text(encoding="utf-8")
+    pool: Any = AsyncCompile.process_pool()
+    environment = {name: os.environ[name] for name in _FOLDERS if name in os.environ}
+    tasks: list[Future[Any]] = [
+        pool.submit(
+            _worker_compile_triton,
+            functools.partial(load_with_config, kernel.fn.__name__, source, kwargs_of(config)),
+            environment,
+            {},
+        )
+        for config in configs
+    ]
+    wait(tasks, timeout=_WORKER_SECONDS)
+
+
+def _load(kernel: Any, config: Any) -> Any:
+    interface = kernel.get_device_interface()
+    try:
+        with kernel.lock, DeviceGuard(interface, kernel.triton_meta["device"]):
+            return kernel._precompile_config(config).make_launcher()
+    except Exception as error:  # noqa: BLE001  a compiler or driver may raise anything
+        return printable(f"{type(error).__name__}: {error}".partition("\n")[0])
