@@ -100,15 +100,17 @@ def own_copy(function: Function, variant: str) -> Function:
 
 def configs_since(before: set[int]) -> list[str]:
     """Return the configs of the kernels that were made since *before*, which ran."""
-    return [
-        str(one.launchers[0].config)
-        for one in gc.get_objects()
-        if isinstance(one, CachingAutotuner) and id(one) not in before and len(one.launchers) == 1
-    ]
+    return [str(one.launchers[0].config) for one in _kernels() if id(one) not in before]
 
 
 def kernels_now() -> set[int]:
-    return {id(one) for one in gc.get_objects() if isinstance(one, CachingAutotuner)}
+    return set(map(id, _kernels()))
+
+
+def _kernels() -> list[Any]:
+    # `isinstance` would ask weak references to objects that are gone.
+    found: list[Any] = [one for one in gc.get_objects() if issubclass(type(one), CachingAutotuner)]
+    return [one for one in found if len(one.launchers) == 1]
 
 
 class Race:

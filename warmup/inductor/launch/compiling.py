@@ -34,11 +34,11 @@ def compile_configs(kernel: Any, configs: Sequence[Any]) -> list[Any]:
 
     The kernel itself stays as it is.
     """
-    if kernel.fn.fn is None:  # compiled in a worker, which does not send the function back
-        kernel.fn = kernel._reload_kernel().fn
     has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
     if len(configs) > 1 and has_workers():
         _compile_in_workers(kernel, configs)
+    if kernel.fn.fn is None:  # compiled in a worker, which does not send the function back
+        kernel.fn = kernel._reload_kernel().fn
     return [_load(kernel, config) for config in configs]
 
 
