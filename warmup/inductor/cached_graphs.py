@@ -192,6 +192,10 @@ class _CountingAnswers(Answers):
     def search(self) -> Search:
         return self._answers.search
 
+    @property
+    def launch_search(self) -> bool:
+        return self._answers.launch_search
+
     def neighbours(self, key: str) -> Sequence[Winner]:
         return self._answers.neighbours(key)
 

@@ -87,6 +87,13 @@ class Answers(Protocol):
     def search(self) -> Search:
         """How far the search for GEMM candidates goes beyond inductor's list (only if `tunes`)."""
 
+    @property
+    def launch_search(self) -> bool:
+        """True when every launch config was searched, also where inductor lists one config.
+
+        Then a kernel with one listed config and no row is a miss; else nothing was to be decided.
+        """
+
     def neighbours(self, key: str) -> Sequence[Winner]:
         """Return winners of GEMM problems similar to *key*, nearest first (only if `tunes`)."""
 

@@ -217,6 +217,7 @@ def _policy(policy: Policy) -> dict[str, object]:
         "timing": _timing(policy.timing),
         "seed": policy.seed,
         "tolerance": {name: float(limit) for name, limit in policy.tolerance.items()},
+        **({"launch_search": True} if policy.launch_search else {}),
     }
 
 
@@ -282,7 +283,7 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
 
 
 def _read_policy(node: Node) -> Policy:
-    members = node.members(_POLICY)
+    members = node.members(_POLICY, optional=frozenset({"launch_search"}))
     options: dict[str, OptionValue] = {}
     for name, value in members["options"].items():
         if _OPTION.fullmatch(name) is None:
@@ -294,6 +295,7 @@ def _read_policy(node: Node) -> Policy:
         timing=_read_timing(members["timing"]),
         seed=members["seed"].integer(0, MAX_INT),
         tolerance=dict(_read_limit(*member) for member in members["tolerance"].items()),
+        launch_search="launch_search" in members and members["launch_search"].true(),
     )
 
 

@@ -87,7 +87,8 @@ class Lookup:
     ``retunes`` is true is a miss although it has a row, until it is measured again.
 
     A row that is not trusted is a miss, and is measured again without its winner. The keys in
-    ``excused`` are not measured, and their misses are reported without an error.
+    ``excused`` are not measured, and their misses are reported without an error. ``launch_search``
+    is that of the table's policy.
     """
 
     rows: Mapping[str, Row]
@@ -100,6 +101,7 @@ class Lookup:
     search: Search = Search.DEFAULT
     retunes: Callable[[str], bool] = _never
     excused: Collection[str] = ()
+    launch_search: bool = False
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)

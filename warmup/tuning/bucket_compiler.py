@@ -106,6 +106,7 @@ class BucketCompiler:
             search=self.progress.revisit.search,
             retunes=self.progress.must_retune,
             excused=self.progress.distrusted,
+            launch_search=self.progress.table.policy.launch_search,
         )
 
     def serve_from(self, keys: Collection[str], calls: Sequence[Inputs], name: str) -> list[Any]:

@@ -34,12 +34,19 @@ def compile_configs(kernel: Any, configs: Sequence[Any]) -> list[Any]:
 
     The kernel itself stays as it is.
     """
+    ready = {spelled(each.config): each for each in kernel.launchers}
+    new = [config for config in configs if spelled(config) not in ready]
     has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
-    if len(configs) > 1 and has_workers():
-        _compile_in_workers(kernel, configs)
+    if len(new) > 1 and has_workers():
+        _compile_in_workers(kernel, new)
     if kernel.fn.fn is None:  # compiled in a worker, which does not send the function back
         kernel.fn = kernel._reload_kernel().fn
-    return [_load(kernel, config) for config in configs]
+    return [ready.get(spelled(config)) or _load(kernel, config) for config in configs]
+
+
+def spelled(config: Any) -> tuple[tuple[str, Any], ...]:
+    """Return *config* as a text-like value that equal configs share."""
+    return tuple(sorted(kwargs_of(config).items()))
 
 
 def load_with_config(name: str, source: str, named: Mapping[str, Any]) -> Any:

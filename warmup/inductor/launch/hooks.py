@@ -159,12 +159,17 @@ class LaunchConfigs:
                 done = proceed()
                 ask_at_first_call(kernel)
                 return done
-            if len(offered) == 1 and not was_tuned(kernel) and not uses_coordinate_descent(kernel):
-                return proceed()  # a single config is no decision
+            if len(offered) == 1 and not self._is_decision(kernel):
+                return proceed()
             self._answers.miss(key_or_name(key, kernel), answer, str(winner_of(kernel, offered[0])))
             return self._compile_first(kernel, offered, proceed)
 
         return precompile
+
+    def _is_decision(self, kernel: Any) -> bool:
+        """Whether there is a choice for *kernel*, for which inductor lists a single config."""
+        is_searched = self._answers.launch_search and is_searchable(kernel)
+        return is_searched or was_tuned(kernel) or uses_coordinate_descent(kernel)
 
     def _compile_first(
         self, kernel: Any, offered: Sequence[Any], proceed: Callable[[], Any]
