@@ -45,7 +45,7 @@ def results(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> Resul
 @pytest.fixture(scope="module")
 def elsewhere(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> Result:
     """The results of a build of the same kernels on another device ordinal."""
-    case = json.dumps({"device": 1, "backwards": True})
+    case = json.dumps({"device": 1, "backwards": True, "grid": 0, "descent": 0})
     found: Result = run_program(tmp_path_factory.mktemp("elsewhere"), PROGRAM, case)
     return found
 

@@ -38,7 +38,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.rows import Evidence, Family, Row, Tuned, Winner  # noqa: E402
+from warmup.core.search import CandidateSource, search_to_json  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
+from warmup.inductor.launch import search as launch_search  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
@@ -206,6 +208,7 @@ def build(kernels: Kernels, found: list[Tuned]) -> dict[str, Any]:
                 "time_us": tuned.row.evidence.time_us,
                 "library_us": tuned.row.evidence.library_us,
                 "tried": tuned.row.evidence.tried,
+                "searched": None if tuned.searched is None else search_to_json(tuned.searched),
                 "timings": {str(timing.winner): timing.time_us for timing in tuned.timings},
             }
             for tuned in found
@@ -417,7 +420,18 @@ def pool_of_one(told: list[dict[str, Any]]) -> Iterator[None]:
 
 
 def main() -> None:
-    case = {"device": 0, "backwards": False, "scenarios": [], **json.loads(sys.argv[1])}
+    case = {
+        "device": 0,
+        "backwards": False,
+        "scenarios": [],
+        "grid": 3,
+        "descent": 6,
+        **json.loads(sys.argv[1]),
+    }
+    launch_search.MOST_CONFIGS = {  # a search compiles what it tries
+        CandidateSource.GRID: case["grid"],
+        CandidateSource.DESCENT: case["descent"],
+    }
     kernels = generate(case["device"], backwards=case["backwards"])
     found: list[Tuned] = []
     result: dict[str, Any] = {"build": build(kernels, found)}

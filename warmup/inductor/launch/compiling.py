@@ -20,7 +20,8 @@ from torch._inductor.runtime.compile_tasks import _worker_compile_triton
 from torch._inductor.runtime.triton_heuristics import config_from_dict
 
 from warmup.core.errors import printable
-from warmup.inductor.launch.configs import kwargs_of
+from warmup.core.rows import Winner
+from warmup.inductor.launch.configs import kwargs_of, make_config, refusal_reason
 
 # For each config its launcher, or why it does not compile or load.
 CompileConfigs = Callable[[Any, Sequence[Any]], list[Any]]
@@ -47,6 +48,17 @@ def compile_configs(kernel: Any, configs: Sequence[Any]) -> list[Any]:
 def spelled(config: Any) -> tuple[tuple[str, Any], ...]:
     """Return *config* as a text-like value that equal configs share."""
     return tuple(sorted(kwargs_of(config).items()))
+
+
+def load_row(kernel: Any, winner: Winner, offered: Sequence[Any]) -> Any | None:
+    """Return the launcher of a row's config; None where *kernel* cannot be forced to it.
+
+    For kernels that were loaded before the table was installed, with other configs.
+    """
+    if refusal_reason(winner, offered) is not None:
+        return None
+    (result,) = compile_configs(kernel, [make_config(winner, offered)])
+    return None if isinstance(result, str) else result
 
 
 def load_with_config(name: str, source: str, named: Mapping[str, Any]) -> Any:

@@ -28,12 +28,11 @@ from torch._inductor.runtime.triton_heuristics import (
 
 from warmup.core.errors import ProblemError
 from warmup.core.rows import MissReason, Winner
-from warmup.inductor.launch.compiling import compile_configs
+from warmup.inductor.launch.compiling import compile_configs, load_row
 from warmup.inductor.launch.configs import (
     is_block,
     make_config,
     refusal_reason,
-    same_config,
     winner_of,
 )
 from warmup.inductor.launch.kernels import (
@@ -192,10 +191,9 @@ class LaunchConfigs:
             if isinstance(
                 answer, Winner
             ):  # tuned for a kernel with the same key, or compiled before
-                wanted = make_config(answer, offered)
-                ready = [each for each in kernel.launchers if same_config(each.config, wanted)]
-                if ready:
-                    kernel.launchers = ready[:1]
+                launcher = load_row(kernel, answer, offered)
+                if launcher is not None:
+                    kernel.launchers = [launcher]
                     self._answers.hit(str(key), answer)
                     return None
                 answer = _REJECTED
@@ -227,8 +225,11 @@ class LaunchConfigs:
                     launcher = self._search(kernel, key, [launcher], args, kw)
             elif not was_looked_up(kernel):  # compiled before attaching: report its hit or miss now
                 chosen = winner_of(kernel, launcher.config)
-                if isinstance(answer, Winner) and answer == chosen:
-                    self._answers.hit(str(key), answer)
+                row = answer if isinstance(answer, Winner) else None
+                forced = None if row is None else load_row(kernel, row, offered_configs(kernel))
+                if row is not None and forced is not None:
+                    launcher = forced
+                    self._answers.hit(str(key), row)
                 else:
                     reason = _REJECTED if isinstance(answer, Winner) else answer
                     self._answers.miss(key_or_name(key, kernel), reason, str(chosen))
