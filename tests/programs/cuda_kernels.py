@@ -306,7 +306,8 @@ class Scenarios:
         for label, rows, mode in (
             ("answered", self.changed(), "strict"),
             ("unanswered", {}, "fallback"),
-            ("not offered", self.changed(XBLOCK=32, YBLOCK=512), "fallback"),
+            ("offered", self.changed(XBLOCK=64, YBLOCK=64, num_warps=8), "strict"),
+            ("impossible", self.changed(XBLOCK=48), "fallback"),
             ("strict", {}, "strict"),
         ):
             with empty_folder():
@@ -378,7 +379,7 @@ class Scenarios:
             watch(transpose, None)
             results["in memory"] = watch(transpose, {}, "fallback")
         with empty_folder():
-            watch(transpose, {}, "tune", tag="same")
+            results["built"] = watch(transpose, {}, "tune", tag="same")["launched"][0]
             PyCodeCache.cache_clear()
             results["same tag"] = watch(transpose, rows, tag="same")
             PyCodeCache.cache_clear()

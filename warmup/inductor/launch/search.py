@@ -87,10 +87,9 @@ class LaunchSearch:
             longer = (*self._offered, *listed_by_inductor(self._kernel, max_autotune=True))
             self._listed_longer = [*self._listed, *self._named(longer)]
             grid = self._named(grid_of(self._kernel, self._offered[0]))
-            return {
-                **self._calls(self._listed_longer, CandidateSource.LISTED_LONGER),
-                **self._calls(grid, CandidateSource.GRID),
-            }
+            calls = self._calls(self._listed_longer, CandidateSource.LISTED_LONGER)
+            if calls := {**calls, **self._calls(grid, CandidateSource.GRID)}:
+                return calls
         if calls := self._calls(self._asked_by_descent(times_us), CandidateSource.DESCENT):
             return calls
         if self._is_staged:
