@@ -27,6 +27,7 @@ SCENARIOS = [
     "descending",
     "pooled",
     "cached",
+    "single",
 ]
 Result = dict[str, Any]
 Run = Callable[..., Any]
@@ -216,6 +217,47 @@ def test_without_a_row_strict_serving_stops_before_compiling(results: Result) ->
     missed = results["unanswered"]["strict"]
     assert missed["error"].startswith("MissError: no row answers `launch triton_poi_fused ")
     assert (missed["compiled"], missed["timed"], missed["launched"]) == ([], {}, [])
+
+
+# -- kernels for which inductor lists one config -------------------------------------------------
+
+
+def test_a_kernel_with_one_listed_config_is_searched(results: Result) -> None:
+    """A build tries other configs and writes a row, though default mode would measure nothing."""
+    built = results["single"]["built"]
+    (row,) = built["rows"]
+    assert row["searched"]["listed"] == 1
+    assert row["tried"] == len(built["timed"]) > 5
+    assert row["time_us"] < row["library_us"] == next(iter(row["timings"].values()))
+    assert built["launched"] == [config_of(row)] * 2
+
+
+@pytest.mark.parametrize("label", ["answered", "answered by an older table"])
+def test_the_row_of_a_kernel_with_one_listed_config_answers(results: Result, label: str) -> None:
+    """Serving compiles the row's config alone: one hit, and nothing is timed."""
+    answered = results["single"][label]
+    wanted = config_of(results["single"]["built"]["rows"][0])
+    assert (answered["error"], names(answered)) == (None, ["lookup.hit"])
+    assert (answered["compiled"], answered["launched"]) == ([wanted], [wanted] * 2)
+    assert answered["timed"] == {}
+
+
+def test_without_its_row_a_searched_table_misses(results: Result) -> None:
+    """A table whose launch configs were searched misses, and inductor's config serves."""
+    single = results["single"]
+    offered = [config_in(next(iter(single["built"]["rows"][0]["timings"])))]
+    assert reasons(single["no row"]) == ["not_in_table"]
+    assert single["no row"]["compiled"] == offered
+    assert single["no row, strict"]["error"].startswith("MissError: no row answers `launch ")
+    assert single["no row, strict"]["compiled"] == []
+
+
+def test_without_its_row_an_older_table_has_nothing_to_decide(results: Result) -> None:
+    """A table of an earlier build has no rows of such kernels: no event, inductor's config."""
+    older = results["single"]["no row in an older table"]
+    offered = [config_in(next(iter(results["single"]["built"]["rows"][0]["timings"])))]
+    assert (older["error"], older["events"], older["timed"]) == (None, [], {})
+    assert older["compiled"] == offered
 
 
 # -- kernels that live longer than a table -----------------------------------------------------

@@ -6,21 +6,17 @@ there, and loads it. Without workers this process compiles the configs, one afte
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from pathlib import Path
 from typing import Any, Final
 
 from torch._dynamo.device_interface import DeviceGuard
 from torch._inductor.async_compile import AsyncCompile
-from torch._inductor.codecache import PyCodeCache
-from torch._inductor.runtime.compile_tasks import _worker_compile_triton
-from torch._inductor.runtime.triton_heuristics import config_from_dict
 
 from warmup.core.errors import printable
 from warmup.core.rows import Winner
+from warmup.inductor.launch.compile_task import compile_into_cache
 from warmup.inductor.launch.configs import kwargs_of, make_config, refusal_reason
 
 # For each config its launcher, or why it does not compile or load.
@@ -61,28 +57,17 @@ def load_row(kernel: Any, winner: Winner, offered: Sequence[Any]) -> Any | None:
     return None if isinstance(result, str) else result
 
 
-def load_with_config(name: str, source: str, named: Mapping[str, Any]) -> Any:
-    """Return the kernel *name* in *source* with a single config; called in a worker."""
-    kernel: Any = getattr(PyCodeCache.load(source), name)
-    kernel.configs = [config_from_dict(dict(named))]
-    return kernel
-
-
 def _compile_in_workers(kernel: Any, configs: Sequence[Any]) -> None:
     """Compile *configs* into Triton's cache; what fails is compiled again here, and says why."""
     if kernel.filename is None:
         return
-    source = Path(kernel.filename).read_text(encoding="utf-8")
     pool: Any = AsyncCompile.process_pool()
     environment = {name: os.environ[name] for name in _FOLDERS if name in os.environ}
     tasks: list[Future[Any]] = [
         pool.submit(
-            _worker_compile_triton,
-            functools.partial(load_with_config, kernel.fn.__name__, source, kwargs_of(config)),
-            environment,
-            {},
+            compile_into_cache, kernel.fn.__name__, kernel.filename, kwargs_of(one), environment
         )
-        for config in configs
+        for one in configs
     ]
     wait(tasks, timeout=_WORKER_SECONDS)
 

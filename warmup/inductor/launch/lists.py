@@ -13,7 +13,7 @@ from torch._inductor.runtime.triton_heuristics import config_from_dict
 
 from warmup.inductor.launch.configs import is_block
 
-_MAKERS: Final = {
+_LISTERS: Final = {
     HeuristicType.POINTWISE: "pointwise",
     HeuristicType.REDUCTION: "reduction",
     HeuristicType.PERSISTENT_REDUCTION: "persistent_reduction",
@@ -23,8 +23,8 @@ _WARP: Final = 32
 _WARPS: Final = (1, 2, 4, 8, 16, 32)
 _STAGES: Final = (2, 3)
 # What a grid has: elements of a block, and elements of a thread.
-_BLOCK: Final = (256, 8192)
-_TILE: Final = (256, 4096)  # of a block with two sides
+_BLOCK_ELEMENTS: Final = (256, 8192)
+_TILE_ELEMENTS: Final = (256, 4096)  # of a block with two sides
 _PER_THREAD: Final = (4, 16)
 _PER_THREAD_OF_TILE: Final = (8, 16)
 _MOST_SIDES: Final = 2
@@ -40,7 +40,7 @@ def listed_by_inductor(kernel: Any, *, max_autotune: bool) -> tuple[Any, ...]:
     a user. The same heuristics made the kernel's own list (runtime/triton_heuristics.py), but for a
     square tile of a pointwise kernel, for which default mode lists the first config only.
     """
-    make = _MAKERS.get(kernel.heuristic_type)
+    make = _LISTERS.get(kernel.heuristic_type)
     if make is None or not kernel.size_hints or "combo_grid_meta" in kernel.inductor_meta:
         return ()
     asked = {"max_autotune": max_autotune, "max_autotune_pointwise": max_autotune}
@@ -84,7 +84,7 @@ def grid_of(kernel: Any, like: Any) -> list[Any]:
         return []
     has_sides = len(names) == _MOST_SIDES
     row = _row_elements(names, sizes)
-    least, most = _TILE if has_sides else _BLOCK
+    least, most = _TILE_ELEMENTS if has_sides else _BLOCK_ELEMENTS
     least = min(least, math.prod(sizes.values()))
     thread = _PER_THREAD_OF_TILE if has_sides else _PER_THREAD
     spelled = [

@@ -11,13 +11,14 @@ import copy
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.rows import Winner
 from warmup.core.search import CandidateSource, SearchCounts
+from warmup.core.trial import TimedCall
 from warmup.inductor.launch.compiling import CompileConfigs
 from warmup.inductor.launch.configs import make_config, refusal_reason, winner_of
 from warmup.inductor.launch.kernels import OwnArguments, call_of, spills
@@ -31,8 +32,6 @@ from warmup.inductor.launch.lists import (
 # Of one kernel. Inductor's own lists, some ten configs, are never left out.
 MOST_CONFIGS: Final = {CandidateSource.GRID: 48, CandidateSource.DESCENT: 64}
 MOST_SECONDS: Final = 60.0  # from the first call until no more configs are compiled
-
-Call = Callable[[int], object]
 
 
 class LaunchSearch:
@@ -81,7 +80,7 @@ class LaunchSearch:
         """Return the loaded kernel of a config that was tried."""
         return self._launchers[winner]
 
-    def _more(self, times_us: Mapping[Winner, float]) -> Mapping[Winner, Call]:
+    def _more(self, times_us: Mapping[Winner, float]) -> Mapping[Winner, TimedCall]:
         """Return the calls of the next configs; none when the search is over."""
         if not self._listed_longer:
             longer = (*self._offered, *listed_by_inductor(self._kernel, max_autotune=True))
@@ -140,7 +139,7 @@ class LaunchSearch:
 
     def _calls(
         self, winners: Iterable[Winner], source: CandidateSource | None
-    ) -> dict[Winner, Call]:
+    ) -> dict[Winner, TimedCall]:
         """Compile the configs of *winners* that were not tried before; return their calls."""
         known = self._launchers.keys() | self._uncompiled.keys()
         new = [winner for winner in winners if winner not in known]
