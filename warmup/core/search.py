@@ -66,13 +66,18 @@ class SearchCounts:
         """
         return replace(self, listed=self.listed + max(offered - self.tried, 0))
 
-    def __str__(self) -> str:
+    @property
+    def by_source(self) -> str:
+        """The counts as words, such as ``18 listed, 7 tma``; those that are zero are left out."""
         parts = [f"{self.listed} listed"]
         parts += [f"{count} {source}" for source, count in self.added]
         parts += [f"{count} pruned by {resource}" for resource, count in self.pruned]
         parts += [f"{self.spilling} spilling"] if self.spilling else []
         parts += [f"{self.left_out} left out"] if self.left_out else []
-        return f"{self.search}: {', '.join(parts)}"
+        return ", ".join(parts)
+
+    def __str__(self) -> str:
+        return f"{self.search}: {self.by_source}"
 
     def __add__(self, later: SearchCounts) -> SearchCounts:
         """Return the sums of these and *later* counts of the same selection."""
