@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 
 from warmup.cli import main
 from warmup.table.store import read, write
@@ -39,14 +39,8 @@ NOT_REBUILT = {
 def run_python(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a fresh process whose caches are in *folder*."""
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **caches, **extra},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **caches, **extra}
+    return run_forked(*arguments, env=environment, cwd=folder)
 
 
 def serve(folder: Path, log: str, on_miss: str) -> dict[str, Any]:
