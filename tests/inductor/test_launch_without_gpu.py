@@ -102,7 +102,8 @@ def test_a_search_has_configs_that_inductor_lists_nowhere(results: Result) -> No
     """The grid and coordinate descent add configs, and the counts of a row sum up to all tried."""
     for row in results["build"]["rows"]:
         added = row["searched"]["added"]
-        assert (added["grid"], added["descent"]) == (2, 4)
+        assert added["grid"] == 2
+        assert 0 < added["descent"] <= 4
         assert row["searched"]["listed"] + sum(added.values()) == row["tried"]
         assert row["searched"]["left_out"] > 0
 

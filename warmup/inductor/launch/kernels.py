@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -19,6 +20,10 @@ from warmup.keys.launch import LaunchProblem
 
 _OFFERED: Final = "_warmup_offered"
 _SIGNATURE: Final = re.compile(r"'signature': (\{.*?\})")
+# Prefixes of the names of a kernel's arguments (codegen/common.py, KernelArgs).
+_READ: Final = "in_ptr"
+_WRITTEN: Final = "out_ptr"
+_RESULTS: Final = (_READ, "in_out_ptr", _WRITTEN)
 _NONE_LOADED: Final = "No valid triton configs"
 _TUNABLE: Final = frozenset(  # kernels whose config coordinate descent may change
     {
@@ -143,41 +148,63 @@ def spills(kernel: Any, launcher: Any) -> bool:
 
 
 class OwnArguments:
-    """The arguments of a call of *kernel*, with copies of all tensors that the kernel writes.
+    """The arguments of a call of *kernel*, with copies of all tensors that it may write.
 
-    So a candidate neither changes the model's tensors nor sees what another one wrote.
+    So a candidate neither changes the model's tensors nor sees what another one wrote. The copies
+    are made when they are first used.
     """
 
     def __init__(self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._kernel = kernel
-        self._written: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-        names = kernel.fn.arg_names
-        self.args = [self._own(name, arg) for name, arg in zip(names, args, strict=False)]
-        self.kwargs = {name: self._own(name, arg) for name, arg in kwargs.items()}
+        names = kernel.fn.arg_names[: len(args)]
+        self._given = {**dict(zip(names, args, strict=True)), **kwargs}
+        self._positions = len(names)
+
+    @functools.cached_property
+    def _own(self) -> dict[str, Any]:
+        return {
+            name: clone_preserve_strides(arg) if self._may_be_written(name, arg) else arg
+            for name, arg in self._given.items()
+        }
+
+    @property
+    def args(self) -> list[Any]:
+        """The arguments by position."""
+        return list(self._own.values())[: self._positions]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The arguments by name."""
+        return dict(list(self._own.items())[self._positions :])
 
     def reset_to_zero(self) -> None:
         """Zero the workspaces that the kernel expects to be zero."""
-        self._kernel.reset_to_zero_args(*self.args, **self.kwargs)
+        if self._kernel.reset_to_zero_arg_names:
+            self._kernel.reset_to_zero_args(*self.args, **self.kwargs)
 
     def restore(self) -> None:
-        """Give what the kernel changes its first values, and poison what it only writes."""
-        for own, before in self._written:
-            if before is None:
+        """Give each copy its first values, and poison what the kernel only writes."""
+        for name, own in self._own.items():
+            if self._is_only_written(name):
                 own.fill_(_poison(own.dtype))
-            else:
-                own.copy_(before)
+            elif own is not self._given[name]:
+                own.copy_(self._given[name])
 
-    def copies(self) -> list[torch.Tensor]:
-        """Return copies of everything that the kernel wrote."""
-        return [own.clone() for own, _ in self._written]
+    def results(self) -> list[torch.Tensor]:
+        """Return copies of what the kernel wrote, without its workspaces and semaphores."""
+        return [
+            own.clone()
+            for name, own in self._own.items()
+            if own is not self._given[name] and name.startswith(_RESULTS)
+        ]
 
-    def _own(self, name: str, arg: Any) -> Any:
-        is_changed = name in self._kernel.mutated_arg_names
-        if not isinstance(arg, torch.Tensor) or (name.startswith("in_ptr") and not is_changed):
-            return arg
-        own: torch.Tensor = clone_preserve_strides(arg)
-        self._written.append((own, arg if is_changed else None))
-        return own
+    def _may_be_written(self, name: str, arg: Any) -> bool:
+        is_read = name.startswith(_READ) and name not in self._kernel.mutated_arg_names
+        return isinstance(arg, torch.Tensor) and not is_read
+
+    def _is_only_written(self, name: str) -> bool:
+        # A semaphore must be as it was: a poisoned one would make a kernel wait forever.
+        return name.startswith(_WRITTEN) and name not in self._kernel.mutated_arg_names
 
 
 def _poison(dtype: torch.dtype) -> float | int | bool:

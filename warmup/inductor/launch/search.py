@@ -167,7 +167,7 @@ class LaunchSearch:
         call = call_of(self._kernel, self._launchers[winner], self._arguments)
         self._arguments.restore()
         call(0)
-        return self._arguments.copies()
+        return self._arguments.results()
 
     def _counts(self) -> SearchCounts:
         tried = self._launchers.keys() | self._uncompiled.keys()
