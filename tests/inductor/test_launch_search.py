@@ -19,7 +19,7 @@ from warmup.core.rows import Winner
 from warmup.core.search import CandidateSource, SearchCounts
 from warmup.inductor.launch import search as launch_search
 from warmup.inductor.launch.configs import kwargs_of, refusal_reason, winner_of
-from warmup.inductor.launch.lists import grid_of, listed_by_inductor
+from warmup.inductor.launch.lists import default_list, grid_of, listed_by_inductor
 from warmup.inductor.launch.search import LaunchSearch
 
 Times = Callable[[Mapping[str, int]], float]
@@ -157,6 +157,21 @@ def test_after_its_seconds_a_search_makes_no_more_waves(monkeypatch: pytest.Monk
     _, counts, _ = search_all(KERNELS["looped"], valley(XBLOCK=2))
     assert dict(counts.added).keys() == {CandidateSource.LISTED_LONGER}
     assert counts.left_out > 0
+
+
+@pytest.mark.parametrize(
+    ("flag", "listed"),
+    [({}, 1), ({"max_autotune_pointwise": True}, 6), ({"max_autotune": True}, 6)],
+)
+def test_the_list_of_default_mode_does_not_depend_on_the_mode(
+    flag: dict[str, bool], listed: int
+) -> None:
+    """A square tile has one config in default mode; under max-autotune its list is asked for."""
+    kernel = make_kernel(HeuristicType.POINTWISE, x=4096, y=4096)
+    kernel.inductor_meta |= flag
+    longer = listed_by_inductor(kernel, max_autotune=True)
+    assert len(longer) == 6
+    assert len(default_list(kernel, longer[:1] if not flag else longer)) == listed
 
 
 def test_a_grid_has_no_more_configs_than_its_bound() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from torch._inductor.runtime import triton_heuristics
@@ -56,6 +56,17 @@ def listed_by_inductor(kernel: Any, *, max_autotune: bool) -> tuple[Any, ...]:
         for config in configs:
             config.kwargs.pop("XBLOCK", None)
     return tuple(configs)
+
+
+def default_list(kernel: Any, offered: Sequence[Any]) -> Sequence[Any]:
+    """Return the configs of default mode for *kernel*, for which inductor *offered* some.
+
+    Under max-autotune it offered more: then the heuristics are asked again.
+    """
+    meta = kernel.inductor_meta
+    if not (meta.get("max_autotune") or meta.get("max_autotune_pointwise")):
+        return offered
+    return listed_by_inductor(kernel, max_autotune=False) or offered
 
 
 def has_too_small_block(kernel: Any, config: Any) -> bool:

@@ -23,6 +23,7 @@ from warmup.inductor.launch.compiling import CompileConfigs
 from warmup.inductor.launch.configs import make_config, refusal_reason, winner_of
 from warmup.inductor.launch.kernels import OwnArguments, call_of, spills
 from warmup.inductor.launch.lists import (
+    default_list,
     grid_of,
     has_too_small_block,
     listed_by_inductor,
@@ -62,8 +63,7 @@ class LaunchSearch:
 
     def start(self) -> LiveSearch | None:
         """Return the search, with the calls of the configs of default mode; None without any."""
-        listed = listed_by_inductor(self._kernel, max_autotune=False) or self._offered
-        self._listed = self._named(listed)
+        self._listed = self._named(default_list(self._kernel, self._offered))
         calls = self._calls(self._listed, source=None)
         if not calls:
             return None
