@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from warmup.core.errors import SettingsError, TableFormatError, printable, remedy_for, shown
+from warmup.core.error_text import printable, remedy_for, shown
+from warmup.core.errors import SettingsError, TableFormatError
 from warmup.core.files import open_regular
 from warmup.core.rows import MissReason
 from warmup.core.strict_json import JsonError, JsonReader

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from warmup.core.error_text import remedy_for, shown
 from warmup.core.errors import (
     SettingsError,
     TableError,
@@ -23,8 +24,6 @@ from warmup.core.errors import (
     TableMismatchError,
     TableNotFoundError,
     TableWriteError,
-    remedy_for,
-    shown,
 )
 from warmup.core.file_lock import locked
 from warmup.core.files import (

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from warmup.core.errors import SettingsError, TableWriteError, printable, remedy_for
+from warmup.core.error_text import printable, remedy_for
+from warmup.core.errors import SettingsError, TableWriteError
 from warmup.core.files import probe_folder
 from warmup.core.runtime import Runtime
 from warmup.core.version import __version__

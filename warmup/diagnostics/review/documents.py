@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from warmup.core.errors import SettingsError, shown
+from warmup.core.error_text import shown
+from warmup.core.errors import SettingsError
 from warmup.core.files import open_regular
 from warmup.core.method import L2
 from warmup.core.roofline import Peaks, Work
