@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from warmup.core.errors import ProblemError, TableFormatError, TableSchemaError
+from warmup.core.json_node import Node
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, OptionValue
+from warmup.core.peaks import peaks_from_json
 from warmup.core.rows import MAX_INT, Family, KwargValue, Row, Winner
 from warmup.core.runtime import Device, Runtime
 from warmup.core.strict_json import JsonError, JsonReader
@@ -20,7 +22,6 @@ from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS
 from warmup.table.canonical import compact
 from warmup.table.common_rows import CommonRows
-from warmup.table.decode import Node
 from warmup.table.encoding import (
     ASSUMPTIONS,
     DEVICE_COUNT,
@@ -33,7 +34,6 @@ from warmup.table.encoding import (
     keep_digest,
 )
 from warmup.table.evidence import evidence_from_json
-from warmup.table.peaks import peaks_from_json
 from warmup.table.schema import MAX_ASSUMPTIONS, SCHEMA_VERSION, Policy, Provenance, Table
 
 __all__ = ["decode", "decode_pieces", "digest_of", "encode", "encode_pieces"]

@@ -10,11 +10,11 @@ import hashlib
 from typing import Final
 
 from warmup.core.method import Method
+from warmup.core.peaks import peaks_to_json
 from warmup.core.rows import Row
 from warmup.keys.registry import kind_of
 from warmup.table.canonical import compact, spell
 from warmup.table.evidence import evidence_to_json
-from warmup.table.peaks import peaks_to_json
 from warmup.table.schema import SCHEMA_VERSION, Policy, Provenance, Table
 
 # Names of members that hold text, counts and versions of a device and its runtime.
