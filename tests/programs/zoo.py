@@ -25,9 +25,6 @@ from warmup.buckets.bucket import parse_buckets, parse_inputs
 from warmup.inductor import connect
 from warmup.models.loading import load_model, make_inputs
 
-# The library's kernels alone: what is tested is that a model is asked for and served alike, not how
-# good a choice is; and a C++ candidate takes the compiler seconds.
-BACKENDS = "ATEN"
 _OPERATORS = ("nms", "qnms")
 
 
@@ -56,7 +53,6 @@ def build(entry: Entry) -> dict[str, Any]:
         entry.model,
         dims=entry.dims,
         inputs=entry.inputs,
-        backends=BACKENDS,
         out=f"{entry.name}.json",
     )
     return {
