@@ -93,17 +93,28 @@ def zoo_means(documents: Documents) -> list[Row]:
     ]
 
 
+def zoo_goals(documents: Documents) -> dict[str, float]:
+    """Return the numbers that goals are set for, over all devices: of the table as it is."""
+    goals = {}
+    for base in (DEFAULT, TUNED):
+        ratios = [over(cells, TABLE, base) for _, cells in raced(documents)]
+        if values := [ratio for ratio in ratios if ratio]:
+            goals |= {f"over {base}": geomean(values), f"least over {base}": min(values)}
+    builds = [row["over_tuned"] for row in zoo_starts(documents) if row["over_tuned"]]
+    return goals | ({"build over start": geomean(builds)} if builds else {})
+
+
 def zoo_misses(documents: Documents) -> list[Row]:
-    """Return the buckets in which the table is slower than what it replaces, the worst first."""
-    rows = []
+    """Return a line on each bucket where the table is too slow, the worst first."""
+    found = []
     for place, cells in raced(documents):
         for base in (DEFAULT, TUNED):
             ratio = over(cells, TABLE, base)
             if ratio is not None and ratio < LEAST:
-                words = f"{us(cells, TABLE)} us against {us(cells, base)}"
-                interval = faster(cells, TABLE, base)
-                rows.append({**place, "base": base, "ratio": ratio, "text": f"{words}, {interval}"})
-    return sorted(rows, key=lambda row: float(row["ratio"]))
+                times = f"{us(cells, TABLE)} us against {us(cells, base)} of `{base}`"
+                words = f"{place['device']}, `{place['name']}`, {place['sizes']}: {times}"
+                found.append((ratio, f"{words}, {faster(cells, TABLE, base)}"))
+    return [{"line": line} for _, line in sorted(found)] or [{"line": "no bucket"}]
 
 
 def zoo_starts(documents: Documents) -> list[Row]:
