@@ -81,6 +81,8 @@ class Zoo:
                 if "rows" not in build:
                     build |= self.build(entry, folder, name, build["seconds"])
                     self.keep(path, document)
+            if self.asked.second_build and "agreement" not in document:
+                document["agreement"] = self.agreement(folder)
             document["race"] = self.race(entry, folder)
         except StoppedError as stopped:
             document["failure"] = str(stopped)
@@ -94,10 +96,16 @@ class Zoo:
     def build(self, entry: Entry, folder: Path, name: str, before_s: float) -> Document:
         """Build the table *name*; return its facts, with the seconds of earlier tries."""
         table, begun = folder / f"{name}.json", time.monotonic()
+        timings, part = folder / f"{name}.jsonl", folder / "part.jsonl"
         words = ["build", *entry.words, "--out", str(table), "--json"]
         words += ["--launch", self.asked.launch] if self.asked.launch else []
-        words += ["--timings", str(folder / f"{name}.jsonl"), "--device", self.asked.device]
-        text = self.run([sys.executable, "-m", "warmup", *words], folder / f"build-{name}.log")
+        words += ["--timings", str(part), "--device", self.asked.device]
+        try:
+            text = self.run([sys.executable, "-m", "warmup", *words], folder / f"build-{name}.log")
+        finally:
+            if part.exists():  # a build that goes on begins its file of timings anew
+                with timings.open("ab") as file:
+                    file.write(part.read_bytes())
         built = json.loads(text)
         judged = [bucket["judgement"] for bucket in built["buckets"]]
         return {
@@ -112,6 +120,16 @@ class Zoo:
             "uncovered": [bucket["uncovered"] for bucket in built["buckets"]],
             "judgements": judged,
         }
+
+    def agreement(self, folder: Path) -> Document:
+        """Return how the two builds agree: winners that differ, and those beyond their bands."""
+        found, names = folder / "twice.json", ("table", SECOND)
+        paths = [str(folder / f"{name}.{end}") for name in names for end in ("json", "jsonl")]
+        program = str(HERE / "timings.py")
+        self.run([sys.executable, program, "twice", str(found), *paths], folder / "twice.log")
+        twice: Document = json.loads(found.read_text(encoding="utf-8"))
+        del twice["all"]
+        return twice
 
     def race(self, entry: Entry, folder: Path) -> Document:
         """Race *entry* from its table; return the comparisons by launch, and their doubts."""

@@ -142,10 +142,19 @@ def zoo_starts(documents: Documents) -> list[Row]:
                 "hits": table["hits"] if table else None,
                 "misses": table["misses"] if table else None,
                 "measured": table["benchmarks"] if table else None,
+                "agreement": _agreement(document.get("agreement")),
                 "doubts": _doubts(document["race"]["doubts"]),
             }
         )
     return rows
+
+
+def _agreement(found: Row | None) -> str:
+    """Return how a second build agreed; empty where none was made."""
+    if found is None:
+        return ""
+    same, rows, near = found["same_winner"], found["rows"], found["within_band"]
+    return f"{same} of {rows} the same, {near} within the band, {len(found['beyond_band'])} beyond"
 
 
 def _doubts(doubts: dict[str, list[dict[str, Any]]]) -> str:

@@ -141,6 +141,7 @@ def raced(**us: float) -> dict[str, Any]:
     return {
         "name": "vit",
         "builds": {"table": {"seconds": 16.0, "rows": 3}},
+        "agreement": {"same_winner": 1, "rows": 3, "within_band": 1, "beyond_band": ["k"]},
         "race": {
             "launches": {"cudagraph": comparison("0", **us)},
             "doubts": {"table": [doubt], "cudagraph": []},
@@ -172,7 +173,9 @@ def test_the_zoos_part_of_the_page_is_filled(modules: Any, tmp_path: Path) -> No
     assert "| NVIDIA X | 2.11.0 | table | default | 1 | 1.100 | 1.100 | 0 |" in page
     assert "| NVIDIA X | vit | batch=8 | 12 | 11 | 11 | 10 |  | 1.10x (1.10 to 1.10) |" in page
     assert "- no bucket" in page
-    assert "| vit | 16 | 3 | 10.0 | 10.0 | 7 | 1.60 | 10.0 | 7 | 4 | 0 | table: 1 look |" in page
+    agreement = "1 of 3 the same, 1 within the band, 1 beyond"
+    starts = "| vit | 16 | 3 | 10.0 | 10.0 | 7 | 1.60 | 10.0 | 7 | 4 | 0 |"
+    assert f"{starts} {agreement} | table: 1 look |" in page
 
 
 def test_a_tables_gain_counts_for_its_digest(

@@ -25,6 +25,7 @@ from warmup.buckets.bucket import parse_buckets, parse_inputs
 from warmup.inductor import connect
 from warmup.models.loading import load_model, make_inputs
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 _OPERATORS = ("nms", "qnms")
 
 
@@ -67,11 +68,12 @@ def serve(entry: Entry) -> dict[str, Any]:
     torch.compiler.reset()
     torch.manual_seed(0)
     loaded, specs = load_model(entry.model), parse_inputs(entry.inputs)
+    loaded.module.to(DEVICE)
     with warmup.install(f"{entry.name}.json", on_miss="strict") as handle, torch.no_grad():
         compiled, errors = torch.compile(loaded.module, dynamic=False), []
         with connect().count_benchmarks() as sites:
             for bucket in parse_buckets(None, entry.dims):
-                inputs = make_inputs(loaded, specs, bucket, torch.device("cpu"), None)
+                inputs = make_inputs(loaded, specs, bucket, DEVICE, None)
                 both = [run(*inputs.args, **inputs.kwargs) for run in (loaded.module, compiled)]
                 eager, own = (torch.utils._pytree.tree_leaves(output)[0].float() for output in both)
                 errors.append(((own - eager).norm() / eager.norm()).item())
