@@ -52,3 +52,24 @@ def test_models_of_other_packages_are_served_without_a_miss(
         assert served[name]["misses"] == served[name]["benchmarks"] == {}, name
         assert served[name]["clean"], name
         assert served[name]["error"] < 0.03, name
+
+
+def test_a_model_of_the_zoo_is_raced_in_graphs_and_without(tmp_path: Path) -> None:
+    """Every variant is timed both ways after one start, and the table measures nothing."""
+    program, options = str(ROOT / "docs/benchmarks/zoo.py"), ("--tiny", "--models", "bert")
+    done = subprocess.run(
+        [sys.executable, program, "--out", str(tmp_path), *options, "--rounds", "6"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads((tmp_path / "zoo-bert.json").read_text(encoding="utf-8"))
+    assert found["failure"] is None
+    assert set(found["race"]["launches"]) == {"cudagraph", "eager"}
+    for raced in found["race"]["launches"].values():
+        (bucket,) = raced["buckets"]
+        timed = {each["name"] for each in bucket["variants"] if each["agrees"]}
+        assert timed >= {"eager", "default", "max-autotune", "table"}
+        (table,) = [each for each in raced["variants"] if each["name"] == "table"]
+        assert (table["start"]["benchmarks"], table["start"]["misses"]) == (0, 0)
