@@ -19,7 +19,8 @@ from warmup.core.method import Method
 from warmup.core.rows import Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
-from warmup.keys.question import Question
+from warmup.keys.pad import AS_IS
+from warmup.keys.question import PadQuestion, Question
 from warmup.measuring.selection import make_row
 
 _KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)
@@ -197,6 +198,10 @@ class StatedTuner:
             self.timed[",".join(f"{name}={value}" for name, value in winner.kwargs)] = time
             outcomes.append(Outcome(winner=winner, samples=Samples((time,))))
         return make_row(key, outcomes, library, Method())
+
+    def measure_padding(self, question: PadQuestion) -> Tuned | None:
+        """Choose between inductor's own calls."""
+        return self.measure_calls(question.key, AS_IS, question.calls)
 
     def close(self) -> None:
         pass

@@ -163,7 +163,8 @@ class Evidence:
     last size is the one at which all other times were taken.
 
     ``ranking`` has the fastest candidates as text, at most ten, which `ranked` reads: they were
-    timed as ``scope`` says. It is empty in rows of older tables.
+    timed as ``scope`` says. It is empty in rows of older tables. ``bare_ranking`` is the same for
+    the times of a pad row's library products with pad kernels of their own, which did not decide.
     """
 
     time_us: float
@@ -185,6 +186,7 @@ class Evidence:
     search: Search = Search.DEFAULT
     along: tuple[tuple[int, float | None], ...] = ()
     ranking: str = ""
+    bare_ranking: str = ""
 
     @property
     def failed(self) -> int:

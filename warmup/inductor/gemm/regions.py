@@ -67,11 +67,7 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
     members = _members(gemm, prologue)
     if not all(map(spec_of_node, members)):
         return None
-    outputs = [
-        node
-        for node in members
-        if any(user not in members and not is_size(user) for user in node.users)
-    ]
+    outputs = _outputs(members)
     laid_out = {
         node: spec
         for node, spec in zip(_tensors(gemm), operands, strict=False)
@@ -79,6 +75,25 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
     }
     try:
         return _to_region(gemm, members, outputs or [gemm], laid_out)
+    except _NotPlainError:
+        return None
+
+
+def whole_region_of(gemm: Node) -> Region | None:
+    """Return *gemm* with what makes its operands and what follows; None if that is no plain value.
+
+    Unlike `region_of` it is never only a part: operations that compute operands belong to it
+    whatever they read, since the padding of an operand is fused into them. Operands have the
+    layouts of the graph. A dynamic size is replaced by its hint.
+    """
+    if gemm.target not in _GEMM_OPS or not _is_tensor(gemm):
+        return None
+    order = {node: i for i, node in enumerate(gemm.graph.nodes)}
+    members = sorted({*_producers(gemm), *_members(gemm, set())}, key=order.__getitem__)
+    if not all(map(spec_of_node, members)):
+        return None
+    try:
+        return _to_region(gemm, members, _outputs(members) or [gemm], {})
     except _NotPlainError:
         return None
 
@@ -167,6 +182,28 @@ def _prologue(gemm: Node) -> set[Node]:
         if chain and sum(map(bytes_of, sources)) <= _PROLOGUE_BYTES * bytes_of(operand):
             prologue |= chain
     return prologue
+
+
+def _producers(gemm: Node) -> set[Node]:
+    """Return the nearest nodes that compute the operands of *gemm* element by element."""
+    producers: set[Node] = set()
+    pending = [node for node in _tensors(gemm) if _is_pointwise(node)]
+    while pending and len(producers) < _PROLOGUE_STEPS:
+        node = pending.pop(0)
+        if node not in producers:
+            producers.add(node)
+            pending.extend(filter(_is_pointwise, node.all_input_nodes))
+    return producers
+
+
+def _outputs(members: Sequence[Node]) -> list[Node]:
+    """Return those of *members* whose results others use."""
+    inside = set(members)
+    return [
+        node
+        for node in members
+        if any(user not in inside and not is_size(user) for user in node.users)
+    ]
 
 
 def _siblings(gemm: Node, members: set[Node]) -> set[Node]:

@@ -1,0 +1,146 @@
+"""`measure_padding`: decides about padding by compiling what will run both ways.
+
+The region around an unaligned GEMM is compiled as it is and padded, under the table of the build:
+GEMMs and kernels without a row are tuned on the way, as in a bucket. Then both are checked against
+a run in higher precision and timed against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from warmup.core.errors import BuildError
+from warmup.core.events import Emitter, Event, EventName
+from warmup.core.rows import Row, Winner
+from warmup.core.trial import Candidate, Operands, Outcome, Region
+from warmup.inductor.adapter import compile_model, empty_caches
+from warmup.inductor.gemm.regions import module_of
+from warmup.measuring.gpu_state import sm_clock_mhz
+from warmup.measuring.trials import run_trial
+from warmup.table.lookup import OnMiss
+from warmup.tuning.fused import NO_EVIDENCE, Compiled, RegionSets, region_reference
+from warmup.tuning.trials import pad_trial
+
+if TYPE_CHECKING:
+    from warmup.keys.question import PadQuestion
+    from warmup.tuning.bucket_compiler import BucketCompiler
+    from warmup.tuning.pad_questions import WaitingQuestion
+
+
+def measure_padding(compiler: BucketCompiler) -> None:
+    """Measure each pad question that waits, and save its row.
+
+    A region that cannot be compiled or timed as it is leaves the times of inductor's own calls as
+    the decision: `Tuner.not_fused` says why.
+    """
+    tuner, progress = compiler.tuner, compiler.progress
+    with tuner.padding.measuring() as waiting:
+        for one in waiting:
+            given_up, since = set(tuner.not_tuned), len(progress.tuned)
+            with tuner.measuring_any():
+                timed = _time_ways(compiler, one)
+            for key in set(tuner.not_tuned) - given_up:  # the model may never ask for these keys
+                tuner.forget(key)
+            clock_mhz = sm_clock_mhz(tuner.device)
+            tuned = tuner.pad_row(one, timed.outcomes, clock_mhz, is_disturbed=timed.is_disturbed)
+            asked = timed.keys.get(tuned.row.winner, set()) if tuned is not None else set()
+            useless = progress.keys_since(since) - asked
+            progress.discard(useless, since)
+            progress.reopen(useless)
+            if tuned is not None:
+                progress.save(tuned)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """The outcomes of the ways of a region, and the keys that each of them asked for.
+
+    Without outcomes the operands of the region do not fit into memory.
+    """
+
+    outcomes: Sequence[Outcome] = ()
+    is_disturbed: bool = False
+    keys: Mapping[Winner, set[str]] = field(default_factory=dict)
+
+
+def _time_ways(compiler: BucketCompiler, waiting: WaitingQuestion) -> _Timed:
+    tuner, question = compiler.tuner, waiting.question
+    assert question.region is not None
+    winners = (outcome.winner for outcome in waiting.bare)
+    trial = pad_trial(
+        *(question, tuner.device, tuner.method, tuner.tolerance), winners=winners, seed=tuner.seed
+    )
+    make_sets = partial(RegionSets, trial, tuner.device)
+    try:
+        with empty_caches(), torch.no_grad():
+            ways = _Ways(compiler, question, question.region)
+            inputs = make_sets(trial.seed, 1).views(0)
+            for candidate in trial.candidates:
+                ways.compile(candidate.winner, inputs)
+            with tuner.watch.measuring() as is_disturbed:
+                outcomes = run_trial(
+                    trial, make_sets, ways.make_call, make_reference=ways.make_reference
+                )
+            return _Timed(outcomes, is_disturbed(), ways.keys)
+    except torch.OutOfMemoryError:
+        return _Timed()
+    finally:
+        if tuner.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+class _Ways:
+    """The compiled ways of one region, or the errors that compiling them raised."""
+
+    def __init__(self, compiler: BucketCompiler, question: PadQuestion, region: Region) -> None:
+        self._compiler, self._question, self._region = compiler, question, region
+        self._device = compiler.tuner.device
+        self.keys: dict[Winner, set[str]] = {}
+        self._compiled: dict[Winner, Compiled] = {}
+        self._errors: dict[Winner, Exception] = {}
+
+    def compile(self, winner: Winner, inputs: list[torch.Tensor]) -> None:
+        """Compile the region with *winner* for its padding; tune what has no row."""
+        asked = self.keys[winner] = set()
+
+        def note(event: Event) -> None:
+            if event.name in (EventName.HIT, EventName.TUNED):
+                asked.add(str(event.fields["key"]))
+
+        keys, progress = self._question.keys_in_region, self._compiler.progress
+        forced = dict.fromkeys(keys, Row(winner, NO_EVIDENCE))
+        rows = {**progress.rows, **forced}
+        lookup = replace(
+            self._compiler.lookup(rows, OnMiss.TUNE, Emitter([note])),
+            retunes=lambda key: key not in forced and progress.must_retune(key),
+        )
+        try:
+            with self._compiler.attached(lookup, OnMiss.TUNE, f"region-{winner.uid}"):
+                compiled: Compiled = compile_model(module_of(self._region, self._device))
+                compiled(*inputs)
+        except Exception as error:  # noqa: BLE001  raised by `make_call`, which rejects the way
+            self._errors[winner] = error
+        else:
+            self._compiled[winner] = compiled
+            if keys.isdisjoint(asked):
+                self._errors[winner] = BuildError("the compiled region asks about another GEMM")
+
+    def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:
+        """Return the call of the region compiled as *candidate* says.
+
+        Raises:
+            Exception: what compiling it raised.
+        """
+        if (error := self._errors.get(candidate.winner)) is not None:
+            raise error
+        compiled = self._compiled[candidate.winner]
+        return lambda number: compiled(*sets.views(number))
+
+    def make_reference(self, sets: Operands) -> list[torch.Tensor]:
+        """Return the outputs for the first operand set, computed in higher precision."""
+        return region_reference(self._region, self._device, sets)
