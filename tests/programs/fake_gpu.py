@@ -19,7 +19,6 @@ from warmup.core.method import Method
 from warmup.core.rows import Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
-from warmup.keys.pad import AS_IS
 from warmup.keys.question import PadQuestion, Question
 from warmup.measuring.selection import make_row
 
@@ -201,7 +200,7 @@ class StatedTuner:
 
     def measure_padding(self, question: PadQuestion) -> Tuned | None:
         """Choose between inductor's own calls."""
-        return self.measure_calls(question.key, AS_IS, question.calls)
+        return self.measure_calls(question.key, question.library, question.calls)
 
     def close(self) -> None:
         pass

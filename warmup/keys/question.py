@@ -63,13 +63,15 @@ class Question:
 class PadQuestion:
     """Whether to pad the operands of one unaligned GEMM, to be measured.
 
-    ``calls`` are inductor's own calls of both ways: the library's GEMM with separate pad kernels.
-    They may be made only until the question is answered. ``region`` is the GEMM with what is
-    computed around it, which is what runs; None where plain values cannot describe it, for
-    ``reason``. A compiled region may ask inductor's question by any of ``keys_in_region``.
+    ``library`` is the way without padding. ``calls`` are inductor's own calls of both ways: the
+    library's GEMM with separate pad kernels. They may be made only until the question is answered.
+    ``region`` is the GEMM with what is computed around it, which is what runs; None where plain
+    values cannot describe it, for ``reason``. A compiled region may ask inductor's question by any
+    of ``keys_in_region``.
     """
 
     key: str
+    library: Winner
     calls: Mapping[Winner, Callable[[int], object]]
     region: Region | None
     keys_in_region: frozenset[str] = frozenset()

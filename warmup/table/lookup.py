@@ -25,7 +25,6 @@ from warmup.core.notices import warn
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
-from warmup.keys.pad import PADDED
 from warmup.keys.question import PadQuestion, Question
 from warmup.keys.registry import KINDS, kind_of
 
@@ -176,8 +175,8 @@ class Lookup:
         assert self.tuner is not None
         if question.key in self.excused:
             return None
-        if self._banned(question.key) == PADDED:
-            calls = {winner: call for winner, call in question.calls.items() if winner != PADDED}
+        if (banned := self._banned(question.key)) not in (None, question.library):
+            calls = {winner: call for winner, call in question.calls.items() if winner != banned}
             question = replace(question, calls=calls)
         return self._tuned(self.tuner.measure_padding(question))
 

@@ -162,7 +162,7 @@ class BucketCompiler:
 
         Raises as `tune` does.
         """
-        from warmup.tuning.pad_regions import measure_padding
+        from warmup.tuning.pad_regions import drop_rows, measure_padding
 
         since, padding = len(self.progress.tuned), self.tuner.padding
         padding.forget()
@@ -170,9 +170,7 @@ class BucketCompiler:
         while padding.waiting:
             measure_padding(self)
             served = self._compile(calls, name, OnMiss.TUNE)
-            unused = self.progress.keys_since(since).difference(served.keys)
-            self.progress.discard(unused, since)
-            self.progress.reopen(unused)
+            drop_rows(self, self.progress.keys_since(since).difference(served.keys), since)
         return served
 
     def _serve(self, calls: Sequence[Inputs], name: str) -> ServedBucket | None:

@@ -7,10 +7,11 @@ a run in higher precision and timed against each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -28,11 +29,33 @@ from warmup.tuning.trials import pad_trial
 
 if TYPE_CHECKING:
     from warmup.keys.question import PadQuestion
-    from warmup.tuning.bucket_compiler import BucketCompiler
+    from warmup.table.lookup import Lookup
     from warmup.tuning.pad_questions import WaitingQuestion
+    from warmup.tuning.progress import Progress
+    from warmup.tuning.tuner import Tuner
 
 
-def measure_padding(compiler: BucketCompiler) -> None:
+class PadTuning(Protocol):
+    """What a build has to measure regions with; `warmup.tuning.bucket_compiler` implements it."""
+
+    @property
+    def tuner(self) -> Tuner:
+        """What measures, and keeps the questions that wait."""
+
+    @property
+    def progress(self) -> Progress:
+        """The table on disk."""
+
+    def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
+        """Return a lookup over *rows* that measures misses with `OnMiss.TUNE`."""
+
+    def attached(
+        self, lookup: Lookup, on_miss: OnMiss, what: str = ""
+    ) -> AbstractContextManager[None]:
+        """Let *lookup* answer inductor while the context is open; it is compiled under *what*."""
+
+
+def measure_padding(compiler: PadTuning) -> None:
     """Measure each pad question that waits, and save its row.
 
     A region that cannot be compiled or timed as it is leaves the times of inductor's own calls as
@@ -49,15 +72,25 @@ def measure_padding(compiler: BucketCompiler) -> None:
             clock_mhz = sm_clock_mhz(tuner.device)
             tuned = tuner.pad_row(one, timed.outcomes, clock_mhz, is_disturbed=timed.is_disturbed)
             asked = timed.keys.get(tuned.row.winner, set()) if tuned is not None else set()
-            useless = progress.keys_since(since) - asked
-            progress.discard(useless, since)
-            progress.reopen(useless)
+            drop_rows(compiler, progress.keys_since(since) - asked, since)
             if tuned is not None:
                 progress.save(tuned)
 
 
+def drop_rows(compiler: PadTuning, keys: Collection[str], since: int) -> None:
+    """Remove the rows of *keys*, measured from number *since* on, which nobody will ask for.
+
+    Raises:
+        TableError: the table cannot be written.
+    """
+    compiler.progress.discard(keys, since)
+    compiler.progress.reopen(keys)
+    for key in keys:
+        compiler.tuner.forget(key)
+
+
 @dataclass(frozen=True, slots=True)
-class _Timed:
+class _TimedWays:
     """The outcomes of the ways of a region, and the keys that each of them asked for.
 
     Without outcomes the operands of the region do not fit into memory.
@@ -68,7 +101,7 @@ class _Timed:
     keys: Mapping[Winner, set[str]] = field(default_factory=dict)
 
 
-def _time_ways(compiler: BucketCompiler, waiting: WaitingQuestion) -> _Timed:
+def _time_ways(compiler: PadTuning, waiting: WaitingQuestion) -> _TimedWays:
     tuner, question = compiler.tuner, waiting.question
     assert question.region is not None
     winners = (outcome.winner for outcome in waiting.bare)
@@ -86,9 +119,9 @@ def _time_ways(compiler: BucketCompiler, waiting: WaitingQuestion) -> _Timed:
                 outcomes = run_trial(
                     trial, make_sets, ways.make_call, make_reference=ways.make_reference
                 )
-            return _Timed(outcomes, is_disturbed(), ways.keys)
+            return _TimedWays(outcomes, is_disturbed(), ways.keys)
     except torch.OutOfMemoryError:
-        return _Timed()
+        return _TimedWays()
     finally:
         if tuner.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -97,7 +130,7 @@ def _time_ways(compiler: BucketCompiler, waiting: WaitingQuestion) -> _Timed:
 class _Ways:
     """The compiled ways of one region, or the errors that compiling them raised."""
 
-    def __init__(self, compiler: BucketCompiler, question: PadQuestion, region: Region) -> None:
+    def __init__(self, compiler: PadTuning, question: PadQuestion, region: Region) -> None:
         self._compiler, self._question, self._region = compiler, question, region
         self._device = compiler.tuner.device
         self.keys: dict[Winner, set[str]] = {}

@@ -13,7 +13,6 @@ from warmup.core.roofline import Work
 from warmup.core.rows import Tuned, Winner
 from warmup.core.trial import Candidate, Region, TensorSpec, Trial, ViewSpec
 from warmup.keys.gemm_text import at_upper_end
-from warmup.keys.pad import AS_IS
 from warmup.keys.question import PadQuestion, Question
 from warmup.keys.registry import ingredients_of
 from warmup.measuring.operands import dtype_named
@@ -102,7 +101,7 @@ def pad_trial(
         views=_whole(region.inputs),
         out=_NO_TENSOR,
         candidates=tuple(map(Candidate, winners)),
-        library=AS_IS,
+        library=question.library,
         method=method,
         tolerance=_tolerance(ingredients_of(question.key)["dtype"], tolerance),
         seed=seed,

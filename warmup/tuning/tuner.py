@@ -25,7 +25,6 @@ from warmup.core.roofline import Peaks, Work, share_of_peak
 from warmup.core.rows import Evidence, Rejection, Row, Tuned, Winner
 from warmup.core.trial import Candidate, Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
-from warmup.keys.pad import AS_IS
 from warmup.keys.question import LiveTrial, PadQuestion, Question
 from warmup.measuring.device_peaks import measured_peaks
 from warmup.measuring.machine_watch import MachineWatch
@@ -217,17 +216,16 @@ class Tuner:
         """
         if not self.padding.is_open_to(question.key):
             return None
-        if not self._is_wanted(question.key, AS_IS):
+        if not self._is_wanted(question.key, question.library):
             return None
         with self.watch.measuring() as is_disturbed:
-            outcomes = time_calls(question.calls, AS_IS, self.device, self.method)
-        waiting = WaitingQuestion(question, outcomes, is_disturbed())
+            outcomes = time_calls(question.calls, question.library, self.device, self.method)
+        without_calls = replace(question, calls={})  # they hold memory
+        waiting = WaitingQuestion(without_calls, outcomes, is_disturbed())
         if question.region is None or not self.padding.is_used:
             reason = question.reason or "it was asked while serving, which compiles a model once"
             return self._bare_pad_row(waiting, reason)
-        self.padding.keep(
-            replace(waiting, question=replace(question, calls={}))
-        )  # they hold memory
+        self.padding.keep(waiting)
         return None
 
     def pad_row(
@@ -242,21 +240,22 @@ class Tuner:
 
         Where the region as it is has no time, inductor's own calls decide.
         """
-        as_is = next((one for one in outcomes if one.winner == AS_IS), None)
+        key, library = waiting.question.key, waiting.question.library
+        as_is = next((one for one in outcomes if one.winner == library), None)
         tuned = make_pad_row(
-            *(waiting.question.key, outcomes, waiting.bare, AS_IS, self.method),
+            *(key, outcomes, waiting.bare, library, self.method),
             clock_mhz=clock_mhz,
             is_disturbed=is_disturbed,
         )
         if tuned is None or as_is is None or as_is.time_us is None:
             return self._bare_pad_row(waiting, as_is.said if as_is else "it does not fit in memory")
-        self.forget(tuned.key)
+        self.forget(key)
         return tuned
 
     def _bare_pad_row(self, waiting: WaitingQuestion, reason: str) -> Tuned | None:
-        key = waiting.question.key
+        key, library = waiting.question.key, waiting.question.library
         self.not_fused[key] = f"inductor's own calls decided: {reason}"
-        return self._row_for(key, waiting.bare, AS_IS, is_disturbed=waiting.is_disturbed)
+        return self._row_for(key, waiting.bare, library, is_disturbed=waiting.is_disturbed)
 
     @contextlib.contextmanager
     def measuring_any(self) -> Iterator[None]:
@@ -268,7 +267,8 @@ class Tuner:
             self.only = only
 
     def forget(self, key: str) -> None:
-        """Drop what is known about *key* without a row."""
+        """Drop why *key* has no row, or one that was measured bare."""
+        self.not_fused.pop(key, None)
         self.not_tuned.pop(key, None)
         self.library_rows.pop(key, None)
 

@@ -152,7 +152,7 @@ def _question(
     elif (region := whole_region_of(match.output_node())) is None:
         reason = "what surrounds the GEMM cannot be described"
     keys = problem.keys_in_region() if region is not None else frozenset[str]()
-    return PadQuestion(problem.key, calls, region, keys, reason)
+    return PadQuestion(problem.key, AS_IS, calls, region, keys, reason)
 
 
 def _numbered(call: Callable[[], Any]) -> Callable[[int], object]:
