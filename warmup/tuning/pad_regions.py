@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from warmup.core.errors import BuildError
+from warmup.core.errors import BuildError, WarmupError, warmup_error_in
 from warmup.core.events import Emitter, Event, EventName
 from warmup.core.rows import Row, Winner
 from warmup.core.trial import Candidate, Operands, Outcome, Region
@@ -70,7 +70,11 @@ def measure_padding(compiler: PadTuning) -> None:
             for key in set(tuner.not_tuned) - given_up:  # the model may never ask for these keys
                 tuner.forget(key)
             clock_mhz = sm_clock_mhz(tuner.device)
-            tuned = tuner.pad_row(one, timed.outcomes, clock_mhz, is_disturbed=timed.is_disturbed)
+            tuned = tuner.pad_row(
+                *(one, timed.outcomes, clock_mhz),
+                failure=timed.failure,
+                is_disturbed=timed.is_disturbed,
+            )
             asked = timed.keys.get(tuned.row.winner, set()) if tuned is not None else set()
             drop_rows(compiler, progress.keys_since(since) - asked, since)
             if tuned is not None:
@@ -93,10 +97,11 @@ def drop_rows(compiler: PadTuning, keys: Collection[str], since: int) -> None:
 class _TimedWays:
     """The outcomes of the ways of a region, and the keys that each of them asked for.
 
-    Without outcomes the operands of the region do not fit into memory.
+    ``failure`` is why there are no outcomes.
     """
 
     outcomes: Sequence[Outcome] = ()
+    failure: str = ""
     is_disturbed: bool = False
     keys: Mapping[Winner, set[str]] = field(default_factory=dict)
 
@@ -119,9 +124,11 @@ def _time_ways(compiler: PadTuning, waiting: WaitingQuestion) -> _TimedWays:
                 outcomes = run_trial(
                     trial, make_sets, ways.make_call, make_reference=ways.make_reference
                 )
-            return _TimedWays(outcomes, is_disturbed(), ways.keys)
-    except torch.OutOfMemoryError:
-        return _TimedWays()
+            return _TimedWays(outcomes, "", is_disturbed(), ways.keys)
+    except WarmupError:
+        raise
+    except Exception as error:  # noqa: BLE001  as little memory; inductor's own calls decide then
+        return _TimedWays(failure=f"{type(error).__name__}: {error}".partition("\n")[0][:200])
     finally:
         if tuner.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -138,7 +145,13 @@ class _Ways:
         self._errors: dict[Winner, Exception] = {}
 
     def compile(self, winner: Winner, inputs: list[torch.Tensor]) -> None:
-        """Compile the region with *winner* for its padding; tune what has no row."""
+        """Compile the region with *winner* for its padding; tune what has no row.
+
+        An error is kept for `make_call`, where it rejects this way.
+
+        Raises:
+            WarmupError: the table cannot be written, for example.
+        """
         asked = self.keys[winner] = set()
 
         def note(event: Event) -> None:
@@ -156,7 +169,10 @@ class _Ways:
             with self._compiler.attached(lookup, OnMiss.TUNE, f"region-{winner.uid}"):
                 compiled: Compiled = compile_model(module_of(self._region, self._device))
                 compiled(*inputs)
-        except Exception as error:  # noqa: BLE001  raised by `make_call`, which rejects the way
+        except Exception as error:
+            own = warmup_error_in(error)
+            if own is not None and not isinstance(own, BuildError):
+                raise own from error
             self._errors[winner] = error
         else:
             self._compiled[winner] = compiled

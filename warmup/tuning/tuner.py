@@ -234,11 +234,13 @@ class Tuner:
         outcomes: Sequence[Outcome],
         clock_mhz: int | None,
         *,
+        failure: str,
         is_disturbed: bool,
     ) -> Tuned | None:
         """Return the row for *outcomes* of both ways in the region of *waiting*.
 
-        Where the region as it is has no time, inductor's own calls decide.
+        Where the region as it is has no time, inductor's own calls decide; without any outcomes
+        *failure* says why.
         """
         key, library = waiting.question.key, waiting.question.library
         as_is = next((one for one in outcomes if one.winner == library), None)
@@ -248,7 +250,7 @@ class Tuner:
             is_disturbed=is_disturbed,
         )
         if tuned is None or as_is is None or as_is.time_us is None:
-            return self._bare_pad_row(waiting, as_is.said if as_is else "it does not fit in memory")
+            return self._bare_pad_row(waiting, as_is.said if as_is else failure)
         self.forget(key)
         return tuned
 
