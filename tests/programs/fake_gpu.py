@@ -183,6 +183,7 @@ class StatedTuner:
 
     time_us: Callable[[Winner], float]
     timed: dict[str, float] = field(default_factory=dict)
+    questions: list[PadQuestion] = field(default_factory=list)
 
     def measure(self, question: Question) -> Tuned | None:
         raise AssertionError(question.problem.key)
@@ -200,6 +201,7 @@ class StatedTuner:
 
     def measure_padding(self, question: PadQuestion) -> Tuned | None:
         """Choose between inductor's own calls."""
+        self.questions.append(question)
         return self.measure_calls(question.key, question.library, question.calls)
 
     def close(self) -> None:

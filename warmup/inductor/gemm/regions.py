@@ -22,6 +22,7 @@ from warmup.inductor.gemm.sizes import bytes_of, hint_or_value, is_size, sizes_o
 
 MAX_REGION_STEPS: Final = 64
 _PROLOGUE_STEPS: Final = 8
+_PRODUCER_STEPS: Final = 16  # a norm over the operand's rows has about ten
 _PROLOGUE_BYTES: Final = 1.1  # bytes read per byte written (scheduler.py, can_fuse with a prologue)
 _OPERATOR_TEXT: Final = re.compile(r"(?:aten|prims)\.(?!__)[a-z_0-9]+\.(?!__)[a-zA-Z_0-9]+")
 
@@ -89,11 +90,15 @@ def whole_region_of(gemm: Node) -> Region | None:
     if gemm.target not in _GEMM_OPS or not _is_tensor(gemm):
         return None
     order = {node: i for i, node in enumerate(gemm.graph.nodes)}
-    members = sorted({*_producers(gemm), *_members(gemm, set())}, key=order.__getitem__)
+    producers = _producers(gemm)
+    members = sorted({*producers, *_members(gemm, set())}, key=order.__getitem__)
     if not all(map(spec_of_node, members)):
         return None
+    # What else the graph keeps of the producers it keeps with padding and without.
+    kept = producers - {_viewed(node) for node in _tensors(gemm)}
+    outputs = [node for node in _outputs(members) if node not in kept]
     try:
-        return _to_region(gemm, members, _outputs(members) or [gemm], {})
+        return _to_region(gemm, members, outputs or [gemm], {})
     except _NotPlainError:
         return None
 
@@ -185,15 +190,22 @@ def _prologue(gemm: Node) -> set[Node]:
 
 
 def _producers(gemm: Node) -> set[Node]:
-    """Return the nearest nodes that compute the operands of *gemm* element by element."""
+    """Return the nearest nodes of generated kernels that compute the operands of *gemm*."""
     producers: set[Node] = set()
-    pending = [node for node in _tensors(gemm) if _is_pointwise(node)]
-    while pending and len(producers) < _PROLOGUE_STEPS:
+    pending = list(_tensors(gemm))
+    while pending and len(producers) < _PRODUCER_STEPS:
         node = pending.pop(0)
-        if node not in producers:
+        if node not in producers and _is_generated(node):
             producers.add(node)
-            pending.extend(filter(_is_pointwise, node.all_input_nodes))
+            pending.extend(node.all_input_nodes)
     return producers
+
+
+def _viewed(node: Node) -> Node:
+    """Return the node whose memory *node* is, as far as views tell."""
+    while isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _outputs(members: Sequence[Node]) -> list[Node]:
