@@ -2,6 +2,7 @@
 
     python docs/benchmarks/pad_decisions.py tables TABLE [AFTER]
     python docs/benchmarks/pad_decisions.py model examples/mlp.py:VisionLinear 560,1024,2048 OUT
+    python docs/benchmarks/pad_decisions.py shipped OUT [SECONDS]
 
 ``tables`` reads, without torch: each pad row of TABLE with the decision of inductor's own calls
 (library products with separate pad kernels) and that of the compiled region. With AFTER, a table of
@@ -10,6 +11,10 @@ the same model that was built later, TABLE has the first decision and AFTER the 
 ``model`` builds a table twice, in two processes: by inductor's own calls, then by regions. Each is
 served strictly, without padded weights, and each bucket timed: CUDA graphs, L2 overwritten before
 each call. Tables and times are written to the folder OUT.
+
+``shipped`` builds the models of the shipped tables that have pad rows, without padded weights, as
+far as SECONDS last (900), and lists what flips: the shipped rows were decided by inductor's own
+calls on an H200, so on another GPU the differences are those of the GPU too. Another run goes on.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +30,32 @@ from typing import Any
 from warmup.core.rows import Evidence, Row, Scope, bare_ranked, ranked
 from warmup.table.store import read
 
+USUAL = "16,64,256,560,1024,2048"
+SHIPPED = {  # the words of each shipped table that has pad rows
+    "mlp.visionlinear": ["examples/mlp.py:VisionLinear", "--seqlens", USUAL],
+    "unaligned.gpt2head": [
+        *("examples/unaligned.py:Gpt2Head", "--input", "x=[seqlen,768]:bf16"),
+        *("--seqlens", "16,1024"),
+    ],
+    "unaligned.whisperhead": [
+        *("examples/unaligned.py:WhisperHead", "--input", "x=[seqlen,1280]:bf16"),
+        *("--seqlens", "16,256"),
+    ],
+    "unaligned.vitpatch": [
+        *("examples/unaligned.py:VitPatch", "--input", "x=[seqlen,588]:bf16"),
+        *("--seqlens", "1024"),
+    ],
+    "llama-blocks": ["examples/llama_block.py:LlamaBlocks", "--seqlens", "2,4"],
+    "llama-block.qwen": [
+        *("examples/llama_block.py:qwen", "--input", "hidden_states=[1,seqlen,3584]:bf16"),
+        *("--seqlens", "2,4"),
+    ],
+    "vision-block.swiglu": ["examples/vision_block.py:SwiGLU", "--seqlens", USUAL],
+    "vision-block.swiglu.ranges": [
+        *("examples/vision_block.py:SwiGLU", "--seqlens", "16,256,560,1024,2048"),
+        *("--policy", "range"),
+    ],
+}
 WAYS = ("own_calls", "regions")
 ROUNDS = 24
 BAND = 0.03  # the build's near-tie band: within it the GEMM stays as it is
@@ -120,8 +152,6 @@ def serve(table: str, spelled: str, rows: list[int]) -> dict[str, Any]:
 
 def build_and_serve(way: str, spelled: str, sizes: str, out: Path) -> dict[str, Any]:
     """Build a table of *spelled* by *way*, serve it, and return what was measured."""
-    import time
-
     import warmup
     from warmup.inductor.pad_mm import hooks
 
@@ -157,6 +187,30 @@ def run_model(spelled: str, sizes: str, out: Path) -> None:
         say(f"{way:<16}" + "".join(f"{cell:>16}" for cell in cells) + f"  {said}")
 
 
+def run_shipped(out: Path, seconds: float) -> None:
+    """Build what the shipped tables were built for, and print which of their decisions flip."""
+    out.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + seconds
+    for name, words in SHIPPED.items():
+        table = out / f"{name}.json"
+        command = [sys.executable, "-m", "warmup", "build", "--model", *words]
+        command += ["--no-pad-weights", "--out", str(table)]
+        left = end - time.monotonic()
+        if left <= 0:
+            say(f"{name}: no time left")
+            continue
+        try:
+            code = subprocess.run(command, check=False, timeout=left, stdout=sys.stderr).returncode
+            state = f"code {code}"
+        except subprocess.TimeoutExpired:
+            state = "not finished"
+        say(f"{name}: {state}")
+        if table.exists():
+            before = dict(read(Path("tables/nvidia-h200") / f"{name}.bf16.json").rows)
+            for line in compare(before, dict(read(table).rows)):
+                say(line)
+
+
 def main() -> None:
     """Run the command of the arguments."""
     what, *words = sys.argv[1:]
@@ -165,6 +219,8 @@ def main() -> None:
         after = before if len(words) == 1 else dict(read(Path(words[1])).rows)
         for line in compare(before, after):
             say(line)
+    elif what == "shipped":
+        run_shipped(Path(words[0]), float(words[1]) if len(words) > 1 else 900.0)
     elif what == "model":
         run_model(words[0], words[1], Path(words[2]))
     else:
