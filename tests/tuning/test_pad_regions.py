@@ -19,12 +19,14 @@ from warmup.core.events import Emitter
 from warmup.core.method import Method
 from warmup.core.rows import Row, Scope, Tuned, bare_ranked
 from warmup.core.samples import Samples
-from warmup.core.trial import Outcome, Region, TensorSpec
+from warmup.core.trial import Fill, Outcome, Region, Step, TensorSpec
 from warmup.keys.pad import AS_IS, PADDED
 from warmup.keys.question import PadQuestion
 from warmup.measuring.selection import make_pad_row
 from warmup.table.lookup import Lookup, OnMiss
 from warmup.tuning.pad_questions import WaitingQuestion
+from warmup.tuning.pad_regions import _with_finite_result
+from warmup.tuning.trials import pad_trial
 from warmup.tuning.tuner import Tuner
 
 PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/build_unaligned.py")
@@ -88,6 +90,20 @@ def test_a_decided_region_is_not_measured_again(built: dict[str, Any]) -> None:
     """A later build of the bucket compiles it, and no region; nothing is tuned."""
     assert (built["again"]["regions"], built["again"]["tuned"]) == ([], [])
     assert built["again"]["rows"] == built["first"]["rows"]
+
+
+@pytest.mark.parametrize(("function", "fill"), [("log", Fill.POSITIVE), ("exp", Fill.NORMAL)])
+def test_operands_are_positive_where_the_result_would_not_be_finite(
+    function: str, fill: Fill
+) -> None:
+    """The region of a GEMM on a logarithm has no finite result for normally distributed values."""
+    steps = (
+        Step(f"aten.{function}.default", ({"input": 0},), {}),
+        Step("aten.mm.default", ({"step": 0}, {"input": 1}), {}),
+    )
+    asked = question(Region((SPEC, SPEC), steps, (1,), (1,)))
+    trial = pad_trial(asked, torch.device("cpu"), Method(), {}, winners=(AS_IS, PADDED), seed=0)
+    assert {spec.fill for spec in _with_finite_result(trial).operands} == {fill}
 
 
 def outcomes(as_is_us: float, padded_us: float) -> list[Outcome]:

@@ -18,10 +18,11 @@ import torch
 from warmup.core.errors import BuildError, WarmupError, warmup_error_in
 from warmup.core.events import Emitter, Event, EventName
 from warmup.core.rows import Row, Winner
-from warmup.core.trial import Candidate, Operands, Outcome, Region
+from warmup.core.trial import Candidate, Fill, Operands, Outcome, Trial
 from warmup.inductor.adapter import compile_model, empty_caches
 from warmup.inductor.gemm.regions import module_of
 from warmup.measuring.gpu_state import sm_clock_mhz
+from warmup.measuring.operands import OperandSets
 from warmup.measuring.trials import run_trial
 from warmup.table.lookup import OnMiss
 from warmup.tuning.fused import NO_EVIDENCE, Compiled, RegionSets, region_reference
@@ -108,37 +109,56 @@ class _TimedWays:
 
 def _time_ways(compiler: PadTuning, waiting: WaitingQuestion) -> _TimedWays:
     tuner, question = compiler.tuner, waiting.question
-    assert question.region is not None
-    winners = (outcome.winner for outcome in waiting.bare)
-    trial = pad_trial(
-        *(question, tuner.device, tuner.method, tuner.tolerance), winners=winners, seed=tuner.seed
-    )
-    make_sets = partial(RegionSets, trial, tuner.device)
-    try:
-        with empty_caches(), torch.no_grad():
-            ways = _Ways(compiler, question, question.region)
+    winners = tuple(outcome.winner for outcome in waiting.bare)
+    with empty_caches(), torch.no_grad():
+        try:
+            trial = _with_finite_result(
+                pad_trial(
+                    *(question, tuner.device, tuner.method, tuner.tolerance),
+                    winners=winners,
+                    seed=tuner.seed,
+                )
+            )
+            make_sets = partial(RegionSets, trial, tuner.device)
+            ways = _Ways(compiler, question, trial)
             inputs = make_sets(trial.seed, 1).views(0)
-            for candidate in trial.candidates:
-                ways.compile(candidate.winner, inputs)
+            for winner in winners:
+                ways.compile(winner, inputs)
             with tuner.watch.measuring() as is_disturbed:
                 outcomes = run_trial(
                     trial, make_sets, ways.make_call, make_reference=ways.make_reference
                 )
             return _TimedWays(outcomes, "", is_disturbed(), ways.keys)
-    except WarmupError:
-        raise
-    except Exception as error:  # noqa: BLE001  as little memory; inductor's own calls decide then
-        return _TimedWays(failure=f"{type(error).__name__}: {error}".partition("\n")[0][:200])
-    finally:
-        if tuner.device.type == "cuda":
-            torch.cuda.empty_cache()
+        except WarmupError:
+            raise
+        except Exception as error:  # noqa: BLE001  such as little memory
+            return _TimedWays(failure=f"{type(error).__name__}: {error}".partition("\n")[0][:200])
+        finally:
+            if tuner.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def _with_finite_result(trial: Trial) -> Trial:
+    """Return *trial* with positive operands where others give infinities or no numbers.
+
+    An operand may be what the model takes the root or the logarithm of.
+    """
+    device = torch.device(trial.device)
+    assert trial.region is not None
+    sets = OperandSets(trial, device, trial.seed, 1)
+    outputs = region_reference(trial.region, device, sets)
+    if all(bool(torch.isfinite(output).all()) for output in outputs):
+        return trial
+    positive = tuple(replace(spec, fill=Fill.POSITIVE) for spec in trial.operands)
+    return replace(trial, operands=positive)
 
 
 class _Ways:
     """The compiled ways of one region, or the errors that compiling them raised."""
 
-    def __init__(self, compiler: PadTuning, question: PadQuestion, region: Region) -> None:
-        self._compiler, self._question, self._region = compiler, question, region
+    def __init__(self, compiler: PadTuning, question: PadQuestion, trial: Trial) -> None:
+        assert trial.region is not None
+        self._compiler, self._question, self._region = compiler, question, trial.region
         self._device = compiler.tuner.device
         self.keys: dict[Winner, set[str]] = {}
         self._compiled: dict[Winner, Compiled] = {}
