@@ -8,6 +8,7 @@
 #   docs/benchmarks/gpu.sh OUT shapes llama|swiglu [SECONDS until all are ready]
 #   docs/benchmarks/gpu.sh OUT zoo SECONDS [ARGUMENTS of zoo.py]
 #   docs/benchmarks/gpu.sh OUT explain
+#   docs/benchmarks/gpu.sh OUT pads [SECONDS]
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
 # Several of them on the GPUs of one host, in a limited time: queue.sh beside this.
@@ -82,6 +83,12 @@ unaligned) # one layer of a real model, its weights padded where that pays: Gpt2
     --out "$out/unaligned.json" 2>&1 | tail -4
   python3 -m warmup compare --model "examples/unaligned.py:$3" --input "$x" --seqlens $sizes \
     --table "$out/unaligned.json" --rounds 20 --launch cudagraph --no-charts --out "$out/$3"
+  ;;
+pads) # pad decisions by compiled regions: one layer served both ways, then what flips in shipped tables
+  python3 docs/benchmarks/pad_decisions.py model examples/mlp.py:VisionLinear 560,1024,2048 "$out/pads-vision" \
+    2> "$out/pads-vision.err" | tee "$out/pads-vision.txt"
+  python3 docs/benchmarks/pad_decisions.py shipped "$out/pads-shipped" "${3:-900}" \
+    2> "$out/pads-shipped.err" | tee "$out/pads-shipped.txt"
   ;;
 ship) # a shipped table, completed as far as SECONDS last; its rows go on from there next time.
   # With SEQLENS a share of it, into the folder alone: for several GPUs at once, to be merged.
