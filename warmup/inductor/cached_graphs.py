@@ -30,7 +30,7 @@ from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.patches import Patches
-from warmup.keys.question import Answers, Question
+from warmup.keys.question import Answers, PadQuestion, Question
 from warmup.keys.registry import kind_of
 
 _GRAPH_MARK: Final = "_warmup_compiled"
@@ -223,6 +223,10 @@ class _CountingAnswers(Answers):
     def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
         self._count_decision(key)
         return self._answers.measure_search(key, search)
+
+    def measure_padding(self, question: PadQuestion) -> Winner | None:
+        self._count_decision(question.key)
+        return self._answers.measure_padding(question)
 
     def uncovered(self, site: str) -> None:
         self._answers.uncovered(site)

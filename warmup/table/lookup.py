@@ -26,7 +26,7 @@ from warmup.core.notices import warn
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
-from warmup.keys.question import Question
+from warmup.keys.question import PadQuestion, Question
 from warmup.keys.registry import KINDS, kind_of
 
 _TAG_PREFIX: Final = "warmup-"
@@ -69,6 +69,9 @@ class QuestionMeasurer(Protocol):
 
     def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
         """Time the calls of *search*, and those that it adds; None as above."""
+
+    def measure_padding(self, question: PadQuestion) -> Tuned | None:
+        """Return the row for *question*; None when it is measured later, or could not be."""
 
     def close(self) -> None:
         """End the processes that were started to measure; closing twice is fine."""
@@ -179,6 +182,15 @@ class Lookup:
         if key in self.excused:
             return None
         return self._tuned(self.tuner.measure_search(key, without(search, self._banned(key))))
+
+    def measure_padding(self, question: PadQuestion) -> Winner | None:
+        assert self.tuner is not None
+        if question.key in self.excused:
+            return None
+        if (banned := self._banned(question.key)) not in (None, question.library):
+            calls = {winner: call for winner, call in question.calls.items() if winner != banned}
+            question = replace(question, calls=calls)
+        return self._tuned(self.tuner.measure_padding(question))
 
     def _banned(self, key: str) -> Winner | None:
         """Return the winner of a row that is not trusted, None without such a row."""
