@@ -14,7 +14,7 @@ from typing import Any, Final
 from torch._dynamo.device_interface import DeviceGuard
 from torch._inductor.async_compile import AsyncCompile
 
-from warmup.core.errors import printable
+from warmup.core.error_text import printable
 from warmup.core.rows import Winner
 from warmup.inductor.launch.compile_task import compile_into_cache
 from warmup.inductor.launch.configs import kwargs_of, make_config, refusal_reason
