@@ -7,6 +7,7 @@
 #   docs/benchmarks/gpu.sh OUT ranges llama|swiglu [--force]
 #   docs/benchmarks/gpu.sh OUT shapes llama|swiglu [SECONDS until all are ready]
 #   docs/benchmarks/gpu.sh OUT zoo SECONDS [ARGUMENTS of zoo.py]
+#   docs/benchmarks/gpu.sh OUT launch [SECONDS]
 #   docs/benchmarks/gpu.sh OUT explain
 #   docs/benchmarks/gpu.sh OUT pads [SECONDS]
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
@@ -126,6 +127,9 @@ ship) # a shipped table, completed as far as SECONDS last; its rows go on from t
 zoo) # models of transformers and timm, as many as SECONDS last; the next call goes on.
   # ship_zoo.py takes over what is done.
   python3 docs/benchmarks/zoo.py --out "$out" --limit "$3" "${@:4}"
+  ;;
+launch) # generated kernels: default mode, max-autotune with coordinate descent, and the searched table
+  python3 tests/programs/launch_race.py "$out/launch-race.json" "${3:-240}" | tee "$out/launch-race.txt"
   ;;
 explain) # the sizes at which torch.compile makes another artifact of the layer of the first question
   python3 -m warmup explain --model examples/mlp.py:VisionLinear --seqlens 560,1024,2048 \
