@@ -6,7 +6,8 @@ One case a line on stdin, one result a line on stdout.
 
 Cases: ``winner`` triton, tma, decompose_k, extern or none (an empty table); ``m`` a size or a
 range, ``n`` and ``k`` sizes; ``mode`` fallback or strict; ``produced``: the first operand is made
-in the graph; ``visible``: the product is what the model returns. The row is made by listing this
+in the graph; ``visible``: the product is what the model returns; ``scales``: ``row`` for a scale of
+each row and column of a scaled_mm; ``fast``: fast accumulation. The row is made by listing this
 torch's own candidates for the problem and taking the one asked for: its kwargs are complete.
 """
 
@@ -96,8 +97,8 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
             x, w = inputs[0], torch.empty(n, k, **dtype)
             inputs[:2] = [factor.to(torch.float8_e4m3fn) for factor in (x, w)]
             by_row = case.get("scales") == "row"
-            for sizes in ((m, 1), (1, n)):
-                inputs.append(torch.empty(sizes if by_row else (), device="cuda:0"))
+            sizes: list[Any] = [(m, 1), (1, n)] if by_row else [(), ()]
+            inputs += [torch.empty(each, device="cuda:0") for each in sizes]
         table = torch._inductor.decomposition.select_decomp_table()
         graph = make_fx(compute, decomposition_table=table)(*inputs)
     if case["op"] == "mm_plus_mm":  # a post-grad pattern makes it out of two mm and an add

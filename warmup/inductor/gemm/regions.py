@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from warmup.core.trial import Argument, Region, Step, TensorSpec
+from warmup.core.trial import Argument, Fill, Region, Step, TensorSpec
 from warmup.inductor.gemm.sizes import bytes_of, hint_or_value, is_size, sizes_of, spec_of_node
 
 MAX_REGION_STEPS: Final = 64
@@ -30,9 +31,13 @@ _FORMATS: Final = {
     for memory_format in (torch.contiguous_format, torch.preserve_format, torch.channels_last)
 }
 _aten = torch.ops.aten
-_GEMM_OPS: Final = frozenset(
-    {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
-)
+_SCALED_MM: Final = _aten._scaled_mm.default
+_SCALES: Final = slice(2, 4)  # positions among the arguments of _scaled_mm
+# Their factors have 8 bits: nothing that computes them reads fewer bytes than it writes.
+_GEMM_OPS_OF_8_BITS: Final = frozenset({_SCALED_MM, _aten._int_mm.default})
+_GEMM_OPS: Final = _GEMM_OPS_OF_8_BITS | {
+    *(_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default),
+}
 # Operators in generated kernels that torch tags neither as pointwise nor as reduction.
 _POINTWISE_OPS: Final = frozenset(
     {
@@ -61,7 +66,7 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
     """
     if gemm.target not in _GEMM_OPS or not _is_tensor(gemm):
         return None
-    prologue = _prologue(gemm)
+    prologue = set() if gemm.target in _GEMM_OPS_OF_8_BITS else _prologue(gemm)
     if not prologue and not has_epilogue:
         return None
     members = _members(gemm, prologue)
@@ -193,7 +198,7 @@ def _siblings(gemm: Node, members: set[Node]) -> set[Node]:
 
 
 def _flops(node: Node) -> int:
-    a, _ = _tensors(node)[-2:]
+    a = _tensors(node)[0 if node.target is _SCALED_MM else -2]
     return 2 * math.prod(sizes_of(node) or ()) * (sizes_of(a) or (0,))[-1]
 
 
@@ -221,6 +226,8 @@ def _to_region(
 ) -> Region:
     inputs: dict[Node, TensorSpec] = {}
     steps = {node: i for i, node in enumerate(members)}
+    gemms = [gemm, *(node for node in members if node.target in _GEMM_OPS and node is not gemm)]
+    scales = {one for node in gemms if node.target is _SCALED_MM for one in node.args[_SCALES]}
 
     def to_argument(argument: Any) -> Argument:
         argument = hint_or_value(argument)
@@ -230,7 +237,7 @@ def _to_region(
             spec = inputs.get(argument) or laid_out.get(argument) or spec_of_node(argument)
             if spec is None:
                 raise _NotPlainError
-            inputs[argument] = spec
+            inputs[argument] = replace(spec, fill=Fill.POSITIVE) if argument in scales else spec
             return {"input": list(inputs).index(argument)}
         if isinstance(argument, list | tuple):
             return [to_argument(item) for item in argument]
@@ -252,7 +259,6 @@ def _to_region(
         )
         for node in members
     )
-    gemms = [gemm, *(node for node in members if node.target in _GEMM_OPS and node is not gemm)]
     return Region(
         inputs=tuple(inputs.values()),
         steps=described,
