@@ -88,6 +88,7 @@ def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
         _, shapes = lower(case)
     searched = functools.reduce(operator.add, parts)
     result: dict[str, Any] = {
+        "every": every,
         "listed": searched.listed,
         "added": dict(searched.added),
         "pruned": dict(searched.pruned),
