@@ -32,10 +32,10 @@ class Quantized(nn.Module):
 
     def quantize(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return *values* divided by their scale, in 8 bits, and the scale in float32."""
-        wide = values.float()
-        size = wide.abs().amax(-1, keepdim=True) if self.by_row else wide.abs().amax()
-        scale = (size / self.largest).clamp(min=TINY)
-        narrow = wide / scale
+        sizes = values.abs()
+        size = sizes.amax(-1, keepdim=True) if self.by_row else sizes.amax()
+        scale = (size.float() / self.largest).clamp(min=TINY)
+        narrow = values.float() / scale
         narrow = narrow.round() if self.dtype is torch.int8 else narrow
         return narrow.clamp(-self.largest, self.largest).to(self.dtype), scale
 

@@ -23,7 +23,6 @@ _ATEN_NAMES: Final = {
     "bmm": "bmm",
     "baddbmm": "baddbmm",
     "scaled_mm": "_scaled_mm",
-    "int_mm": "mm",  # torch counts none for _int_mm
 }
 # Of floats of 8 bits, which no policy has: about two times what rounding alone gives.
 _NARROW_TOLERANCE: Final = {"f8_e4m3fn": 5e-2, "f8_e5m2": 1e-1}
