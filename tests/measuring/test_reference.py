@@ -137,8 +137,9 @@ def test_a_scaled_product_is_dequantized_in_full_precision(by_row: bool) -> None
     assert (found.dtype, lowered.dtype) == (torch.float32, torch.float32)
     torch.testing.assert_close(found.double(), exact.double(), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(lowered, found)
-    rounded = torch._scaled_mm(a, b.t(), *scales, out_dtype=torch.bfloat16)
-    assert judge_output(rounded, exact, 2e-2)[1] is None
+    if not by_row:  # on the CPU torch 2.11 multiplies with one scale for each factor only
+        rounded = torch._scaled_mm(a, b.t(), *scales, out_dtype=torch.bfloat16)
+        assert judge_output(rounded, exact, 2e-2)[1] is None
 
 
 def test_scales_of_blocks_have_no_full_precision() -> None:
