@@ -214,6 +214,15 @@ def test_an_element_in_8_bits_may_be_a_unit_of_rounding_off(
     assert judge_output(out, exact, 5e-2)[1] is reason
 
 
+def test_a_result_beyond_8_bits_is_their_largest() -> None:
+    """A conversion to fp8 saturates, on a GPU; anything less is wrong."""
+    exact = normal(64, 64).double()
+    exact[0, 0] = 1000.0
+    for value, reason in ((448.0, None), (240.0, Rejection.WRONG)):
+        out = exact.clamp(-448, value).to(torch.float8_e4m3fn)
+        assert judge_output(out, exact, 5e-2)[1] is reason
+
+
 def test_8_bit_integers_have_no_value_to_spare() -> None:
     """The largest of a quantized tensor is 127, and is a result like any other."""
     out = torch.tensor([[127, -3], [12, 127]], dtype=torch.int8)

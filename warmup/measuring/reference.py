@@ -15,7 +15,7 @@ from warmup.measuring.operands import poison_of
 
 # The names under which `torch._scaled_mm` is called.
 _aten: Final = torch.ops.aten
-_SCALED_MM: Final = (torch._scaled_mm, _aten._scaled_mm, _aten._scaled_mm.default)  # noqa: SLF001
+_SCALED_MM_NAMES: Final = (torch._scaled_mm, _aten._scaled_mm, _aten._scaled_mm.default)  # noqa: SLF001
 _ELEMENT_FACTOR: Final = 10  # an element may deviate by this many tolerances times the RMS
 
 
@@ -83,16 +83,21 @@ def judge_output(
     The error is in units of the reference's root mean square (RMS). *out* is wrong when its
     relative L2 distance is above *tolerance*, or when one element deviates by more than ten times
     *tolerance* times the RMS: a small wrong part hardly shows in a norm. Of an element in 8 bits,
-    one unit of its own rounding is no error: that is an eighth of a large ``float8_e4m3fn``.
+    one unit of its own rounding is no error (an eighth of a large ``float8_e4m3fn``), and neither
+    is the largest value of its dtype in place of a larger one.
     """
     wide = out.to(reference.dtype)
+    is_narrow = out.dtype.is_floating_point and out.dtype.itemsize == 1
+    if is_narrow:  # conversions saturate
+        limits = torch.finfo(out.dtype)
+        reference = reference.clamp(limits.min, limits.max)
     count = int((_unwritten(out) & reference.isfinite()).sum())
     if count:
         return float("inf"), Rejection.UNWRITTEN, f"{count} of {out.numel()} elements"
     scale = reference.norm().item() / max(reference.numel(), 1) ** 0.5 or 1.0
     distance = (wide - reference).norm().item() / ((reference.norm().item()) or 1.0)
     errors = (wide - reference).abs()
-    if out.dtype.is_floating_point and out.dtype.itemsize == 1:
+    if is_narrow:
         errors -= torch.finfo(out.dtype).eps * reference.abs()  # one unit of its own rounding
     worst = max(errors.max().item(), 0.0) / scale if out.numel() else 0.0
     if distance <= tolerance and worst <= _ELEMENT_FACTOR * tolerance:
@@ -124,7 +129,7 @@ class _Dequantizing(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        compute = _wide_scaled_mm if func in _SCALED_MM else func
+        compute = _wide_scaled_mm if func in _SCALED_MM_NAMES else func
         return compute(*args, **(kwargs or {}))
 
 

@@ -18,7 +18,7 @@ from warmup.keys.gemm_text import Call, Operand, operands_of
 from warmup.models.loading import DTYPES
 
 _NARROW_FLOATS: Final = {"f8_e4m3fn": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2}
-_SCALES: Final = re.compile(r"f32\[(?P<a>[0-9.,]*)\]:f32\[(?P<b>[0-9.,]*)\]")
+_SCALE_TEXT: Final = re.compile(r"f32\[(?P<a>[0-9.,]*)\]:f32\[(?P<b>[0-9.,]*)\]")
 _BIAS_DIMS: Final = {"scalar": "", "1d": "n", "2d": "mn", "3d": "bmn"}
 _LETTERS: Final = "bmn"
 _SMALL_INTEGERS: Final = 8
@@ -111,7 +111,7 @@ def gemm_tensors(problem: GemmProblem) -> dict[str, OperandTensor]:
 
 def _scale_tensors(problem: GemmProblem, scale: float) -> dict[str, OperandTensor]:
     """Return the scales of a and b: each one value, or one for each row of a and column of b."""
-    words = _SCALES.fullmatch(problem.scale or "")
+    words = _SCALE_TEXT.fullmatch(problem.scale or "")
     if words is None:
         raise ProblemError(f"scale={problem.scale} cannot be rebuilt from a key")
     by_row = {"a": [problem.m, _ONE], "b": [_ONE, problem.n]}

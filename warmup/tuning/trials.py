@@ -24,7 +24,8 @@ _ATEN_NAMES: Final = {
     "baddbmm": "baddbmm",
     "scaled_mm": "_scaled_mm",
 }
-# Of floats of 8 bits, which no policy has: about two times what rounding alone gives.
+# Of outputs of a region that are quantized, for which no policy has a tolerance: about two times
+# what rounding alone gives. The bare product of random operands would overflow these dtypes.
 _NARROW_TOLERANCE: Final = {"f8_e4m3fn": 5e-2, "f8_e5m2": 1e-1}
 _NARROW_INTEGERS: Final = ("int8", "uint8")
 _NO_TENSOR: Final = TensorSpec((), (), 0, "float32")  # the output of a trial without one
@@ -116,9 +117,9 @@ def challengers(
 
 
 def _tolerance(out: str, tolerance: Mapping[str, float]) -> float | None:
-    """Return the tolerance of results of dtype *out*; None where there is none for it."""
+    """Return the tolerance of results of dtype *out*; None where the policy has none for it."""
     is_integer = out.startswith(("i", "u"))
-    return 0.0 if is_integer else tolerance.get(out, _NARROW_TOLERANCE.get(out))
+    return 0.0 if is_integer else tolerance.get(out)
 
 
 def _tolerances(region: Region, out: str, tolerance: Mapping[str, float]) -> dict[str, float]:

@@ -31,10 +31,10 @@ _FORMATS: Final = {
     for memory_format in (torch.contiguous_format, torch.preserve_format, torch.channels_last)
 }
 _aten = torch.ops.aten
-_SCALED_MM: Final = _aten._scaled_mm.default
-_SCALES: Final = slice(2, 4)  # positions among the arguments of _scaled_mm
+_SCALED_OP: Final = _aten._scaled_mm.default
+_SCALE_ARGUMENTS: Final = slice(2, 4)  # positions among the arguments of _scaled_mm
 # Their factors have 8 bits: nothing that computes them reads fewer bytes than it writes.
-_GEMM_OPS_OF_8_BITS: Final = frozenset({_SCALED_MM, _aten._int_mm.default})
+_GEMM_OPS_OF_8_BITS: Final = frozenset({_SCALED_OP, _aten._int_mm.default})
 _GEMM_OPS: Final = _GEMM_OPS_OF_8_BITS | {
     *(_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default),
 }
@@ -198,7 +198,7 @@ def _siblings(gemm: Node, members: set[Node]) -> set[Node]:
 
 
 def _flops(node: Node) -> int:
-    a = _tensors(node)[0 if node.target is _SCALED_MM else -2]
+    a = _tensors(node)[0 if node.target is _SCALED_OP else -2]
     return 2 * math.prod(sizes_of(node) or ()) * (sizes_of(a) or (0,))[-1]
 
 
@@ -227,7 +227,9 @@ def _to_region(
     inputs: dict[Node, TensorSpec] = {}
     steps = {node: i for i, node in enumerate(members)}
     gemms = [gemm, *(node for node in members if node.target in _GEMM_OPS and node is not gemm)]
-    scales = {one for node in gemms if node.target is _SCALED_MM for one in node.args[_SCALES]}
+    scales = {
+        one for node in gemms if node.target is _SCALED_OP for one in node.args[_SCALE_ARGUMENTS]
+    }
 
     def to_argument(argument: Any) -> Argument:
         argument = hint_or_value(argument)

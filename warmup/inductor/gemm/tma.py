@@ -85,15 +85,22 @@ def tma_candidates(
     if op_name == _SCALED:
         if kernel_inputs.count != _SCALED_OPERANDS:
             return TmaCandidates()
-        given |= _scaling_of(kernel_inputs)
+        scaling = _scaling_of(kernel_inputs)
+        if scaling is None:
+            return TmaCandidates()
+        given |= scaling
     return TmaCandidates(handler, kernel_inputs, op_name, given)
 
 
-def _scaling_of(kernel_inputs: Any) -> dict[str, Any]:
+def _scaling_of(kernel_inputs: Any) -> dict[str, Any] | None:
     """Return the kwargs that say how the factors are scaled, as the lowering of _scaled_mm does.
 
-    The lowering offers the mm template for scales per tensor and per row alone.
+    None for sizes that it does not know: the lowering of torch.nn.functional.scaled_mm is told. The
+    lowering offers the mm template for scales per tensor and per row alone.
     """
     a, b, *scales = kernel_inputs.nodes()
-    of_a, of_b = get_scaling_options(a, b, *(scale.get_size() for scale in scales))
+    try:
+        of_a, of_b = get_scaling_options(a, b, *(scale.get_size() for scale in scales))
+    except AssertionError:
+        return None
     return {"SCALE_RECIPE_A": of_a.value, "SCALE_RECIPE_B": of_b.value}
