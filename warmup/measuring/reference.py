@@ -75,37 +75,6 @@ def _spans(scale: torch.Tensor, rows: int, cols: int) -> bool:
     return scale.numel() == 1 or tuple(scale.shape) == (rows, cols)
 
 
-def judge_output(
-    out: torch.Tensor, reference: torch.Tensor, tolerance: float
-) -> tuple[float, Rejection | None, str]:
-    """Return the largest element error of *out*, and the reason and message of a rejection if any.
-
-    The error is in units of the reference's root mean square (RMS). *out* is wrong when its
-    relative L2 distance is above *tolerance*, or when one element deviates by more than ten times
-    *tolerance* times the RMS: a small wrong part hardly shows in a norm. Of an element in 8 bits,
-    one unit of its own rounding is no error (an eighth of a large ``float8_e4m3fn``), and neither
-    is the largest value of its dtype in place of a larger one.
-    """
-    wide = out.to(reference.dtype)
-    is_narrow = out.dtype.is_floating_point and out.dtype.itemsize == 1
-    if is_narrow:  # conversions saturate
-        limits = torch.finfo(out.dtype)
-        reference = reference.clamp(limits.min, limits.max)
-    count = int((_unwritten(out) & reference.isfinite()).sum())
-    if count:
-        return float("inf"), Rejection.UNWRITTEN, f"{count} of {out.numel()} elements"
-    scale = reference.norm().item() / max(reference.numel(), 1) ** 0.5 or 1.0
-    distance = (wide - reference).norm().item() / ((reference.norm().item()) or 1.0)
-    errors = (wide - reference).abs()
-    if is_narrow:
-        errors -= torch.finfo(out.dtype).eps * reference.abs()  # one unit of its own rounding
-    worst = max(errors.max().item(), 0.0) / scale if out.numel() else 0.0
-    if distance <= tolerance and worst <= _ELEMENT_FACTOR * tolerance:
-        return worst, None, ""
-    message = f"relative L2 error {distance:.2e}, largest element error {worst:.2e} RMS"
-    return worst, Rejection.WRONG, message
-
-
 def _unwritten(out: torch.Tensor) -> torch.Tensor:
     """Return where *out* has the poison; nowhere for 8-bit integers, which have no spare value."""
     if out.dtype.is_floating_point:
@@ -149,6 +118,37 @@ def _wide_scaled_mm(
     if product is None:
         raise NotImplementedError("_scaled_mm with scales of blocks has no reference")
     return product
+
+
+def judge_output(
+    out: torch.Tensor, reference: torch.Tensor, tolerance: float
+) -> tuple[float, Rejection | None, str]:
+    """Return the largest element error of *out*, and the reason and message of a rejection if any.
+
+    The error is in units of the reference's root mean square (RMS). *out* is wrong when its
+    relative L2 distance is above *tolerance*, or when one element deviates by more than ten times
+    *tolerance* times the RMS: a small wrong part hardly shows in a norm. Of an element in 8 bits,
+    one unit of its own rounding is no error (an eighth of a large ``float8_e4m3fn``), and neither
+    is the largest value of its dtype in place of a larger one.
+    """
+    wide = out.to(reference.dtype)
+    is_narrow = out.dtype.is_floating_point and out.dtype.itemsize == 1
+    if is_narrow:  # conversions saturate
+        limits = torch.finfo(out.dtype)
+        reference = reference.clamp(limits.min, limits.max)
+    count = int((_unwritten(out) & reference.isfinite()).sum())
+    if count:
+        return float("inf"), Rejection.UNWRITTEN, f"{count} of {out.numel()} elements"
+    scale = reference.norm().item() / max(reference.numel(), 1) ** 0.5 or 1.0
+    distance = (wide - reference).norm().item() / ((reference.norm().item()) or 1.0)
+    errors = (wide - reference).abs()
+    if is_narrow:
+        errors -= torch.finfo(out.dtype).eps * reference.abs()  # one unit of its own rounding
+    worst = max(errors.max().item(), 0.0) / scale if out.numel() else 0.0
+    if distance <= tolerance and worst <= _ELEMENT_FACTOR * tolerance:
+        return worst, None, ""
+    message = f"relative L2 error {distance:.2e}, largest element error {worst:.2e} RMS"
+    return worst, Rejection.WRONG, message
 
 
 @contextlib.contextmanager

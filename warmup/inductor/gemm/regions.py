@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -226,10 +226,6 @@ def _to_region(
 ) -> Region:
     inputs: dict[Node, TensorSpec] = {}
     steps = {node: i for i, node in enumerate(members)}
-    gemms = [gemm, *(node for node in members if node.target in _GEMM_OPS and node is not gemm)]
-    scales = {
-        one for node in gemms if node.target is _SCALED_OP for one in node.args[_SCALE_ARGUMENTS]
-    }
 
     def to_argument(argument: Any) -> Argument:
         argument = hint_or_value(argument)
@@ -239,7 +235,7 @@ def _to_region(
             spec = inputs.get(argument) or laid_out.get(argument) or spec_of_node(argument)
             if spec is None:
                 raise _NotPlainError
-            inputs[argument] = replace(spec, fill=Fill.POSITIVE) if argument in scales else spec
+            inputs[argument] = spec
             return {"input": list(inputs).index(argument)}
         if isinstance(argument, list | tuple):
             return [to_argument(item) for item in argument]
@@ -261,11 +257,22 @@ def _to_region(
         )
         for node in members
     )
+    gemms = [gemm, *(node for node in members if node.target in _GEMM_OPS and node is not gemm)]
     return Region(
-        inputs=tuple(inputs.values()),
+        inputs=_filled(inputs, gemms),
         steps=described,
         outputs=tuple(steps[node] for node in outputs),
         flops=tuple(map(_flops, gemms)),
+    )
+
+
+def _filled(inputs: Mapping[Node, TensorSpec], gemms: Sequence[Node]) -> tuple[TensorSpec, ...]:
+    """Return the specs of *inputs*; what scales a factor of one of *gemms* is positive."""
+    scaled = (node for node in gemms if node.target is _SCALED_OP)
+    scales = {argument for node in scaled for argument in node.args[_SCALE_ARGUMENTS]}
+    return tuple(
+        replace(spec, fill=Fill.POSITIVE) if node in scales else spec
+        for node, spec in inputs.items()
     )
 
 
