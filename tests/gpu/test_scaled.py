@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(
     reason="needs a GPU that multiplies in fp8 with a scale for each row",
 )
 
+PROGRAM = Path(__file__).resolve().parents[2] / "tests/programs/serve_block.py"
 FACTORS = "n=1024 k=2048 {} a=row b=col"
 BY_ROW = f"scaled_mm m=16 {FACTORS.format('f8_e4m3fn')} scale=f32[16,1]:f32[1,1024] accum=fast"
 BY_TENSOR = f"scaled_mm m=16 {FACTORS.format('f8_e4m3fn')} scale=f32[]:f32[]"
@@ -73,3 +74,23 @@ def test_persistent_tma_is_tried(built: Built, name: str) -> None:
 def test_an_epilogue_is_measured_with_its_product(built: Built, name: str) -> None:
     """Activations and dequantization are in the measured region."""
     assert str(built[0][KEYS[name]].evidence.scope) == "fused"
+
+
+@pytest.mark.parametrize(("model", "op"), [("Fp8", "scaled_mm"), ("Int8", "int_mm")])
+def test_a_gated_mlp_in_8_bits_is_built_and_served(
+    run: Callable[..., str], tmp_path: Path, model: str, op: str
+) -> None:
+    """Its three products have rows, both gates measured fused; served strictly, nothing misses."""
+    path = tmp_path / "table.json"
+    target = f"tests/programs/models/eight_bit_ffn.py:{model}"
+    command = ("-m", "warmup", "build", "--model", target, "--seqlens", "32", "--out", str(path))
+    run(tmp_path / "build", *command)
+    rows = {key: row for key, row in read(path).rows.items() if key.startswith(op)}
+    assert len(rows) == 3
+    assert sum(str(row.evidence.scope) == "fused" for row in rows.values()) >= 2
+    case = {"table": str(path), "seqlens": [32], "mode": "default", "model": model.lower()}
+    said = run(tmp_path / "serve", str(PROGRAM), json.dumps({**case, "uncovered": "forbid"}))
+    result = json.loads(said.split("RESULT ")[1])
+    assert (result["benchmarker"], result["autotuner"]) == (0, 0)
+    assert (result["misses"], result["uncovered"], result["unused"]) == ({}, {}, [])
+    assert max(result["errors"]) < 5e-2
