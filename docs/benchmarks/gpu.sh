@@ -6,6 +6,7 @@
 #   docs/benchmarks/gpu.sh OUT ship llama|qwen|swiglu|mlp|vision-linear|products [SECONDS [SEQLENS]]
 #   docs/benchmarks/gpu.sh OUT ranges llama|swiglu [--force]
 #   docs/benchmarks/gpu.sh OUT shapes llama|swiglu [SECONDS until all are ready]
+#   docs/benchmarks/gpu.sh OUT eight-bits RowWise|TensorWise|Int8 [default|wide]
 #   docs/benchmarks/gpu.sh OUT zoo SECONDS [ARGUMENTS of zoo.py]
 #   docs/benchmarks/gpu.sh OUT launch [SECONDS]
 #   docs/benchmarks/gpu.sh OUT explain
@@ -177,6 +178,18 @@ exhaustive) # one product in every search
 compare-swiglu) # the unaligned MLP, as it is and with its weights padded ahead of time
   python3 -m warmup compare --model examples/vision_block.py:SwiGLU --seqlens 16,64,560,2048 \
     --table $tables/vision-block.swiglu.bf16.json --rounds 30 --launch cudagraph --out "$out"
+  ;;
+eight-bits) # a Llama-3-8B layer in fp8 or int8: built, served strictly, and compared with torch
+  sizes=16,512,2048
+  [ "$3" != Int8 ] || sizes=32,512,2048 # torch._int_mm takes more than 16 rows
+  export WARMUP_AUDIT_LOG=$out/eight-bits-$3-audit.jsonl
+  python3 -m warmup build --model "examples/eight_bits.py:$3" --seqlens $sizes --search "${4:-default}" \
+    --out "$out/eight-bits.$3.json" --timings "$out/eight-bits.$3.jsonl" 2>&1 | tail -12
+  python3 -m warmup review "$out/eight-bits.$3.json" | head -20
+  : > "$WARMUP_AUDIT_LOG" # what the build noted
+  python3 -m warmup compare --model "examples/eight_bits.py:$3" --seqlens $sizes \
+    --table "$out/eight-bits.$3.json" --rounds 20 --launch cudagraph --l2 cold --no-charts --out "$out/$3"
+  audit "eight-bits-$3"
   ;;
 bench-mm)
   python3 -m warmup bench mm --out "$out"
