@@ -7,7 +7,9 @@
 #   docs/benchmarks/gpu.sh OUT ranges llama|swiglu [--force]
 #   docs/benchmarks/gpu.sh OUT shapes llama|swiglu [SECONDS until all are ready]
 #   docs/benchmarks/gpu.sh OUT zoo SECONDS [ARGUMENTS of zoo.py]
+#   docs/benchmarks/gpu.sh OUT launch [SECONDS]
 #   docs/benchmarks/gpu.sh OUT explain
+#   docs/benchmarks/gpu.sh OUT pads [SECONDS]
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
 # Several of them on the GPUs of one host, in a limited time: queue.sh beside this.
@@ -83,6 +85,12 @@ unaligned) # one layer of a real model, its weights padded where that pays: Gpt2
   python3 -m warmup compare --model "examples/unaligned.py:$3" --input "$x" --seqlens $sizes \
     --table "$out/unaligned.json" --rounds 20 --launch cudagraph --no-charts --out "$out/$3"
   ;;
+pads) # pad decisions by compiled regions: one layer served both ways, then what flips in shipped tables
+  python3 docs/benchmarks/pad_decisions.py model examples/mlp.py:VisionLinear 560,1024,2048 "$out/pads-vision" \
+    2> "$out/pads-vision.err" | tee "$out/pads-vision.txt"
+  python3 docs/benchmarks/pad_decisions.py shipped "$out/pads-shipped" "${3:-900}" \
+    2> "$out/pads-shipped.err" | tee "$out/pads-shipped.txt"
+  ;;
 ship) # a shipped table, completed as far as SECONDS last; its rows go on from there next time.
   # With SEQLENS a share of it, into the folder alone: for several GPUs at once, to be merged.
   powers=1,2,4,8,16,32,64,128,256,512,1024,2048,4096,8192
@@ -119,6 +127,9 @@ ship) # a shipped table, completed as far as SECONDS last; its rows go on from t
 zoo) # models of transformers and timm, as many as SECONDS last; the next call goes on.
   # ship_zoo.py takes over what is done.
   python3 docs/benchmarks/zoo.py --out "$out" --limit "$3" "${@:4}"
+  ;;
+launch) # generated kernels: default mode, max-autotune with coordinate descent, and the searched table
+  python3 tests/programs/launch_race.py "$out/launch-race.json" "${3:-240}" | tee "$out/launch-race.txt"
   ;;
 explain) # the sizes at which torch.compile makes another artifact of the layer of the first question
   python3 -m warmup explain --model examples/mlp.py:VisionLinear --seqlens 560,1024,2048 \

@@ -28,6 +28,7 @@ OTHER = {
     "Family": Family.CPP,
     "Launch": Launch.CUDAGRAPH,
     "L2": L2.WARM,
+    "bool": True,
     "tuple[tuple[Rejection, int], ...]": ((Rejection.WRONG, 2),),
     "tuple[Flag, ...]": (Flag.UNSTABLE,),
     "Scope": Scope.FUSED,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
+import operator
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from warmup.core.errors import SettingsError
 from warmup.core.evidence_rank import SHARE_FLAGS
 from warmup.core.rows import Rejection, Row, Tuned, lag_behind_library
 from warmup.core.search import search_to_json
+from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.range_regret import worst_regret_over_bound
 from warmup.measuring.selection import rejections
@@ -39,6 +42,7 @@ def spell(report: BuildReport) -> Iterator[str]:
         own = [report.table.rows[key] for key in asked if kind_of(key) is kind]
         if own and kind.summary is not None:
             yield f"{len(own)} {kind.summary}{_mean_gain(own, kind.library_default)}"
+            yield from _tried(report, kind)
     if report.uncovered:
         sites = ", ".join(f"{site} {count}" for site, count in sorted(report.uncovered.items()))
         yield (
@@ -82,6 +86,14 @@ def _mean_gain(rows: list[Row], library_default: str) -> str:
     if not ratios:
         return ""
     return f", {statistics.geometric_mean(ratios):.2f}x over {library_default}"
+
+
+def _tried(report: BuildReport, kind: Kind) -> Iterator[str]:
+    """Yield how many candidates were tried for the rows of *kind* tuned now, by source."""
+    found = [one.searched for one in report.timings if one.searched and kind_of(one.key) is kind]
+    if found:
+        total = functools.reduce(operator.add, found)
+        yield f"tried for {counted(len(found), 'kernel')}: {total.by_source}"
 
 
 def _doubts(report: BuildReport) -> Iterator[str]:

@@ -60,6 +60,7 @@ INTERNALS: Final = (
     "torch._dynamo.convert_frame:output_codes.seen_ids",
     "torch._dynamo.eval_frame:OptimizedModule",
     "torch._dynamo.eval_frame:_debug_get_cache_entry_list",
+    "torch._dynamo.device_interface:DeviceGuard",
     "torch._dynamo.exc:Unsupported",
     "torch._dynamo.utils:CompilationMetrics.recompile_reason",
     "torch._dynamo.utils:counters",
@@ -101,6 +102,7 @@ INTERNALS: Final = (
     "torch._inductor.config:triton.num_decompose_k_splits",
     "torch._inductor.cpp_builder:get_cpp_compiler()",
     "torch._inductor.exc:InvalidCxxCompiler",
+    "torch._inductor.async_compile:AsyncCompile.process_pool()",
     "torch._inductor.async_compile:AsyncCompile.triton(self, kernel_name, source_code)",
     "torch._inductor.async_compile:size_hints_regex",
     "torch._inductor.codecache:FxGraphCache._lookup_graph(key)",
@@ -110,6 +112,7 @@ INTERNALS: Final = (
     "torch._inductor.codecache:PyCodeCache.modules_no_attr",
     "torch._inductor.config:autotune_lookup_table",
     "torch._inductor.fx_passes.pad_mm:_should_pad(match, mat1, mat2, op, input)",
+    "torch._inductor.fx_passes.pad_mm:get_alignment_size(x)",
     "torch._inductor.fx_passes.pad_mm:get_cached_base_mm_benchmark_time(key)",
     "torch._inductor.fx_passes.pad_mm:get_cached_should_pad(key)",
     "torch._inductor.fx_passes.pad_mm:get_do_bench()",
@@ -134,7 +137,13 @@ INTERNALS: Final = (
     "torch._inductor.runtime.benchmarking:Benchmarker",
     "torch._inductor.runtime.cache_dir_utils:cache_dir()",
     "torch._inductor.runtime.cache_dir_utils:triton_cache_dir(device)",
+    "torch._inductor.runtime.compile_tasks:_reload_python_module(key, path, set_sys_modules)",
+    (
+        "torch._inductor.runtime.coordinate_descent_tuner:CoordescTuner.autotune"
+        "(self, func, baseline_config)"
+    ),
     "torch._inductor.runtime.hints:HeuristicType.USER_AUTOTUNE",
+    "torch._inductor.runtime.hints:ReductionHint.OUTER_TINY",
     "torch._inductor.runtime.hints:TRITON_MAX_BLOCK",
     "torch._inductor.runtime.runtime_utils:triton_config_to_hashable(cfg)",
     (
@@ -146,6 +155,7 @@ INTERNALS: Final = (
         "torch._inductor.runtime.triton_heuristics:CachingAutotuner.coordinate_descent_tuning"
         "(self, launcher)"
     ),
+    "torch._inductor.runtime.triton_heuristics:CachingAutotuner._precompile_config(self, cfg)",
     "torch._inductor.runtime.triton_heuristics:CachingAutotuner.bench(self, launcher)",
     "torch._inductor.runtime.triton_heuristics:CachingAutotuner.clone_args(self, args, kwargs)",
     (
@@ -153,11 +163,24 @@ INTERNALS: Final = (
         "(self, args, kwargs)"
     ),
     "torch._inductor.runtime.triton_heuristics:NoTritonConfigsError",
+    (
+        "torch._inductor.runtime.triton_heuristics:persistent_reduction(size_hints, "
+        "reduction_hint, triton_meta, filename, inductor_meta, return_configs)"
+    ),
+    (
+        "torch._inductor.runtime.triton_heuristics:pointwise(size_hints, triton_meta, "
+        "tile_hint, filename, min_elem_per_thread, inductor_meta, return_configs)"
+    ),
+    (
+        "torch._inductor.runtime.triton_heuristics:reduction(size_hints, "
+        "reduction_hint, triton_meta, filename, inductor_meta, return_configs)"
+    ),
     "torch._inductor.runtime.triton_heuristics:config_from_dict(config)",
     (
         "torch._inductor.runtime.triton_heuristics:generate_lookup_hash_from_source_code"
         "(size_hints_str, source_code)"
     ),
+    "torch._inductor.pattern_matcher:Match.output_node(self)",
     (
         "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__"
         "(self, name, choices, input_nodes, layout)"
@@ -188,6 +211,7 @@ INTERNALS: Final = (
         "(self, numerator, denominator)"
     ),
     "torch._inductor.utils:can_use_tma",
+    "torch._inductor.utils:clone_preserve_strides(x)",
     "torch._inductor.utils:fresh_cache",
     "torch._inductor.virtualized:V",
     "torch._subclasses:FakeTensorMode",

@@ -79,18 +79,34 @@ class Screening:
         on_stage: StageCallback = lambda _winner, _stage: None,
         is_lost: Callable[[BaseException], bool] = lambda _error: False,
     ) -> None:
-        self.runs = runs
+        self.runs = list(runs)
         self._library, self._device, self._method = library, device, method
         self._sets, self._on_stage, self._is_lost = sets, on_stage, is_lost
         self._repeats: Counter[Winner] = Counter()
 
     def run(self) -> None:
         """Time all candidates for `SCREENING_ROUNDS`, then the finalists."""
-        for run in self.runs:
+        self.screen(self.runs)
+        self.time_finalists()
+
+    def screen(self, runs: Sequence[CandidateRun]) -> None:
+        """Time *runs*, which are among ``runs``, for `SCREENING_ROUNDS`."""
+        for run in runs:
             if run.is_open:
                 self.attempt(run, "prepare", self._prepare)
-        self._add_rounds([run for run in self.runs if run.is_open], SCREENING_ROUNDS)
-        self.time_finalists()
+        self._add_rounds([run for run in runs if run.is_open], SCREENING_ROUNDS)
+
+    def choose_control(self, winners: Sequence[Winner], band: float) -> Winner:
+        """Make the fastest of *winners* the control and return it, by the times so far.
+
+        That is the first of those within *band* of the fastest; without any time, the first.
+        """
+        timed = [run for run in self.runs if run.is_open and run.winner in winners]
+        timed.sort(key=lambda run: winners.index(run.winner))
+        limit = min((run.time_us for run in timed), default=0.0) * (1 + band)
+        near = [run.winner for run in timed if run.time_us <= limit]
+        self._library = near[0] if near else winners[0]
+        return self._library
 
     def time_finalists(self) -> None:
         """Time the finalists until their spread is narrow or the retries are used up.

@@ -12,6 +12,7 @@ from warmup.core.rows import Row
 from warmup.core.runtime import Runtime
 
 SCHEMA_VERSION: Final = 3
+MAX_TABLE_BYTES: Final = 256 * 1024 * 1024  # a table of 100,000 rows has 100 to 200 MB
 MAX_ASSUMPTIONS: Final = 64
 
 
@@ -42,7 +43,8 @@ class Policy:
 
     ``options`` has the names and values of inductor's config that `install` sets. ``tolerance`` has
     by dtype the largest relative L2 error that the build accepted, of a bucket's output against
-    eager mode and of a candidate against its reference.
+    eager mode and of a candidate against its reference. ``launch_search``: launch configs were
+    searched, so that every kernel that has one has a row, also where inductor lists one config.
     """
 
     mode: str
@@ -50,12 +52,14 @@ class Policy:
     timing: Method
     seed: int
     tolerance: Mapping[str, float]
+    launch_search: bool = False
 
 
 def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], ...]:
     """Return each field in which two policies differ, with both values."""
     fields: list[tuple[str, object, object]] = [
-        (f"policy {name}", getattr(a, name), getattr(b, name)) for name in ("mode", "seed")
+        (f"policy {name}", getattr(a, name), getattr(b, name))
+        for name in ("mode", "seed", "launch_search")
     ]
     fields += [
         (f"policy timing {name}", getattr(a.timing, name), getattr(b.timing, name))

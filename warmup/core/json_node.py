@@ -8,7 +8,6 @@ from typing import Final, NoReturn, TypeVar
 
 from warmup.core.errors import TableFormatError
 
-MAX_TABLE_BYTES: Final = 256 * 1024 * 1024  # a table of 100,000 rows has 100 to 200 MB
 MAX_STRING: Final = 4096
 _T = TypeVar("_T")
 
@@ -92,6 +91,12 @@ class Node:
         if not math.isfinite(value) or not low <= value <= high:
             self.fail(f"expected a number from {low:g} to {high:g}")
         return float(value)
+
+    def true(self) -> bool:
+        """Return this value, which is true: a field that is false is not written."""
+        if self.value is not True:
+            self.fail("expected true; without the field it is false")
+        return True
 
     def optional(self, read: Callable[[Node], _T]) -> _T | None:
         """Return None for null, else the result of *read* on this node."""
