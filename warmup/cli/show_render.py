@@ -130,7 +130,7 @@ def _spell_ranking(row: Row) -> Iterator[str]:
     ranking = ranked(evidence)
     what = "with the operations fused into it" if evidence.scope is Scope.FUSED else "alone"
     if evidence.bare_ranking:
-        what = "compiled with what surrounds the GEMM"
+        what = "as compiled with what surrounds the GEMM"
     known = "" if ranking else "; the ranking was not kept, only these"
     tried = counted(evidence.tried, "candidate")
     yield from fold(f"{tried} tried, timed {what}{known}", "  ", width=terminal_width())
