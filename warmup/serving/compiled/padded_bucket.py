@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from warmup.buckets.dims import DynamicDim, Interval
+from warmup.core.compile_modes import GRAPH_MODES
 from warmup.core.errors import ModelError
+from warmup.inductor.static_inputs import Place, StaticInputs
 from warmup.models.outputs import output_errors, worst_error
 from warmup.serving.compiled.arguments import Arguments
 from warmup.serving.compiled.bucket import (
@@ -36,6 +38,8 @@ class PaddedArtifact(BucketArtifact):
 
     The first padded call is computed by the uncompiled model as well. The two outputs show which
     dims have to be cut, and whether padding changes anything else.
+
+    In a mode that records CUDA graphs, inputs on a GPU are padded where the graph reads them.
     """
 
     _compiled: ServingCall
@@ -44,6 +48,11 @@ class PaddedArtifact(BucketArtifact):
     def __init__(self, served: ServedModel, intervals: Mapping[str, Interval]) -> None:
         super().__init__(served, intervals)
         self._cuts: dict[str, tuple[_Cut, ...]] = {}  # by dim, for dims padded so far
+        self._static = StaticInputs() if served.mode in GRAPH_MODES else None
+        self._sizes_at: dict[Place, dict[int, int]] = {}  # of each tensor with a dynamic dim
+        for argument in served.arguments:
+            dim = argument.dim
+            self._sizes_at.setdefault(dim.path, {})[dim.dim] = self.sizes[dim.name]
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         sizes = self._sizes(args, kwargs)
@@ -56,7 +65,7 @@ class PaddedArtifact(BucketArtifact):
             uncompiled = self.served.without_artifact(UncompiledReason.DEPENDENT, self._dependent)
             return uncompiled(*args, **kwargs)
         sizes = self._sizes(args, kwargs)
-        if sizes == self.sizes:
+        if sizes == self.sizes and self._static is None:
             return self._compiled(*args, **kwargs)
         padded_args, padded_kwargs = self._padded(args, kwargs)
         return self._cut(self._compiled(*padded_args, **padded_kwargs), sizes, args, kwargs)
@@ -75,6 +84,8 @@ class PaddedArtifact(BucketArtifact):
 
     def _padded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         def pad(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
+            if self._static is not None and tensor.is_cuda:
+                return self._static.fill(tensor, dim.path, self._sizes_at[dim.path])
             missing = self.sizes[dim.name] - tensor.shape[dim.dim]
             if not missing:
                 return tensor
