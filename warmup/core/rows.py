@@ -132,7 +132,8 @@ class Timing:
 
     ``said`` is the text of the rejection, ``fused_us`` the time with the operations that can be
     fused into the GEMM, None where that was not timed. ``along_us`` has ``(size, time)`` at smaller
-    sizes of a key with a range.
+    sizes of a key with a range. ``host_us``, the host's time to enqueue it, ``spread`` and
+    ``error`` are those of the operations in ``fused_us``, where that was timed.
     """
 
     winner: Winner
@@ -141,6 +142,9 @@ class Timing:
     said: str = ""
     fused_us: float | None = None
     along_us: tuple[tuple[int, float | None], ...] = ()
+    host_us: float | None = None
+    spread: float | None = None
+    error: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +168,10 @@ class Evidence:
 
     ``ranking`` has the fastest candidates as text, at most ten, which `ranked` reads: they were
     timed as ``scope`` says. It is empty in rows of older tables.
+
+    ``host_us`` is the host's time to enqueue the winner, and ``library_host_us`` that of the
+    library default, in what ``scope`` says; None where candidates were not timed launched one by
+    one on a GPU.
     """
 
     time_us: float
@@ -185,6 +193,8 @@ class Evidence:
     search: Search = Search.DEFAULT
     along: tuple[tuple[int, float | None], ...] = ()
     ranking: str = ""
+    host_us: float | None = None
+    library_host_us: float | None = None
 
     @property
     def failed(self) -> int:

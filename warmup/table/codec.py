@@ -20,6 +20,7 @@ from warmup.core.runtime import Device, Runtime
 from warmup.core.strict_json import JsonError, JsonReader
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
+from warmup.table.calls import calls_from_json, calls_to_json
 from warmup.table.canonical import compact, spell
 from warmup.table.common_rows import CommonRows
 from warmup.table.decode import Node
@@ -46,6 +47,7 @@ _SCHEMA_AT_END: Final = re.compile(r'"schema"\s*:\s*([0-9]{1,18})\s*\}\s*\Z')
 _TABLE_MEMBERS: Final = frozenset({"schema", "provenance", "policy", "rows"})
 _PROVENANCE: Final = frozenset({"device", "runtime", "warmup", "created", "digest"})
 _ASSUMPTIONS: Final = "assumptions"
+_CALLS: Final = "calls"
 _DEVICE_MEMBERS: Final = frozenset({*_DEVICE_TEXT, *_DEVICE_COUNT, "mig"})
 _RUNTIME: Final = frozenset({"torch", *_VERSIONS})
 _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
@@ -235,6 +237,8 @@ def _provenance(provenance: Provenance) -> dict[str, object]:
     }
     if provenance.assumptions:
         document[_ASSUMPTIONS] = list(provenance.assumptions)
+    if provenance.calls:
+        document[_CALLS] = calls_to_json(provenance.calls)
     return document
 
 
@@ -252,7 +256,7 @@ def _row(row: Row) -> dict[str, object]:
 
 
 def _read_provenance(node: Node) -> tuple[Provenance, Node]:
-    members = node.members(_PROVENANCE, optional=frozenset({"peaks", _ASSUMPTIONS}))
+    members = node.members(_PROVENANCE, optional=frozenset({"peaks", _ASSUMPTIONS, _CALLS}))
     device = members["device"].members(_DEVICE_MEMBERS)
     versions = members["runtime"].members(_RUNTIME)
     runtime = Runtime(
@@ -278,7 +282,8 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
     assumptions: tuple[str, ...] = ()
     if (listed := members.get(_ASSUMPTIONS)) is not None:
         assumptions = tuple(each.string() for each in listed.elements(MAX_ASSUMPTIONS))
-    return Provenance(runtime, warmup, created, peaks, assumptions), members["digest"]
+    calls = calls_from_json(members[_CALLS]) if _CALLS in members else ()
+    return Provenance(runtime, warmup, created, peaks, assumptions, calls), members["digest"]
 
 
 def _read_policy(node: Node) -> Policy:

@@ -18,6 +18,7 @@ from typing import Self
 
 import torch
 
+from warmup.core.call_cost import CallCost
 from warmup.core.events import logger
 from warmup.core.method import L2, Method, OptionValue, Search
 from warmup.core.roofline import Peaks, Work, share_of_peak
@@ -26,6 +27,7 @@ from warmup.core.trial import Candidate, Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import LiveTrial, Question
 from warmup.measuring.device_peaks import measured_peaks
+from warmup.measuring.enqueue import cost_of
 from warmup.measuring.machine_watch import MachineWatch
 from warmup.measuring.range_regret import (
     is_within_bound,
@@ -204,6 +206,10 @@ class Tuner:
         with self.watch.measuring() as is_disturbed:
             outcomes = time_calls(calls, library, self.device, self.method)
         return self._row_for(key, outcomes, library, is_disturbed=is_disturbed())
+
+    def cost_of(self, call: Callable[[], object]) -> CallCost | None:
+        """Return what *call*, which has run before, costs; None on a CPU."""
+        return None if self.device.type == "cpu" else cost_of(call, self.device)
 
     @property
     def known_peaks(self) -> Peaks | None:
