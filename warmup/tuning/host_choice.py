@@ -142,7 +142,8 @@ def with_host_winner(tuned: Tuned, winner: Winner) -> Tuned:
         spread=timing.spread,
         error=timing.error,
         flags=(),
-        along=ratios_of(winner, tuned),
+        # At the last size the host decided, and not the time over the best.
+        along=(*ratios_of(winner, tuned)[:-1], *((size, None) for size, _ in before.along[-1:])),
         **rates,
     )
     return replace(tuned, row=Row(winner, evidence))
