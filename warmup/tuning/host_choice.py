@@ -66,7 +66,8 @@ def prefer_host(
     if not chosen:
         return served, judgement
     progress.put(with_host_winner(before[key], winner) for key, winner in chosen.items())
-    outcome = f"{run.name}: {len(chosen)} winners for the host"
+    rows = "1 winner" if len(chosen) == 1 else f"{len(chosen)} winners"
+    outcome = f"{run.name}: {rows} for the host"
     try:
         again = run.serve()
         judged = judge.judge(again.outputs)
@@ -76,11 +77,13 @@ def prefer_host(
         assert again.cost is not None
         reason = f"a call took {again.cost.launched_us:.1f} us, {cost.launched_us:.1f} us before"
         is_faster = again.cost.launched_us < cost.launched_us * (1 - WORTH)
-        if judged.is_right and is_faster:
+        if not judged.is_right:
+            reason = f"the output is {judged}"
+        elif is_faster:
             progress.observer.host_preferred(f"{outcome}: {reason}")
             return again, judged
     progress.put(before[key] for key in chosen)
-    progress.observer.host_preferred(f"{outcome} were tried and not kept: {reason}")
+    progress.observer.host_preferred(f"{outcome}, tried and not kept: {reason}")
     return served, judgement
 
 
