@@ -128,7 +128,8 @@ ranges | shapes) # a table of ranges; and a mix of sizes served from it
     ;;
   shapes)
     python3 docs/benchmarks/mix.py --model $model --buckets 16,256,560,1024,2048 \
-      --table "$table" --ways eager,range,dynamic-smallest,dynamic-largest,static --distinct 6 \
+      --table "$table" --pad-table "${table/.ranges/}" --distinct 6 \
+      --ways eager,range,pad,pad-graphs,dynamic-smallest,dynamic-largest,static \
       --limit "${4:-86400}" --results "$out/shapes-$3-h200.json"
     ;;
   esac
