@@ -35,7 +35,7 @@ class StaticInput:
             self.tensor = nn.functional.pad(tensor.detach(), after)
         self._filled = {dim: int(tensor.shape[dim]) for dim in sizes}
         # A frozen graph takes marked inputs for constants (torch/_dynamo/variables/builder.py).
-        if tensor.is_cuda and not inductor_config.freezing:
+        if not inductor_config.freezing:
             torch._dynamo.mark_static_address(self.tensor)
 
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:

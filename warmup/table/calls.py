@@ -10,9 +10,9 @@ from warmup.core.rows import MAX_INT
 from warmup.table.decode import MAX_STRING, Node
 from warmup.table.schema import MAX_CALLS
 
-_MEMBERS: Final = frozenset({"host_us", "device_us"})
+_COST: Final = frozenset({"host_us", "device_us"})
 _LEFT_OUT: Final = "left_out"
-_MAX_US: Final = 1e12
+_LONGEST_US: Final = 1e12
 
 
 def calls_to_json(calls: Iterable[tuple[str, CallCost]]) -> dict[str, object]:
@@ -40,10 +40,10 @@ def calls_from_json(node: Node) -> tuple[tuple[str, CallCost], ...]:
 
 
 def _cost(node: Node) -> CallCost:
-    members = node.members(_MEMBERS, optional=frozenset({_LEFT_OUT}))
+    members = node.members(_COST, optional=frozenset({_LEFT_OUT}))
     return CallCost(
-        host_us=members["host_us"].number(0, _MAX_US),
-        device_us=members["device_us"].number(0, _MAX_US),
+        host_us=members["host_us"].number(0, _LONGEST_US),
+        device_us=members["device_us"].number(0, _LONGEST_US),
         left_out=members[_LEFT_OUT].integer(1, MAX_INT) if _LEFT_OUT in members else 0,
     )
 

@@ -61,7 +61,8 @@ def prefer_host(
     if cost is None or run.compiler.tuner.method.launch is not Launch.EAGER:
         return served, judgement
     own = {each.key: each for each in progress.tuned if each.key in served.keys}
-    before = {key: each for key, each in own.items() if key not in fixed}
+    stays = {*fixed, *progress.kept}
+    before = {key: each for key, each in own.items() if key not in stays}
     chosen = choose_for_host(cost, before.values(), served.counts)
     if not chosen:
         return served, judgement

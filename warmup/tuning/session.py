@@ -39,6 +39,7 @@ class Session:
     # Whether the shortened model asks for the same rows, by whether weights are padded.
     _can_shorten: dict[bool, bool] = field(default_factory=dict)
     _judged: set[str] = field(default_factory=set)  # keys of buckets whose outputs were right
+    _first_asked: dict[str, str] = field(default_factory=dict)  # key -> the first such bucket
 
     def __post_init__(self) -> None:
         self.compiler.model.module.to(device=self.compiler.setup.device, dtype=self.dtype)
@@ -107,13 +108,15 @@ class Session:
             if not judgement.is_right:
                 served, judgement = reject_rows(run, served, judge, judgement, self._judged)
             else:
-                served, judgement = prefer_host(run, served, judge, judgement, self._judged)
+                fixed = {key for key, first in self._first_asked.items() if first != name}
+                served, judgement = prefer_host(run, served, judge, judgement, fixed)
         self._judged.update(served.keys)
+        self._first_asked = dict.fromkeys(served.keys, name) | self._first_asked
         tuned = len(progress.keys_since(before).intersection(served.keys))
         cost = None
         if served.cost is not None:
             cost = replace(served.cost, left_out=left_out)
-            self._keep_cost(f"{self.compiler.model.name} {name}", cost, is_new=tuned > 0)
+            self._keep_cost(self.call_name(bucket, weights_padded=weights_padded), cost, tuned)
         result = BucketResult(
             bucket=bucket,
             keys=served.keys,
@@ -129,10 +132,14 @@ class Session:
         progress.observer.bucket_finished(result)
         return result
 
-    def _keep_cost(self, name: str, cost: CallCost, *, is_new: bool) -> None:
-        """Write *cost* to the table, unless it has one and no row of the bucket *is_new*."""
+    def call_name(self, bucket: Bucket, *, weights_padded: bool) -> str:
+        """Return the name of a call in *bucket* in the table's provenance."""
+        return f"{self.compiler.model.name} {name_of(bucket, weights_padded=weights_padded)}"
+
+    def _keep_cost(self, name: str, cost: CallCost, tuned: int) -> None:
+        """Write *cost* to the table, unless it has a cost and none of the rows was *tuned* now."""
         progress = self.compiler.progress
-        if is_new or name not in dict(progress.table.provenance.calls):
+        if tuned or name not in dict(progress.table.provenance.calls):
             progress.keep_cost(name, cost)
 
     @property

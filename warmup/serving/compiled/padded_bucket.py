@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from warmup.buckets.dims import DynamicDim, Interval
 from warmup.core.compile_modes import GRAPH_MODES
 from warmup.core.errors import ModelError
+from warmup.inductor.artifacts import own_cache_entries
 from warmup.inductor.static_inputs import Place, StaticInputs
 from warmup.models.outputs import output_errors, worst_error
 from warmup.serving.compiled.arguments import Arguments
@@ -56,9 +58,19 @@ class PaddedArtifact(BucketArtifact):
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         sizes = self._sizes(args, kwargs)
-        compiled, result = super()._compile(*self._padded(args, kwargs))
-        self._compiled = compiled
+        padded_args, padded_kwargs = self._padded(args, kwargs)
+        with self._own_cache_entries():
+            self._compiled, result = super()._compile(padded_args, padded_kwargs)
         return self._serve, self._cut(result, sizes, args, kwargs)
+
+    def _own_cache_entries(self) -> AbstractContextManager[None]:
+        """Return a context in which no other artifact loads a graph of static inputs from a cache.
+
+        torch 2.11 leaves them out of the cache's key (torch/_functorch/_aot_autograd/
+        autograd_cache.py), and a CUDA graph that took other inputs for static would be recorded
+        again for each address.
+        """
+        return nullcontext() if self._static is None else own_cache_entries("warmup-static")
 
     def _serve(self, *args: Any, **kwargs: Any) -> Any:
         if self._dependent is not None:
