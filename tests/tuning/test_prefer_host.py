@@ -160,3 +160,33 @@ def test_nothing_is_tried_where_the_host_does_not_count(
     row, lines = try_host(**changes)
     assert row.winner != CHEAP
     assert lines == []
+
+
+def test_the_table_keeps_what_calls_cost(
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    """Each bucket has the last cost that was measured, on disk too; rows stay."""
+    path, table = tmp_path / "t.json", make_table({make_key(16): make_row()})
+    write(path, table)
+    progress = Progress(
+        path=path,
+        table=table,
+        replaces=False,
+        observer=Observer(),
+        can_search=False,
+        given_up={},
+        measured_peaks=lambda: None,
+    )
+    progress.keep_cost("MLP seqlen=560", BEFORE)
+    progress.keep_cost("MLP seqlen=16", CallCost(1.0, 2.0))
+    progress.keep_cost("MLP seqlen=16", CallCost(3.0, 2.0, left_out=4))
+    found = read(path)
+    assert dict(found.provenance.calls) == {
+        "MLP seqlen=16": CallCost(3.0, 2.0, left_out=4),
+        "MLP seqlen=560": BEFORE,
+    }
+    assert found == progress.table
+    assert found.rows == table.rows
