@@ -20,7 +20,7 @@ from warmup.measuring.clock import batch_of, wall_us
 ENQUEUE_ROUNDS: Final = 12
 _MOST_CALLS: Final = 16  # of a batch
 _DEVICE_TIMES: Final = 7
-_DIGITS: Final = 2
+_COST_DIGITS: Final = 2
 
 
 class EnqueueBatch:
@@ -49,4 +49,4 @@ def cost_of(call: Callable[[], object], device: torch.device) -> CallCost:
     enqueued = EnqueueBatch(numbered, device, launched.calls)
     device_us = statistics.median(launched.time() for _ in range(_DEVICE_TIMES))
     host_us = statistics.median(enqueued.time() for _ in range(ENQUEUE_ROUNDS))
-    return CallCost(round(host_us, _DIGITS), round(device_us, _DIGITS))
+    return CallCost(round(host_us, _COST_DIGITS), round(device_us, _COST_DIGITS))

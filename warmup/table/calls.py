@@ -8,10 +8,10 @@ from typing import Final
 from warmup.core.call_cost import CallCost
 from warmup.core.rows import MAX_INT
 from warmup.table.decode import MAX_STRING, Node
-from warmup.table.schema import MAX_CALLS
+from warmup.table.schema import MAX_COSTS
 
 _COST: Final = frozenset({"host_us", "device_us"})
-_LEFT_OUT: Final = "left_out"
+_LAYERS_LEFT_OUT: Final = "left_out"
 _LONGEST_US: Final = 1e12
 
 
@@ -21,7 +21,7 @@ def calls_to_json(calls: Iterable[tuple[str, CallCost]]) -> dict[str, object]:
         name: {
             "host_us": float(cost.host_us),
             "device_us": float(cost.device_us),
-            **({_LEFT_OUT: cost.left_out} if cost.left_out else {}),
+            **({_LAYERS_LEFT_OUT: cost.left_out} if cost.left_out else {}),
         }
         for name, cost in calls
     }
@@ -34,17 +34,19 @@ def calls_from_json(node: Node) -> tuple[tuple[str, CallCost], ...]:
         TableFormatError: a value is missing, unknown, or out of its bounds.
     """
     named = list(node.items())
-    if len(named) > MAX_CALLS:
-        node.fail(f"expected at most {MAX_CALLS} calls")
+    if len(named) > MAX_COSTS:
+        node.fail(f"expected at most {MAX_COSTS} calls")
     return tuple((_name(name, member), _cost(member)) for name, member in named)
 
 
 def _cost(node: Node) -> CallCost:
-    members = node.members(_COST, optional=frozenset({_LEFT_OUT}))
+    members = node.members(_COST, optional=frozenset({_LAYERS_LEFT_OUT}))
     return CallCost(
         host_us=members["host_us"].number(0, _LONGEST_US),
         device_us=members["device_us"].number(0, _LONGEST_US),
-        left_out=members[_LEFT_OUT].integer(1, MAX_INT) if _LEFT_OUT in members else 0,
+        left_out=members[_LAYERS_LEFT_OUT].integer(1, MAX_INT)
+        if _LAYERS_LEFT_OUT in members
+        else 0,
     )
 
 

@@ -14,7 +14,7 @@ from warmup.core.runtime import Runtime
 
 SCHEMA_VERSION: Final = 3
 MAX_ASSUMPTIONS: Final = 64
-MAX_CALLS: Final = 1024
+MAX_COSTS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Provenance:
     def costing(self, calls: Iterable[tuple[str, CallCost]]) -> Provenance:
         """Return this provenance with *calls* in place of those of the same name, 1024 at most."""
         union = dict(self.calls) | dict(calls)
-        return replace(self, calls=tuple(sorted(union.items())[:MAX_CALLS]))
+        return replace(self, calls=tuple(sorted(union.items())[:MAX_COSTS]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
