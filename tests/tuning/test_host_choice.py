@@ -7,7 +7,19 @@ from collections.abc import Mapping
 import pytest
 
 from warmup.core.call_cost import CallCost
-from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Scope, Timing, Tuned, Winner
+from warmup.core.rows import (
+    Evidence,
+    Family,
+    Flag,
+    Rejection,
+    Row,
+    Scope,
+    Timing,
+    Tuned,
+    Winner,
+    is_for_host,
+    lag_behind_library,
+)
 from warmup.tuning.host_choice import choose_for_host, with_host_winner
 
 LIBRARY = Winner(Family.EXTERN, "aten::addmm")
@@ -54,6 +66,7 @@ def problem(
         bare_us=device_us / 2 if is_fused else None,
         along=along,
         host_us=host_us,
+        library_host_us=host_us,
     )
     return Tuned(key, Row(LIBRARY, evidence), timings)
 
@@ -140,3 +153,12 @@ def test_the_evidence_is_that_of_the_new_winner(scope: Scope) -> None:
     assert found.bare_us == (6.0 if scope is Scope.FUSED else None)
     assert found.tflops == pytest.approx(100 * 10 / 12, rel=1e-3)
     assert (found.spread, found.error) == (0.01, 0.02)
+
+
+def test_a_winner_for_the_host_may_be_slower_on_the_device() -> None:
+    """It is told from one that was chosen for the sizes of its range, and does not count as lag."""
+    ranged = problem(along=((2, 1.0), (16, 1.0)), along_us={LIBRARY: 10.0, TRITON: 10.0})
+    for_host = with_host_winner(ranged, TRITON).row.evidence
+    assert is_for_host(for_host)
+    assert lag_behind_library(for_host) is None
+    assert not is_for_host(ranged.row.evidence)

@@ -21,7 +21,7 @@ from warmup.cli.output import (
 )
 from warmup.core.call_cost import CallCost
 from warmup.core.method import Launch
-from warmup.core.rows import Row, Scope, lag_behind_library, ranked
+from warmup.core.rows import Row, Scope, is_for_host, lag_behind_library, ranked
 from warmup.keys.kind import Kind
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
@@ -68,6 +68,13 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
         yield from fold(
             f"{counted(lags, 'row')} slower than the library's kernel at the largest size of a "
             "range: along the range the winner loses less (evidence.along)",
+            indent=2,
+            width=terminal_width(),
+        )
+    if hosts := sum(is_for_host(table.rows[key].evidence) for key in keys):
+        yield from fold(
+            f"{counted(hosts, 'row')} slower than the library's kernel on the device: the host "
+            "enqueues the winner faster, and limits the bucket (evidence.host_us)",
             indent=2,
             width=terminal_width(),
         )

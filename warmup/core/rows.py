@@ -212,13 +212,26 @@ class Evidence:
         return Flag.UNSTABLE in self.flags or (refused and self.library_us is None)
 
 
+def is_for_host(evidence: Evidence) -> bool:
+    """Return whether a winner slower than the library default was chosen for the host's time.
+
+    The host enqueues it faster, and limited the bucket. At the last size of a range such a winner
+    has no ratio.
+    """
+    if evidence.host_us is None or evidence.library_host_us is None or evidence.library_us is None:
+        return False
+    has_ratio = bool(evidence.along) and evidence.along[-1][1] is not None
+    is_slower = evidence.time_us > evidence.library_us
+    return is_slower and evidence.host_us < evidence.library_host_us and not has_ratio
+
+
 def lag_behind_library(evidence: Evidence) -> float | None:
     """Return the winner's time over the library default's at the largest size of its range.
 
-    None without a range, and where the winner is no slower. Such a winner was chosen because the
-    library default loses more at another size of the range.
+    None without a range, where the winner is no slower, and where it was chosen for the host. Such
+    a winner was chosen because the library default loses more at another size of the range.
     """
-    if not evidence.along or evidence.library_us is None:
+    if not evidence.along or evidence.library_us is None or is_for_host(evidence):
         return None
     ratio = evidence.time_us / evidence.library_us
     return ratio if ratio > 1 else None
