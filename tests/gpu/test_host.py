@@ -49,7 +49,7 @@ def test_the_table_keeps_what_a_call_costs(built: Built) -> None:
     """By the name of the model and the bucket, as the build printed it."""
     document, _, table = built
     ((name, cost),) = table.provenance.calls
-    assert name == "MLP seqlen=16"
+    assert name == "mlp seqlen=16"
     assert cost == CallCost(**document["buckets"][0]["cost"])
     assert table.policy.timing.launch is Launch.EAGER
 
