@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from warmup.core.call_cost import CallCost
+from warmup.core.json_node import MAX_STRING, Node
 from warmup.core.rows import MAX_INT
-from warmup.table.decode import MAX_STRING, Node
 from warmup.table.schema import MAX_COSTS
 
 _COST: Final = frozenset({"host_us", "device_us"})

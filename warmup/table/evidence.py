@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from warmup.core.json_node import Node
 from warmup.core.method import Search
 from warmup.core.rows import MAX_INT, MAX_RANKED, Evidence, Flag, Rejection, Scope
-from warmup.table.decode import Node
 
 _EnumWord = TypeVar("_EnumWord", Scope, Search)
 
