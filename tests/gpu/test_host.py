@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,49 @@ from warmup.core.call_cost import CallCost
 from warmup.core.method import Launch
 from warmup.keys.registry import kind_of
 from warmup.table import Table
-from warmup.table.store import read
+from warmup.table.store import read, write
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 MODEL = "examples/mlp.py:MLP"
+GRAPHS = """
+import json, sys, torch, warmup
+from examples.mlp import MLP
+model = MLP().cuda().bfloat16().eval()
+served = warmup.compile(
+    model,
+    dims={"hidden_states": {0: "seqlen"}},
+    buckets="16",
+    policy="pad",
+    independent=("seqlen",),
+    mode="reduce-overhead",
+    table=sys.argv[1],
+    on_miss="strict",
+)
+replays, replay = [0], torch.cuda.CUDAGraph.replay
+def count(graph):
+    replays[0] += 1
+    replay(graph)
+torch.cuda.CUDAGraph.replay = count
+worst = 0.0
+with torch.no_grad():
+    for size in (5, 16, 9, 3, 16, 1):
+        x = torch.randn(size, 256, dtype=torch.bfloat16, device="cuda")
+        before = replays[0]
+        found, expected = served(x).clone(), model(x)
+        worst = max(worst, float((found - expected).norm() / expected.norm()))
+report = served.handle.report()
+print("RESULT", json.dumps({
+    "error": worst,
+    "replays of the last": replays[0] - before,
+    "hits": len(report.hits),
+    "misses": dict(report.misses),
+    "uncovered": dict(report.uncovered),
+    "artifacts": dict(served.report().artifacts),
+    "outside": dict(served.report().outside),
+}))
+"""
 Built = tuple[dict[str, Any], str, Table]
 
 
@@ -75,3 +113,22 @@ def test_no_winner_is_slower_for_host_and_device(built: Built) -> None:
             if one["host_us"] is not None and one[field] is not None and evidence.host_us:
                 is_faster = one[field] < evidence.time_us * 0.8
                 assert not (is_faster and one["host_us"] < evidence.host_us * 0.8)
+
+
+def test_padded_calls_replay_graphs_under_a_table(
+    run: Callable[..., str], built: Built, tmp_path: Path
+) -> None:
+    """Every row hits and nothing misses; the last calls replay one graph, and are right."""
+    table = built[2]
+    path = tmp_path / "table.json"
+    write(path, table)
+    found = json.loads(run(tmp_path, "-c", GRAPHS, str(path)).split("RESULT ")[1])
+    assert found.pop("error") < 2e-2
+    assert found == {
+        "replays of the last": 1,
+        "hits": len(table.rows),
+        "misses": {},
+        "uncovered": {},
+        "artifacts": {"seqlen=16": 1},
+        "outside": {},
+    }

@@ -17,7 +17,7 @@ from warmup.core.rows import Family, Row, Timing, Tuned, Winner
 from warmup.models.wide_run import WideRun
 from warmup.table import Table
 from warmup.table.store import read, write
-from warmup.tuning.bucket_compiler import ServedBucket
+from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.host_choice import prefer_host
 from warmup.tuning.judge import Judge
 from warmup.tuning.progress import Progress, Revisit
@@ -190,3 +190,19 @@ def test_the_table_keeps_what_calls_cost(
     }
     assert found == progress.table
     assert found.rows == table.rows
+
+
+def test_a_call_that_cannot_be_measured_fails_no_build(caplog: pytest.LogCaptureFixture) -> None:
+    """The bucket was served: what a call costs is not known, and a warning says why."""
+
+    def measure(_call: Callable[[], object]) -> CallCost:
+        raise RuntimeError("the state of the model ends after ten calls\nand a trace")
+
+    nothing: Any = None
+    compiler = BucketCompiler(
+        setup=nothing, model=nothing, progress=nothing, tuner=nothing, measure_cost=measure
+    )
+    with caplog.at_level("WARNING", logger="warmup"):
+        assert compiler._cost_of(lambda: None, "seqlen=16") is None
+    assert "seqlen=16: what a call costs was not measured: RuntimeError: the state" in caplog.text
+    assert "trace" not in caplog.text

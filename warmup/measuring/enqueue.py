@@ -20,6 +20,7 @@ from warmup.measuring.clock import batch_of, wall_us
 ENQUEUE_ROUNDS: Final = 12
 _MOST_CALLS: Final = 16  # of a batch
 _DEVICE_TIMES: Final = 7
+_SLOW_TIMES: Final = 5  # of a call that the device does not run twice in a millisecond
 _COST_DIGITS: Final = 2
 
 
@@ -47,6 +48,8 @@ def cost_of(call: Callable[[], object], device: torch.device) -> CallCost:
 
     launched = batch_of(numbered, device, Launch.EAGER, L2.WARM, 1)
     enqueued = EnqueueBatch(numbered, device, launched.calls)
-    device_us = statistics.median(launched.time() for _ in range(_DEVICE_TIMES))
-    host_us = statistics.median(enqueued.time() for _ in range(ENQUEUE_ROUNDS))
+    is_slow = launched.calls == 1
+    device_times, rounds = (_SLOW_TIMES,) * 2 if is_slow else (_DEVICE_TIMES, ENQUEUE_ROUNDS)
+    device_us = statistics.median(launched.time() for _ in range(device_times))
+    host_us = statistics.median(enqueued.time() for _ in range(rounds))
     return CallCost(round(host_us, _COST_DIGITS), round(device_us, _COST_DIGITS))

@@ -236,7 +236,7 @@ class BucketCompiler:
                 with torch.compiler.set_stance("fail_on_recompile"):
                     outputs += [compiled(*call.args, **call.kwargs) for call in calls[1:]]
                 if costs is not None:
-                    costs.append(self.measure_cost(lambda: _call(compiled, calls[0])))
+                    costs.append(self._cost_of(lambda: _call(compiled, calls[0]), name))
             except Exception as error:  # noqa: BLE001  raised below: empty_caches would not reset dynamo
                 failure = error
         if failure is not None:
@@ -245,6 +245,15 @@ class BucketCompiler:
             finally:
                 del failure  # its frames hold the model's tensors, and this frame holds the error
         return outputs, graphs
+
+    def _cost_of(self, call: Callable[[], object], name: str) -> CallCost | None:
+        """Return what *call* costs; None with a warning where it cannot be called so often."""
+        try:
+            return self.measure_cost(call)
+        except Exception as error:  # noqa: BLE001  the bucket was served, and only this is not known
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            logger.warning("bucket %s: what a call costs was not measured: %s", name, reason)
+            return None
 
 
 def _call(compiled: Callable[..., Any], inputs: Inputs) -> object:

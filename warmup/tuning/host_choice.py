@@ -75,9 +75,9 @@ def prefer_host(
     except BuildError as error:
         reason = str(error)
     else:
-        assert again.cost is not None
-        reason = f"a call took {again.cost.launched_us:.1f} us, {cost.launched_us:.1f} us before"
-        is_faster = again.cost.launched_us < cost.launched_us * (1 - WORTH)
+        after = again.cost or cost  # not known: no gain
+        reason = f"a call took {after.launched_us:.1f} us, {cost.launched_us:.1f} us before"
+        is_faster = after.launched_us < cost.launched_us * (1 - WORTH)
         if not judged.is_right:
             reason = f"the output is {judged}"
         elif is_faster:
