@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -131,6 +132,14 @@ def test_a_rejected_candidate_is_not_chosen() -> None:
         for t in tuned.timings
     )
     assert chosen(Tuned(KEY, tuned.row, timings)) == {}
+
+
+@pytest.mark.parametrize("family", [Family.PAD, Family.WEIGHT])
+def test_padding_is_not_decided_by_the_host(family: Family) -> None:
+    """It decides which products the bucket has, and their rows are others."""
+    tuned = problem()
+    winner = replace(tuned.row.winner, family=family)
+    assert chosen(replace(tuned, row=replace(tuned.row, winner=winner))) == {}
 
 
 def test_a_winner_for_the_host_is_not_too_slow_along_its_range() -> None:

@@ -21,7 +21,14 @@ from warmup.cli.output import (
 )
 from warmup.core.call_cost import CallCost
 from warmup.core.method import Launch
-from warmup.core.rows import Row, Scope, is_for_host, lag_behind_library, ranked
+from warmup.core.rows import (
+    Row,
+    Scope,
+    bare_ranked,
+    is_for_host,
+    lag_behind_library,
+    ranked,
+)
 from warmup.keys.kind import Kind
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
@@ -164,6 +171,8 @@ def _spell_ranking(row: Row) -> Iterator[str]:
     evidence = row.evidence
     ranking = ranked(evidence)
     what = "with the operations fused into it" if evidence.scope is Scope.FUSED else "alone"
+    if evidence.bare_ranking:
+        what = "compiled with what surrounds the GEMM"
     known = "" if ranking else "; the ranking was not kept, only these"
     tried = counted(evidence.tried, "candidate")
     yield from fold(f"{tried} tried, timed {what}{known}", "  ", width=terminal_width())
@@ -182,6 +191,10 @@ def _spell_ranking(row: Row) -> Iterator[str]:
         yield from fold_cells(name, head, terminal_width())
     if evidence.library_us is not None:
         yield f"  library default {evidence.library_us:.1f} us"
+    if own := bare_ranked(evidence):
+        said = ", ".join(f"{name} {time_us:.1f} us" for time_us, name in own)
+        line = f"library kernels with separate pad kernels, which did not decide: {said}"
+        yield from fold(line, "  ", width=terminal_width())
     more = evidence.tried - evidence.failed - len(ranking)
     if more > 0:
         yield f"  {more} more {'was' if more == 1 else 'were'} slower, or not timed that way"

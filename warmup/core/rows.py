@@ -167,7 +167,8 @@ class Evidence:
     last size is the one at which all other times were taken.
 
     ``ranking`` has the fastest candidates as text, at most ten, which `ranked` reads: they were
-    timed as ``scope`` says. It is empty in rows of older tables.
+    timed as ``scope`` says. It is empty in rows of older tables. ``bare_ranking`` is the same for
+    the times of a pad row's library products with pad kernels of their own, which did not decide.
 
     ``host_us`` is the host's time to enqueue the winner, and ``library_host_us`` that of the
     library default, in what ``scope`` says; None where candidates were not timed launched one by
@@ -195,6 +196,7 @@ class Evidence:
     ranking: str = ""
     host_us: float | None = None
     library_host_us: float | None = None
+    bare_ranking: str = ""
 
     @property
     def failed(self) -> int:
@@ -280,7 +282,16 @@ def ranking_of(tuned: Tuned) -> str:
 
 def ranked(evidence: Evidence) -> tuple[tuple[float, str], ...]:
     """Return the time in microseconds and the name of each candidate in the ranking."""
-    entries = (entry.partition(" ") for entry in evidence.ranking.split("; ") if entry)
+    return _read_ranking(evidence.ranking)
+
+
+def bare_ranked(evidence: Evidence) -> tuple[tuple[float, str], ...]:
+    """Return what `ranked` does, of the times that did not decide about padding."""
+    return _read_ranking(evidence.bare_ranking)
+
+
+def _read_ranking(ranking: str) -> tuple[tuple[float, str], ...]:
+    entries = (entry.partition(" ") for entry in ranking.split("; ") if entry)
     return tuple((float(time_us), name) for time_us, _, name in entries)
 
 

@@ -29,7 +29,7 @@ from warmup.core.errors import ForeignGraphError
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.patches import Patches
-from warmup.keys.question import Answers, Question
+from warmup.keys.question import Answers, PadQuestion, Question
 from warmup.keys.registry import kind_of
 
 _GRAPH_MARK: Final = "_warmup_compiled"
@@ -214,6 +214,10 @@ class _CountingAnswers(Answers):
     ) -> Winner | None:
         self._count_decision(key)
         return self._answers.measure_calls(key, library, calls)
+
+    def measure_padding(self, question: PadQuestion) -> Winner | None:
+        self._count_decision(question.key)
+        return self._answers.measure_padding(question)
 
     def uncovered(self, site: str) -> None:
         self._answers.uncovered(site)

@@ -43,8 +43,8 @@ _WHOLE_NUMBERS: Final = frozenset({"tried", "clock_mhz"})
 _EVIDENCE_FIELDS: Final = frozenset(
     {*_NUMBERS, "runner_up", "rejected", "flags", "scope", "search"}
 )
-# Of a key with a range only; of newer rows.
-_OPTIONAL: Final = frozenset({"along", "ranking", *_HOST_TIMES})
+# Of a key with a range, of a pad row or of newer rows only.
+_OPTIONAL: Final = frozenset({"along", "ranking", "bare_ranking", *_HOST_TIMES})
 _ENTRY: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?(?:e[+-][0-9]{1,2})? [!-:<-~][ -:<-~]{0,159}"
 _RANKING: Final = re.compile(rf"{_ENTRY}(?:; {_ENTRY}){{0,{MAX_RANKED - 1}}}")
 _SCOPES: Final = {scope.value: scope for scope in Scope}
@@ -68,6 +68,7 @@ def evidence_to_json(evidence: Evidence) -> dict[str, object]:
         "search": evidence.search.value,
         **({"along": [_pair(*pair) for pair in evidence.along]} if evidence.along else {}),
         **({"ranking": evidence.ranking} if evidence.ranking else {}),
+        **({"bare_ranking": evidence.bare_ranking} if evidence.bare_ranking else {}),
         **{
             name: float(host_us)
             for name in _HOST_TIMES
@@ -97,15 +98,15 @@ def plain_evidence(value: Any) -> Evidence | None:
         if numbers is None:
             return None
         runner_up = value["runner_up"]
-        ranking = value.get("ranking", "")
-        fields = len(_EVIDENCE_FIELDS) + ("ranking" in value)
+        ranking, bare_ranking = value.get("ranking", ""), value.get("bare_ranking", "")
+        fields = len(_EVIDENCE_FIELDS) + ("ranking" in value) + ("bare_ranking" in value)
         fields += len(numbers) - len(_NUMBERS)
         rejected, flags = _plain_rejected(value["rejected"]), _plain_flags(value["flags"])
         if rejected is None or flags is None or len(value) != fields:
             return None
     except (AttributeError, KeyError, TypeError):
         return None
-    if not _are_plain_texts(runner_up, ranking):
+    if not _are_plain_texts(runner_up, ranking, bare_ranking):
         return None
     scope, search = _known(value.get("scope"), _SCOPES), _known(value.get("search"), _SEARCHES)
     if scope is None or search is None:
@@ -117,6 +118,7 @@ def plain_evidence(value: Any) -> Evidence | None:
         scope=scope,
         search=search,
         ranking=ranking,
+        bare_ranking=bare_ranking,
         **numbers,
     )
 
@@ -140,10 +142,11 @@ def _plain_numbers(value: Any) -> dict[str, Any] | None:
     return numbers
 
 
-def _are_plain_texts(runner_up: Any, ranking: Any) -> bool:
+def _are_plain_texts(runner_up: Any, *rankings: Any) -> bool:
     is_text = type(runner_up) is str and len(runner_up) <= _MAX_CHOICE and runner_up.isprintable()
-    is_ranking = type(ranking) is str and (not ranking or bool(_RANKING.fullmatch(ranking)))
-    return (runner_up is None or is_text) and is_ranking
+    return (runner_up is None or is_text) and all(
+        type(one) is str and (not one or bool(_RANKING.fullmatch(one))) for one in rankings
+    )
 
 
 def _plain_rejected(value: Any) -> tuple[tuple[Rejection, int], ...] | None:
@@ -186,6 +189,7 @@ def _checked(node: Node) -> Evidence:
         search=_read_word(members["search"], _SEARCHES),
         along=_read_along(members["along"]) if "along" in members else (),
         ranking=_read_ranking(members["ranking"]) if "ranking" in members else "",
+        bare_ranking=_read_ranking(members["bare_ranking"]) if "bare_ranking" in members else "",
         **numbers,
     )
 

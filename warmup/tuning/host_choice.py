@@ -19,7 +19,7 @@ from typing import Any, Final
 from warmup.core.call_cost import CallCost
 from warmup.core.errors import BuildError
 from warmup.core.method import Launch
-from warmup.core.rows import Row, Scope, Timing, Tuned, Winner
+from warmup.core.rows import Family, Row, Scope, Timing, Tuned, Winner
 from warmup.measuring.range_regret import is_within_bound, ratios_of
 from warmup.measuring.selection import fixed_order
 from warmup.tuning.bucket_compiler import ServedBucket
@@ -27,6 +27,8 @@ from warmup.tuning.bucket_run import BucketRun
 from warmup.tuning.judge import Judge, Judgement
 
 WORTH: Final = 0.05  # of the bucket's time: a smaller gain is not served
+# Winners of these families decide which products the graph has, and so which rows it asks for.
+_CHANGE_PRODUCTS: Final = (Family.PAD, Family.WEIGHT)
 _CHEAPER: Final = 0.1  # of the host's time for the winner: a smaller difference is noise
 
 
@@ -50,9 +52,9 @@ def prefer_host(
     """Return the bucket served with winners for the host where that is faster, else *served*.
 
     *judgement* is that of *served*. Rows of this build get other winners, but not those in *fixed*;
-    the bucket is served, judged and measured with them. They stay where its output is right and a
-    call takes less by more than `WORTH`; otherwise the rows are as before. The build's observer is
-    told what came of it.
+    the bucket is served, judged and measured with them, and so are rows for kernels that it did not
+    have before. They stay where its output is right and a call takes less by more than `WORTH`;
+    otherwise the rows are as before. The build's observer is told what came of it.
 
     Raises:
         TableError: the table cannot be written.
@@ -66,11 +68,12 @@ def prefer_host(
     chosen = choose_for_host(cost, before.values(), served.counts)
     if not chosen:
         return served, judgement
+    since = len(progress.tuned)
     progress.put(with_host_winner(before[key], winner) for key, winner in chosen.items())
     rows = "1 winner" if len(chosen) == 1 else f"{len(chosen)} winners"
     outcome = f"{run.name}: {rows} for the host"
     try:
-        again = run.serve()
+        again = run.tune()
         judged = judge.judge(again.outputs)
     except BuildError as error:
         reason = str(error)
@@ -83,6 +86,7 @@ def prefer_host(
         elif is_faster:
             progress.observer.host_preferred(f"{outcome}: {reason}")
             return again, judged
+    progress.discard(progress.keys_since(since), since)
     progress.put(before[key] for key in chosen)
     progress.observer.host_preferred(f"{outcome}, tried and not kept: {reason}")
     return served, judgement
@@ -157,7 +161,7 @@ def _alternatives(tuned: Tuned, count: int) -> Iterator[_Alternative]:
     """Yield each candidate that the host enqueues faster than the winner, *count* times."""
     evidence, winner = tuned.row.evidence, tuned.row.winner
     is_fused, own_us = evidence.scope is Scope.FUSED, evidence.host_us
-    if not count or own_us is None or evidence.is_unstable:
+    if not count or own_us is None or evidence.is_unstable or winner.family in _CHANGE_PRODUCTS:
         return
     for timing in tuned.timings:
         time_us, host_us = _time_us(timing, is_fused=is_fused), timing.host_us

@@ -10,6 +10,7 @@ the two GEMMs can fuse the gate.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -22,6 +23,7 @@ from warmup.inductor.gemm.sizes import bytes_of, hint_or_value, is_size, sizes_o
 
 MAX_REGION_STEPS: Final = 64
 _PROLOGUE_STEPS: Final = 8
+_PRODUCER_STEPS: Final = 16  # a norm over the operand's rows has about ten
 _PROLOGUE_BYTES: Final = 1.1  # bytes read per byte written (scheduler.py, can_fuse with a prologue)
 _OPERATOR_TEXT: Final = re.compile(r"(?:aten|prims)\.(?!__)[a-z_0-9]+\.(?!__)[a-zA-Z_0-9]+")
 
@@ -44,6 +46,7 @@ _POINTWISE_OPS: Final = frozenset(
         *(_aten.constant_pad_nd.default, _aten.full.default),
     }
 )
+_PAIR_OPS: Final = frozenset({_aten.var_mean.correction})  # reductions with two results
 _REDUCTION_OPS: Final = frozenset(
     {_aten.var_mean.correction, _aten.var.correction, _aten._softmax.default}
 )
@@ -67,11 +70,7 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
     members = _members(gemm, prologue)
     if not all(map(spec_of_node, members)):
         return None
-    outputs = [
-        node
-        for node in members
-        if any(user not in members and not is_size(user) for user in node.users)
-    ]
+    outputs = _outputs(members)
     laid_out = {
         node: spec
         for node, spec in zip(_tensors(gemm), operands, strict=False)
@@ -79,6 +78,29 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
     }
     try:
         return _to_region(gemm, members, outputs or [gemm], laid_out)
+    except _NotPlainError:
+        return None
+
+
+def whole_region_of(gemm: Node) -> Region | None:
+    """Return *gemm* with what makes its operands and what follows; None if that is no plain value.
+
+    Unlike `region_of` it is never only a part: operations that compute operands belong to it
+    whatever they read, since the padding of an operand is fused into them. Operands have the
+    layouts of the graph. A dynamic size is replaced by its hint.
+    """
+    if gemm.target not in _GEMM_OPS or not _is_tensor(gemm):
+        return None
+    order = {node: i for i, node in enumerate(gemm.graph.nodes)}
+    producers = _producers(gemm)
+    members = sorted({*producers, *_members(gemm, set())}, key=order.__getitem__)
+    if not all(spec_of_node(node) for node in members if node.target not in _PAIR_OPS):
+        return None
+    # What else the graph keeps of the producers it keeps with padding and without.
+    kept = producers - {_viewed(node) for node in _tensors(gemm)}
+    outputs = [node for node in _outputs(members) if node not in kept]
+    try:
+        return _to_region(gemm, members, outputs or [gemm], {})
     except _NotPlainError:
         return None
 
@@ -106,6 +128,7 @@ def module_of(region: Region, device: torch.device, wide: torch.dtype | None = N
         ((kind, value),) = argument.items()
         resolve: dict[str, Callable[[Any], Any]] = {
             "step": nodes.__getitem__,
+            "item": lambda item: graph.call_function(operator.getitem, (nodes[item[0]], item[1])),
             "input": inputs.__getitem__,
             "dtype": dtype_of,
             "memory_format": _FORMATS.__getitem__,
@@ -117,10 +140,10 @@ def module_of(region: Region, device: torch.device, wide: torch.dtype | None = N
         if _OPERATOR_TEXT.fullmatch(step.target) is None:
             raise ValueError(f"{step.target!r} is not an operator of torch")
         namespace, name, overload = step.target.split(".")
-        operator = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+        called = getattr(getattr(getattr(torch.ops, namespace), name), overload)
         kwargs = {name: from_argument(value) for name, value in step.kwargs.items()}
         args = tuple(map(from_argument, step.args))
-        nodes.append(graph.call_function(operator, args, kwargs))
+        nodes.append(graph.call_function(called, args, kwargs))
     graph.output(tuple(nodes[i] for i in region.outputs))
     return GraphModule(torch.nn.Module(), graph)
 
@@ -167,6 +190,45 @@ def _prologue(gemm: Node) -> set[Node]:
         if chain and sum(map(bytes_of, sources)) <= _PROLOGUE_BYTES * bytes_of(operand):
             prologue |= chain
     return prologue
+
+
+def _producers(gemm: Node) -> set[Node]:
+    """Return the nearest nodes of generated kernels that compute the operands of *gemm*."""
+    producers: set[Node] = set()
+    pending = list(_tensors(gemm))
+    while pending and len(producers) < _PRODUCER_STEPS:
+        node = pending.pop(0)
+        node = _pair_of(node) or node
+        is_generated = _is_generated(node) or node.target in _PAIR_OPS
+        if node not in producers and is_generated:
+            producers.add(node)
+            pending.extend(node.all_input_nodes)
+    return producers
+
+
+def _pair_of(node: Node) -> Node | None:
+    """Return the reduction with two results of which *node* is one; None for any other node."""
+    if node.target is not operator.getitem:
+        return None
+    source = node.args[0]
+    return source if isinstance(source, Node) and source.target in _PAIR_OPS else None
+
+
+def _viewed(node: Node) -> Node:
+    """Return the node whose memory *node* is, as far as views tell."""
+    while isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _outputs(members: Sequence[Node]) -> list[Node]:
+    """Return those of *members* whose results others use."""
+    inside = set(members)
+    return [
+        node
+        for node in members
+        if any(user not in inside and not is_size(user) for user in node.users)
+    ]
 
 
 def _siblings(gemm: Node, members: set[Node]) -> set[Node]:
@@ -227,6 +289,8 @@ def _to_region(
         if isinstance(argument, Node):
             if argument in steps:
                 return {"step": steps[argument]}
+            if (pair := _pair_of(argument)) in steps:
+                return {"item": [steps[pair], argument.args[1]]}
             spec = inputs.get(argument) or laid_out.get(argument) or spec_of_node(argument)
             if spec is None:
                 raise _NotPlainError
@@ -234,15 +298,7 @@ def _to_region(
             return {"input": list(inputs).index(argument)}
         if isinstance(argument, list | tuple):
             return [to_argument(item) for item in argument]
-        if isinstance(argument, torch.dtype):
-            return {"dtype": str(argument).removeprefix("torch.")}
-        if isinstance(argument, torch.memory_format) and argument in _FORMATS.values():
-            return {"memory_format": str(argument).removeprefix("torch.")}
-        if isinstance(argument, torch.device):
-            return {"device": True}
-        if argument is None or isinstance(argument, bool | int | float | str):
-            return argument
-        raise _NotPlainError
+        return _plain(argument)
 
     described = tuple(
         Step(
@@ -259,6 +315,19 @@ def _to_region(
         outputs=tuple(steps[node] for node in outputs),
         flops=tuple(map(_flops, gemms)),
     )
+
+
+def _plain(argument: Any) -> Argument:
+    """Return *argument*, which is no node, as a plain value."""
+    if isinstance(argument, torch.dtype):
+        return {"dtype": str(argument).removeprefix("torch.")}
+    if isinstance(argument, torch.memory_format) and argument in _FORMATS.values():
+        return {"memory_format": str(argument).removeprefix("torch.")}
+    if isinstance(argument, torch.device):
+        return {"device": True}
+    if argument is None or isinstance(argument, bool | int | float | str):
+        return argument
+    raise _NotPlainError
 
 
 def _name(node: Node) -> str:
