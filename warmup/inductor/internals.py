@@ -52,6 +52,7 @@ INTERNALS: Final = (
     *FOLDING_INTERNALS,
     "torch._C._dynamo.eval_frame:reset_code",
     "torch._dynamo:reset()",
+    "torch._dynamo:mark_static_address(t, guard)",
     "torch._dynamo:mark_dynamic(t, index, hint_override, min, max)",
     "torch._dynamo:maybe_mark_dynamic(t, index)",
     "torch._dynamo.config:accumulated_recompile_limit",
