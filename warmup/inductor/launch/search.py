@@ -145,7 +145,7 @@ class LaunchSearch:
         new = [winner for winner in winners if winner not in known]
         if source in MOST_CONFIGS:
             is_late = time.monotonic() > self._deadline
-            room = 0 if is_late else MOST_CONFIGS[source] - self._sources[source]
+            room = 0 if is_late else max(MOST_CONFIGS[source] - self._sources[source], 0)
             self._left_out.update(new[room:])
             new = new[:room]
         if not new:
