@@ -16,7 +16,7 @@ from warmup.buckets.bucket import Bucket
 from warmup.cli.build_belief import first_lines, spell_belief
 from warmup.cli.output import MEANINGS, counted, fold, grid, spell_peaks, terminal_width
 from warmup.cli.plan_render import spell_graphs
-from warmup.cli.show_render import ROW_HEAD, row_cells
+from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
 from warmup.core.errors import SettingsError
 from warmup.core.evidence_rank import SHARE_FLAGS
 from warmup.core.rows import Rejection, Row, Tuned, lag_behind_library
@@ -60,6 +60,8 @@ def spell(report: BuildReport) -> Iterator[str]:
         )
     for result in report.buckets:
         yield from spell_graphs(result.name, result.graphs)
+    costs = {result.name: result.cost for result in report.buckets if result.cost is not None}
+    yield from spell_limits(costs, report.table.policy.timing.launch)
     yield from _doubts(report)
     yield from _outcome(report)
     yield from spell_belief(report)
@@ -204,6 +206,7 @@ def document(report: BuildReport) -> dict[str, Any]:
                 "seconds": round(result.seconds, 3),
                 "left_out": result.left_out,
                 "graphs": result.graphs,
+                "cost": result.cost and dataclasses.asdict(result.cost),
             }
             for result in report.buckets
         ],
@@ -264,6 +267,7 @@ def _timings(tuned: Tuned) -> dict[str, Any]:
                 "choice": str(timing.winner),
                 "time_us": timing.time_us,
                 "fused_us": timing.fused_us,
+                "host_us": timing.host_us,
                 "along_us": dict(timing.along_us),
                 "rejection": timing.rejection,
                 "said": timing.said,

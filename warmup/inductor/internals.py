@@ -52,6 +52,7 @@ INTERNALS: Final = (
     *FOLDING_INTERNALS,
     "torch._C._dynamo.eval_frame:reset_code",
     "torch._dynamo:reset()",
+    "torch._dynamo:mark_static_address(t, guard)",
     "torch._dynamo:mark_dynamic(t, index, hint_override, min, max)",
     "torch._dynamo:maybe_mark_dynamic(t, index)",
     "torch._dynamo.config:accumulated_recompile_limit",
@@ -87,7 +88,10 @@ INTERNALS: Final = (
         "matrix_instr_nonkdim, waves_per_eu, kpack, workspace_size, workspace_zero_fill)"
     ),
     "torch._inductor.autotune_process:TritonGPUBenchmarkRequest.make_run_fn",
-    "torch._inductor.choices:InductorChoices.get_ktc(self, kernel_inputs, template, op_name)",
+    (
+        "torch._inductor.choices:InductorChoices.get_ktc"
+        "(self, kernel_inputs, template, op_name, kwarg_overrides)"
+    ),
     "torch._inductor.choices:get_template_heuristic(template_name, device_type, op_name)",
     (
         "torch._inductor.codegen.cpp_gemm_template:CppGemmTemplate.add_choices"
@@ -127,8 +131,10 @@ INTERNALS: Final = (
     "torch._inductor.kernel_inputs:MMKernelInputs.mnk_symbolic",
     "torch._inductor.kernel.bmm:bmm_template.uid",
     "torch._inductor.kernel.mm:decompose_k_subgraph_template.uid",
+    "torch._inductor.kernel.mm:get_scaling_options(mat_a, mat_b, scale_a_size, scale_b_size)",
     "torch._inductor.kernel.mm:mm_template.uid",
     "torch._inductor.kernel.mm:persistent_tma_mm_template.uid",
+    "torch._inductor.kernel.mm:scaled_mm_device_tma_epilogue_scaling_template.uid",
     (
         "torch._inductor.kernel_template_choice:KernelTemplateChoice"
         "(template, params, extra_kwargs, layout, inputs)"

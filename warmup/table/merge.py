@@ -91,6 +91,7 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
         )
     older, newer = sorted((a, b), key=lambda table: table.provenance.created)
     origin = older.provenance.assuming(newer.provenance.assumptions)
+    origin = origin.costing(newer.provenance.calls)
     return replace(older, provenance=origin, rows=rows)
 
 

@@ -19,6 +19,7 @@ from typing import Self
 
 import torch
 
+from warmup.core.call_cost import CallCost
 from warmup.core.events import logger
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import L2, Method, OptionValue, Search
@@ -28,6 +29,7 @@ from warmup.core.trial import Candidate, Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import LiveTrial, PadQuestion, Question
 from warmup.measuring.device_peaks import measured_peaks
+from warmup.measuring.enqueue import cost_of
 from warmup.measuring.live_search import time_search, with_narrow_band
 from warmup.measuring.machine_watch import MachineWatch
 from warmup.measuring.range_regret import (
@@ -222,6 +224,10 @@ class Tuner:
         logger.debug("searched %s in %.2f s: %s", counts, seconds, key)
         tuned = self._row_for(key, outcomes, library, is_disturbed=is_disturbed(), method=method)
         return None if tuned is None else replace(tuned, searched=counts)
+
+    def cost_of(self, call: Callable[[], object]) -> CallCost | None:
+        """Return what *call*, which has run before, costs; None on a CPU."""
+        return None if self.device.type == "cpu" else cost_of(call, self.device)
 
     def measure_padding(self, question: PadQuestion) -> Tuned | None:
         """Keep *question* where its region can be measured later; else return its row.
