@@ -140,7 +140,8 @@ class Outcome:
 
     ``error`` is the largest error of an element against the reference, in units of the reference's
     root mean square. ``said`` is the text of a rejection. An outcome that is not final was timed in
-    the screening only, and cannot win.
+    the screening only, and cannot win. ``host`` are the host's times to enqueue the call, None
+    where they were not taken.
     """
 
     winner: Winner
@@ -149,6 +150,12 @@ class Outcome:
     rejection: Rejection | None = None
     said: str = ""
     is_final: bool = True
+    host: Samples | None = None
+
+    @property
+    def host_us(self) -> float | None:
+        """The median of the host's times in microseconds, None without any."""
+        return None if self.host is None else self.host.median
 
     @property
     def time_us(self) -> float | None:

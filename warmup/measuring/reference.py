@@ -151,6 +151,33 @@ def judge_output(
     return worst, Rejection.WRONG, message
 
 
+def judge_like(
+    out: torch.Tensor, expected: torch.Tensor, tolerance: float | None
+) -> tuple[float, Rejection | None, str]:
+    """Return what `judge_output` does, for an *expected* result of the same precision.
+
+    Integers must be equal, and so must the elements that are infinite or NaN; elements that both
+    left at the poison are equal. Without *tolerance* the other elements are not compared.
+    """
+    if not out.dtype.is_floating_point:
+        count = int((out != expected).sum())
+        message = f"{count} of {out.numel()} elements differ"
+        return (float("inf"), Rejection.WRONG, message) if count else (0.0, None, "")
+    is_narrow = out.dtype.itemsize < torch.float32.itemsize
+    wide, wanted = (out.float(), expected.float()) if is_narrow else (out, expected)
+    finite = wanted.isfinite()
+    is_odd = (wide != wanted) & ~(wide.isnan() & wanted.isnan()) & ~(finite & wide.isfinite())
+    if count := int(is_odd.sum()):
+        unwritten = bool((wide.isnan() & finite).any())
+        rejection = Rejection.UNWRITTEN if unwritten else Rejection.WRONG
+        return float("inf"), rejection, f"{count} of {out.numel()} elements"
+    if tolerance is None:
+        return 0.0, None, ""
+    if not bool(finite.all()):
+        wide, wanted = wide[finite], wanted[finite]
+    return judge_output(wide, wanted, tolerance)
+
+
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
     """Compute matmuls and convolutions in full precision while it is open.

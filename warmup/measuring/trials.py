@@ -83,6 +83,7 @@ def run_trial(
     checks.check_outputs(sets)
     screening.run()
     checks.confirm_winner(make_sets)
+    screening.time_enqueueing()
     return [run.outcome for run in runs]
 
 
