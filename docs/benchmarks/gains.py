@@ -117,10 +117,13 @@ def _differing(devices: dict[str, dict[str, Table]]) -> Iterator[str]:
             changed = Counter(
                 kind_of(key).name for key in common if rows_a[key].winner != rows_b[key].winner
             )
+            if not common:
+                yield f"**Winners of {a} and of {b}** have no key in common."
+                continue
             yield f"**Winners of {a} and of {b}** differ, for keys that both have, in:"
             yield ""
             yield from (f"- {kind}: {changed[kind]} of {kinds[kind]} rows" for kind in kinds)
-            yield "" if kinds else "- no key is common to both"
+            yield ""
 
 
 def page() -> str:

@@ -38,6 +38,7 @@ ROOT = HERE.parents[1]
 PACKAGES = ("torch", "triton", "transformers", "timm")
 SECOND = "second"  # the name of the other table of two builds
 _LEAST_S = 60.0  # to begin with anything
+_END_S = 20.0  # for a build to write what it has
 _SHOWN = 1500
 
 Document = dict[str, Any]
@@ -173,7 +174,11 @@ class Zoo:
                 text, _ = child.communicate(timeout=left)
             except subprocess.TimeoutExpired:
                 child.terminate()
-                child.communicate()
+                try:
+                    child.communicate(timeout=_END_S)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    child.communicate()
                 raise StoppedError(f"the limit ended {log.stem}") from None
         if child.returncode:
             tail = log.read_text(encoding="utf-8", errors="replace")[-_SHOWN:]

@@ -19,6 +19,7 @@ from typing import Any
 import fake_gpu
 import torch
 from torch import nn
+from torchvision_anywhere import import_torchvision
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "benchmarks"))
 
@@ -28,6 +29,7 @@ from zoo_models.entries import SERVED
 from warmup.buckets.bucket import parse_buckets, parse_inputs
 from warmup.models.loading import Inputs, load_model, make_inputs
 
+import_torchvision()
 OPTIONS = {"max_autotune_gemm_backends": "ATEN,TRITON"}
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

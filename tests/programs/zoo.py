@@ -8,13 +8,13 @@ other in this process.
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+from torchvision_anywhere import import_torchvision
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "benchmarks"))
 
@@ -26,26 +26,6 @@ from warmup.inductor import connect
 from warmup.models.loading import load_model, make_inputs
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-_OPERATORS = ("nms", "qnms")
-
-
-def import_torchvision() -> None:
-    """Import torchvision, which timm imports, also where its compiled operators cannot be loaded.
-
-    PyPI has it for CUDA only, and beside torch for a CPU it then fails for want of operators that
-    it registers fakes for. No model here uses one.
-    """
-    try:
-        importlib.import_module("torchvision")
-    except ModuleNotFoundError:
-        return
-    except RuntimeError:
-        for name in [each for each in sys.modules if each.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        for name in _OPERATORS:
-            signature = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            torch.library.define(f"torchvision::{name}", signature)
-        importlib.import_module("torchvision")
 
 
 def build(entry: Entry) -> dict[str, Any]:
