@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from warmup.core.method import Method, Search
@@ -235,14 +234,16 @@ def make_pad_row(
 
     The times *bare* of inductor's own calls stay as evidence. None when no outcome has a time.
     """
-    row_for = partial(make_row, key, library=library, method=method, clock_mhz=clock_mhz)
-    alone, in_region = row_for(bare), row_for(outcomes)
-    if alone is None and in_region is not None:
-        nothing = replace(in_region.row.evidence, rejected=())
-        untimed = tuple(replace(timing, time_us=None) for timing in in_region.timings)
-        alone = Tuned(key, replace(in_region.row, evidence=nothing), untimed)
-    if alone is None:
+    in_region = make_row(key, outcomes, library, method)
+    if in_region is None:
         return None
+    times_us = {outcome.winner: outcome.time_us for outcome in bare}
+    timings = tuple(
+        Timing(timing.winner, _rounded_or_none(times_us.get(timing.winner)))
+        for timing in in_region.timings
+    )
+    evidence = replace(in_region.row.evidence, rejected=())  # `make_fused_row` adds its own
+    alone = Tuned(key, replace(in_region.row, evidence=evidence), timings)
     fused = make_fused_row(alone, outcomes, library, method, is_disturbed=is_disturbed)
     if fused is None:
         return None
