@@ -113,6 +113,12 @@ class Answers(Protocol):
     ) -> Winner | None:
         """Time *calls* in this process and return the winner; None as for `measure`."""
 
+    def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
+        """Report whether operations were fused into the template compiled for *key*.
+
+        *fused* is what the row says, *found* what inductor did.
+        """
+
     def uncovered(self, site: str) -> None:
         """Report that *site* of inductor is about to run a benchmark that no row kind covers.
 

@@ -95,14 +95,14 @@ def is_within_bound(winner: Winner, tuned: Tuned) -> bool:
 
     False if *winner* was not timed at one of these sizes; True if *tuned* has no smaller sizes.
     """
-    pairs = zip(tuned.row.evidence.along[:-1], _ratios_of(winner, tuned)[:-1], strict=True)
+    pairs = zip(tuned.row.evidence.along[:-1], _ratios_of(winner.choice, tuned)[:-1], strict=True)
     ratios = [ratio for (_, known), (_, ratio) in pairs if known is not None]
     return all(ratio is not None and ratio <= _LIMIT for ratio in ratios)
 
 
 def with_bare_range_regret(bare: Tuned, fused: Tuned) -> Tuned:
     """Return *fused* with the ratios of its winner at the sizes of the range, taken from *bare*."""
-    winner = fused.row.winner
+    winner = fused.row.winner.choice
     is_same = winner == bare.row.winner
     along = bare.row.evidence.along if is_same else _ratios_of(winner, bare)
     evidence = replace(fused.row.evidence, along=along)

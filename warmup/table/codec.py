@@ -53,6 +53,7 @@ _ROW_MEMBERS: Final = frozenset({"winner", "evidence"})
 _ROW_OPTIONAL: Final = frozenset({"untrusted"})  # of a row that must not be served
 _MAX_REASON: Final = 512
 _WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
+_WINNER_OPTIONAL: Final = frozenset({"fused"})  # of a template that was measured in its region
 
 
 def digest_of(table: Table) -> str:
@@ -245,6 +246,7 @@ def _row(row: Row) -> dict[str, object]:
             "uid": row.winner.uid,
             "kwargs": dict(row.winner.kwargs),
             "source_hash": row.winner.source_hash,
+            **({} if row.winner.fused is None else {"fused": row.winner.fused}),
         },
         "evidence": evidence_to_json(row.evidence),
         **({} if row.untrusted is None else {"untrusted": row.untrusted[:_MAX_REASON]}),
@@ -392,7 +394,7 @@ def _read_row(kind: Kind, node: Node) -> Row:
 
 
 def _read_winner(kind: Kind, node: Node) -> Winner:
-    members = node.members(_WINNER)
+    members = node.members(_WINNER, optional=_WINNER_OPTIONAL)
     family = members["family"]
     if not isinstance(family.value, str) or family.value not in kind.families:
         family.fail(f"expected one of {', '.join(sorted(kind.families))}")
@@ -404,8 +406,20 @@ def _read_winner(kind: Kind, node: Node) -> Winner:
     if source_hash.value is not None and _HASH.fullmatch(source_hash.string(64)) is None:
         source_hash.fail("not a source hash")
     return Winner(
-        Family(family.string(16)), uid, tuple(kwargs), source_hash.optional(lambda n: n.string(64))
+        Family(family.string(16)),
+        uid,
+        tuple(kwargs),
+        source_hash.optional(lambda n: n.string(64)),
+        _read_fused(members["fused"], family) if "fused" in members else None,
     )
+
+
+def _read_fused(node: Node, family: Node) -> bool:
+    if type(node.value) is not bool:
+        node.fail("expected true or false")
+    if family.value != Family.TEMPLATE:
+        node.fail("only a winner of the family template is fused or not")
+    return node.value
 
 
 def _read_kwarg(name: str, node: Node) -> KwargValue:

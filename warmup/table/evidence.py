@@ -20,6 +20,8 @@ _MAX_CHOICE: Final = 512
 _MAX_RANKING: Final = 2048
 _MAX_CANDIDATES: Final = 100_000
 _MAX_RANGE_SIZES: Final = 8
+_MAX_KERNELS: Final = 1000
+_MAX_REGISTERS: Final = 1024
 _PAIR: Final = 2  # a size of the range, and the winner's time over the best time there
 
 # Field -> (may be null, lowest, highest).
@@ -37,11 +39,19 @@ _NUMBERS: Final[Mapping[str, tuple[bool, float, float]]] = {
     "tried": (False, 1, _MAX_CANDIDATES),
     "clock_mhz": (True, 1, MAX_INT),
 }
+# Of newer rows, and of rows with the scope fused: absent where they are None.
+_COUNTS: Final = {
+    "kernels": (1, _MAX_KERNELS),
+    "library_kernels": (1, _MAX_KERNELS),
+    "spills": (0, MAX_INT),
+    "registers": (1, _MAX_REGISTERS),
+}
 _WHOLE_NUMBERS: Final = frozenset({"tried", "clock_mhz"})
 _EVIDENCE_FIELDS: Final = frozenset(
     {*_NUMBERS, "runner_up", "rejected", "flags", "scope", "search"}
 )
-_OPTIONAL: Final = frozenset({"along", "ranking"})  # of a key with a range only; of newer rows
+# `along` is of a key with a range only, the others of newer rows.
+_OPTIONAL: Final = frozenset({"along", "ranking", *_COUNTS})
 _ENTRY: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?(?:e[+-][0-9]{1,2})? [!-:<-~][ -:<-~]{0,159}"
 _RANKING: Final = re.compile(rf"{_ENTRY}(?:; {_ENTRY}){{0,{MAX_RANKED - 1}}}")
 _SCOPES: Final = {scope.value: scope for scope in Scope}
@@ -65,6 +75,7 @@ def evidence_to_json(evidence: Evidence) -> dict[str, object]:
         "search": evidence.search.value,
         **({"along": [_pair(*pair) for pair in evidence.along]} if evidence.along else {}),
         **({"ranking": evidence.ranking} if evidence.ranking else {}),
+        **{name: count for name in _COUNTS if (count := getattr(evidence, name)) is not None},
     }
 
 
@@ -96,13 +107,14 @@ def plain_evidence(value: Any) -> Evidence | None:
             numbers[name] = number
         runner_up = value["runner_up"]
         ranking = value.get("ranking", "")
-        fields = len(_EVIDENCE_FIELDS) + ("ranking" in value)
+        counts = {name: value[name] for name in _COUNTS if name in value}
+        fields = len(_EVIDENCE_FIELDS) + ("ranking" in value) + len(counts)
         rejected, flags = _plain_rejected(value["rejected"]), _plain_flags(value["flags"])
         if rejected is None or flags is None or len(value) != fields:
             return None
     except (AttributeError, KeyError, TypeError):
         return None
-    if not _are_plain_texts(runner_up, ranking):
+    if not _are_plain_texts(runner_up, ranking) or not _are_plain_counts(counts):
         return None
     scope, search = _known(value.get("scope"), _SCOPES), _known(value.get("search"), _SEARCHES)
     if scope is None or search is None:
@@ -114,6 +126,7 @@ def plain_evidence(value: Any) -> Evidence | None:
         scope=scope,
         search=search,
         ranking=ranking,
+        **counts,
         **numbers,
     )
 
@@ -122,6 +135,13 @@ def _are_plain_texts(runner_up: Any, ranking: Any) -> bool:
     is_text = type(runner_up) is str and len(runner_up) <= _MAX_CHOICE and runner_up.isprintable()
     is_ranking = type(ranking) is str and (not ranking or bool(_RANKING.fullmatch(ranking)))
     return (runner_up is None or is_text) and is_ranking
+
+
+def _are_plain_counts(counts: Mapping[str, Any]) -> bool:
+    return all(
+        type(count) is int and _COUNTS[name][0] <= count <= _COUNTS[name][1]
+        for name, count in counts.items()
+    )
 
 
 def _plain_rejected(value: Any) -> tuple[tuple[Rejection, int], ...] | None:
@@ -161,6 +181,7 @@ def _checked(node: Node) -> Evidence:
         search=_read_word(members["search"], _SEARCHES),
         along=_read_along(members["along"]) if "along" in members else (),
         ranking=_read_ranking(members["ranking"]) if "ranking" in members else "",
+        **{name: members[name].integer(*_COUNTS[name]) for name in _COUNTS if name in members},
         **numbers,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -39,7 +39,8 @@ from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, Trial
 from warmup.measuring.trials import run_trial
 from warmup.table import Policy
 from warmup.tuning.size_range import choose_for_range
-from warmup.tuning.trials import bare_trial, challengers, region_trial, work_of
+from warmup.tuning.trials import bare_trial, challengers, faster_alone, region_trial, work_of
+from warmup.tuning.ways import as_decided, less_demanding, ways_of
 
 
 @dataclass
@@ -167,9 +168,8 @@ class Tuner:
                     for one in challengers(bare, library, region, outcomes[0].time_us)
                     if is_within_bound(one, bare)
                 ]
-                if others := others[: self.method.fused_top_k]:
-                    candidates = (*trial.candidates, *map(Candidate, others))
-                    outcomes = self.process.run(replace(trial, candidates=candidates)).outcomes
+                if others:
+                    outcomes = self._run_ways(trial, others, bare, library)
         except TrialNotRunError as error:
             self.not_fused[question.problem.key] = str(error)
             return bare
@@ -194,6 +194,28 @@ class Tuner:
             )
             return bare
         return with_bare_range_regret(bare, fused)
+
+    def _run_ways(
+        self, trial: Trial, others: Sequence[Winner], bare: Tuned, library: Winner
+    ) -> tuple[Outcome, ...]:
+        """Return the outcomes of the best of *others*, fused and not fused, and of *library*.
+
+        Where fused kernels spill registers, as many more that need fewer of them are timed fused.
+
+        Raises:
+            TrialNotRunError: the trial could not be run at all.
+        """
+        top = self.method.fused_top_k
+        ways = ways_of(others[:top], faster_alone(bare, library, self.method))
+        outcomes = self._run_winners(trial, (library, *ways))
+        if more := less_demanding(others[top:], outcomes)[:top]:
+            kept = [one.winner for one in outcomes]
+            outcomes = self._run_winners(trial, (*kept, *ways_of(more)))
+        return outcomes
+
+    def _run_winners(self, trial: Trial, winners: Iterable[Winner]) -> tuple[Outcome, ...]:
+        candidates = tuple(map(Candidate, winners))
+        return as_decided(self.process.run(replace(trial, candidates=candidates)).outcomes)
 
     def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
