@@ -3,9 +3,9 @@
     echo '{"case": "gelu", "fused": [true]}' | python cuda_fusion.py
 
 One case a line on stdin, one result a line on stdout. ``fused`` has a decision for each GEMM, in
-the order of the graph: true, false or null. Every row has the same tile of the mm template. The
-result has the launches of the generated code and the events. ``batch`` and ``seq`` are the sizes
-in front of the width, and ``ranged`` makes ``seq`` a range from 2 to it.
+the order of the graph: true, false or null. Every row has the same tile of the mm template.
+``batch`` and ``seq`` are the sizes in front of the width, and ``ranged`` makes ``seq`` a range from
+2 to it. The result has the lines of the generated code that launch kernels, and the events.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WIDTH, WIDER = 768, 3072
 TILE = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}
 EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
 OPTIONS = {"max_autotune_gemm_backends": "ATEN,TRITON", "max_autotune_gemm": True}
-LAUNCH = re.compile(r"\b(triton_\w+\.run|extern_kernels\.\w+)\(")
+LAUNCH = re.compile(r"\b(?:triton_\w+\.run|extern_kernels\.\w+)\(.*")
 Call = Callable[..., Any]
 
 

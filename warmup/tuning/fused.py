@@ -104,7 +104,8 @@ class RegionCompiler:
             return None
         watch, is_as_decided = self._watches[winner]
         spills, registers = watch.spills_and_registers(self.key)
-        count = watch.count_launches() if self._device.type == "cuda" else None  # C++ is not counted
+        is_gpu = self._device.type == "cuda"  # C++ kernels are not counted
+        count = watch.count_launches() if is_gpu else None
         return RegionKernels(count, spills, registers, is_as_decided)
 
     def make_reference(self, sets: Operands) -> list[torch.Tensor]:
