@@ -21,7 +21,7 @@ _MAX_RANKING: Final = 2048
 _MAX_CANDIDATES: Final = 100_000
 _MAX_RANGE_SIZES: Final = 8
 _MAX_KERNELS: Final = 1000
-_MAX_REGISTERS: Final = 1024
+_MAX_THREAD_REGISTERS: Final = 1024
 _PAIR: Final = 2  # a size of the range, and the winner's time over the best time there
 
 # Field -> (may be null, lowest, highest).
@@ -44,7 +44,7 @@ _COUNTS: Final = {
     "kernels": (1, _MAX_KERNELS),
     "library_kernels": (1, _MAX_KERNELS),
     "spills": (0, MAX_INT),
-    "registers": (1, _MAX_REGISTERS),
+    "registers": (1, _MAX_THREAD_REGISTERS),
 }
 _WHOLE_NUMBERS: Final = frozenset({"tried", "clock_mhz"})
 _EVIDENCE_FIELDS: Final = frozenset(

@@ -24,7 +24,7 @@ from warmup.keys.question import Answers
 _UNDECIDED: Final = ("", None)
 _Decisions = dict[str, tuple[str, bool]]  # buffer of a template -> key of its row, and `fused`
 _decided: weakref.WeakKeyDictionary[Any, _Decisions] = weakref.WeakKeyDictionary()  # by graph
-_lock = threading.Lock()
+_deciding = threading.Lock()
 
 
 class Fusions:
@@ -53,7 +53,7 @@ class Fusions:
         if winner.fused is None:
             return
         node = selected[0] if isinstance(selected, tuple) else selected  # from torch 2.12 on
-        with _lock:
+        with _deciding:
             decisions = _decided.setdefault(V.graph, {})
             decisions[node.get_name()] = (key, winner.fused)
 
@@ -97,7 +97,7 @@ def key_of_template(node: Any) -> str | None:
 
 
 def _decisions_here() -> _Decisions:
-    with _lock:
+    with _deciding:
         return _decided.get(V.graph, {})
 
 

@@ -15,7 +15,7 @@ from warmup.inductor.gemm.fusion import key_of_template
 from warmup.inductor.patches import Patches
 
 # A launch in the code that inductor generates; library calls are those of `extern_kernels`.
-_LAUNCH: Final = re.compile(r"\b(?:triton_\w+\.run|extern_kernels\.\w+)\(")
+_LAUNCHED: Final = re.compile(r"\b(?:triton_\w+\.run|extern_kernels\.\w+)\(")
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class KernelWatch:
     def count_launches(self) -> int:
         """Return how many kernels and library calls the generated code launches."""
         sources = (Path(module.__file__).read_text(encoding="utf-8") for module in self._modules)
-        return sum(len(_LAUNCH.findall(source)) for source in sources)
+        return sum(len(_LAUNCHED.findall(source)) for source in sources)
 
     def spills_and_registers(self, key: str) -> tuple[int | None, int | None]:
         """Return the spilled and the used registers of the kernel with the template of *key*.
