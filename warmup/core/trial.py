@@ -58,8 +58,8 @@ class ViewSpec:
 
 
 # An argument of an operator: a number, a string, None, a list of arguments, or an object with one
-# of the members {"step": i}, {"input": i}, {"dtype": name}, {"memory_format": name},
-# {"device": true}.
+# of the members {"step": i}, {"item": [i, j]} for result j of step i, {"input": i},
+# {"dtype": name}, {"memory_format": name}, {"device": true}.
 Argument = Any
 
 

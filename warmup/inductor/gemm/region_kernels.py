@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torch._inductor.graph import GraphLowering
+from torch._inductor.scheduler import BaseSchedulerNode
 
 from warmup.inductor.gemm.fusion import key_of_template
 from warmup.inductor.patches import Patches
@@ -48,9 +49,9 @@ class KernelWatch:
 
         def define_kernel(scheduling: Any, source: str, node_schedule: Any, kernel: Any) -> str:
             name = original(scheduling, source, node_schedule, kernel)
-            for node in node_schedule:
-                key = key_of_template(node)
-                if key is not None:
+            for node in node_schedule:  # marks of where reductions begin and end are in it too
+                is_node = isinstance(node, BaseSchedulerNode)
+                if is_node and (key := key_of_template(node)) is not None:
                     self._templates[key] = name
             return name
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from operator import getitem
 from typing import Any, Final
 
 import torch
@@ -44,9 +45,9 @@ _POINTWISE_OPS: Final = frozenset(
         *(_aten.constant_pad_nd.default, _aten.full.default),
     }
 )
-_REDUCTION_OPS: Final = frozenset(
-    {_aten.var_mean.correction, _aten.var.correction, _aten._softmax.default}
-)
+_REDUCTION_OPS: Final = frozenset({_aten.var.correction, _aten._softmax.default})
+# Reductions with several results: `getitem` takes them apart.
+_PAIR_OPS: Final = frozenset({_aten.var_mean.correction})
 
 
 class _NotPlainError(Exception):
@@ -65,13 +66,11 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
     if not prologue and not has_epilogue:
         return None
     members = _members(gemm, prologue)
-    if not all(map(spec_of_node, members)):
+    if any(map(_is_of_pair, _outputs(members))):  # a result of such a reduction is no output
+        members = _members(gemm, prologue, has_pairs=False)
+    if not all(spec_of_node(node) for node in members if node.target not in _PAIR_OPS):
         return None
-    outputs = [
-        node
-        for node in members
-        if any(user not in members and not is_size(user) for user in node.users)
-    ]
+    outputs = _outputs(members)
     laid_out = {
         node: spec
         for node, spec in zip(_tensors(gemm), operands, strict=False)
@@ -106,6 +105,7 @@ def module_of(region: Region, device: torch.device, wide: torch.dtype | None = N
         ((kind, value),) = argument.items()
         resolve: dict[str, Callable[[Any], Any]] = {
             "step": nodes.__getitem__,
+            "item": lambda pair: graph.call_function(getitem, (nodes[pair[0]], pair[1])),
             "input": inputs.__getitem__,
             "dtype": dtype_of,
             "memory_format": _FORMATS.__getitem__,
@@ -125,8 +125,17 @@ def module_of(region: Region, device: torch.device, wide: torch.dtype | None = N
     return GraphModule(torch.nn.Module(), graph)
 
 
-def _members(gemm: Node, prologue: set[Node]) -> list[Node]:
-    """Return the nodes of the region, in graph order."""
+def _outputs(members: Sequence[Node]) -> list[Node]:
+    """Return those of *members* that other nodes use."""
+    return [
+        node
+        for node in members
+        if any(user not in members and not is_size(user) for user in node.users)
+    ]
+
+
+def _members(gemm: Node, prologue: set[Node], *, has_pairs: bool = True) -> list[Node]:
+    """Return the nodes of the region, in graph order, with reductions of several results or not."""
     order = {node: i for i, node in enumerate(gemm.graph.nodes)}
     after = _downstream(gemm)
     members = {gemm, *prologue}
@@ -135,7 +144,7 @@ def _members(gemm: Node, prologue: set[Node]) -> list[Node]:
             break
         # A node that depends on a later GEMM runs in a later kernel.
         ready = all(other in members or other not in after for other in node.all_input_nodes)
-        if ready and _is_generated(node):
+        if ready and (_is_generated(node) or (has_pairs and _is_of_pair(node))):
             members.add(node)
     return sorted(members | _siblings(gemm, members), key=order.__getitem__)
 
@@ -204,6 +213,17 @@ def _is_generated(node: Node) -> bool:
     return _is_pointwise(node) or (is_reduction and _is_tensor(node))
 
 
+def _is_of_pair(node: Node) -> bool:
+    """Whether *node* is a reduction with several results, or takes one of them."""
+    return node.target in _PAIR_OPS or _pair_of(node) is not None
+
+
+def _pair_of(item: Node) -> Node | None:
+    """Return the reduction of which *item* takes one result; None for any other node."""
+    source = item.args[0] if item.target is getitem else None
+    return source if isinstance(source, Node) and source.target in _PAIR_OPS else None
+
+
 def _is_pointwise(node: Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or not _is_tensor(node):
@@ -220,13 +240,14 @@ def _to_region(
     gemm: Node, members: list[Node], outputs: list[Node], laid_out: dict[Node, TensorSpec]
 ) -> Region:
     inputs: dict[Node, TensorSpec] = {}
-    steps = {node: i for i, node in enumerate(members)}
+    operations = [node for node in members if _pair_of(node) is None]
+    steps = {node: i for i, node in enumerate(operations)}
 
     def to_argument(argument: Any) -> Argument:
         argument = hint_or_value(argument)
         if isinstance(argument, Node):
-            if argument in steps:
-                return {"step": steps[argument]}
+            if (result := _result_of(argument, steps)) is not None:
+                return result
             spec = inputs.get(argument) or laid_out.get(argument) or spec_of_node(argument)
             if spec is None:
                 raise _NotPlainError
@@ -250,7 +271,7 @@ def _to_region(
             tuple(map(to_argument, node.args)),
             {name: to_argument(value) for name, value in node.kwargs.items()},
         )
-        for node in members
+        for node in operations
     )
     gemms = [gemm, *(node for node in members if node.target in _GEMM_OPS and node is not gemm)]
     return Region(
@@ -259,6 +280,14 @@ def _to_region(
         outputs=tuple(steps[node] for node in outputs),
         flops=tuple(map(_flops, gemms)),
     )
+
+
+def _result_of(node: Node, steps: dict[Node, int]) -> Argument | None:
+    """Return the argument that is the result of *node*; None where *node* is in no step."""
+    if node in steps:
+        return {"step": steps[node]}
+    pair = _pair_of(node)
+    return {"item": [steps[pair], node.args[1]]} if pair in steps else None
 
 
 def _name(node: Node) -> str:
