@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forked_python import prepare, run_forked
 
 from warmup.core.method import Method
 from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Winner
@@ -171,16 +172,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest file, so that no worker ends with it while the others idle."""
-    items.sort(key=lambda item: item.path.name != "test_serving_on_cpu.py")
+    """Begin with the files that compile: none of those that are left takes a worker long."""
+    items.sort(key=lambda item: item.path.parent.name not in _COMPILING)
 
 
 @pytest.fixture(scope="session")
 def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, str]]:
     """``run_once("mlp", "-m", "warmup", ..., NAME="value")``: a folder, and what Python printed.
 
-    The first worker that wants *name* runs it in a folder of that name, from empty caches; the
-    others wait and get the same.
+    The first worker that wants *name* runs it in a folder of that name, from empty caches, in a
+    forked process; the others wait and get the same.
     """
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -194,14 +195,8 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Pa
         with FileLock(folder / "lock"):
             if not said.exists():
                 caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-                done = subprocess.run(
-                    [sys.executable, *words],
-                    env={**_environment(), **caches, **variables},
-                    cwd=folder,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                )
+                env = {**_environment(), **caches, **variables}
+                done = run_forked(*words, env=env, cwd=folder)
                 assert done.returncode == 0, done.stderr[-4000:]
                 said.write_text(done.stdout)
         return folder, said.read_text()
@@ -224,7 +219,7 @@ def variables(run_once: Callable[..., tuple[Path, str]]) -> dict[str, str]:
     probed = {"TORCHINDUCTOR_VEC_ISA_OK": "1"} if said == "1\n" else {}
     outputs = folder / "compiled"
     outputs.mkdir(exist_ok=True)
-    return {
+    found = {
         **_NO_WAIT,
         "OMP_WAIT_POLICY": "passive",
         "CXX": str(ROOT / "tests" / "programs" / "g++"),
@@ -232,6 +227,8 @@ def variables(run_once: Callable[..., tuple[Path, str]]) -> dict[str, str]:
         "TESTS_CXX_OUTPUTS": str(outputs),
         **probed,
     }
+    prepare({**_environment(), **found})
+    return found
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from warmup.cli import main
 from warmup.core.rows import Flag, Row
 from warmup.core.runtime import Runtime
 from warmup.table import Table
@@ -64,19 +63,9 @@ def folder(
 
 
 @pytest.fixture
-def check(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Command:
+def check(folder: Path, run_main: Command) -> Command:
     """``check("ready.json", "--json")`` on CPU, in this process, in the folder of the tables."""
-
-    def run(*words: str) -> Done:
-        monkeypatch.chdir(folder)
-        with pytest.raises(SystemExit) as ended:
-            main(["check", "--device", "cpu", *words])
-        shown = capsys.readouterr()
-        return subprocess.CompletedProcess(words, int(ended.value.code or 0), shown.out, shown.err)
-
-    return run
+    return lambda *words: run_main("check", "--device", "cpu", *words)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from warmup.cli import main
 from warmup.core.rows import Row
 from warmup.table import Table
 from warmup.table.codec import encode
@@ -44,19 +43,11 @@ def folder(
 
 
 @pytest.fixture
-def run(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Done]:
+def run(folder: Path, run_main: Callable[..., Done]) -> Callable[..., Done]:
     """``run("merge", out)``: the command with that output, in the folder."""
-
-    def command(name: str, out: str | Path) -> Done:
-        monkeypatch.chdir(folder)
-        with pytest.raises(SystemExit) as ended:
-            main([str(out) if word == "OUT" else word for word in COMMANDS[name]])
-        shown = capsys.readouterr()
-        return subprocess.CompletedProcess(name, int(ended.value.code or 0), shown.out, shown.err)
-
-    return command
+    return lambda name, out: run_main(
+        *(str(out) if word == "OUT" else word for word in COMMANDS[name])
+    )
 
 
 @needs_root

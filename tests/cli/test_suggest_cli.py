@@ -13,7 +13,6 @@ import pytest
 
 from warmup.buckets.bucket import parse_buckets
 from warmup.buckets.suggest import suggest
-from warmup.cli import main
 
 Done = subprocess.CompletedProcess[str]
 Command = Callable[..., Done]
@@ -22,19 +21,13 @@ WIDTH = 80
 
 
 @pytest.fixture
-def warmup(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Command:
+def warmup(tmp_path: Path, run_main: Command) -> Command:
     """``warmup("--max-buckets", "2")``: suggest for sizes.csv, within this process."""
     lines = "".join(f"{size},{count}\n" for size, count in COUNTS.items())
     (tmp_path / "sizes.csv").write_text(f"size,count\n{lines}")
-    monkeypatch.chdir(tmp_path)
 
     def run(*words: str, histogram: str = "sizes.csv") -> Done:
-        with pytest.raises(SystemExit) as ended:
-            main(["suggest", "--histogram", histogram, *words])
-        shown = capsys.readouterr()
-        return subprocess.CompletedProcess(words, int(ended.value.code or 0), shown.out, shown.err)
+        return run_main("suggest", "--histogram", histogram, *words)
 
     return run
 

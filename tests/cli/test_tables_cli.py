@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from warmup.cli import main
 from warmup.core.rows import Row
 from warmup.core.runtime import Runtime
 from warmup.table import Table
@@ -35,19 +34,9 @@ def warmup(run_python: Callable[..., Done], folder: Path) -> Command:
 
 
 @pytest.fixture
-def quick_warmup(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Command:
+def quick_warmup(folder: Path, run_main: Command) -> Command:
     """The same within this process, for what many cases tell apart."""
-
-    def run(*words: str) -> Done:
-        monkeypatch.chdir(folder)
-        with pytest.raises(SystemExit) as ended:
-            main(list(words))
-        shown = capsys.readouterr()
-        return subprocess.CompletedProcess(words, int(ended.value.code or 0), shown.out, shown.err)
-
-    return run
+    return run_main
 
 
 @pytest.fixture

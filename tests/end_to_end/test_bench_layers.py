@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_python import run_forked
 
 pytest.importorskip("matplotlib")
+
+ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
 import typer
@@ -28,13 +31,9 @@ def test_every_layer_is_timed_on_eager_and_on_inductor(tmp_path: Path) -> None:
         *("--shapes", "16x64", "--dtype", "f32", "--rounds", "2", "--device", "cpu"),
         *("--backends", "compiled,custom", "--out", str(tmp_path / "out")),
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **caches}
+    done = run_forked("-c", PROGRAM, *arguments, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out" / "bench-layers.json").read_text(encoding="utf-8"))
     names = ["rmsnorm", "softmax", "cross-entropy", "swiglu", "layernorm"]

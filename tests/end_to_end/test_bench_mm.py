@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 
 from warmup.core.errors import SettingsError
 from warmup.table import Table
@@ -99,20 +99,12 @@ def foreign_table(tmp_path: Path, make_table: Callable[..., Table]) -> Path:
 def run(
     code: str, *arguments: str, folder: Path, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TRITON_CACHE_DIR": str(folder / "triton"),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-            **variables,
-        },
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    caches = {
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+    }
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **caches, **variables}
+    return run_forked("-c", code, *arguments, env=environment, cwd=folder)
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 
 from warmup.table.store import read, write
 
@@ -34,18 +34,8 @@ def bundled(run_once: RunOnce, variables: dict[str, str]) -> tuple[Path, dict[st
 
 def run(caches: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run Python in *cwd*, its caches in *caches*."""
-    return subprocess.run(
-        [sys.executable, *words],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
-        },
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    inductor = {"TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor")}
+    return run_forked(*words, env={**os.environ, "PYTHONPATH": str(ROOT), **inductor}, cwd=cwd)
 
 
 def serve(folder: Path, bundled: Path) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 
 from warmup.cli import main
 from warmup.table import Table
@@ -67,15 +67,8 @@ ALSO = {
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``warmup compare`` in *folder*."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
-    return subprocess.run(
-        [sys.executable, "-m", "warmup", "compare", "--device", "cpu", *arguments],
-        env={**plain, "PYTHONPATH": str(ROOT)},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    words = ("-m", "warmup", "compare", "--device", "cpu", *arguments)
+    return run_forked(*words, env={**plain, "PYTHONPATH": str(ROOT)}, cwd=folder)
 
 
 @pytest.fixture(scope="module")

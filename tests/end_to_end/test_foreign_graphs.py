@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 
 from warmup.diagnostics.audit import audit
 from warmup.table.store import read
@@ -30,13 +30,8 @@ Tables = tuple[Path, Path]
 
 def run_program(*words: str, prefix: tuple[str, ...] = ()) -> tuple[Any, str]:
     """Run the program in a fresh process; return what it printed as JSON, and its stderr."""
-    done = subprocess.run(
-        [sys.executable, *prefix, PROGRAM, *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = run_forked(*prefix, PROGRAM, *words, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.split("RESULT ")[1]), done.stderr
 

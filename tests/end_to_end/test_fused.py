@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -54,18 +53,13 @@ def build(tmp_path: Path) -> Build:
 
     def run(name: str, top_k: int, **environment: str) -> dict[str, Any]:
         target = [f"{tmp_path / 'model.py'}:{name}", "16", str(tmp_path / "table.json")]
-        done = subprocess.run(
-            [sys.executable, str(PROGRAMS / "two_candidates.py"), *target, str(top_k)],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
-                **environment,
-            },
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
+        caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+        done = run_forked(
+            *(str(PROGRAMS / "two_candidates.py"), *target, str(top_k)),
+            env={**os.environ, "PYTHONPATH": str(ROOT), **caches, **environment},
+            cwd=tmp_path,
         )
+        assert done.returncode == 0, done.stderr[-3000:]
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found
 

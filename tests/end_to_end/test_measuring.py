@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 
 from warmup.cli import main
 from warmup.core.method import L2, Launch
@@ -70,17 +69,11 @@ def test_a_forced_build_measures_the_same_keys(net: Built, tmp_path: Path) -> No
     """--force tunes what is there again: the same questions, by the same method."""
     again = Path(shutil.copy(net[0], tmp_path / "again.json"))
     words = (*NET, "--device", "cpu", "--out", again.name, "--force", "--json")
-    done = subprocess.run(
-        [sys.executable, "-m", "warmup", "build", *words],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
-        },
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    done = run_forked(
+        *("-m", "warmup", "build", *words),
+        env={**os.environ, "PYTHONPATH": str(ROOT), **caches},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     first, second, report = read(net[0]), read(again), json.loads(done.stdout)

@@ -6,13 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 
 from warmup.table.store import read, write
 
@@ -41,14 +41,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a fresh process whose caches are in *folder*."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**plain, "PYTHONPATH": str(ROOT), **caches},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_forked(*arguments, env={**plain, "PYTHONPATH": str(ROOT), **caches}, cwd=folder)
 
 
 def build(folder: Path, model: str, seqlens: str, *more: str) -> Path:

@@ -1,18 +1,17 @@
-"""Build, serve and audit on CPU with real compiles, each in a fresh process with empty caches."""
+"""Build, serve and audit on CPU with real compiles, each in a process with empty caches."""
 
 from __future__ import annotations
 
 import functools
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 
 from warmup.core.rows import Family, Row, Winner
 from warmup.diagnostics.audit import audit
@@ -25,20 +24,13 @@ Run = Callable[..., dict[str, Any]]
 
 
 def run_python(folder: Path, *arguments: str, check: bool = True, **extra: str) -> Any:
-    """Run Python in a fresh process whose caches are in *folder*."""
+    """Run Python in a forked process whose caches are in *folder*."""
     caches = {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
     }
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **caches, **extra}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_forked(*arguments, env=environment, cwd=folder)
     if check:
         assert done.returncode == 0, done.stderr[-4000:]
     return done

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -88,12 +87,10 @@ def test_a_build_names_the_guard_inside_a_range(tmp_path: Path, variables: dict[
     model = f"{ROOT / 'tests/programs/models/explained.py'}:Doubles"
     words = ("build", "--device", "cpu", "--model", model, "--seqlens", "256", "--policy", "range")
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
-    done = subprocess.run(
-        [sys.executable, "-m", "warmup", *words, "--out", str(tmp_path / "t.json")],
+    done = run_forked(
+        *("-m", "warmup", *words, "--out", str(tmp_path / "t.json")),
         env={**os.environ, **variables, **caches, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
+        cwd=tmp_path,
     )
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 3

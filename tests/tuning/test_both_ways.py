@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 
 from warmup.diagnostics.audit import audit
 from warmup.table.store import read
@@ -33,14 +33,8 @@ def run(weighed: Weighed, head: str, tmp_path_factory: pytest.TempPathFactory) -
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
         spelled = [word.format(table=weighed[0]) for word in words]
         spelled += ["--model", head, "--device", "cpu", "--seqlens", "8"]
-        return subprocess.run(
-            [sys.executable, "-m", "warmup", *spelled],
-            env={**plain, "PYTHONPATH": str(ROOT), **caches, **variables},
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environment = {**plain, "PYTHONPATH": str(ROOT), **caches, **variables}
+        return run_forked("-m", "warmup", *spelled, env=environment, cwd=folder)
 
     return run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,6 +65,12 @@ def busy_sentence(control: str, samples: Samples) -> str | None:
         f"no verdict: this machine is too busy: the 95 % interval of {control} is "
         f"{samples.width:.0%} of its median wide (at most {WIDEST_CONTROL:.0%})"
     )
+
+
+def first_busy_sentence(controls: Iterable[tuple[str, Samples]]) -> str | None:
+    """Return the `busy_sentence` of the first of *controls* that has a sentence, else None."""
+    sentences = (busy_sentence(control, samples) for control, samples in controls)
+    return next(filter(None, sentences), None)
 
 
 def interval_of(values: Sequence[float]) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from warmup.bench.compare.comparison import (
     rounded,
 )
 from warmup.core.roofline import gbps_of, tflops_of
-from warmup.core.samples import busy_sentence, geomean, interval_of
+from warmup.core.samples import busy_sentence, first_busy_sentence, geomean, interval_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,7 @@ def too_busy(report: Comparison) -> str | None:
     """Return why the baseline's times allow no verdict, with the first such bucket, else None."""
     base = report.baseline
     cells = zip(report.buckets, base.cells, strict=True) if base is not None else ()
-    sentences = (busy_sentence(f"{BASELINE} in {bucket}", cell.device) for bucket, cell in cells)
-    return next(filter(None, sentences), None)
+    return first_busy_sentence((f"{BASELINE} in {bucket}", cell.device) for bucket, cell in cells)
 
 
 def ratio(base: BucketTime, cell: BucketTime) -> Ratio:

@@ -10,7 +10,7 @@ from warmup.bench.layers.backends import EAGER
 from warmup.bench.layers.layers import Rows
 from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks, gbps_of
-from warmup.core.samples import Samples, busy_sentence, geomean
+from warmup.core.samples import Samples, busy_sentence, first_busy_sentence, geomean
 
 
 class Pass(StrEnum):
@@ -77,12 +77,11 @@ class LayersReport:
     @property
     def too_busy(self) -> str | None:
         """Why eager's times allow no verdict, with the first such layer and shape; else None."""
-        sentences = (
-            busy_sentence(f"{EAGER} {cell.layer} {cell.shape} {cell.step}", cell.samples)
+        return first_busy_sentence(
+            (f"{EAGER} {cell.layer} {cell.shape} {cell.step}", cell.samples)
             for cell in self.cells
             if cell.backend == EAGER and cell.samples is not None
         )
-        return next(filter(None, sentences), None)
 
     def share(self, cell: LayerCell) -> float | None:
         """Return the share of the measured peak bandwidth, None without times or peak.

@@ -11,7 +11,7 @@ from warmup.bench.matmul.shapes import Shape
 from warmup.core.dtypes import ITEM_BYTES
 from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
-from warmup.core.samples import Samples, busy_sentence, geomean, interval_of
+from warmup.core.samples import Samples, busy_sentence, first_busy_sentence, geomean, interval_of
 
 TORCH_COLUMN: Final = "torch"
 TABLE_COLUMN: Final = "table"
@@ -183,12 +183,11 @@ class MmReport:
     @property
     def too_busy(self) -> str | None:
         """Why the times of torch's column allow no verdict, at its first such shape; else None."""
-        sentences = (
-            busy_sentence(f"{TORCH_COLUMN} at {result.shape}", result.timed[TORCH_COLUMN].device)
+        return first_busy_sentence(
+            (f"{TORCH_COLUMN} at {result.shape}", result.timed[TORCH_COLUMN].device)
             for result in self.shapes
             if TORCH_COLUMN in result.timed
         )
-        return next(filter(None, sentences), None)
 
     @property
     def over_peak(self) -> tuple[str, ...]:
