@@ -87,6 +87,13 @@ def test_a_fusion_that_inductor_does_not_make_is_reported(ask: Ask) -> None:
     assert (event["expected"], event["found"]) == ("fused", "not fused")
 
 
+def test_a_build_compiles_as_its_winner_says(ask: Ask) -> None:
+    """While a table is tuned, the chosen template is compiled fused or not as it is served."""
+    found = [ask("gelu", fused, tunes=True) for fused in (True, False)]
+    assert [len(each["launches"]) for each in found] == [1, 2]
+    assert {event["name"] for each in found for event in each["events"]} == {"problem.tuned"}
+
+
 def test_a_hit_names_the_decision(ask: Ask) -> None:
     """The winner of a hit ends in its decision, as a table shows it."""
     hits = [ask("relu", fused)["events"][0]["winner"] for fused in (True, False)]

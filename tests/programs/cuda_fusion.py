@@ -5,7 +5,8 @@
 One case a line on stdin, one result a line on stdout. ``fused`` has a decision for each GEMM, in
 the order of the graph: true, false or null. Every row has the same tile of the mm template.
 ``batch`` and ``seq`` are the sizes in front of the width, and ``ranged`` makes ``seq`` a range from
-2 to it. The result has the lines of the generated code that launch kernels, and the events.
+2 to it. With ``tunes`` there are no rows, and a tuner that is asked chooses them. The result has
+the lines of the generated code that launch kernels, and the events.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import fake_gpu
@@ -32,12 +34,13 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.core.events import Emitter, Event  # noqa: E402
-from warmup.core.rows import Evidence, Row, Winner  # noqa: E402
+from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.choices import identify  # noqa: E402
 from warmup.inductor.gemm.key import describe  # noqa: E402
 from warmup.inductor.layouts import expect_padding  # noqa: E402
 from warmup.inductor.patches import Patches  # noqa: E402
+from warmup.keys.question import Question  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
 WIDTH, WIDER = 768, 3072
@@ -167,6 +170,23 @@ def templates(case: dict[str, Any]) -> dict[str, Winner]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """A tuner that measures nothing and chooses what *rows* say."""
+
+    rows: dict[str, Row]
+
+    def measure(self, question: Question) -> Tuned:
+        """Return the row of the question's key."""
+        return Tuned(question.problem.key, self.rows[question.problem.key], ())
+
+    def measure_calls(self, key: str, library: Winner, calls: object) -> None:
+        raise AssertionError(key, library, calls)
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
 def run(case: dict[str, Any]) -> dict[str, Any]:
     """Generate the code of *case* under a table with its decisions, and return what came of it."""
     known = templates(case)
@@ -175,8 +195,11 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         for (key, one), fused in zip(known.items(), case["fused"], strict=True)
     }
     events: list[Event] = []
-    lookup = Lookup(rows, OnMiss.STRICT, Emitter([events.append]))
-    attachment = connect().attach(lookup, OPTIONS, "test")
+    emitter = Emitter([events.append])
+    lookup = Lookup(rows, OnMiss.STRICT, emitter)
+    if case.get("tunes"):
+        lookup = Lookup({}, OnMiss.TUNE, emitter, tuner=Choosing(rows))
+    attachment = connect().attach(lookup, OPTIONS, "test", quiet=True)
     try:
         code = generate(case)
     finally:
