@@ -110,6 +110,7 @@ def _run(words: list[str], env: dict[str, str], cwd: str) -> None:
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    del sys.modules["__mp_main__"]  # multiprocessing's name of the server's main module
     sys.path[:0] = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
     if words[0] == "-m":
         sys.argv = words[1:]

@@ -6,7 +6,9 @@
 #   docs/benchmarks/gpu.sh OUT ship llama|qwen|swiglu|mlp|vision-linear|products [SECONDS [SEQLENS]]
 #   docs/benchmarks/gpu.sh OUT ranges llama|swiglu [--force]
 #   docs/benchmarks/gpu.sh OUT shapes llama|swiglu [SECONDS until all are ready]
+#   docs/benchmarks/gpu.sh OUT zoo SECONDS [ARGUMENTS of zoo.py]
 #   docs/benchmarks/gpu.sh OUT explain|fusion [PARTS of vit_mlp.py]
+#   docs/benchmarks/gpu.sh OUT pads [SECONDS]
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
 # Several of them on the GPUs of one host, in a limited time: queue.sh beside this.
@@ -15,6 +17,11 @@ cd "$(dirname "$0")/../.."
 out=$1
 mkdir -p "$out"
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+
+# The first GPU's name as in a table's path, such as nvidia-h100-80gb-hbm3, and its second word, h100.
+device=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr '[:upper:]' '[:lower:]')
+device=$(sed 's/[^a-z0-9.]\+/-/g; s/-$//' <<< "$device")
+tables=tables/$device gpu=$(cut -d- -f2 <<< "$device")
 
 five="--seqlens 16,256,560,1024,2048"
 
@@ -33,7 +40,7 @@ builds-llama | builds-swiglu) # a shipped table twice, and what differs
       python3 -m warmup build --model "$2" --seqlens 16,256,560,1024,2048 \
         --out "$out/$1-$run.json" --timings "$out/$1-$run.jsonl" 2>&1 | tail -4
     done
-    python3 docs/benchmarks/timings.py twice "$out/two-builds-$1-h200.json" \
+    python3 docs/benchmarks/timings.py twice "$out/two-builds-$1-$gpu.json" \
       "$out/$1-a.json" "$out/$1-a.jsonl" "$out/$1-b.json" "$out/$1-b.jsonl"
   }
   case $2 in
@@ -47,7 +54,7 @@ bad) # candidates that misbehave are offered to a build
   ;;
 compare-llama)
   python3 -m warmup compare --model examples/llama_block.py:LlamaBlocks --seqlens 16,560,2048 \
-    --table tables/nvidia-h200/llama-blocks.bf16.json --rounds 30 --out "$out"
+    --table $tables/llama-blocks.bf16.json --rounds 30 --out "$out"
   ;;
 build-products | compare-products) # layers of Llama-3-8B with one epilogue: Plain, BiasGelu, SiluMul or Residual
   sizes=()
@@ -57,12 +64,12 @@ build-products | compare-products) # layers of Llama-3-8B with one epilogue: Pla
   case $2 in
   build-products) # all four classes write to one table, at once if there are four GPUs
     python3 -m warmup build --model "examples/products.py:$3" "${sizes[@]}" --search wide \
-      --out tables/nvidia-h200/products.bf16.json --timings "$out/products-$3.jsonl" 2>&1 | tail -4
-    cp tables/nvidia-h200/products.bf16.json "$out/"
+      --out $tables/products.bf16.json --timings "$out/products-$3.jsonl" 2>&1 | tail -4
+    cp $tables/products.bf16.json "$out/"
     ;;
   compare-products)
     python3 -m warmup compare --model "examples/products.py:$3" "${sizes[@]}" \
-      --table tables/nvidia-h200/products.bf16.json --rounds 12 --launch cudagraph --l2 cold --no-charts --out "$out/$3"
+      --table $tables/products.bf16.json --rounds 12 --launch cudagraph --l2 cold --no-charts --out "$out/$3"
     ;;
   esac
   ;;
@@ -76,6 +83,12 @@ unaligned) # one layer of a real model, its weights padded where that pays: Gpt2
     --out "$out/unaligned.json" 2>&1 | tail -4
   python3 -m warmup compare --model "examples/unaligned.py:$3" --input "$x" --seqlens $sizes \
     --table "$out/unaligned.json" --rounds 20 --launch cudagraph --no-charts --out "$out/$3"
+  ;;
+pads) # pad decisions by compiled regions: one layer served both ways, then what flips in shipped tables
+  python3 docs/benchmarks/pad_decisions.py model examples/mlp.py:VisionLinear 560,1024,2048 "$out/pads-vision" \
+    2> "$out/pads-vision.err" | tee "$out/pads-vision.txt"
+  python3 docs/benchmarks/pad_decisions.py shipped "$out/pads-shipped" "${3:-900}" \
+    2> "$out/pads-shipped.err" | tee "$out/pads-shipped.txt"
   ;;
 ship) # a shipped table, completed as far as SECONDS last; its rows go on from there next time.
   # With SEQLENS a share of it, into the folder alone: for several GPUs at once, to be merged.
@@ -102,13 +115,17 @@ ship) # a shipped table, completed as far as SECONDS last; its rows go on from t
     done
     ;;
   esac
-  table=tables/nvidia-h200/$name.json
+  table=$tables/$name.json
   if [ -n "${5:-}" ]; then
     table=$out/$name.${5%%,*}.json words+=(--seqlens "$5")
   fi
   timeout "${4:-540}" python3 -m warmup build "${words[@]}" --search wide --out "$table" \
     --timings "$out/${table##*/}l" 2>&1 | tail -12 || echo "stopped: $?"
   [ "$table" -ef "$out/${table##*/}" ] || cp "$table" "$out/"
+  ;;
+zoo) # models of transformers and timm, as many as SECONDS last; the next call goes on.
+  # ship_zoo.py takes over what is done.
+  python3 docs/benchmarks/zoo.py --out "$out" --limit "$3" "${@:4}"
   ;;
 explain) # the sizes at which torch.compile makes another artifact of the layer of the first question
   python3 -m warmup explain --model examples/mlp.py:VisionLinear --seqlens 560,1024,2048 \
@@ -119,7 +136,7 @@ ranges | shapes) # a table of ranges; and a mix of sizes served from it
   llama) model=examples/llama_block.py:LlamaBlocks name=llama-blocks ;;
   swiglu) model=examples/vision_block.py:SwiGLU name=vision-block.swiglu ;;
   esac
-  table=tables/nvidia-h200/$name.ranges.bf16.json
+  table=$tables/$name.ranges.bf16.json
   case $2 in
   ranges)
     python3 -m warmup build --model $model --seqlens 16,256,560,1024,2048 --policy range --search wide ${4:-} \
@@ -129,15 +146,15 @@ ranges | shapes) # a table of ranges; and a mix of sizes served from it
   shapes)
     python3 docs/benchmarks/mix.py --model $model --buckets 16,256,560,1024,2048 \
       --table "$table" --ways eager,range,dynamic-smallest,dynamic-largest,static --distinct 6 \
-      --limit "${4:-86400}" --results "$out/shapes-$3-h200.json"
+      --limit "${4:-86400}" --results "$out/shapes-$3-$gpu.json"
     ;;
   esac
   ;;
 growth) # starts and builds by layers and buckets, as many as SECONDS last; the next call goes on.
   # The shipped table is completed for the buckets that it lacks, in the folder.
-  [ -e "$out/growth-table.json" ] || cp tables/nvidia-h200/llama-blocks.bf16.json "$out/growth-table.json"
+  [ -e "$out/growth-table.json" ] || cp $tables/llama-blocks.bf16.json "$out/growth-table.json"
   python3 docs/benchmarks/growth.py --width full --limit "${3:-560}" --resume \
-    --table "$out/growth-table.json" --results "$out/growth-h200.json" ${4:-}
+    --table "$out/growth-table.json" --results "$out/growth-$gpu.json" ${4:-}
   ;;
 fusion) # the MLP of a ViT: what is fused into its products, with which tiles, and what that gains
   for part in ${3:-Gelu Relu Block}; do
@@ -153,7 +170,7 @@ spilling) # tiles that spill, sampled, for two products with many rows
     python3 docs/benchmarks/spilling.py "${shape%x*}" "${shape#*x}" 2048 "$out/spilling.json" \
       "$out/spilling-$shape.jsonl"
   done
-  python3 docs/benchmarks/timings.py searches "$out/spilling.json" "$out/searches-spilling-h200.json" \
+  python3 docs/benchmarks/timings.py searches "$out/spilling.json" "$out/searches-spilling-$gpu.json" \
     sampled="$out/spilling-768x768.jsonl" sampled="$out/spilling-6144x4096.jsonl"
   ;;
 exhaustive) # one product in every search
@@ -164,7 +181,7 @@ exhaustive) # one product in every search
   ;;
 compare-swiglu) # the unaligned MLP, as it is and with its weights padded ahead of time
   python3 -m warmup compare --model examples/vision_block.py:SwiGLU --seqlens 16,64,560,2048 \
-    --table tables/nvidia-h200/vision-block.swiglu.bf16.json --rounds 30 --launch cudagraph --out "$out"
+    --table $tables/vision-block.swiglu.bf16.json --rounds 30 --launch cudagraph --out "$out"
   ;;
 bench-mm)
   python3 -m warmup bench mm --out "$out"
@@ -177,30 +194,30 @@ llama) # the starts that the shipped table replaces; how fast it serves, compare
   python3 docs/benchmarks/starts.py --model examples/llama_block.py:LlamaBlocks $five --repeats 2 \
     --starts default,table,table-warm,table-max-autotune,max-autotune,mega-cache \
     --once table-warm,table-max-autotune,max-autotune,mega-cache \
-    --table tables/nvidia-h200/llama-blocks.bf16.json --results "$out/llama-h200.json"
+    --table $tables/llama-blocks.bf16.json --results "$out/llama-$gpu.json"
   audit llama
   ;;
 bundle) # a start with the winners' compiled kernels, and with the graphs, against torch's own artifacts
   python3 docs/benchmarks/starts.py --model examples/llama_block.py:LlamaBlocks $five --repeats 2 \
     --starts default,table,bundle,bundle-graphs,max-autotune,mega-cache --once default,table,max-autotune \
-    --table tables/nvidia-h200/llama-blocks.bf16.json --results "$out/bundle-h200.json"
+    --table $tables/llama-blocks.bf16.json --results "$out/bundle-$gpu.json"
   ;;
 parallel) # buckets one after the other, and together
   python3 docs/benchmarks/starts.py --together --model examples/llama_block.py:LlamaBlocks $five \
-    --table tables/nvidia-h200/llama-blocks.bf16.json --results "$out/parallel-h200.json"
+    --table $tables/llama-blocks.bf16.json --results "$out/parallel-$gpu.json"
   python3 docs/benchmarks/starts.py --together --model examples/vision_block.py:SwiGLU $five \
-    --table tables/nvidia-h200/vision-block.swiglu.bf16.json --results "$out/parallel-swiglu-h200.json"
+    --table $tables/vision-block.swiglu.bf16.json --results "$out/parallel-swiglu-$gpu.json"
   ;;
 swiglu) # the unaligned MLP: a build, and starts from its table
   export WARMUP_AUDIT_LOG=$out/swiglu-audit.jsonl
   python3 docs/benchmarks/starts.py --build --model examples/vision_block.py:SwiGLU $five \
     --starts default,table,table-warm --once table-warm \
-    --table "$out/swiglu-table.json" --results "$out/swiglu-h200.json"
+    --table "$out/swiglu-table.json" --results "$out/swiglu-$gpu.json"
   audit swiglu
   ;;
 swiglu-cold) # what the same starts cost without a table
   python3 docs/benchmarks/starts.py --model examples/vision_block.py:SwiGLU $five --repeats 1 \
-    --starts default,max-autotune,mega-cache --results "$out/swiglu-cold-h200.json"
+    --starts default,max-autotune,mega-cache --results "$out/swiglu-cold-$gpu.json"
   ;;
 small) # the two small models: built, and compared
   compare() { # NAME ARGUMENTS

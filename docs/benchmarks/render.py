@@ -1,10 +1,12 @@
 """Write docs/benchmarks/README.md from README.template and the JSON results, and draw charts.
 
+Also the sections of tables/README.md that say what each table gains (`gains.py`).
+
 python docs/benchmarks/render.py [--check]
 
 What a template may say is in `template.py`; the functions of its fields are in `served.py`,
-`compared.py` and `tuned.py`. With --check nothing is written: the exit code is 1 where the page is
-not what the template and the results make.
+`compared.py`, `tuned.py` and `zoo_results.py`. With --check nothing is written: the exit code is 1
+where a page is not what the template and the results make.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import compared
+import gains
 import served
 import start_chart
 import template
 import tuned
+import zoo_results
 
 from warmup.bench.charts.chart import Chart
 from warmup.bench.charts.draw import draw
@@ -27,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 FUNCTIONS = {
     name: function
-    for module in (served, compared, tuned)
+    for module in (served, compared, tuned, zoo_results)
     for name, function in vars(module).items()
     if inspect.isfunction(function) and function.__module__ == module.__name__
 }
@@ -55,12 +59,13 @@ def charts() -> Iterator[tuple[str, Chart]]:
 
 def main() -> None:
     """Write the page and the charts, or check the page."""
-    target = HERE / "README.md"
+    pages = {HERE / "README.md": page(), gains.PAGE: gains.page()}
     if "--check" in sys.argv:
-        sys.exit(target.read_text(encoding="utf-8") != page())
+        sys.exit(any(path.read_text(encoding="utf-8") != text for path, text in pages.items()))
     for name, chart in charts():
         draw(chart, HERE / "charts" / name)
-    target.write_text(page(), encoding="utf-8")
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from warmup.bench.compare.race import CompareObserver, Race
+from warmup.bench.compare.variant_process import VariantProcess
 
+ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 0.02
 
 
@@ -42,3 +44,16 @@ def test_a_wrong_default_mode_excuses_nobody() -> None:
     """Beyond ten tolerances it is no rounding: the limits stay."""
     found = judged(eager=0.0, default=0.21, table=0.21)
     assert {limit for _, limit in found.values()} == {LIMIT}
+
+
+def test_a_variant_is_timed_again_after_its_copies_are_freed() -> None:
+    """One start serves several races, each with one way of launching: batches are made anew."""
+    process = VariantProcess()
+    case = {"model": f"{ROOT / 'examples/mlp.py'}:MLP", "how": "eager", "table": None, "inputs": ()}
+    case |= {"device": "cpu", "dtype": None, "seed": 0, "spawned": 0.0}
+    process.start(**case, buckets=[[("seqlen", 4)], [("seqlen", 8)]])
+    for _ in range(2):
+        process.release()
+        process.prepare("eager", "warm", 0)
+        assert process.time(1)["device_us"] > 0
+        assert len(process._batches) == 2

@@ -102,7 +102,9 @@ def test_a_ranking_survives_the_file(
     key, row = make_key(), make_row()
     ranking = ranking_of(_tuned(row, key))
     for flags in ((), row.evidence.flags):
-        evidence = replace(row.evidence, ranking=ranking, flags=flags, rejected=())
+        evidence = replace(
+            row.evidence, ranking=ranking, bare_ranking=ranking, flags=flags, rejected=()
+        )
         table = make_table({key: replace(row, evidence=evidence)})
         assert decode(encode(table), "t").rows[key].evidence == evidence
     assert "ranking" not in encode(make_table({key: row}))

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from warmup.core.errors import SettingsError, one_line
+from warmup.core.error_text import one_line
+from warmup.core.errors import SettingsError
 from warmup.core.files import (
     destination_of,
     open_regular,

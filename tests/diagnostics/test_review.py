@@ -12,7 +12,7 @@ import pytest
 
 from warmup.core.errors import SettingsError
 from warmup.core.roofline import Peaks, Work
-from warmup.core.rows import Evidence, Family, Flag, Row, Winner
+from warmup.core.rows import Evidence, Family, Flag, Row, Scope, Winner
 from warmup.diagnostics.review.documents import review_file
 from warmup.diagnostics.review.measurement import Level, Measurement, Reviewed
 from warmup.diagnostics.review.rules import RULES, review, share_at_least
@@ -180,6 +180,34 @@ def test_a_pad_row_is_held_against_the_product_that_it_pads(
     }
     doubts = review(review_table(make_table(rows), PEAKS))
     assert any("which took 30 us for: mm m=560" in doubt.reason for doubt in doubts)
+
+
+def test_a_region_is_not_the_product_that_it_pads(make_table: Callable[..., Table]) -> None:
+    """A pad row of a region has the time of the product as it is among inductor's own calls."""
+    row = Row(
+        Winner(Family.PAD, "as_is"),
+        evidence(time_us=60.0, library_us=60.0, scope=Scope.FUSED, bare_us=31.0),
+    )
+    rows = {GEMM_KEY: Row(Winner(Family.EXTERN, "aten::mm"), evidence())}
+    for own, doubted in (("31 as_is; 50 padded", False), ("50 padded; 60 as_is", True)):
+        with_own = replace(row, evidence=replace(row.evidence, bare_ranking=own))
+        table = make_table({**rows, f"pad mm m=560 n=4096 k=4096 {END}": with_own})
+        reasons = [doubt.reason for doubt in review(review_table(table, PEAKS))]
+        assert any("which took 30 us for: mm m=560" in reason for reason in reasons) is doubted
+
+
+def test_pad_rows_whose_time_falls_are_doubted(make_table: Callable[..., Table]) -> None:
+    """Padded at 2048 rows and not at 1024, where it would have been faster."""
+    ways = {560: ("as_is", 48.5), 1024: ("as_is", 65.4), 2048: ("padded", 47.4)}
+    rows = {
+        f"pad mm m={m} n=1280 k=3420 bf16 a=row b=col": Row(
+            Winner(Family.PAD, way),
+            evidence(time_us=us, library_us=us if way == "as_is" else 90.0, scope=Scope.FUSED),
+        )
+        for m, (way, us) in ways.items()
+    }
+    reasons = [doubt.reason for doubt in review(review_table(make_table(rows), PEAKS))]
+    assert "the time falls: 65.4 us at 1024, 47.4 us at 2048" in reasons
 
 
 def test_a_table_with_peaks_is_held_against_its_own(

@@ -31,6 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
     "slower padded": {"mode": "tune", "times": [0.25, 0.5]},
     "hardly faster padded": {"mode": "tune", "times": [0.5, 0.49]},
     "aligned": {"mode": "tune", "k": 3424},
+    "mm ranged to an odd end": {"mode": "tune", "m": [2, 1023], "hint": 1023},
     "padded, cache against": {"rows": "padded", "before": [0.25, 0.5]},
     "as_is, cache against": {"rows": "as_is", "before": [0.5, 0.25]},
     "none, cache for padding": {"mode": "fallback", "before": [0.5, 0.25]},
@@ -108,6 +109,15 @@ def test_a_build_records_the_winner_and_both_times(
     assert row["winner"] == winner
     assert row["timings"] == times
     assert (row["time_us"], row["library_us"]) == (times[winner], as_is)
+
+
+def test_a_range_that_ends_unaligned_is_asked_without_a_region(
+    results: dict[str, dict[str, Any]],
+) -> None:
+    """A region has constant sizes, and the pass would pad the rows there; the question says so."""
+    said = "a range that does not end at a multiple of 8"
+    assert results["mm ranged to an odd end"]["reasons"] == [said]
+    assert results["mm ranged"]["reasons"] == [""]
 
 
 def test_a_build_compiles_the_recorded_decision(

@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from warmup.core.method import Method
 from warmup.core.rows import Family, Winner
 from warmup.core.trial import Region, TensorSpec, Trial, trial_from_json, trial_to_json
-from warmup.inductor.gemm.regions import module_of, region_of
+from warmup.inductor.gemm.regions import module_of, region_of, whole_region_of
 from warmup.keys.gemm_text import at_upper_end
 
 pytest.importorskip("triton")
@@ -208,6 +208,26 @@ def test_a_region_survives_the_way_to_another_process() -> None:
     _, region = _cut(*_inputs(8, 8))
     trial = _trial_of(region)
     assert trial_from_json(json.loads(json.dumps(trial_to_json(trial)))) == trial
+
+
+def test_a_whole_region_computes_what_the_graph_does() -> None:
+    """With a norm, whose reduction has two results, in front; only what others use is returned."""
+
+    def compute(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        var, mean = torch.var_mean(x, -1, keepdim=True)
+        normed = (x - mean) * (var + 1e-5).rsqrt()
+        return torch.relu(normed @ w), normed.sum()
+
+    inputs = _inputs(16, 24)[:2]
+    graph = make_fx(compute, tracing_mode="fake")(*inputs)
+    gemm = next(node for node in graph.graph.nodes if node.target is torch.ops.aten.mm.default)
+    region = whole_region_of(gemm)
+    assert region is not None
+    assert region.steps[0].target == "aten.var_mean.correction"
+    normed, product = module_of(region, torch.device("cpu"))(*inputs)
+    var, mean = torch.var_mean(inputs[0], -1, keepdim=True)
+    expected = (inputs[0] - mean) * (var + 1e-5).rsqrt()
+    torch.testing.assert_close((normed, product), (expected, torch.relu(expected @ inputs[1])))
 
 
 @pytest.mark.parametrize("target", ["aten.mm", "os.system.default", "aten.__class__.x", "a b.c.d"])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from warmup.core.peaks import peaks_to_json
 from warmup.core.roofline import Peaks
 from warmup.measuring import device_peaks
 from warmup.measuring.device_peaks import measure_peaks, measured_peaks
@@ -21,6 +22,8 @@ CUDA = torch.device("cuda", 0)
 PEAKS = Peaks(
     tflops={"bf16": 801.5, "f32": 51.0}, gbps=4123.5, clock_mhz=1980, measured="2026-01-02"
 )
+OTHER = replace(PEAKS, gbps=3350.0)
+FORMAT = 3
 Measure = Callable[[], Peaks | None]
 
 
@@ -78,14 +81,9 @@ def test_an_unknown_clock_is_kept_as_unknown(
 
 
 def changed(**changes: Any) -> str:
-    good = {
-        "format": 1,
-        "tflops": dict(PEAKS.tflops),
-        "gbps": PEAKS.gbps,
-        "clock_mhz": 1980,
-        "measured": "2026-01-02",
-    }
-    return json.dumps({**good, **changes})
+    """Return the text of a file of *changes* to the rates of another device."""
+    peaks = {**peaks_to_json(OTHER), **changes}
+    return json.dumps({"format": peaks.pop("format", FORMAT), "peaks": peaks})
 
 
 DAMAGED = {
@@ -94,7 +92,7 @@ DAMAGED = {
     "cut off": changed()[:-9],
     "a list": "[1]",
     "null": "null",
-    "other format": changed(format=2),
+    "other format": changed(format=FORMAT - 1),
     "no rates": changed(tflops=None),
     "rates in a list": changed(tflops=[800]),
     "a word": changed(gbps="fast"),
@@ -107,8 +105,17 @@ DAMAGED = {
     "clock is infinite": changed(clock_mhz=math.inf),
     "too large": changed() + " " * 20000,
     "too deep": "[" * 16000,
-    "member missing": json.dumps({"format": 1, "tflops": {}, "gbps": 1.0}),
+    "member missing": json.dumps({"format": FORMAT, "peaks": {"tflops": {}, "gbps": 1.0}}),
+    "unknown member": changed(watts=700),
 }
+
+
+def test_a_sound_file_is_read(measured: list[torch.device], tmp_path: Path) -> None:
+    """The file that the cases below damage is one that saves the measurement."""
+    measured_peaks(CUDA, tmp_path)
+    only_file(tmp_path).write_text(changed())
+    assert measured_peaks(CUDA, tmp_path) == OTHER
+    assert len(measured) == 1
 
 
 @pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED.keys())
@@ -130,7 +137,7 @@ def test_bytes_that_are_no_text_are_written_anew(
     measured_peaks(CUDA, tmp_path)
     only_file(tmp_path).write_bytes(b"\xff\xfe\x00")
     assert measured_peaks(CUDA, tmp_path) == PEAKS
-    assert json.loads(only_file(tmp_path).read_text())["gbps"] == PEAKS.gbps
+    assert json.loads(only_file(tmp_path).read_text())["peaks"]["gbps"] == PEAKS.gbps
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(

@@ -209,6 +209,15 @@ def test_images_of_any_size_are_said_to_be_assumed() -> None:
     )
 
 
+@pytest.mark.parametrize("side", [336, 448, 518])
+def test_an_image_encoder_of_one_size_gets_that_size(side: int) -> None:
+    """A vision transformer of timm takes one size of image only, such as 518 for DINOv2."""
+    tokens = (side // 14) ** 2
+    patches = nn.Conv2d(3, 8, 14, stride=14)
+    net = nn.Sequential(patches, nn.Flatten(2), nn.Linear(tokens, 4))
+    assert spelled(resolve(net)) == f"input=[seqlen,3,{side},{side}]:f32"
+
+
 class _Keeping(nn.Module):
     """Stores what it computed, as caches do, and prints."""
 

@@ -120,11 +120,12 @@ def decide(case: dict[str, Any], rows: dict[str, Winner], mode: str) -> dict[str
         timed.append(next(stated))
         return timed[-1] * 1000
 
+    tuner = fake_gpu.StatedTuner(time_us)
     lookup = Lookup(
         {key: Row(winner, EVIDENCE) for key, winner in rows.items()},
         OnMiss(mode),
         Emitter([events.append]),
-        tuner=fake_gpu.StatedTuner(time_us),
+        tuner=tuner,
         on_tuned=found.append,
     )
     result: dict[str, Any] = {"error": None, "pads": None, "guards": None}
@@ -145,6 +146,7 @@ def decide(case: dict[str, Any], rows: dict[str, Winner], mode: str) -> dict[str
     return {
         **result,
         "timed": timed,
+        "reasons": [question.reason for question in tuner.questions],
         "events": [{"name": event.name, **event.fields} for event in events],
         "rows": [
             {

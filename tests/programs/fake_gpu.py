@@ -19,7 +19,7 @@ from warmup.core.method import Method
 from warmup.core.rows import Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
-from warmup.keys.question import Question
+from warmup.keys.question import PadQuestion, Question
 from warmup.measuring.selection import make_row
 
 _KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)
@@ -183,6 +183,7 @@ class StatedTuner:
 
     time_us: Callable[[Winner], float]
     timed: dict[str, float] = field(default_factory=dict)
+    questions: list[PadQuestion] = field(default_factory=list)
 
     def measure(self, question: Question) -> Tuned | None:
         raise AssertionError(question.problem.key)
@@ -197,6 +198,11 @@ class StatedTuner:
             self.timed[",".join(f"{name}={value}" for name, value in winner.kwargs)] = time
             outcomes.append(Outcome(winner=winner, samples=Samples((time,))))
         return make_row(key, outcomes, library, Method())
+
+    def measure_padding(self, question: PadQuestion) -> Tuned | None:
+        """Choose between inductor's own calls."""
+        self.questions.append(question)
+        return self.measure_calls(question.key, question.library, question.calls)
 
     def close(self) -> None:
         pass

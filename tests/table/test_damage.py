@@ -18,7 +18,7 @@ from warmup.core.errors import TableError, TableFormatError, TableNotFoundError,
 from warmup.core.rows import Row
 from warmup.table import SCHEMA_VERSION, Table
 from warmup.table.codec import decode, encode
-from warmup.table.decode import MAX_TABLE_BYTES
+from warmup.table.schema import MAX_TABLE_BYTES
 from warmup.table.store import read
 
 PATH = "tables/h200/mlp.json"

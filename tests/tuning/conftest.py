@@ -1,5 +1,35 @@
-"""Fixtures: small models with unaligned sizes, and a table that pads them."""
+"""Fixtures: small models with unaligned sizes, a table that pads them, the progress of a build."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
 from padding_models import gated, head, language_model, model_inputs, pad_all, weighed
 
+from warmup.table import Table
+from warmup.table.store import write
+from warmup.tuning.progress import Progress
+from warmup.tuning.report import Observer
+
 __all__ = ["gated", "head", "language_model", "model_inputs", "pad_all", "weighed"]
+
+
+@pytest.fixture
+def make_progress(tmp_path: Path) -> Callable[..., Progress]:
+    """``make_progress(table, can_search=True)``: of a build that goes on from *table*, on disk."""
+
+    def make(table: Table, **changes: Any) -> Progress:
+        path = tmp_path / "t.json"
+        write(path, table)
+        defaults = {
+            "observer": Observer(),
+            "can_search": False,
+            "given_up": {},
+            "measured_peaks": lambda: None,
+        }
+        return Progress(path=path, table=table, replaces=False, **{**defaults, **changes})
+
+    return make

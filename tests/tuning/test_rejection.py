@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from warmup.core.rows import Evidence, Row
 from warmup.keys.weight import Padding, Structure, winner_of
 from warmup.models.wide_run import WideRun
 from warmup.table import Table
-from warmup.table.store import read, write
+from warmup.table.store import read
 from warmup.tuning.bucket_compiler import ServedBucket
 from warmup.tuning.judge import Judge, Judgement
 from warmup.tuning.progress import Progress, Revisit
@@ -78,24 +77,15 @@ def make_case(
     make_key: MakeKey,
     make_row: Callable[..., Row],
     make_table: Callable[..., Table],
-    tmp_path: Path,
+    make_progress: Callable[..., Progress],
 ) -> Callable[..., Case]:
     """``make_case(is_wrong, rows)``: a bucket of eight rows, and what rejects its rows."""
 
     def make(is_wrong: Wrong, rows: dict[str, Row] | None = None) -> Case:
         keys = tuple(make_key(m) for m in range(1, 9))
         table = make_table({**dict.fromkeys(keys, make_row()), **(rows or {})})
-        path, lines = tmp_path / "t.json", _Lines()
-        write(path, table)
-        progress = Progress(
-            path=path,
-            table=table,
-            replaces=False,
-            observer=lines,
-            can_search=False,
-            given_up={},
-            measured_peaks=lambda: None,
-        )
+        lines = _Lines()
+        progress = make_progress(table, observer=lines)
         run = _Run(_Compiler(progress), keys, is_wrong)
         judge = Judge(
             eager=[EXACT], floors={"f32": 1e-3}, run_wide=lambda: WideRun([EXACT], "wide")

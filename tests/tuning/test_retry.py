@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,10 +11,9 @@ from warmup.core.errors import SettingsError
 from warmup.core.method import Search
 from warmup.core.rows import Flag, Rejection, Row, Tuned
 from warmup.table import Table
-from warmup.table.store import read, write
+from warmup.table.store import read
 from warmup.tuning.budget import SearchBudget
 from warmup.tuning.progress import Progress, Revisit
-from warmup.tuning.report import Observer
 from warmup.tuning.retry import revisit_for
 
 MakeTable = Callable[..., Table]
@@ -31,23 +29,16 @@ def _with(row: Row, **changes: object) -> Row:
 
 @pytest.fixture
 def progress(
-    tmp_path: Path, make_table: MakeTable, make_row: MakeRow, make_key: MakeKey
+    make_progress: Callable[..., Progress],
+    make_table: MakeTable,
+    make_row: MakeRow,
+    make_key: MakeKey,
 ) -> Progress:
     """A retry over a table with a stable row (m=1) and an unstable one with a spread of 20 %."""
     unstable = _with(make_row("aten", 10.0), spread=0.2, **UNSTABLE)
     table = make_table({make_key(1): make_row(), make_key(2): unstable})
-    path = tmp_path / "t.json"
-    write(path, table)
-    return Progress(
-        path=path,
-        table=table,
-        replaces=False,
-        observer=Observer(),
-        can_search=True,
-        given_up={},
-        measured_peaks=lambda: None,
-        revisit=revisit_for(table, DEFAULT, retry="unstable"),
-    )
+    revisit = revisit_for(table, DEFAULT, retry="unstable")
+    return make_progress(table, can_search=True, revisit=revisit)
 
 
 def test_only_unstable_rows_are_measured_again(progress: Progress, make_key: MakeKey) -> None:

@@ -14,7 +14,8 @@ import traceback
 from typing import Any
 
 from warmup.cli.exit_codes import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_USAGE
-from warmup.core.errors import WarmupError, one_line, printable
+from warmup.core.error_text import one_line, printable
+from warmup.core.errors import WarmupError
 
 
 def main(arguments: list[str] | None = None) -> None:

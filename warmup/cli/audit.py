@@ -16,7 +16,8 @@ import typer
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import MEANINGS, complain, fold
-from warmup.core.errors import SettingsError, printable
+from warmup.core.error_text import printable
+from warmup.core.errors import SettingsError
 from warmup.core.events import in_brackets
 from warmup.core.files import write_output
 from warmup.diagnostics.audit import AuditReport

@@ -23,7 +23,8 @@ from warmup.buckets.dims import ShapePolicy
 from warmup.cli import options
 from warmup.cli.check_render import document, spell_bucket, spell_file, spell_outcome, stderr_lines
 from warmup.cli.output import complain, fold, meanings, print_json, print_line
-from warmup.core.errors import SettingsError, remedy_for, shown
+from warmup.core.error_text import remedy_for, shown
+from warmup.core.errors import SettingsError
 from warmup.core.files import remove_output, write_output
 from warmup.models.padding.prepare import Prepared
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness

@@ -15,7 +15,7 @@ from typing import Any, Final, TextIO, TypeVar
 
 from warmup.bench.compare.comparison import decimals_of, rounded
 from warmup.cli.common_options import is_quiet
-from warmup.core.errors import printable
+from warmup.core.error_text import printable
 from warmup.core.roofline import Peaks
 
 PrintedReport = TypeVar("PrintedReport")

@@ -20,7 +20,7 @@ from warmup.bench.compare.race import CompareObserver
 from warmup.buckets.bucket import Bucket, describe_count
 from warmup.cli.common_options import is_quiet
 from warmup.cli.output import counted, say
-from warmup.core.errors import printable
+from warmup.core.error_text import printable
 from warmup.core.rows import Tuned
 from warmup.tuning.blame import most_trials
 from warmup.tuning.report import BucketResult, Observer, name_of

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from warmup.core.errors import SettingsError, printable
+from warmup.core.error_text import printable
+from warmup.core.errors import SettingsError
 
 OWN_FILE: Final = "warmup.toml"
 PROJECT_FILE: Final = "pyproject.toml"

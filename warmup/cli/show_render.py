@@ -18,7 +18,7 @@ from warmup.cli.output import (
     timing,
     versions,
 )
-from warmup.core.rows import Evidence, Row, Scope, lag_behind_library, ranked
+from warmup.core.rows import Evidence, Row, Scope, bare_ranked, lag_behind_library, ranked
 from warmup.keys.kind import Kind
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
@@ -129,6 +129,8 @@ def _spell_ranking(row: Row) -> Iterator[str]:
     evidence = row.evidence
     ranking = ranked(evidence)
     what = "with the operations fused into it" if evidence.scope is Scope.FUSED else "alone"
+    if evidence.bare_ranking:
+        what = "compiled with what surrounds the GEMM"
     known = "" if ranking else "; the ranking was not kept, only these"
     tried = counted(evidence.tried, "candidate")
     yield from fold(f"{tried} tried, timed {what}{known}", "  ", width=terminal_width())
@@ -149,6 +151,10 @@ def _spell_ranking(row: Row) -> Iterator[str]:
         yield f"  library default {evidence.library_us:.1f} us"
     if evidence.kernels is not None:
         yield from fold(_spell_kernels(evidence), "  ", width=terminal_width())
+    if own := bare_ranked(evidence):
+        said = ", ".join(f"{name} {time_us:.1f} us" for time_us, name in own)
+        line = f"library kernels with separate pad kernels, which did not decide: {said}"
+        yield from fold(line, "  ", width=terminal_width())
     kernels = {name.removesuffix(" not fused").removesuffix(" fused") for name in names}
     more = evidence.tried - evidence.failed - len(kernels)
     if more > 0:

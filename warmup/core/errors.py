@@ -33,29 +33,13 @@ survives pickling across compile workers; ``__str__`` makes the text: what is wr
 
 from __future__ import annotations
 
-import errno
 from typing import Final
 
 from warmup.core import rows
+from warmup.core.error_text import sentence, shown
 
 _SHOWN_CONFLICTS: Final = 3
 _LISTED_CONFLICTS: Final = 20  # where each has a line of its own
-_MAX_FIRST_LINE: Final = 300
-_MAX_ERROR_LINE: Final = 4000
-_LINE_END: Final = 500  # of a long line, in which the advice stands
-_MAX_TEXT_SHOWN: Final = 600
-# What to do about an error of the system; any other has the advice of its caller.
-_REMEDIES: Final = {
-    errno.ENOSPC: "free space or inodes on its filesystem",
-    errno.EDQUOT: "free space within your quota",
-    errno.EFBIG: "raise the limit of the file size (ulimit -f)",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "raise the limit of open files of this machine",
-    errno.ENOMEM: "free memory",
-    errno.EROFS: "name a file on a filesystem that is not mounted read-only",
-    errno.EIO: "check the disk",
-    errno.ESTALE: "mount its filesystem again",
-}
 
 
 class WarmupError(Exception):
@@ -72,7 +56,7 @@ class SettingsError(WarmupError, ValueError):
     """An option, argument or variable cannot be used. Arguments: what is wrong, what to do."""
 
     def __str__(self) -> str:
-        return _sentence(*self.args)
+        return sentence(*self.args)
 
 
 class ProblemError(WarmupError, ValueError):
@@ -83,14 +67,14 @@ class ModelError(WarmupError):
     """The user's model or its inputs cannot be loaded or run. Arguments: problem, remedy."""
 
     def __str__(self) -> str:
-        return _sentence(*self.args)
+        return sentence(*self.args)
 
 
 class SizeError(WarmupError, ValueError):
     """No bucket serves the sizes of a call, and ``outside="error"``. Arguments: problem, remedy."""
 
     def __str__(self) -> str:
-        return _sentence(*self.args)
+        return sentence(*self.args)
 
 
 class TableError(WarmupError):
@@ -214,7 +198,7 @@ class BuildError(WarmupError):
     """A build did not produce a table that can be served. Arguments: problem, remedy."""
 
     def __str__(self) -> str:
-        return _sentence(*self.args)
+        return sentence(*self.args)
 
 
 class NothingRecordedError(BuildError):
@@ -344,7 +328,7 @@ class StaleTableWarning(WarmupWarning):
 
 
 class ContradictionWarning(WarmupWarning):
-    """An option that the caller set differs from the policy of the table, or a fusion from its row."""
+    """An option of the caller differs from the policy of the table, or a fusion from its row."""
 
 
 def warmup_error_in(error: BaseException) -> WarmupError | None:
@@ -360,49 +344,3 @@ def warmup_error_in(error: BaseException) -> WarmupError | None:
         seen.add(id(current))
         current = current.__cause__ or current.__context__
     return None
-
-
-def remedy_for(error: OSError | ValueError, otherwise: str) -> str:
-    """Return what to do about *error*: *otherwise*, unless the path is not to blame."""
-    number = error.errno if isinstance(error, OSError) else None
-    return otherwise if number is None else _REMEDIES.get(number, otherwise)
-
-
-def printable(text: str) -> str:
-    """Return *text* with every character escaped that could move a cursor or break a line."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
-        for letter in text
-    )
-
-
-def shown(text: object) -> str:
-    """Return *text*, such as a path, in printable characters; a long one without its middle."""
-    return _shortened(printable(str(text)), _MAX_TEXT_SHOWN, _MAX_TEXT_SHOWN // 2)
-
-
-def one_line(error: BaseException | str) -> str:
-    """Return the text of *error* in one line of printable characters, at most 4000 of them.
-
-    The middle of a longer text is left out, since what to do stands at its end.
-    """
-    return _shortened(printable(" ".join(str(error).split())), _MAX_ERROR_LINE, _LINE_END)
-
-
-def _shortened(text: str, limit: int, end: int) -> str:
-    if len(text) <= limit:
-        return text
-    gap = f" ... ({len(text) - limit} characters) ... "
-    return f"{text[: limit - end]}{gap}{text[len(text) - end :]}"
-
-
-def first_line(error: BaseException | str) -> str:
-    """Return the type of *error* and the first line of its text, at most 300 characters of it."""
-    text = (str(error).splitlines() or [""])[0][:_MAX_FIRST_LINE]
-    return f"{type(error).__name__}: {text}"
-
-
-def _sentence(*parts: object) -> str:
-    return "; ".join(str(part) for part in parts if part)

@@ -21,7 +21,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from warmup.core.errors import SettingsError, remedy_for
+from warmup.core.error_text import remedy_for
+from warmup.core.errors import SettingsError
 
 EVENT_SCHEMA: Final = 1
 LOG_MARKER: Final = "warmup-event"

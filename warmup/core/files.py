@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from warmup.core.errors import SettingsError, remedy_for, shown
+from warmup.core.error_text import remedy_for, shown
+from warmup.core.errors import SettingsError
 
 READ_ONLY: Final = "the file is read-only"
 NEW_FILE_MODE: Final = 0o644  # a server may run as another user than the build

@@ -12,7 +12,8 @@ import warnings
 from pathlib import Path
 from typing import Final
 
-from warmup.core.errors import WarmupWarning, printable
+from warmup.core.error_text import printable
+from warmup.core.errors import WarmupWarning
 
 _PACKAGE: Final = f"{Path(__file__).resolve().parents[1]}/"
 

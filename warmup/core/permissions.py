@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from warmup.core.errors import shown
+from warmup.core.error_text import shown
 
 _SUPERUSER: Final = 0
 

@@ -175,7 +175,8 @@ class Evidence:
     last size is the one at which all other times were taken.
 
     ``ranking`` has the fastest candidates as text, at most ten, which `ranked` reads: they were
-    timed as ``scope`` says. It is empty in rows of older tables.
+    timed as ``scope`` says. It is empty in rows of older tables. ``bare_ranking`` is the same for
+    the times of a pad row's library products with pad kernels of their own, which did not decide.
     """
 
     time_us: float
@@ -201,6 +202,7 @@ class Evidence:
     library_kernels: int | None = None
     spills: int | None = None
     registers: int | None = None
+    bare_ranking: str = ""
 
     @property
     def failed(self) -> int:
@@ -273,7 +275,16 @@ def ranking_of(tuned: Tuned) -> str:
 
 def ranked(evidence: Evidence) -> tuple[tuple[float, str], ...]:
     """Return the time in microseconds and the name of each candidate in the ranking."""
-    entries = (entry.partition(" ") for entry in evidence.ranking.split("; ") if entry)
+    return _read_ranking(evidence.ranking)
+
+
+def bare_ranked(evidence: Evidence) -> tuple[tuple[float, str], ...]:
+    """Return what `ranked` does, of the times that did not decide about padding."""
+    return _read_ranking(evidence.bare_ranking)
+
+
+def _read_ranking(ranking: str) -> tuple[tuple[float, str], ...]:
+    entries = (entry.partition(" ") for entry in ranking.split("; ") if entry)
     return tuple((float(time_us), name) for time_us, _, name in entries)
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from warmup.core.errors import SettingsError, remedy_for
+from warmup.core.error_text import remedy_for
+from warmup.core.errors import SettingsError
 from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName
 from warmup.core.files import open_regular
 

@@ -18,14 +18,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from warmup.core.errors import SettingsError, TableFormatError, printable, remedy_for, shown
+from warmup.core.error_text import printable, remedy_for, shown
+from warmup.core.errors import SettingsError, TableFormatError
 from warmup.core.files import open_regular
+from warmup.core.json_node import Node
 from warmup.core.rows import MissReason
 from warmup.core.strict_json import JsonError, JsonReader
 from warmup.diagnostics.audit import AuditReport
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, kind_of
-from warmup.table.decode import Node
 
 MISSES_SCHEMA: Final = 1
 TUNED: Final = "tuned"  # the reason of a problem that on_miss="tune" measured at serving

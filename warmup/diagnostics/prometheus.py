@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from warmup.core.errors import printable
+from warmup.core.error_text import printable
 from warmup.diagnostics.audit import AuditReport
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\""})

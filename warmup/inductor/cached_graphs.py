@@ -29,7 +29,7 @@ from warmup.core.errors import ForeignGraphError
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.patches import Patches
-from warmup.keys.question import Answers, Question
+from warmup.keys.question import Answers, PadQuestion, Question
 from warmup.keys.registry import kind_of
 
 _GRAPH_MARK: Final = "_warmup_compiled"
@@ -217,6 +217,10 @@ class _CountingAnswers(Answers):
 
     def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
         self._answers.scheduled(key, fused=fused, found=found)
+
+    def measure_padding(self, question: PadQuestion) -> Winner | None:
+        self._count_decision(question.key)
+        return self._answers.measure_padding(question)
 
     def uncovered(self, site: str) -> None:
         self._answers.uncovered(site)

@@ -114,6 +114,7 @@ INTERNALS: Final = (
     "torch._inductor.codecache:PyCodeCache.modules_no_attr",
     "torch._inductor.config:autotune_lookup_table",
     "torch._inductor.fx_passes.pad_mm:_should_pad(match, mat1, mat2, op, input)",
+    "torch._inductor.fx_passes.pad_mm:get_alignment_size(x)",
     "torch._inductor.fx_passes.pad_mm:get_cached_base_mm_benchmark_time(key)",
     "torch._inductor.fx_passes.pad_mm:get_cached_should_pad(key)",
     "torch._inductor.fx_passes.pad_mm:get_do_bench()",
@@ -162,6 +163,7 @@ INTERNALS: Final = (
         "torch._inductor.runtime.triton_heuristics:generate_lookup_hash_from_source_code"
         "(size_hints_str, source_code)"
     ),
+    "torch._inductor.pattern_matcher:Match.output_node(self)",
     (
         "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__"
         "(self, name, choices, input_nodes, layout)"

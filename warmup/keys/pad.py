@@ -9,7 +9,7 @@ aligned sizes, in every mode of torch.compile (torch/_inductor/fx_passes/pad_mm.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from warmup.core.rows import Family, Winner
@@ -76,3 +76,30 @@ class PadProblem:
         key = " ".join(words)
         PAD.check(key)
         return key
+
+    def keys_in_region(self) -> frozenset[str]:
+        """Return the keys under which a smaller graph, at the upper end, may ask about this GEMM.
+
+        What produces an operand may be outside of the smaller graph: then its padding is not free
+        there. A range without an upper end stays a range.
+        """
+
+        def end(dim: Dim) -> Dim:
+            return dim if dim.high is None else Dim.of(dim.high)
+
+        def layout(one: Layout) -> Layout:
+            leading = None if one.leading is None else end(one.leading)
+            return replace(
+                one, leading=leading, batch=None if one.batch is None else end(one.batch)
+            )
+
+        fixed = replace(
+            self,
+            m=end(self.m),
+            n=end(self.n),
+            k=end(self.k),
+            batch=None if self.batch is None else end(self.batch),
+            a=layout(self.a),
+            b=layout(self.b),
+        )
+        return frozenset(replace(fixed, free=free).key for free in ("", "a", "b", "ab"))

@@ -60,6 +60,25 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class PadQuestion:
+    """Whether to pad the operands of one unaligned GEMM, to be measured.
+
+    ``library`` is the way without padding. ``calls`` are inductor's own calls of both ways: the
+    library's GEMM with separate pad kernels. They may be made only until the question is answered.
+    ``region`` is the GEMM with what is computed around it, which is what runs; None where plain
+    values cannot describe it, for ``reason``. A compiled region may ask inductor's question by any
+    of ``keys_in_region``.
+    """
+
+    key: str
+    library: Winner
+    calls: Mapping[Winner, Callable[[int], object]]
+    region: Region | None
+    keys_in_region: frozenset[str] = frozenset()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SmallerSize:
     """A smaller size in the range of a question's key, and the question at that size.
 
@@ -117,6 +136,13 @@ class Answers(Protocol):
         """Report whether operations were fused into the template compiled for *key*.
 
         *fused* is what the row says, *found* what inductor did.
+        """
+
+    def measure_padding(self, question: PadQuestion) -> Winner | None:
+        """Measure both ways of *question* and return the winner.
+
+        None when neither could be measured, and in a build, which measures when the compile is over
+        and compiles again; the GEMM stays unpadded then.
         """
 
     def uncovered(self, site: str) -> None:

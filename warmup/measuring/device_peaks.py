@@ -12,22 +12,26 @@ import json
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import platformdirs
 import torch
 
 from warmup.core.dtypes import torch_name
+from warmup.core.errors import TableFormatError
 from warmup.core.files import replace_text
+from warmup.core.json_node import Node
 from warmup.core.method import L2, Launch
+from warmup.core.peaks import peaks_from_json, peaks_to_json
 from warmup.core.roofline import Peaks, gbps_of, tflops_of
+from warmup.core.strict_json import parse_json
 from warmup.core.trial import TimedCall
 from warmup.measuring.clock import batch_of
 from warmup.measuring.gpu_state import sm_clock_mhz
 
-_PEAKS_FORMAT: Final = 2
+_PEAKS_FORMAT: Final = 3
 _COPY_BYTES: Final = 4 * 2**30
 _CPU_COPY_BYTES: Final = 2**28  # beyond any last cache of one socket
 # m, n, k. A long sum reaches more than a square product does: fewer results for as much work.
@@ -167,44 +171,16 @@ def _read(path: Path) -> Peaks | None:
     try:
         if path.stat().st_size > _MAX_PEAKS_FILE_BYTES:
             return None
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != _PEAKS_FORMAT or not all(_rates(content)):
-            return None
-        clock = content["clock_mhz"]
-        return Peaks(
-            tflops={str(name): float(rate) for name, rate in content["tflops"].items()},
-            gbps=float(content["gbps"]),
-            clock_mhz=None if clock is None else int(clock),
-            measured=str(content["measured"])[:10],
-            clocks={str(name): int(clock) for name, clock in content["clocks"].items()},
-        )
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ):
+        root = Node(parse_json(path.read_text(encoding="utf-8")), str(path))
+        members = root.members(frozenset({"format", "peaks"}))
+        members["format"].integer(_PEAKS_FORMAT, _PEAKS_FORMAT)
+        return peaks_from_json(members["peaks"])
+    except (OSError, ValueError, TableFormatError):  # ValueError: not UTF-8, or not JSON
         return None
 
 
-def _rates(content: Any) -> Iterator[bool]:
-    """Yield for each rate whether it is a plausible number."""
-    for rate in (content["gbps"], *content["tflops"].values()):
-        yield isinstance(rate, (int, float)) and 0 < rate < 1e9  # noqa: PLR2004  beyond any device
-
-
 def _write(path: Path, peaks: Peaks) -> None:
-    content = {
-        "format": _PEAKS_FORMAT,
-        "tflops": dict(peaks.tflops),
-        "gbps": peaks.gbps,
-        "clock_mhz": peaks.clock_mhz,
-        "measured": peaks.measured,
-        "clocks": dict(peaks.clocks),
-    }
+    content = {"format": _PEAKS_FORMAT, "peaks": peaks_to_json(peaks)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, json.dumps(content, indent=2, sort_keys=True) + "\n")

@@ -12,11 +12,23 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from warmup.core.method import Method, Search
 from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
-from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Scope, Timing, Tuned, Winner
+from warmup.core.rows import (
+    Evidence,
+    Family,
+    Flag,
+    Rejection,
+    Row,
+    Scope,
+    Timing,
+    Tuned,
+    Winner,
+    ranking_of,
+)
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
 
@@ -209,6 +221,35 @@ def make_fused_row(
         for way in ways.get(timing.winner, [None])
     )
     return Tuned(bare.key, Row(fused.row.winner, evidence), timings)
+
+
+def make_pad_row(
+    key: str,
+    outcomes: Sequence[Outcome],
+    bare: Sequence[Outcome],
+    library: Winner,
+    method: Method,
+    *,
+    clock_mhz: int | None = None,
+    is_disturbed: bool = False,
+) -> Tuned | None:
+    """Return the row for the pad decision *key*, won by *outcomes* in the compiled region.
+
+    The times *bare* of inductor's own calls stay as evidence. None when no outcome has a time.
+    """
+    row_for = partial(make_row, key, library=library, method=method, clock_mhz=clock_mhz)
+    alone, in_region = row_for(bare), row_for(outcomes)
+    if alone is None and in_region is not None:
+        nothing = replace(in_region.row.evidence, rejected=())
+        untimed = tuple(replace(timing, time_us=None) for timing in in_region.timings)
+        alone = Tuned(key, replace(in_region.row, evidence=nothing), untimed)
+    if alone is None:
+        return None
+    fused = make_fused_row(alone, outcomes, library, method, is_disturbed=is_disturbed)
+    if fused is None:
+        return None
+    evidence = replace(fused.row.evidence, clock_mhz=clock_mhz, bare_ranking=ranking_of(alone))
+    return replace(fused, row=replace(fused.row, evidence=evidence))
 
 
 def doubtful_us(floor_us: float) -> float:

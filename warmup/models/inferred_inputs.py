@@ -19,7 +19,8 @@ from torch import nn
 
 from warmup.buckets.bucket import Bucket, InputSpec
 from warmup.core.dtypes import dtype_name
-from warmup.core.errors import ModelError, first_line
+from warmup.core.error_text import first_line
+from warmup.core.errors import ModelError
 from warmup.models.fake_model import (
     Encounters,
     FakeModel,

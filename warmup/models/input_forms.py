@@ -9,7 +9,8 @@ from torch import nn
 
 from warmup.models.fake_model import Need, NeedKind
 
-SIDES: Final = (224, 28, 32, 64, 96, 128, 256, 299, 384, 512)  # of images, in the order of trying
+# Of images, in the order of trying.
+SIDES: Final = (224, 28, 32, 64, 96, 128, 256, 299, 336, 384, 448, 512, 518)
 _BATCH: Final = "batch"
 
 

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from torch import nn
 
-from warmup.core.errors import ModelError, first_line
+from warmup.core.error_text import first_line
+from warmup.core.errors import ModelError
 
 MODEL_NAME: Final = "model"  # the name in a file that is its model, whatever else there is
 _CALL = re.compile(r"[A-Za-z_]\w*\(.*\)")

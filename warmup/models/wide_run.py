@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from warmup.core.errors import first_line
+from warmup.core.error_text import first_line
 from warmup.core.units import GIB
 from warmup.measuring.reference import full_precision, wide_dtype
 from warmup.models.loading import Inputs

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warmup.buckets.bucket import Bucket
-from warmup.core.errors import AdapterError, BundleError, SettingsError, TableError, first_line
+from warmup.core.error_text import first_line
+from warmup.core.errors import AdapterError, BundleError, SettingsError, TableError
 from warmup.core.rows import Family
 from warmup.core.runtime import Mismatch, Runtime, closed_gate, compare_runtimes
 from warmup.keys.registry import kind_of

@@ -12,13 +12,8 @@ from typing import TYPE_CHECKING
 from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, sizes_by_dim, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
-from warmup.core.errors import (
-    ContradictionWarning,
-    ModelError,
-    SettingsError,
-    first_line,
-    warmup_error_in,
-)
+from warmup.core.error_text import first_line
+from warmup.core.errors import ContradictionWarning, ModelError, SettingsError, warmup_error_in
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.handle import Handle
 from warmup.serving.install import install

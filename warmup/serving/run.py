@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from warmup.core.errors import SettingsError, first_line, printable, remedy_for
+from warmup.core.error_text import first_line, printable, remedy_for
+from warmup.core.errors import SettingsError
 from warmup.core.events import in_brackets
 from warmup.diagnostics.audit import AuditReport, report_of
 from warmup.diagnostics.logs import Ledger

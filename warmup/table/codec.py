@@ -1,9 +1,7 @@
-"""`encode` and `decode`: a `Table` as canonical JSON text, and back.
+"""`decode`: a `Table` from JSON text, and with `encode` from `warmup.table.encoding` back.
 
-With `warmup.table.evidence` the only code that knows the file format. Canonical form: sorted names,
-two-space indent, LF, ASCII, so that tables can be compared in review. The digest is SHA-256 over
-the document without the digest, in compact form. Nothing in a table is executable: kwargs are
-numbers, booleans, null and a closed set of words.
+With `warmup.table.encoding` and `warmup.table.evidence` the only code that knows the file format.
+Nothing in a table is executable: kwargs are numbers, booleans, null and a closed set of words.
 """
 
 from __future__ import annotations
@@ -14,18 +12,31 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from warmup.core.errors import ProblemError, TableFormatError, TableSchemaError
+from warmup.core.json_node import Node
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, OptionValue
+from warmup.core.peaks import peaks_from_json
 from warmup.core.rows import MAX_INT, Family, KwargValue, Row, Winner
 from warmup.core.runtime import Device, Runtime
 from warmup.core.strict_json import JsonError, JsonReader
 from warmup.keys.kind import Kind
-from warmup.keys.registry import KINDS, kind_of
-from warmup.table.canonical import compact, spell
+from warmup.keys.registry import KINDS
+from warmup.table.canonical import compact
 from warmup.table.common_rows import CommonRows
-from warmup.table.decode import Node
-from warmup.table.evidence import evidence_from_json, evidence_to_json
-from warmup.table.peaks import peaks_from_json, peaks_to_json
+from warmup.table.encoding import (
+    ASSUMPTIONS,
+    DEVICE_COUNT,
+    DEVICE_TEXT,
+    MAX_REASON,
+    VERSIONS,
+    digest_of,
+    encode,
+    encode_pieces,
+    keep_digest,
+)
+from warmup.table.evidence import evidence_from_json
 from warmup.table.schema import MAX_ASSUMPTIONS, SCHEMA_VERSION, Policy, Provenance, Table
+
+__all__ = ["decode", "decode_pieces", "digest_of", "encode", "encode_pieces"]
 
 _UID_TEXT = re.compile(r"[A-Za-z0-9_.:]{1,128}")
 _KWARG = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -36,48 +47,18 @@ _TOLERANCE_DTYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _HASH = re.compile(r"[0-9a-f]{8,64}")
 _TIMING: Final = frozenset({"launch", "l2", "near_tie", "max_spread", "fused_top_k"})
 
-_DEVICE_TEXT: Final = ("type", "vendor", "name", "arch")
-_DEVICE_COUNT: Final = ("sm_count", "memory_gib", "threads")
-_VERSIONS: Final = ("triton", "cuda", "driver", "cublas")
-
 _END_LENGTH: Final = 200
 _SCHEMA_AT_END: Final = re.compile(r'"schema"\s*:\s*([0-9]{1,18})\s*\}\s*\Z')
 
 _TABLE_MEMBERS: Final = frozenset({"schema", "provenance", "policy", "rows"})
 _PROVENANCE: Final = frozenset({"device", "runtime", "warmup", "created", "digest"})
-_ASSUMPTIONS: Final = "assumptions"
-_DEVICE_MEMBERS: Final = frozenset({*_DEVICE_TEXT, *_DEVICE_COUNT, "mig"})
-_RUNTIME: Final = frozenset({"torch", *_VERSIONS})
+_DEVICE_MEMBERS: Final = frozenset({*DEVICE_TEXT, *DEVICE_COUNT, "mig"})
+_RUNTIME: Final = frozenset({"torch", *VERSIONS})
 _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
 _ROW_MEMBERS: Final = frozenset({"winner", "evidence"})
 _ROW_OPTIONAL: Final = frozenset({"untrusted"})  # of a row that must not be served
-_MAX_REASON: Final = 512
 _WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
 _WINNER_OPTIONAL: Final = frozenset({"fused"})  # of a template that was measured in its region
-
-
-def digest_of(table: Table) -> str:
-    """Return the digest of the content: 64 hex digits that change when anything in *table* does.
-
-    It is computed once for each table object; that of a table which was read is known already.
-    """
-    known = table._digest  # noqa: SLF001  kept for this function
-    return known if known is not None else _keep_digest(table, _spell(table, spells_text=False)[0])
-
-
-def _keep_digest(table: Table, digest: str) -> str:
-    object.__setattr__(table, "_digest", digest)
-    return digest
-
-
-def encode(table: Table) -> str:
-    """Return the canonical text of *table*, digest included."""
-    return "".join(encode_pieces(table))
-
-
-def encode_pieces(table: Table) -> list[str]:
-    """Return the canonical text of *table* in pieces, most of them a row."""
-    return _spell(table, spells_text=True)[1]
 
 
 def decode(text: str, path: str) -> Table:
@@ -106,63 +87,6 @@ def decode_pieces(pieces: Iterable[str], path: str) -> Table:
         if found is not None:
             _check_schema(int(found[1]), path)
         raise
-
-
-def _spell(table: Table, *, spells_text: bool) -> tuple[str, list[str]]:
-    """Return the digest of *table* and, where asked for, its canonical text in pieces."""
-    kinds: dict[str, list[str]] = {}
-    for key in sorted(table.rows):
-        kinds.setdefault(kind_of(key).name, []).append(key)
-    policy, provenance = spell(_policy(table.policy), 1), _provenance(table.provenance)
-    sha = hashlib.sha256(f'{{"policy":{policy[0]},'.encode())
-    sha.update(f'"provenance":{compact(provenance)},"rows":{{'.encode())
-    pieces: list[str] = []
-    winners: dict[int, tuple[str, str]] = {}  # rows that were read share their winners
-    for comma, name in zip(("", *"," * len(kinds)), sorted(kinds), strict=False):
-        sha.update(f'{comma}"{name}":{{'.encode())
-        pieces.append(f'{comma}\n    "{name}": {{')
-        for number, key in enumerate(kinds[name]):
-            row = table.rows[key]
-            short, long = _spell_row(row, winners, spells_text=spells_text)
-            quoted = compact(key)
-            sha.update(f"{',' if number else ''}{quoted}:{short}".encode())
-            if spells_text:
-                pieces.append(f"{',' if number else ''}\n      {quoted}: {long}")
-        sha.update(b"}")
-        pieces.append("\n    }")
-    sha.update(f'}},"schema":{SCHEMA_VERSION}}}'.encode())
-    digest = sha.hexdigest()
-    if spells_text:
-        with_digest = spell({**provenance, "digest": digest}, 1)[1]
-        head = f'{{\n  "policy": {policy[1]},\n  "provenance": {with_digest},\n  "rows": {{'
-        end = "\n  }" if kinds else "}"
-        pieces = [head, *pieces, f'{end},\n  "schema": {SCHEMA_VERSION}\n}}\n']
-    return digest, pieces
-
-
-def _spell_row(
-    row: Row, winners: dict[int, tuple[str, str]], *, spells_text: bool
-) -> tuple[str, str]:
-    """Return *row* in compact and, where asked for, in canonical text.
-
-    *winners* has the winners that were spelled before, by their id.
-    """
-    members = _row(row)
-    winner = members.pop("winner")
-    texts = winners.get(id(row.winner))
-    if texts is None:
-        texts = winners[id(row.winner)] = spell(winner, 4)
-    pairs = {
-        name: spell(value, 4) if spells_text else (compact(value), "")
-        for name, value in members.items()
-    }
-    pairs["winner"] = texts
-    names = sorted(pairs)
-    short = ",".join([f'"{name}":{pairs[name][0]}' for name in names])
-    if not spells_text:
-        return f"{{{short}}}", ""
-    long = ",\n        ".join([f'"{name}": {pairs[name][1]}' for name in names])
-    return f"{{{short}}}", f"{{\n        {long}\n      }}"
 
 
 def _check_schema(schema: object, path: str) -> None:
@@ -205,56 +129,14 @@ def _read_document(reader: JsonReader, path: str) -> Table:
     provenance, digest = found["provenance"]
     table = Table(provenance, found["policy"], found["rows"])
     if digest.value == sha.hexdigest():
-        _keep_digest(table, digest.value)
+        keep_digest(table, digest.value)
     elif digest.value != digest_of(table):
         digest.fail("the content does not match the digest (damaged or edited by hand)")
     return table
 
 
-def _policy(policy: Policy) -> dict[str, object]:
-    return {
-        "mode": policy.mode,
-        "options": dict(policy.options),
-        "timing": _timing(policy.timing),
-        "seed": policy.seed,
-        "tolerance": {name: float(limit) for name, limit in policy.tolerance.items()},
-    }
-
-
-def _provenance(provenance: Provenance) -> dict[str, object]:
-    runtime = provenance.runtime
-    device = {
-        name: getattr(runtime.device, name) for name in (*_DEVICE_TEXT, *_DEVICE_COUNT, "mig")
-    }
-    versions = {name: getattr(runtime, name) for name in ("torch", *_VERSIONS)}
-    document: dict[str, object] = {
-        "device": device,
-        "runtime": versions,
-        "warmup": provenance.warmup,
-        "created": provenance.created,
-        **({} if provenance.peaks is None else {"peaks": peaks_to_json(provenance.peaks)}),
-    }
-    if provenance.assumptions:
-        document[_ASSUMPTIONS] = list(provenance.assumptions)
-    return document
-
-
-def _row(row: Row) -> dict[str, object]:
-    return {
-        "winner": {
-            "family": row.winner.family.value,
-            "uid": row.winner.uid,
-            "kwargs": dict(row.winner.kwargs),
-            "source_hash": row.winner.source_hash,
-            **({} if row.winner.fused is None else {"fused": row.winner.fused}),
-        },
-        "evidence": evidence_to_json(row.evidence),
-        **({} if row.untrusted is None else {"untrusted": row.untrusted[:_MAX_REASON]}),
-    }
-
-
 def _read_provenance(node: Node) -> tuple[Provenance, Node]:
-    members = node.members(_PROVENANCE, optional=frozenset({"peaks", _ASSUMPTIONS}))
+    members = node.members(_PROVENANCE, optional=frozenset({"peaks", ASSUMPTIONS}))
     device = members["device"].members(_DEVICE_MEMBERS)
     versions = members["runtime"].members(_RUNTIME)
     runtime = Runtime(
@@ -278,7 +160,7 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
     members["digest"].string(64)
     peaks = peaks_from_json(members["peaks"]) if "peaks" in members else None
     assumptions: tuple[str, ...] = ()
-    if (listed := members.get(_ASSUMPTIONS)) is not None:
+    if (listed := members.get(ASSUMPTIONS)) is not None:
         assumptions = tuple(each.string() for each in listed.elements(MAX_ASSUMPTIONS))
     return Provenance(runtime, warmup, created, peaks, assumptions), members["digest"]
 
@@ -297,16 +179,6 @@ def _read_policy(node: Node) -> Policy:
         seed=members["seed"].integer(0, MAX_INT),
         tolerance=dict(_read_limit(*member) for member in members["tolerance"].items()),
     )
-
-
-def _timing(method: Method) -> dict[str, object]:
-    return {
-        "launch": method.launch.value,
-        "l2": method.l2.value,
-        "near_tie": float(method.near_tie),
-        "max_spread": float(method.max_spread),
-        "fused_top_k": method.fused_top_k,
-    }
 
 
 def _read_timing(node: Node) -> Method:
@@ -387,7 +259,7 @@ def _read_section(
 def _read_row(kind: Kind, node: Node) -> Row:
     """Return the row in *node*, checked value by value."""
     members = node.members(_ROW_MEMBERS, optional=_ROW_OPTIONAL)
-    untrusted = members["untrusted"].string(_MAX_REASON) if "untrusted" in members else None
+    untrusted = members["untrusted"].string(MAX_REASON) if "untrusted" in members else None
     return Row(
         _read_winner(kind, members["winner"]), evidence_from_json(members["evidence"]), untrusted
     )

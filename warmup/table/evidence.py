@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from warmup.core.json_node import Node
 from warmup.core.method import Search
 from warmup.core.rows import MAX_INT, MAX_RANKED, Evidence, Flag, Rejection, Scope
-from warmup.table.decode import Node
 
 _EnumWord = TypeVar("_EnumWord", Scope, Search)
 
@@ -50,8 +50,8 @@ _WHOLE_NUMBERS: Final = frozenset({"tried", "clock_mhz"})
 _EVIDENCE_FIELDS: Final = frozenset(
     {*_NUMBERS, "runner_up", "rejected", "flags", "scope", "search"}
 )
-# `along` is of a key with a range only, the others of newer rows.
-_OPTIONAL: Final = frozenset({"along", "ranking", *_COUNTS})
+# `along` is of a key with a range only, `bare_ranking` of pad decisions, the others of newer rows.
+_OPTIONAL: Final = frozenset({"along", "ranking", "bare_ranking", *_COUNTS})
 _ENTRY: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?(?:e[+-][0-9]{1,2})? [!-:<-~][ -:<-~]{0,159}"
 _RANKING: Final = re.compile(rf"{_ENTRY}(?:; {_ENTRY}){{0,{MAX_RANKED - 1}}}")
 _SCOPES: Final = {scope.value: scope for scope in Scope}
@@ -75,6 +75,7 @@ def evidence_to_json(evidence: Evidence) -> dict[str, object]:
         "search": evidence.search.value,
         **({"along": [_pair(*pair) for pair in evidence.along]} if evidence.along else {}),
         **({"ranking": evidence.ranking} if evidence.ranking else {}),
+        **({"bare_ranking": evidence.bare_ranking} if evidence.bare_ranking else {}),
         **{name: count for name in _COUNTS if (count := getattr(evidence, name)) is not None},
     }
 
@@ -106,15 +107,16 @@ def plain_evidence(value: Any) -> Evidence | None:
                 return None
             numbers[name] = number
         runner_up = value["runner_up"]
-        ranking = value.get("ranking", "")
+        ranking, bare_ranking = value.get("ranking", ""), value.get("bare_ranking", "")
         counts = {name: value[name] for name in _COUNTS if name in value}
-        fields = len(_EVIDENCE_FIELDS) + ("ranking" in value) + len(counts)
+        fields = len(_EVIDENCE_FIELDS) + len(counts)
+        fields += ("ranking" in value) + ("bare_ranking" in value)
         rejected, flags = _plain_rejected(value["rejected"]), _plain_flags(value["flags"])
         if rejected is None or flags is None or len(value) != fields:
             return None
     except (AttributeError, KeyError, TypeError):
         return None
-    if not _are_plain_texts(runner_up, ranking) or not _are_plain_counts(counts):
+    if not _are_plain_texts(runner_up, ranking, bare_ranking) or not _are_plain_counts(counts):
         return None
     scope, search = _known(value.get("scope"), _SCOPES), _known(value.get("search"), _SEARCHES)
     if scope is None or search is None:
@@ -127,14 +129,16 @@ def plain_evidence(value: Any) -> Evidence | None:
         search=search,
         ranking=ranking,
         **counts,
+        bare_ranking=bare_ranking,
         **numbers,
     )
 
 
-def _are_plain_texts(runner_up: Any, ranking: Any) -> bool:
+def _are_plain_texts(runner_up: Any, *rankings: Any) -> bool:
     is_text = type(runner_up) is str and len(runner_up) <= _MAX_CHOICE and runner_up.isprintable()
-    is_ranking = type(ranking) is str and (not ranking or bool(_RANKING.fullmatch(ranking)))
-    return (runner_up is None or is_text) and is_ranking
+    return (runner_up is None or is_text) and all(
+        type(one) is str and (not one or bool(_RANKING.fullmatch(one))) for one in rankings
+    )
 
 
 def _are_plain_counts(counts: Mapping[str, Any]) -> bool:
@@ -181,6 +185,7 @@ def _checked(node: Node) -> Evidence:
         search=_read_word(members["search"], _SEARCHES),
         along=_read_along(members["along"]) if "along" in members else (),
         ranking=_read_ranking(members["ranking"]) if "ranking" in members else "",
+        bare_ranking=_read_ranking(members["bare_ranking"]) if "bare_ranking" in members else "",
         **{name: members[name].integer(*_COUNTS[name]) for name in _COUNTS if name in members},
         **numbers,
     )

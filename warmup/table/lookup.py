@@ -25,7 +25,7 @@ from warmup.core.notices import warn
 from warmup.core.rows import MissReason, Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
-from warmup.keys.question import Question
+from warmup.keys.question import PadQuestion, Question
 from warmup.keys.registry import KINDS, kind_of
 
 _TAG_PREFIX: Final = "warmup-"
@@ -67,6 +67,9 @@ class QuestionMeasurer(Protocol):
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Tuned | None:
         """Time *calls* in this process and return the row; None when none could be measured."""
+
+    def measure_padding(self, question: PadQuestion) -> Tuned | None:
+        """Return the row for *question*; None when it is measured later, or could not be."""
 
     def close(self) -> None:
         """End the processes that were started to measure; closing twice is fine."""
@@ -169,6 +172,15 @@ class Lookup:
         if banned != library:
             calls = {winner: call for winner, call in calls.items() if winner != banned}
         return self._tuned(self.tuner.measure_calls(key, library, calls))
+
+    def measure_padding(self, question: PadQuestion) -> Winner | None:
+        assert self.tuner is not None
+        if question.key in self.excused:
+            return None
+        if (banned := self._banned(question.key)) not in (None, question.library):
+            calls = {winner: call for winner, call in question.calls.items() if winner != banned}
+            question = replace(question, calls=calls)
+        return self._tuned(self.tuner.measure_padding(question))
 
     def _banned(self, key: str) -> Winner | None:
         """Return the winner of a row that is not trusted, None without such a row."""

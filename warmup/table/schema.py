@@ -12,6 +12,7 @@ from warmup.core.rows import Row
 from warmup.core.runtime import Runtime
 
 SCHEMA_VERSION: Final = 3
+MAX_TABLE_BYTES: Final = 256 * 1024 * 1024  # a table of 100,000 rows has 100 to 200 MB
 MAX_ASSUMPTIONS: Final = 64
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from warmup.core.error_text import remedy_for, shown
 from warmup.core.errors import (
     SettingsError,
     TableError,
@@ -23,8 +24,6 @@ from warmup.core.errors import (
     TableMismatchError,
     TableNotFoundError,
     TableWriteError,
-    remedy_for,
-    shown,
 )
 from warmup.core.file_lock import locked
 from warmup.core.files import (
@@ -39,9 +38,8 @@ from warmup.core.permissions import remark_on_writers
 from warmup.core.rows import Row
 from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.table.codec import decode_pieces, encode_pieces
-from warmup.table.decode import MAX_TABLE_BYTES
 from warmup.table.merge import combine
-from warmup.table.schema import Policy, Provenance, Table, compare_policies
+from warmup.table.schema import MAX_TABLE_BYTES, Policy, Provenance, Table, compare_policies
 
 LOCK_TIMEOUT_S: Final = 60
 _PIECE_BYTES: Final = 256 * 1024

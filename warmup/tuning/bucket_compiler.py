@@ -83,7 +83,7 @@ class BucketCompiler:
         Raises as `tune` does.
         """
         before = len(self.progress.tuned)
-        served = self._compile(calls, name, OnMiss.TUNE)
+        served = self._tune_all(calls, name)
         if len(self.progress.tuned) > before:  # without new rows, that run was served from rows
             served = self._compile(calls, name, OnMiss.STRICT)
         return served
@@ -128,9 +128,9 @@ class BucketCompiler:
         return self._call_compiled(calls, f"{name} in default mode")[0]
 
     @contextlib.contextmanager
-    def attached(self, lookup: Lookup, on_miss: OnMiss) -> Iterator[None]:
-        """Let *lookup* answer inductor while the context is open."""
-        tag = f"warmup-build-{on_miss}"
+    def attached(self, lookup: Lookup, on_miss: OnMiss, what: str = "") -> Iterator[None]:
+        """Let *lookup* answer inductor while the context is open; it is compiled under *what*."""
+        tag = f"warmup-build-{on_miss}{what}"
         options = self.progress.table.policy.options
         attachment = self.setup.inductor.attach(lookup, options, tag, quiet=True)
         try:
@@ -152,10 +152,26 @@ class BucketCompiler:
         with self.shortened() as left_out:
             if left_out:
                 try:
-                    return self._compile(calls, name, OnMiss.TUNE)
+                    return self._tune_all(calls, name)
                 except BuildError as error:  # a forward may index all of its layers
                     logger.info("not tuned with %d layers fewer: %s", left_out, error)
         return None
+
+    def _tune_all(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
+        """Compile until each question has a row; remove rows that a pad decision made useless.
+
+        Raises as `tune` does.
+        """
+        from warmup.tuning.pad_regions import drop_rows, measure_padding
+
+        since, padding = len(self.progress.tuned), self.tuner.padding
+        padding.forget()
+        served = self._compile(calls, name, OnMiss.TUNE)
+        while padding.waiting:
+            measure_padding(self)
+            served = self._compile(calls, name, OnMiss.TUNE)
+            drop_rows(self, self.progress.keys_since(since).difference(served.keys), since)
+        return served
 
     def _serve(self, calls: Sequence[Inputs], name: str) -> ServedBucket | None:
         """Serve the bucket from rows alone; None when a row is missing."""

@@ -148,7 +148,7 @@ def build(
             measured_peaks=tuner.peaks,
             revisit=revisit_for(table, search_budget, retry=retry, force=force),
         )
-        tuner.only = progress.revisit.retried
+        tuner.only, tuner.padding.is_used = progress.revisit.retried, True
         tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
         compiler = BucketCompiler(setup=setup, model=loaded, progress=progress, tuner=tuner)
         session = Session(

@@ -19,7 +19,7 @@ import torch
 from warmup.core.errors import BuildError
 from warmup.core.events import Emitter, Event, EventName
 from warmup.core.rows import Evidence, Row, Winner
-from warmup.core.trial import Candidate, Operands, RegionKernels, Trial
+from warmup.core.trial import Candidate, Operands, Region, RegionKernels, Trial
 from warmup.inductor import connect
 from warmup.inductor.adapter import compile_model, empty_caches
 from warmup.inductor.gemm.region_kernels import KernelWatch, watching_kernels
@@ -31,7 +31,7 @@ from warmup.measuring.screening import StageCallback
 from warmup.table.lookup import Lookup, OnMiss
 
 _MIN_PARALLEL = 2  # a single candidate is compiled when it is called
-_NO_EVIDENCE = Evidence(
+NO_EVIDENCE = Evidence(  # of a row that forces a candidate while it is measured
     time_us=math.inf, library_us=None, runner_up=None, runner_up_us=None, tried=0
 )
 
@@ -110,15 +110,7 @@ class RegionCompiler:
 
     def make_reference(self, sets: Operands) -> list[torch.Tensor]:
         """Return the outputs for the first operand set, computed in higher precision."""
-        inputs = sets.views(0)
-        dtypes = [tensor.dtype for tensor in inputs if tensor.is_floating_point()]
-        wide = wide_dtype(dtypes[0])
-        eager = module_of(self._region, self._device, wide)
-        with full_precision():
-            outputs = eager(*(t.to(wide) if t.is_floating_point() else t for t in inputs))
-        if isinstance(sets, RegionSets):
-            sets.outputs = tuple(module_of(self._region, self._device)(*inputs))
-        return list(outputs)
+        return region_reference(self._region, self._device, sets)
 
     def _compile(self, winner: Winner, inputs: list[Any]) -> Compiled:
         hits: list[str] = []
@@ -128,7 +120,7 @@ class RegionCompiler:
                 hits.append(str(event.fields["key"]))
 
         chosen = {**self._known, self.key: winner}
-        rows = {key: Row(chosen_winner, _NO_EVIDENCE) for key, chosen_winner in chosen.items()}
+        rows = {key: Row(chosen_winner, NO_EVIDENCE) for key, chosen_winner in chosen.items()}
         lookup = _RegionLookup(rows, OnMiss.FALLBACK, Emitter([note]))
         tag = f"warmup-region-{hashlib.sha256(str(winner).encode()).hexdigest()[:16]}"
         attachment = connect().attach(lookup, self._options, tag, quiet=True)
@@ -158,3 +150,19 @@ class _RegionLookup(Lookup):
     def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
         if fused != found:
             self.differing.append(key)
+
+
+def region_reference(region: Region, device: torch.device, sets: Operands) -> list[torch.Tensor]:
+    """Return the outputs of *region* for the first of *sets*, computed in higher precision.
+
+    `RegionSets` are given outputs to poison.
+    """
+    inputs = sets.views(0)
+    dtypes = [tensor.dtype for tensor in inputs if tensor.is_floating_point()]
+    wide = wide_dtype(dtypes[0])
+    eager = module_of(region, device, wide)
+    with full_precision():
+        outputs = eager(*(t.to(wide) if t.is_floating_point() else t for t in inputs))
+    if isinstance(sets, RegionSets):
+        sets.outputs = tuple(module_of(region, device)(*inputs))
+    return list(outputs)

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from warmup.core.child_process import Caches
-from warmup.core.errors import BundleError, printable
+from warmup.core.error_text import printable
+from warmup.core.errors import BundleError
 from warmup.core.runtime import Runtime
 from warmup.keys.registry import kind_of
 from warmup.table.bundle_file import BUNDLE_SUFFIX, needs_of, write_bundle

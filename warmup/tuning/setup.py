@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from warmup.core.errors import SettingsError, TableWriteError, printable, remedy_for
+from warmup.core.error_text import printable, remedy_for
+from warmup.core.errors import SettingsError, TableWriteError
 from warmup.core.files import probe_folder
+from warmup.core.json_node import MAX_STRING
 from warmup.core.runtime import Runtime
 from warmup.core.version import __version__
 from warmup.table import Policy, Provenance, Table
-from warmup.table.decode import MAX_STRING
 from warmup.table.policy import PolicyOptions, choose_policy
 from warmup.table.store import check_same_origin, check_writable, origin_differences, read
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -13,7 +13,8 @@ from warmup.core.roofline import Work
 from warmup.core.rows import Tuned, Winner
 from warmup.core.trial import Candidate, Region, TensorSpec, Trial, ViewSpec
 from warmup.keys.gemm_text import at_upper_end
-from warmup.keys.question import Question
+from warmup.keys.question import PadQuestion, Question
+from warmup.keys.registry import ingredients_of
 from warmup.measuring.operands import dtype_named
 
 _ATEN_NAMES: Final = {
@@ -65,10 +66,7 @@ def region_trial(
         op=question.problem.op,
         device=question.device,
         operands=region.inputs,
-        views=tuple(
-            ViewSpec(i, spec.sizes, spec.strides, spec.offset)
-            for i, spec in enumerate(region.inputs)
-        ),
+        views=_whole(region.inputs),
         out=_NO_TENSOR,
         candidates=(Candidate(question.library),),
         library=question.library,
@@ -80,6 +78,34 @@ def region_trial(
         known=tuple((at_upper_end(key), winner) for key, winner in question.known.items())
         if len(region.flops) > 1
         else (),
+    )
+
+
+def pad_trial(
+    question: PadQuestion,
+    device: torch.device,
+    method: Method,
+    tolerance: Mapping[str, float],
+    *,
+    winners: Iterable[Winner],
+    seed: int,
+) -> Trial:
+    """Return the trial of the region of *question*, compiled as each of *winners* says."""
+    region = question.region
+    assert region is not None
+    return Trial(
+        key=question.key,
+        op=ingredients_of(question.key)["op"],
+        device=str(device),
+        operands=region.inputs,
+        views=_whole(region.inputs),
+        out=_NO_TENSOR,
+        candidates=tuple(map(Candidate, winners)),
+        library=question.library,
+        method=method,
+        tolerance=_tolerance(ingredients_of(question.key)["dtype"], tolerance),
+        seed=seed,
+        region=region,
     )
 
 
@@ -118,6 +144,13 @@ def faster_alone(bare: Tuned, library: Winner, method: Method) -> list[Winner]:
     times_us = {timing.winner: timing.time_us for timing in bare.timings}
     limit_us = (times_us.get(library) or math.inf) * (1 + method.near_tie)
     return [one for one, time_us in times_us.items() if time_us is not None and time_us <= limit_us]
+
+
+def _whole(operands: Sequence[TensorSpec]) -> tuple[ViewSpec, ...]:
+    """Return the views that show each of *operands* as a whole."""
+    return tuple(
+        ViewSpec(i, spec.sizes, spec.strides, spec.offset) for i, spec in enumerate(operands)
+    )
 
 
 def _tolerance(out: str, tolerance: Mapping[str, float]) -> float | None:

@@ -7,10 +7,11 @@ in this process only (launch configs, padding, packed CPU weights) are measured 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -24,7 +25,7 @@ from warmup.core.roofline import Peaks, Work, share_of_peak
 from warmup.core.rows import Evidence, Rejection, Row, Tuned, Winner
 from warmup.core.trial import Candidate, Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
-from warmup.keys.question import LiveTrial, Question
+from warmup.keys.question import LiveTrial, PadQuestion, Question
 from warmup.measuring.device_peaks import measured_peaks
 from warmup.measuring.machine_watch import MachineWatch
 from warmup.measuring.range_regret import (
@@ -34,10 +35,11 @@ from warmup.measuring.range_regret import (
     worst_regret_over_bound,
 )
 from warmup.measuring.screening import time_calls
-from warmup.measuring.selection import doubtful_us, make_fused_row, make_row
+from warmup.measuring.selection import doubtful_us, make_fused_row, make_pad_row, make_row
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
 from warmup.measuring.trials import run_trial
 from warmup.table import Policy
+from warmup.tuning.pad_questions import PadQuestions, WaitingQuestion
 from warmup.tuning.size_range import choose_for_range
 from warmup.tuning.trials import bare_trial, challengers, faster_alone, region_trial, work_of
 from warmup.tuning.ways import as_decided, less_demanding, ways_of
@@ -52,7 +54,8 @@ class Tuner:
     candidate could be measured, and ``library_rows`` a row with the library default for such a key;
     ``not_fused`` has, by key, why a row was measured bare. With ``only`` no other keys
     are measured. ``watch`` waits for a quiet machine, and says which measurements other processes
-    disturbed: those rows have the library default.
+    disturbed: those rows have the library default. Pad questions are kept in ``padding`` for a
+    caller that compiles regions, if there is one.
     """
 
     device: torch.device
@@ -64,6 +67,7 @@ class Tuner:
     not_tuned: dict[str, str] = field(default_factory=dict)
     not_fused: dict[str, str] = field(default_factory=dict)
     only: frozenset[str] | None = None
+    padding: PadQuestions = field(default_factory=PadQuestions)
     library_rows: dict[str, Row] = field(default_factory=dict)
     watch: MachineWatch = field(init=False)
     _peaks: Peaks | None = None
@@ -226,6 +230,71 @@ class Tuner:
         with self.watch.measuring() as is_disturbed:
             outcomes = time_calls(calls, library, self.device, self.method)
         return self._row_for(key, outcomes, library, is_disturbed=is_disturbed())
+
+    def measure_padding(self, question: PadQuestion) -> Tuned | None:
+        """Keep *question* where its region can be measured later; else return its row.
+
+        That row has the times of inductor's own calls, and ``not_fused`` says why.
+        """
+        if not self.padding.is_open_to(question.key):
+            return None
+        if not self._is_wanted(question.key, question.library):
+            return None
+        with self.watch.measuring() as is_disturbed:
+            outcomes = time_calls(question.calls, question.library, self.device, self.method)
+        without_calls = replace(question, calls={})  # they hold memory
+        waiting = WaitingQuestion(without_calls, outcomes, is_disturbed())
+        if question.region is None or not self.padding.is_used:
+            reason = question.reason or "it was asked while serving, which compiles a model once"
+            return self._bare_pad_row(waiting, reason)
+        self.padding.keep(waiting)
+        return None
+
+    def pad_row(
+        self,
+        waiting: WaitingQuestion,
+        outcomes: Sequence[Outcome],
+        clock_mhz: int | None,
+        *,
+        failure: str,
+        is_disturbed: bool,
+    ) -> Tuned | None:
+        """Return the row for *outcomes* of both ways in the region of *waiting*.
+
+        Where the region as it is has no time, inductor's own calls decide; without any outcomes
+        *failure* says why.
+        """
+        key, library = waiting.question.key, waiting.question.library
+        as_is = next((one for one in outcomes if one.winner == library), None)
+        tuned = make_pad_row(
+            *(key, outcomes, waiting.bare, library, self.method),
+            clock_mhz=clock_mhz,
+            is_disturbed=is_disturbed,
+        )
+        if tuned is None or as_is is None or as_is.time_us is None:
+            return self._bare_pad_row(waiting, as_is.said if as_is else failure)
+        self.forget(key)
+        return tuned
+
+    def _bare_pad_row(self, waiting: WaitingQuestion, reason: str) -> Tuned | None:
+        key, library = waiting.question.key, waiting.question.library
+        self.not_fused[key] = f"inductor's own calls decided: {reason}"
+        return self._row_for(key, waiting.bare, library, is_disturbed=waiting.is_disturbed)
+
+    @contextlib.contextmanager
+    def measuring_any(self) -> Iterator[None]:
+        """Measure keys outside of ``only`` too while the context is open."""
+        only, self.only = self.only, None
+        try:
+            yield
+        finally:
+            self.only = only
+
+    def forget(self, key: str) -> None:
+        """Drop why *key* has no row, or one that was measured bare."""
+        self.not_fused.pop(key, None)
+        self.not_tuned.pop(key, None)
+        self.library_rows.pop(key, None)
 
     @property
     def known_peaks(self) -> Peaks | None:

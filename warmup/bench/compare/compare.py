@@ -64,21 +64,57 @@ def compare(
         TableError: a variant serves from a table that is missing or damaged.
         AdapterError: this torch is not supported.
     """
+    (report,) = compare_launches(
+        model,
+        launches=(launch,),
+        seqlens=seqlens,
+        dims=dims,
+        inputs=inputs,
+        device=device,
+        dtype=dtype,
+        table=table,
+        variants=variants,
+        also=also,
+        rounds=rounds,
+        l2=l2,
+        out=out,
+        timeout_s=timeout_s,
+        observer=observer,
+    )
+    return report
+
+
+def compare_launches(
+    model: str,
+    *,
+    launches: Sequence[str],
+    seqlens: str | Sequence[int] | None = None,
+    dims: str | Sequence[str] | None = None,
+    inputs: Sequence[str] = (),
+    device: str = "auto",
+    dtype: str | None = None,
+    table: str | os.PathLike[str] | None = None,
+    variants: str | None = None,
+    also: Sequence[str] = (),
+    rounds: int = DEFAULT_ROUNDS,
+    l2: str = L2.WARM,
+    out: str | os.PathLike[str] | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    observer: CompareObserver | None = None,
+) -> tuple[Comparison, ...]:
+    """Return what `compare` returns, for each of *launches*: every variant starts once for all.
+
+    Raises:
+        SettingsError, ModelError, TableError, AdapterError: as in `compare`.
+    """
     buckets = parse_buckets(seqlens, dims)
     parse_inputs(inputs)
     chosen = parse_variants(variants, also, model)
-    if rounds < FEWEST_ROUNDS:
-        raise SettingsError(
-            f"--rounds {rounds} is too few for an interval of 95 %", f"give {FEWEST_ROUNDS} or more"
-        )
-    if launch not in set(Launch):
-        raise SettingsError(f"--launch {launch!r}", f"use one of {', '.join(Launch)}")
-    if l2 not in set(L2):
-        raise SettingsError(f"--l2 {l2!r}", f"use one of {', '.join(L2)}")
+    _check_method(rounds, launches, l2)
     needs_table = any(variant.how.is_served for variant in chosen)
     named = table if table is not None else os.environ.get("WARMUP_TABLE")
     found = find(named, {}) if needs_table and named else None
-    runtime, device = _describe(device, dtype, Launch(launch))
+    runtime, device = _describe(device, dtype, launches)
     if needs_table and found is None:
         found = discover(runtime)
     if found is not None:
@@ -109,33 +145,54 @@ def compare(
             for variant in chosen:
                 race.start(variant)
             race.allow_rounding()
-            race.prepare(launch, l2)
-            race.run(rounds, len(buckets))
-        return Comparison(
-            origin=Origin(
-                model=model,
-                inputs=tuple(inputs),
-                device=device,
-                dtype=race.dtype,
-                launch=Launch(launch),
-                l2=L2(l2),
-                rounds=rounds,
-                seed=SEED,
-                created=_now(),
-                warmup=__version__,
-                runtime=runtime,
-                table=None if found is None else found.origin,
-                digest=None if found is None else digest_of(found.table),
-            ),
-            buckets=buckets,
-            results=tuple(entrant.result(keeps_logs) for entrant in race.entrants),
-            demands=tuple(race.demands),
-            peaks=race.peaks,
-            remarks=(*_remarks(found, runtime), *race.remarks, *_idle(race, device)),
+            reports = []
+            for launch in launches:
+                race.prepare(launch, l2)
+                race.run(rounds, len(buckets))
+                origin = Origin(
+                    model=model,
+                    inputs=tuple(inputs),
+                    device=device,
+                    dtype=race.dtype,
+                    launch=Launch(launch),
+                    l2=L2(l2),
+                    rounds=rounds,
+                    seed=SEED,
+                    created=_now(),
+                    warmup=__version__,
+                    runtime=runtime,
+                    table=None if found is None else found.origin,
+                    digest=None if found is None else digest_of(found.table),
+                )
+                remarks = (*_remarks(found, runtime), *race.remarks, *_idle(race, device))
+                results = tuple(entrant.result(keeps_logs) for entrant in race.entrants)
+                demands = tuple(race.demands)
+                reports.append(
+                    Comparison(
+                        origin=origin,
+                        buckets=buckets,
+                        results=results,
+                        demands=demands,
+                        peaks=race.peaks,
+                        remarks=tuple(dict.fromkeys(remarks)),
+                    )
+                )
+        return tuple(reports)
+
+
+def _check_method(rounds: int, launches: Sequence[str], l2: str) -> None:
+    if rounds < FEWEST_ROUNDS:
+        raise SettingsError(
+            f"--rounds {rounds} is too few for an interval of 95 %", f"give {FEWEST_ROUNDS} or more"
         )
+    for launch in launches:
+        if launch not in set(Launch):
+            raise SettingsError(f"--launch {launch!r}", f"use one of {', '.join(Launch)}")
+    if l2 not in set(L2):
+        raise SettingsError(f"--l2 {l2!r}", f"use one of {', '.join(L2)}")
 
 
-def _describe(device: str, dtype: str | None, launch: Launch) -> tuple[Runtime, str]:
+def _describe(device: str, dtype: str | None, launches: Sequence[str]) -> tuple[Runtime, str]:
     """Return the runtime of this machine, and torch's name of the device."""
     from warmup.inductor import connect
     from warmup.inductor.machine import check_compiler, resolve_device
@@ -145,7 +202,7 @@ def _describe(device: str, dtype: str | None, launch: Launch) -> tuple[Runtime, 
     resolved = resolve_device(device)
     check_compiler(resolved)
     parse_cast(dtype)
-    if launch is Launch.CUDAGRAPH and resolved.type == "cpu":
+    if Launch.CUDAGRAPH in launches and resolved.type == "cpu":
         raise SettingsError("--launch cudagraph needs a GPU", "use --launch eager on the CPU")
     return inductor.runtime(str(resolved)), str(resolved)
 

@@ -152,8 +152,10 @@ class Race:
         """Prepare the timing of every variant, with *launch* and *l2*.
 
         All variants have equal room for copies, so that the fixed cost of a batch is shared by
-        equally many calls.
+        equally many calls. What an earlier preparation holds is freed before.
         """
+        for entrant in self._running():
+            entrant.ask("release")
         running = self._running()
         answer = running[0].ask("room") if running else None
         room = 0 if answer is None else answer["bytes"] // len(running)

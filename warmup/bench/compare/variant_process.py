@@ -8,6 +8,7 @@ requests, through `warmup.bench.compare.remote`.
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import sys
 import time
@@ -154,6 +155,14 @@ class VariantProcess:
             torch.cuda.empty_cache()
         return {"errors": errors, "weights": weights, "inputs": inputs}
 
+    def release(self) -> Answer:
+        """Free the graphs and the copies that an earlier `prepare` made."""
+        self._batches.clear()
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return {}
+
     def room(self) -> Answer:
         """Answer with the bytes that the copies of all variants on this device may take."""
         if self._device.type == "cpu":  # its kernels may use packed weights, not these
@@ -273,6 +282,7 @@ def _main(answers: int) -> None:
         process.peaks,
         process.keep_outputs,
         process.agree,
+        process.release,
         process.room,
         process.prepare,
         process.time,

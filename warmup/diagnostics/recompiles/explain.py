@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
-from warmup.core.errors import ModelError, SettingsError, WarmupError, first_line, warmup_error_in
+from warmup.core.error_text import first_line
+from warmup.core.errors import ModelError, SettingsError, WarmupError, warmup_error_in
 from warmup.core.events import Emitter
 from warmup.core.method import SEED
 from warmup.diagnostics.recompiles.ranges import Span, cover

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from warmup.core.errors import SettingsError, shown
+from warmup.core.error_text import shown
+from warmup.core.errors import SettingsError
 from warmup.core.files import open_regular
+from warmup.core.json_node import Node
 from warmup.core.method import L2
+from warmup.core.peaks import peaks_from_json
 from warmup.core.roofline import Peaks, Work
 from warmup.core.samples import Samples
 from warmup.core.strict_json import JsonError, parse_json
 from warmup.diagnostics.review.measurement import Measurement, Reviewed
 from warmup.diagnostics.review.table_rows import CPU_LATENCY_US, GPU_LATENCY_US, review_table
-from warmup.table.decode import Node
-from warmup.table.peaks import peaks_from_json
 from warmup.table.store import read
 
 _MAX_RESULT_BYTES: Final = 64 * 1024 * 1024

@@ -11,7 +11,7 @@ from typing import Final
 
 from warmup.core.method import L2
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Family, Flag, Row, Scope
+from warmup.core.rows import Family, Flag, Row, Scope, bare_ranked
 from warmup.diagnostics.review.measurement import Measurement, Reviewed
 from warmup.keys.registry import ingredients_of, product_of, work_of
 from warmup.table import Table
@@ -20,6 +20,7 @@ GPU_LATENCY_US: Final = 5.0  # of an empty kernel, from its launch to its end
 CPU_LATENCY_US: Final = 20.0  # of an operator that wakes the threads of its pool
 _READABLE_SHARE: Final = 0.1  # from here on three digits say something about the peak
 _LIBRARY: Final = "the library's kernel"
+_UNPADDED: Final = "as_is"
 _REMARKS: Final = {
     Flag.UNSTABLE: "the times varied too much; the library's kernel was kept",
     Flag.OVER_PEAK: "faster than the measured peak, in a second measurement too",
@@ -94,7 +95,9 @@ def _call(key: str, row: Row) -> tuple[str, float] | None:
     time_us = found.bare_us if found.scope is Scope.FUSED else found.time_us
     is_library = row.winner.family is Family.EXTERN and row.winner.uid.startswith("aten::")
     if row.winner.family is Family.PAD:
-        time_us, is_library = found.library_us, True
+        own = {name: own_us for own_us, name in bare_ranked(found)}
+        is_own = found.scope is Scope.BARE  # of a region the times are not those of the product
+        time_us, is_library = found.library_us if is_own else own.get(_UNPADDED), True
     if product is None or time_us is None:
         return None
     return f"{product} by {_LIBRARY if is_library else row.winner}", time_us

@@ -10,9 +10,9 @@ the two GEMMs can fuse the gate.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Sequence
-from operator import getitem
 from typing import Any, Final
 
 import torch
@@ -23,6 +23,7 @@ from warmup.inductor.gemm.sizes import bytes_of, hint_or_value, is_size, sizes_o
 
 MAX_REGION_STEPS: Final = 64
 _PROLOGUE_STEPS: Final = 8
+_PRODUCER_STEPS: Final = 16  # a norm over the operand's rows has about ten
 _PROLOGUE_BYTES: Final = 1.1  # bytes read per byte written (scheduler.py, can_fuse with a prologue)
 _OPERATOR_TEXT: Final = re.compile(r"(?:aten|prims)\.(?!__)[a-z_0-9]+\.(?!__)[a-zA-Z_0-9]+")
 
@@ -45,9 +46,8 @@ _POINTWISE_OPS: Final = frozenset(
         *(_aten.constant_pad_nd.default, _aten.full.default),
     }
 )
+_PAIR_OPS: Final = frozenset({_aten.var_mean.correction})  # reductions with two results
 _REDUCTION_OPS: Final = frozenset({_aten.var.correction, _aten._softmax.default})
-# Reductions with several results: `getitem` takes them apart.
-_PAIR_OPS: Final = frozenset({_aten.var_mean.correction})
 
 
 class _NotPlainError(Exception):
@@ -66,8 +66,6 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
     if not prologue and not has_epilogue:
         return None
     members = _members(gemm, prologue)
-    if any(map(_is_of_pair, _outputs(members))):  # a result of such a reduction is no output
-        members = _members(gemm, prologue, has_pairs=False)
     if not all(spec_of_node(node) for node in members if node.target not in _PAIR_OPS):
         return None
     outputs = _outputs(members)
@@ -78,6 +76,29 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
     }
     try:
         return _to_region(gemm, members, outputs or [gemm], laid_out)
+    except _NotPlainError:
+        return None
+
+
+def whole_region_of(gemm: Node) -> Region | None:
+    """Return *gemm* with what makes its operands and what follows; None if that is no plain value.
+
+    Unlike `region_of` it is never only a part: operations that compute operands belong to it
+    whatever they read, since the padding of an operand is fused into them. Operands have the
+    layouts of the graph. A dynamic size is replaced by its hint.
+    """
+    if gemm.target not in _GEMM_OPS or not _is_tensor(gemm):
+        return None
+    order = {node: i for i, node in enumerate(gemm.graph.nodes)}
+    producers = _producers(gemm)
+    members = sorted({*producers, *_members(gemm, set())}, key=order.__getitem__)
+    if not all(spec_of_node(node) for node in members if node.target not in _PAIR_OPS):
+        return None
+    # What else the graph keeps of the producers it keeps with padding and without.
+    kept = producers - {_viewed(node) for node in _tensors(gemm)}
+    outputs = [node for node in _outputs(members) if node not in kept]
+    try:
+        return _to_region(gemm, members, outputs or [gemm], {})
     except _NotPlainError:
         return None
 
@@ -105,7 +126,7 @@ def module_of(region: Region, device: torch.device, wide: torch.dtype | None = N
         ((kind, value),) = argument.items()
         resolve: dict[str, Callable[[Any], Any]] = {
             "step": nodes.__getitem__,
-            "item": lambda pair: graph.call_function(getitem, (nodes[pair[0]], pair[1])),
+            "item": lambda item: graph.call_function(operator.getitem, (nodes[item[0]], item[1])),
             "input": inputs.__getitem__,
             "dtype": dtype_of,
             "memory_format": _FORMATS.__getitem__,
@@ -117,25 +138,24 @@ def module_of(region: Region, device: torch.device, wide: torch.dtype | None = N
         if _OPERATOR_TEXT.fullmatch(step.target) is None:
             raise ValueError(f"{step.target!r} is not an operator of torch")
         namespace, name, overload = step.target.split(".")
-        operator = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+        called = getattr(getattr(getattr(torch.ops, namespace), name), overload)
         kwargs = {name: from_argument(value) for name, value in step.kwargs.items()}
         args = tuple(map(from_argument, step.args))
-        nodes.append(graph.call_function(operator, args, kwargs))
+        nodes.append(graph.call_function(called, args, kwargs))
     graph.output(tuple(nodes[i] for i in region.outputs))
     return GraphModule(torch.nn.Module(), graph)
 
 
-def _outputs(members: Sequence[Node]) -> list[Node]:
-    """Return those of *members* that other nodes use."""
-    return [
-        node
-        for node in members
-        if any(user not in members and not is_size(user) for user in node.users)
-    ]
+def _members(gemm: Node, prologue: set[Node]) -> list[Node]:
+    """Return the nodes of the region, in graph order."""
+    members = _members_with(gemm, prologue, has_pairs=True)
+    if any(node.target in _PAIR_OPS or _pair_of(node) for node in _outputs(members)):
+        return _members_with(gemm, prologue, has_pairs=False)  # one of two results is no output
+    return members
 
 
-def _members(gemm: Node, prologue: set[Node], *, has_pairs: bool = True) -> list[Node]:
-    """Return the nodes of the region, in graph order, with reductions of several results or not."""
+def _members_with(gemm: Node, prologue: set[Node], *, has_pairs: bool) -> list[Node]:
+    """Return the nodes of the region, with reductions that have two results or without."""
     order = {node: i for i, node in enumerate(gemm.graph.nodes)}
     after = _downstream(gemm)
     members = {gemm, *prologue}
@@ -144,7 +164,8 @@ def _members(gemm: Node, prologue: set[Node], *, has_pairs: bool = True) -> list
             break
         # A node that depends on a later GEMM runs in a later kernel.
         ready = all(other in members or other not in after for other in node.all_input_nodes)
-        if ready and (_is_generated(node) or (has_pairs and _is_of_pair(node))):
+        is_of_pair = node.target in _PAIR_OPS or _pair_of(node) is not None
+        if ready and (has_pairs if is_of_pair else _is_generated(node)):
             members.add(node)
     return sorted(members | _siblings(gemm, members), key=order.__getitem__)
 
@@ -176,6 +197,45 @@ def _prologue(gemm: Node) -> set[Node]:
         if chain and sum(map(bytes_of, sources)) <= _PROLOGUE_BYTES * bytes_of(operand):
             prologue |= chain
     return prologue
+
+
+def _producers(gemm: Node) -> set[Node]:
+    """Return the nearest nodes of generated kernels that compute the operands of *gemm*."""
+    producers: set[Node] = set()
+    pending = list(_tensors(gemm))
+    while pending and len(producers) < _PRODUCER_STEPS:
+        node = pending.pop(0)
+        node = _pair_of(node) or node
+        is_generated = _is_generated(node) or node.target in _PAIR_OPS
+        if node not in producers and is_generated:
+            producers.add(node)
+            pending.extend(node.all_input_nodes)
+    return producers
+
+
+def _pair_of(node: Node) -> Node | None:
+    """Return the reduction with two results of which *node* is one; None for any other node."""
+    if node.target is not operator.getitem:
+        return None
+    source = node.args[0]
+    return source if isinstance(source, Node) and source.target in _PAIR_OPS else None
+
+
+def _viewed(node: Node) -> Node:
+    """Return the node whose memory *node* is, as far as views tell."""
+    while isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _outputs(members: Sequence[Node]) -> list[Node]:
+    """Return those of *members* whose results others use."""
+    inside = set(members)
+    return [
+        node
+        for node in members
+        if any(user not in inside and not is_size(user) for user in node.users)
+    ]
 
 
 def _siblings(gemm: Node, members: set[Node]) -> set[Node]:
@@ -213,17 +273,6 @@ def _is_generated(node: Node) -> bool:
     return _is_pointwise(node) or (is_reduction and _is_tensor(node))
 
 
-def _is_of_pair(node: Node) -> bool:
-    """Whether *node* is a reduction with several results, or takes one of them."""
-    return node.target in _PAIR_OPS or _pair_of(node) is not None
-
-
-def _pair_of(item: Node) -> Node | None:
-    """Return the reduction of which *item* takes one result; None for any other node."""
-    source = item.args[0] if item.target is getitem else None
-    return source if isinstance(source, Node) and source.target in _PAIR_OPS else None
-
-
 def _is_pointwise(node: Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or not _is_tensor(node):
@@ -246,8 +295,10 @@ def _to_region(
     def to_argument(argument: Any) -> Argument:
         argument = hint_or_value(argument)
         if isinstance(argument, Node):
-            if (result := _result_of(argument, steps)) is not None:
-                return result
+            if argument in steps:
+                return {"step": steps[argument]}
+            if (pair := _pair_of(argument)) in steps:
+                return {"item": [steps[pair], argument.args[1]]}
             spec = inputs.get(argument) or laid_out.get(argument) or spec_of_node(argument)
             if spec is None:
                 raise _NotPlainError
@@ -255,15 +306,7 @@ def _to_region(
             return {"input": list(inputs).index(argument)}
         if isinstance(argument, list | tuple):
             return [to_argument(item) for item in argument]
-        if isinstance(argument, torch.dtype):
-            return {"dtype": str(argument).removeprefix("torch.")}
-        if isinstance(argument, torch.memory_format) and argument in _FORMATS.values():
-            return {"memory_format": str(argument).removeprefix("torch.")}
-        if isinstance(argument, torch.device):
-            return {"device": True}
-        if argument is None or isinstance(argument, bool | int | float | str):
-            return argument
-        raise _NotPlainError
+        return _plain(argument)
 
     described = tuple(
         Step(
@@ -282,12 +325,17 @@ def _to_region(
     )
 
 
-def _result_of(node: Node, steps: dict[Node, int]) -> Argument | None:
-    """Return the argument that is the result of *node*; None where *node* is in no step."""
-    if node in steps:
-        return {"step": steps[node]}
-    pair = _pair_of(node)
-    return {"item": [steps[pair], node.args[1]]} if pair in steps else None
+def _plain(argument: Any) -> Argument:
+    """Return *argument*, which is no node, as a plain value."""
+    if isinstance(argument, torch.dtype):
+        return {"dtype": str(argument).removeprefix("torch.")}
+    if isinstance(argument, torch.memory_format) and argument in _FORMATS.values():
+        return {"memory_format": str(argument).removeprefix("torch.")}
+    if isinstance(argument, torch.device):
+        return {"device": True}
+    if argument is None or isinstance(argument, bool | int | float | str):
+        return argument
+    raise _NotPlainError
 
 
 def _name(node: Node) -> str:

@@ -3,14 +3,14 @@
 The pass measures in every mode: ``pad_mm._should_pad`` first rules out GEMMs that need no padding,
 then looks into its cache, then times the GEMM with and without padding
 (torch/_inductor/fx_passes/pad_mm.py). Rows replace that cache, so rows are looked up exactly where
-the pass would measure. In a build, warmup takes the pass's two calls and times them itself.
+the pass would measure. A build is given the pass's two calls, and the region around the GEMM.
 """
 
 from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
@@ -21,12 +21,13 @@ from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.gemm.key import dim_of, fp32_precision, layout_of
+from warmup.inductor.gemm.regions import whole_region_of
 from warmup.inductor.gemm.sizes import hint_or_value
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
 from warmup.keys.gemm import Dim, Layout
 from warmup.keys.pad import AS_IS, PADDED, PadProblem
-from warmup.keys.question import Answers
+from warmup.keys.question import Answers, PadQuestion
 
 _BATCHED: Final = 3
 _BIAS_FORMS: Final = {0: "scalar", 1: "1d", 2: "2d", 3: "3d"}
@@ -62,13 +63,14 @@ class PadDecisions:
                 return original(match, mat1, mat2, op, *args, **kw)
             bias = args[0] if args else kw.get("input")
             try:
-                self._local.key = describe_padding(match, mat1, mat2, op, bias).key
+                problem = describe_padding(match, mat1, mat2, op, bias)
+                self._local.key, self._local.asked = problem.key, (problem, match, mat1)
             except ProblemError as error:
                 self._local.key, self._local.undescribed = None, f"pad ({error})"
             try:
                 return decide(match, mat1, mat2, op, *args, **kw)
             finally:
-                self._local.key = None
+                self._local.key = self._local.asked = None
 
         return should_pad
 
@@ -124,7 +126,8 @@ class PadDecisions:
                 return original(*args, **kw)
             as_is, padded = self._local.calls
             calls = {AS_IS: _numbered(as_is), PADDED: _numbered(padded)}
-            return self._answers.measure_calls(self._local.key, AS_IS, calls) == PADDED
+            problem, match, mat1 = self._local.asked
+            return self._answers.measure_padding(_question(problem, match, mat1, calls)) == PADDED
 
         return is_padded_faster
 
@@ -134,6 +137,22 @@ class PadDecisions:
         return (
             self._active and self._answers.tunes and getattr(self._local, "key", None) is not None
         )
+
+
+def _question(
+    problem: PadProblem, match: Any, mat1: Any, calls: Mapping[Winner, Callable[[int], object]]
+) -> PadQuestion:
+    """Return the question about the GEMM of *match*, with its region where a region can say it."""
+    alignment = pad_mm.get_alignment_size(mat1)
+    ends = [dim.high for dim in (problem.m, problem.n, problem.k) if not dim.is_static]
+    region, reason = None, ""
+    if any(end is None or end % alignment for end in ends):
+        # The region has constant sizes: there the pass would pad this size too.
+        reason = f"a range that does not end at a multiple of {alignment}"
+    elif (region := whole_region_of(match.output_node())) is None:
+        reason = "what surrounds the GEMM cannot be described"
+    keys = problem.keys_in_region() if region is not None else frozenset[str]()
+    return PadQuestion(problem.key, AS_IS, calls, region, keys, reason)
 
 
 def _numbered(call: Callable[[], Any]) -> Callable[[int], object]:

@@ -38,6 +38,7 @@ from warmup.models.padding.prepare import Prepared, pad_by_rows
 from warmup.models.wide_run import run_wide
 from warmup.table.lookup import Lookup, OnMiss
 from warmup.tuning.judge import Judge
+from warmup.tuning.pad_regions import measure_padding
 from warmup.tuning.weights.linear_module import LinearModule, make_linear_module
 from warmup.tuning.weights.row_counts import count_rows
 
@@ -166,6 +167,22 @@ def _compare_sizes(
         BuildError: a module failed, or could not be timed.
         OutputMismatchError: a module disagrees with eager.
     """
+    padding = session.compiler.tuner.padding
+    padding.forget()
+    tuned = _time_sizes(session, group, m, sizes, on_miss)
+    while padding.waiting:
+        measure_padding(session.compiler)
+        tuned = _time_sizes(session, group, m, sizes, on_miss)
+    times = {} if tuned is None else _times(tuned)
+    if tuned is None or len(times) < len(sizes):
+        raise BuildError(f"its module for {m} rows could not be timed")
+    return tuned
+
+
+def _time_sizes(
+    session: Session, group: Group, m: Dim, sizes: Sequence[int], on_miss: OnMiss
+) -> Tuned | None:
+    """Compile and time as `_compare_sizes` does; None while a pad question waits, or untimed."""
     structure, compiler = group.structure, session.compiler
     tunes = on_miss is OnMiss.TUNE
     silent = Emitter([])
@@ -175,12 +192,10 @@ def _compare_sizes(
     with compiler.attached(lookup, on_miss), empty_caches(), torch.no_grad():
         for size in sizes:
             calls[winner_of(structure, size)] = _make_call(session, group, m, size)
+        if compiler.tuner.padding.waiting:
+            return None
         key, own = structure.key(m), winner_of(structure, structure.features)
-        tuned = compiler.tuner.measure_calls(key, own, calls)
-    times = {} if tuned is None else _times(tuned)
-    if tuned is None or len(times) < len(sizes):
-        raise BuildError(f"its module for {m} rows could not be timed")
-    return tuned
+        return compiler.tuner.measure_calls(key, own, calls)
 
 
 def _make_call(session: Session, group: Group, m: Dim, size: int) -> Callable[[int], object]:

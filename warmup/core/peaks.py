@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from warmup.core.json_node import Node
 from warmup.core.roofline import Peaks
 from warmup.core.rows import MAX_INT
-from warmup.table.decode import Node
 
 _MEMBERS: Final = frozenset({"tflops", "gbps", "clock_mhz", "measured", "clocks"})
 _DTYPE: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")

@@ -8,7 +8,6 @@ from typing import Final, NoReturn, TypeVar
 
 from warmup.core.errors import TableFormatError
 
-MAX_TABLE_BYTES: Final = 256 * 1024 * 1024  # a table of 100,000 rows has 100 to 200 MB
 MAX_STRING: Final = 4096
 _T = TypeVar("_T")
 

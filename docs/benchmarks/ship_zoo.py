@@ -1,0 +1,45 @@
+"""Keeps what `zoo.py` measured: ``python docs/benchmarks/ship_zoo.py OUT [NAME...]``.
+
+The table of each model that is done, or of each NAME, becomes tables/DEVICE/zoo.NAME.bf16.json, and
+its result docs/benchmarks/results/zoo-GPU-NAME.json, where GPU is the device's second word.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from driver import HERE, say
+from zoo import is_done
+
+from warmup.table.store import read
+
+TABLES = HERE.parents[1] / "tables"
+
+
+def ship(out: Path, name: str) -> None:
+    """Copy the table and the result of *name* into this checkout."""
+    found = out / f"zoo-{name}.json"
+    if not is_done(json.loads(found.read_text(encoding="utf-8"))):
+        say(f"{name}: not done, left out")
+        return
+    table = out / name / "table.json"
+    slug = read(table).provenance.runtime.device.slug
+    (TABLES / slug).mkdir(exist_ok=True)
+    shutil.copyfile(table, TABLES / slug / f"zoo.{name}.bf16.json")
+    shutil.copyfile(found, HERE / "results" / f"zoo-{slug.split('-')[1]}-{name}.json")
+    say(f"{name}: {slug}")
+
+
+def main() -> None:
+    """Ship what is named, or all."""
+    out = Path(sys.argv[1])
+    names = [path.stem.removeprefix("zoo-") for path in sorted(out.glob("zoo-*.json"))]
+    for name in sys.argv[2:] or names:
+        ship(out, name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Regions of unaligned GEMMs: cut on a stated H100, and lowered both ways, as a build does.
+
+All cases run in one process (tests/programs/cuda_pad_regions.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/cuda_pad_regions.py")
+CASES = ("linear", "gated", "conv1d", "shared", "batched")
+WAYS = ("as_is", "padded")
+Run = Callable[..., Any]
+Case = dict[str, Any]
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture(scope="module")
+def cases(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+    """What the program printed of each case."""
+    found: dict[str, Case] = run_program(tmp_path_factory.mktemp("caches"), PROGRAM, *CASES)
+    return found
+
+
+def question(cases: dict[str, Case], name: str, words: str) -> Case:
+    """Return the question of a case whose key begins with *words*."""
+    (found,) = [one for one in cases[name]["questions"] if one["key"].startswith(words)]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_region_is_decided_by_the_question_of_its_model(
+    cases: dict[str, Case], name: str, way: str
+) -> None:
+    """Each question has a region, which asks by one of its keys and is answered with the way."""
+    assert cases[name]["questions"]
+    for one in cases[name]["questions"]:
+        assert (one["reason"], one["key"] in one["keys"]) == ("", True)
+        assert {f"{key} -> {way}" for key in one["keys"]} & set(one[way]["hits"])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", [name for name in CASES if name != "gated"])
+def test_a_region_runs_the_gemms_of_its_model(cases: dict[str, Case], name: str, way: str) -> None:
+    """Its GEMM keys, with their strides and epilogues, are those of the model, padded or not."""
+    asked = [one[way]["gemms"] for one in cases[name]["questions"]]
+    assert sorted(key for keys in asked for key in keys) == cases[name]["whole"][way]
+
+
+def test_the_other_product_of_a_gate_stays_as_its_own_row_says(cases: dict[str, Case]) -> None:
+    """Both are in the region of either; only the one in question is padded there."""
+    gate = question(cases, "gated", "pad mm m=560 n=3420")
+    up = question(cases, "gated", "pad addmm")
+    assert gate["as_is"] == up["as_is"]
+    assert [key for key in gate["padded"]["gemms"] if " n=3420 " in key] == [
+        key for key in gate["as_is"]["gemms"] if key.startswith("addmm")
+    ]
+
+
+def test_what_makes_an_operand_is_in_its_region(cases: dict[str, Case]) -> None:
+    """The gate's operations compute the operand, and its padding is fused into them."""
+    down = question(cases, "gated", "pad mm m=560 n=1280")
+    steps = down["steps"]
+    assert "aten.exp.default" in steps[: steps.index("aten.mm.default")]
+    assert steps[-1] == "aten.add.Tensor"
+
+
+def test_the_norm_in_front_is_in_the_region(cases: dict[str, Case]) -> None:
+    """Its reduction too, though it has two results, so that the region starts at its input."""
+    steps = question(cases, "conv1d", "pad addmm")["steps"]
+    assert "aten.var_mean.correction" in steps[: steps.index("aten.addmm.default")]
+
+
+def test_an_operand_that_others_need_is_an_output(cases: dict[str, Case]) -> None:
+    """The normed activation is written for the other product too; what it is made of is not."""
+    normed = "prims.convert_element_type.default"
+    key = question(cases, "shared", "pad mm m=560 n=772")
+    assert key["outputs"] == [normed, "aten.relu.default"]
+    assert key["steps"].count(normed) == 2

@@ -1,0 +1,200 @@
+"""Pad decisions of a build: by the compiled region, both ways, and what is left of the loser.
+
+One build on the CPU, with inductor's pad_mm pass switched on there (tests/programs/
+build_unaligned.py): the region says that padding is faster, inductor's own calls the contrary.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from warmup.core.events import Emitter
+from warmup.core.method import Method
+from warmup.core.rows import Row, Scope, Tuned, bare_ranked
+from warmup.core.samples import Samples
+from warmup.core.trial import Fill, Outcome, Region, Step, TensorSpec
+from warmup.keys.pad import AS_IS, PADDED
+from warmup.keys.question import PadQuestion
+from warmup.measuring.selection import make_pad_row
+from warmup.table.lookup import Lookup, OnMiss
+from warmup.tuning.pad_questions import WaitingQuestion
+from warmup.tuning.pad_regions import _with_finite_result
+from warmup.tuning.trials import pad_trial
+from warmup.tuning.tuner import Tuner
+
+PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/build_unaligned.py")
+MODEL = """
+import torch
+from torch import nn
+
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(63, 96, bias=False)
+
+    def forward(self, hidden_states):
+        return torch.relu(self.up(hidden_states * 0.5))
+"""
+KEY = "pad mm m=8 n=96 k=63 f32 a=row b=col free=a fp32=ieee"
+GEMM = "packed_linear m=8 n=96 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue=relu"
+SPEC = TensorSpec((8, 8), (8, 1), 0, "float32")
+REGION = Region((SPEC,), (), (), (1,))
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def built(run_once: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the program printed: the first build, what was served, and a build once more."""
+    model = tmp_path_factory.mktemp("unaligned") / "gate.py"
+    model.write_text(MODEL)
+    _, said = run_once("unaligned", PROGRAM, f"{model}:Gate", "gate.json", "padded")
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+def test_the_region_decides_and_not_inductors_own_calls(built: dict[str, Any]) -> None:
+    """Both were compiled, called and checked; the row has the region's times and the others."""
+    assert built["first"]["regions"] == ["as_is", "padded"]
+    row = built["first"]["rows"][KEY]
+    assert (row["winner"], row["scope"]) == ("padded", "fused")
+    assert (row["time_us"], row["library_us"], row["bare_us"]) == (10.0, 20.0, 20.0)
+    assert row["ranking"] == "10 padded; 20 as_is"
+    assert row["bare_ranking"] == "10 as_is; 20 padded"
+
+
+def test_the_bucket_is_compiled_again_as_decided(built: dict[str, Any]) -> None:
+    """It asks for the padded GEMM, which was tuned in the region; of the other no row is left."""
+    first = built["first"]
+    assert sorted(first["asked"]) == sorted(first["rows"]) == sorted([KEY, GEMM])
+    assert sorted(first["tuned"]) == sorted([KEY, GEMM])
+    assert (first["not_fused"], first["not_tuned"]) == ({}, {})
+
+
+def test_a_padded_decision_is_served_without_a_miss(built: dict[str, Any]) -> None:
+    """Strictly, with every row hit, and right."""
+    served = built["served"]
+    assert (served["hits"], served["misses"], served["unused"]) == (sorted([KEY, GEMM]), {}, [])
+    assert served["error"] < 1e-6
+
+
+def test_a_decided_region_is_not_measured_again(built: dict[str, Any]) -> None:
+    """A later build of the bucket compiles it, and no region; nothing is tuned."""
+    assert (built["again"]["regions"], built["again"]["tuned"]) == ([], [])
+    assert built["again"]["rows"] == built["first"]["rows"]
+
+
+@pytest.mark.parametrize(("function", "fill"), [("log", Fill.POSITIVE), ("exp", Fill.NORMAL)])
+def test_operands_are_positive_where_the_result_would_not_be_finite(
+    function: str, fill: Fill
+) -> None:
+    """The region of a GEMM on a logarithm has no finite result for normally distributed values."""
+    steps = (
+        Step(f"aten.{function}.default", ({"input": 0},), {}),
+        Step("aten.mm.default", ({"step": 0}, {"input": 1}), {}),
+    )
+    asked = question(Region((SPEC, SPEC), steps, (1,), (1,)))
+    trial = pad_trial(asked, torch.device("cpu"), Method(), {}, winners=(AS_IS, PADDED), seed=0)
+    assert {spec.fill for spec in _with_finite_result(trial).operands} == {fill}
+
+
+def outcomes(as_is_us: float, padded_us: float) -> list[Outcome]:
+    pairs = ((AS_IS, as_is_us), (PADDED, padded_us))
+    return [Outcome(winner=way, samples=Samples((us,) * 12), error=0.0) for way, us in pairs]
+
+
+def question(region: Region | None, reason: str = "") -> PadQuestion:
+    calls = {way: (lambda _number: None) for way in (AS_IS, PADDED)}
+    return PadQuestion(KEY, AS_IS, calls, region, frozenset({KEY}), reason)
+
+
+@pytest.fixture
+def tuner(monkeypatch: pytest.MonkeyPatch) -> Tuner:
+    """A tuner on the CPU for which inductor's own calls take 10 us as it is and 20 us padded."""
+    monkeypatch.setattr("warmup.tuning.tuner.time_calls", lambda *_: outcomes(10.0, 20.0))
+    return Tuner(torch.device("cpu"), Method(), {})
+
+
+def test_a_question_waits_once_for_its_region(tuner: Tuner) -> None:
+    """Equal layers ask the same; a region's own questions are not kept, and calls are dropped."""
+    tuner.padding.is_used = True
+    for _ in range(2):
+        assert tuner.measure_padding(question(REGION)) is None
+    with tuner.padding.measuring() as waiting:
+        assert tuner.measure_padding(question(REGION)) is None
+        ((key, calls),) = [(one.question.key, one.question.calls) for one in waiting]
+    assert (key, dict(calls), tuner.padding.waiting) == (KEY, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("region", "is_used", "said"),
+    [
+        (None, True, "inductor's own calls decided: a range"),
+        (REGION, False, "inductor's own calls decided: it was asked while serving"),
+    ],
+)
+def test_without_a_region_or_a_second_compile_inductors_own_calls_decide(
+    tuner: Tuner, region: Region | None, is_used: bool, said: str
+) -> None:
+    """At once, and the reason is kept with the row's key."""
+    tuner.padding.is_used = is_used
+    tuned = tuner.measure_padding(question(region, "" if region else "a range"))
+    assert tuned is not None
+    assert (tuned.row.winner, tuned.row.evidence.scope) == (AS_IS, Scope.BARE)
+    assert tuner.not_fused[KEY].startswith(said)
+
+
+@pytest.mark.parametrize("way", [AS_IS, PADDED])
+def test_a_region_without_a_time_as_it_is_decides_nothing(tuner: Tuner, way: Any) -> None:
+    """Then the times of inductor's own calls are the row, and why is kept; padded may fail."""
+    waiting = WaitingQuestion(question(REGION), outcomes(10.0, 20.0), is_disturbed=False)
+    timed = [
+        one if one.winner != way else Outcome(winner=way, said="it failed")
+        for one in outcomes(30.0, 40.0)
+    ]
+    tuned = tuner.pad_row(waiting, timed, None, failure="", is_disturbed=False)
+    assert tuned is not None
+    is_own = way == AS_IS
+    assert tuned.row.evidence.time_us == (10.0 if is_own else 30.0)
+    assert tuner.not_fused == ({KEY: "inductor's own calls decided: it failed"} if is_own else {})
+
+
+def test_a_row_stays_without_times_of_inductors_own_calls() -> None:
+    """They are evidence only: the region decides, and their ranking is empty."""
+    failed = [Outcome(winner=way) for way in (AS_IS, PADDED)]
+    tuned = make_pad_row(KEY, outcomes(20.0, 10.0), failed, AS_IS, Method())
+    assert isinstance(tuned, Tuned)
+    evidence = tuned.row.evidence
+    assert (tuned.row.winner, evidence.scope, evidence.bare_us) == (PADDED, Scope.FUSED, None)
+    assert bare_ranked(evidence) == ()
+
+
+def test_padding_that_was_wrong_is_not_offered_again(make_row: Callable[..., Row]) -> None:
+    """The question of a key whose padded row is not trusted has the unpadded way alone."""
+    row = replace(make_row(), winner=PADDED, untrusted="the output was wrong")
+    asked: list[PadQuestion] = []
+
+    class _Measurer:
+        def measure(self, question: Any) -> None:
+            raise AssertionError(question)
+
+        def measure_calls(self, *_: Any) -> None:
+            raise AssertionError
+
+        def measure_padding(self, question: PadQuestion) -> None:
+            asked.append(question)
+
+        def close(self) -> None:
+            pass
+
+    lookup = Lookup({KEY: row}, OnMiss.TUNE, Emitter([]), tuner=_Measurer())
+    assert lookup.measure_padding(question(REGION)) is None
+    assert [list(one.calls) for one in asked] == [[AS_IS]]
