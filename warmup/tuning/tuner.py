@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -23,7 +23,7 @@ from warmup.core.events import logger
 from warmup.core.method import L2, Method, OptionValue, Search
 from warmup.core.roofline import Peaks, Work, share_of_peak
 from warmup.core.rows import Evidence, Rejection, Row, Tuned, Winner
-from warmup.core.trial import Candidate, Outcome, Region, Trial
+from warmup.core.trial import Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import LiveTrial, PadQuestion, Question
 from warmup.measuring.device_peaks import measured_peaks
@@ -42,7 +42,7 @@ from warmup.table import Policy
 from warmup.tuning.pad_questions import PadQuestions, WaitingQuestion
 from warmup.tuning.size_range import choose_for_range
 from warmup.tuning.trials import bare_trial, challengers, faster_alone, region_trial, work_of
-from warmup.tuning.ways import as_decided, less_demanding, ways_of
+from warmup.tuning.ways import run_ways
 
 
 @dataclass
@@ -173,7 +173,8 @@ class Tuner:
                     if is_within_bound(one, bare)
                 ]
                 if others:
-                    outcomes = self._run_ways(trial, others, bare, library)
+                    alone, most = faster_alone(bare, library, self.method), self.method.fused_top_k
+                    outcomes = run_ways(self.process.run, trial, others, alone, most)
         except TrialNotRunError as error:
             self.not_fused[question.problem.key] = str(error)
             return bare
@@ -198,28 +199,6 @@ class Tuner:
             )
             return bare
         return with_bare_range_regret(bare, fused)
-
-    def _run_ways(
-        self, trial: Trial, others: Sequence[Winner], bare: Tuned, library: Winner
-    ) -> tuple[Outcome, ...]:
-        """Return the outcomes of the best of *others*, fused and not fused, and of *library*.
-
-        Where fused kernels spill registers, as many more that need fewer of them are timed fused.
-
-        Raises:
-            TrialNotRunError: the trial could not be run at all.
-        """
-        top = self.method.fused_top_k
-        ways = ways_of(others[:top], faster_alone(bare, library, self.method))
-        outcomes = self._run_winners(trial, (library, *ways))
-        if more := less_demanding(others[top:], outcomes)[:top]:
-            kept = [one.winner for one in outcomes]
-            outcomes = self._run_winners(trial, (*kept, *ways_of(more)))
-        return outcomes
-
-    def _run_winners(self, trial: Trial, winners: Iterable[Winner]) -> tuple[Outcome, ...]:
-        candidates = tuple(map(Candidate, winners))
-        return as_decided(self.process.run(replace(trial, candidates=candidates)).outcomes)
 
     def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]

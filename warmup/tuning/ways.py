@@ -1,4 +1,4 @@
-"""The ways in which a candidate is compiled in its region: operations fused into it, or not.
+"""`run_ways`: candidates compiled in their region with operations fused into them, and without.
 
 Whether fusing pays depends on the kernel: fused operations need registers, and a kernel that has
 too few spills them to memory. So the ways are candidates of their own, and both are timed.
@@ -7,14 +7,41 @@ too few spills them to memory. So the ways are candidates of their own, and both
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from warmup.core.rows import Family, Winner
-from warmup.core.trial import Outcome
+from warmup.core.trial import Candidate, Outcome, Trial
+from warmup.measuring.trial_process import TrialResult
 
 MAX_SPILLS: Final = 8  # inductor fuses no kernel that spills more (codegen/triton.py)
+
+
+def run_ways(
+    run: Callable[[Trial], TrialResult],
+    trial: Trial,
+    others: Sequence[Winner],
+    may_win_alone: Iterable[Winner],
+    most: int,
+) -> tuple[Outcome, ...]:
+    """Return the outcomes in *trial* of its library's kernel and of the first *most* of *others*.
+
+    Each of them has its ways (`ways_of`). Where fused kernels spill registers, up to *most* more
+    that need fewer of them are timed fused.
+
+    Raises:
+        TrialNotRunError: the trial could not be run at all.
+    """
+
+    def outcomes_of(*winners: Winner) -> tuple[Outcome, ...]:
+        candidates = tuple(map(Candidate, winners))
+        return as_decided(run(replace(trial, candidates=candidates)).outcomes)
+
+    outcomes = outcomes_of(trial.library, *ways_of(others[:most], may_win_alone))
+    if more := less_demanding(others[most:], outcomes)[:most]:
+        outcomes = outcomes_of(*(one.winner for one in outcomes), *ways_of(more))
+    return outcomes
 
 
 def ways_of(
