@@ -1,4 +1,4 @@
-"""Bundles with real compiles on CPU: each start is a fresh process with empty caches."""
+"""Bundles with real compiles on CPU: each start is a forked process with empty caches."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Compiled graphs that were saved under one table and are loaded under another, or under none.
 
-Each loading process is fresh, and each form of a saved graph is torch's own; see
+Each loading process is new, and each form of a saved graph is torch's own; see
 tests/programs/foreign_graphs.py.
 """
 
@@ -29,7 +29,7 @@ Tables = tuple[Path, Path]
 
 
 def run_program(*words: str, prefix: tuple[str, ...] = ()) -> tuple[Any, str]:
-    """Run the program in a fresh process; return what it printed as JSON, and its stderr."""
+    """Run the program in a forked process; return what it printed as JSON, and its stderr."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = run_forked(*prefix, PROGRAM, *words, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -1,6 +1,6 @@
 """The loop closes: what serving missed is tuned without the model, and serving misses nothing.
 
-Real compiles on CPU, each step in a fresh process with empty caches.
+Real compiles on CPU, each step in a forked process with empty caches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOT_REBUILT = {
 
 
 def run_python(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a fresh process whose caches are in *folder*."""
+    """Run Python in a forked process whose caches are in *folder*."""
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **caches, **extra}
     return run_forked(*arguments, env=environment, cwd=folder)

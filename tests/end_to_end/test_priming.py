@@ -1,4 +1,4 @@
-"""`warmup check --prime` with real compiles on CPU, each in a fresh process with its own caches."""
+"""`warmup check --prime` with real compiles on CPU, each in a forked process of empty caches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print("RESULT", json.dumps({{
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a fresh process whose caches are in *folder*."""
+    """Run Python in a forked process whose caches are in *folder*."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     return run_forked(*arguments, env={**plain, "PYTHONPATH": str(ROOT), **caches}, cwd=folder)

@@ -279,6 +279,7 @@ OUTCOMES = st.builds(
         *(st.none() | st.integers(0, 999) for _ in range(3)),
         is_as_decided=st.booleans(),
     ),
+    host=st.none() | TIMES.map(lambda times: Samples(tuple(times))),
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import strategies as st
 
+from warmup.core.call_cost import CallCost
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, Search
 from warmup.core.rows import MAX_INT, Evidence, Family, Flag, Rejection, Row, Scope, Winner
 from warmup.core.runtime import Device, Runtime
@@ -86,10 +87,16 @@ def _rows(kind: Kind, keys: st.SearchStrategy[str]) -> st.SearchStrategy[dict[st
         library_kernels=st.none() | st.integers(1, 1000),
         spills=st.none() | st.integers(0, MAX_INT),
         registers=st.none() | st.integers(1, 1024),
+        host_us=st.none() | TIMES,
+        library_host_us=st.none() | TIMES,
     )
     return st.dictionaries(keys, st.builds(Row, winners, evidence), max_size=4)
 
 
+COSTS = st.builds(CallCost, st.floats(0, 1e12), st.floats(0, 1e12), st.integers(0, MAX_INT))
+CALLS = st.dictionaries(PRINTABLE, COSTS, max_size=3).map(
+    lambda calls: tuple(sorted(calls.items()))
+)
 ROWS = st.tuples(_rows(GEMM, KEYS), _rows(LAUNCH, LAUNCH_KEYS), _rows(PAD, PAD_KEYS)).map(
     lambda kinds: kinds[0] | kinds[1] | kinds[2]
 )
@@ -149,6 +156,7 @@ def tables() -> st.SearchStrategy[Table]:
             warmup=PRINTABLE,
             created=PRINTABLE,
             assumptions=st.lists(PRINTABLE, max_size=3, unique=True).map(tuple),
+            calls=CALLS,
         ),
         POLICIES,
         ROWS,

@@ -200,12 +200,13 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
         "said": outcome.said,
         "is_final": outcome.is_final,
         "kernels": None if outcome.kernels is None else dataclasses.asdict(outcome.kernels),
+        "host_us": None if outcome.host is None else list(outcome.host.times_us),
     }
 
 
 def outcome_from_json(winner: Winner, fields: Mapping[str, Any]) -> Outcome:
     """Return the outcome of *winner* from the *fields* that `outcome_to_json` wrote."""
-    times = fields["times_us"]
+    times, host = fields["times_us"], fields["host_us"]
     return Outcome(
         winner=winner,
         samples=None if times is None else Samples(tuple(times)),
@@ -214,6 +215,7 @@ def outcome_from_json(winner: Winner, fields: Mapping[str, Any]) -> Outcome:
         said=fields["said"],
         is_final=fields["is_final"],
         kernels=None if fields["kernels"] is None else RegionKernels(**fields["kernels"]),
+        host=None if host is None else Samples(tuple(host)),
     )
 
 

@@ -46,12 +46,14 @@ _COUNTS: Final = {
     "spills": (0, MAX_INT),
     "registers": (1, _MAX_THREAD_REGISTERS),
 }
+# Of rows whose candidates were timed launched one by one on a GPU: the host's times.
+_HOST_TIMES: Final = ("host_us", "library_host_us")
 _WHOLE_NUMBERS: Final = frozenset({"tried", "clock_mhz"})
 _EVIDENCE_FIELDS: Final = frozenset(
     {*_NUMBERS, "runner_up", "rejected", "flags", "scope", "search"}
 )
-# `along` is of a key with a range only, `bare_ranking` of pad decisions, the others of newer rows.
-_OPTIONAL: Final = frozenset({"along", "ranking", "bare_ranking", *_COUNTS})
+# Of a key with a range, of a pad row or of newer rows only.
+_OPTIONAL: Final = frozenset({"along", "ranking", "bare_ranking", *_HOST_TIMES, *_COUNTS})
 _ENTRY: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?(?:e[+-][0-9]{1,2})? [!-:<-~][ -:<-~]{0,159}"
 _RANKING: Final = re.compile(rf"{_ENTRY}(?:; {_ENTRY}){{0,{MAX_RANKED - 1}}}")
 _SCOPES: Final = {scope.value: scope for scope in Scope}
@@ -77,6 +79,11 @@ def evidence_to_json(evidence: Evidence) -> dict[str, object]:
         **({"ranking": evidence.ranking} if evidence.ranking else {}),
         **({"bare_ranking": evidence.bare_ranking} if evidence.bare_ranking else {}),
         **{name: count for name in _COUNTS if (count := getattr(evidence, name)) is not None},
+        **{
+            name: float(host_us)
+            for name in _HOST_TIMES
+            if (host_us := getattr(evidence, name)) is not None
+        },
     }
 
 
@@ -97,20 +104,14 @@ def plain_evidence(value: Any) -> Evidence | None:
     None reads with `evidence_from_json`, which finds what is wrong.
     """
     try:
-        numbers = {}
-        for name, number_type, is_optional, low, high in _PLAIN_FIELDS:
-            number = value[name]
-            if number is None:
-                if not is_optional:
-                    return None
-            elif type(number) is not number_type or not low <= number <= high:
-                return None
-            numbers[name] = number
+        numbers = _plain_numbers(value)
+        if numbers is None:
+            return None
         runner_up = value["runner_up"]
         ranking, bare_ranking = value.get("ranking", ""), value.get("bare_ranking", "")
         counts = {name: value[name] for name in _COUNTS if name in value}
-        fields = len(_EVIDENCE_FIELDS) + len(counts)
-        fields += ("ranking" in value) + ("bare_ranking" in value)
+        fields = len(_EVIDENCE_FIELDS) + ("ranking" in value) + ("bare_ranking" in value)
+        fields += len(numbers) - len(_NUMBERS) + len(counts)
         rejected, flags = _plain_rejected(value["rejected"]), _plain_flags(value["flags"])
         if rejected is None or flags is None or len(value) != fields:
             return None
@@ -132,6 +133,25 @@ def plain_evidence(value: Any) -> Evidence | None:
         bare_ranking=bare_ranking,
         **numbers,
     )
+
+
+def _plain_numbers(value: Any) -> dict[str, Any] | None:
+    numbers = {}
+    for name, number_type, is_optional, low, high in _PLAIN_FIELDS:
+        number = value[name]
+        if number is None:
+            if not is_optional:
+                return None
+        elif type(number) is not number_type or not low <= number <= high:
+            return None
+        numbers[name] = number
+    for name in _HOST_TIMES:
+        if name in value:
+            number = value[name]
+            if type(number) is not float or not _MIN_US <= number <= _MAX_US:
+                return None
+            numbers[name] = number
+    return numbers
 
 
 def _are_plain_texts(runner_up: Any, *rankings: Any) -> bool:
@@ -177,6 +197,9 @@ def _checked(node: Node) -> Evidence:
     for name, (is_optional, low, high) in _NUMBERS.items():
         read = _reader(name, low, high)
         numbers[name] = members[name].optional(read) if is_optional else read(members[name])
+    for name in _HOST_TIMES:
+        if name in members:
+            numbers[name] = members[name].number(_MIN_US, _MAX_US)
     return Evidence(
         runner_up=members["runner_up"].optional(lambda n: n.string(_MAX_CHOICE)),
         rejected=tuple(sorted(_read_rejected(*item) for item in members["rejected"].items())),
