@@ -54,6 +54,9 @@ def measured(documents: Documents) -> Iterator[tuple[dict[str, Any], Cells]]:
                     wall=Samples(tuple(variant["wall_times_us"])),
                     error=variant["error"],
                     limit=variant["limit"],
+                    host=Samples(tuple(variant["host_times_us"]))
+                    if variant.get("host_times_us")
+                    else None,
                 )
                 for variant in bucket["variants"]
                 if variant["agrees"]

@@ -6,7 +6,10 @@
 #   docs/benchmarks/gpu.sh OUT ship llama|qwen|swiglu|mlp|vision-linear|products [SECONDS [SEQLENS]]
 #   docs/benchmarks/gpu.sh OUT ranges llama|swiglu [--force]
 #   docs/benchmarks/gpu.sh OUT shapes llama|swiglu [SECONDS until all are ready]
+#   docs/benchmarks/gpu.sh OUT eight-bits RowWise|TensorWise|Int8 [default|wide]
+#   docs/benchmarks/gpu.sh OUT host llama|swiglu [SECONDS until all are ready]
 #   docs/benchmarks/gpu.sh OUT zoo SECONDS [ARGUMENTS of zoo.py]
+#   docs/benchmarks/gpu.sh OUT launch [SECONDS]
 #   docs/benchmarks/gpu.sh OUT explain
 #   docs/benchmarks/gpu.sh OUT pads [SECONDS]
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
@@ -127,11 +130,14 @@ zoo) # models of transformers and timm, as many as SECONDS last; the next call g
   # ship_zoo.py takes over what is done.
   python3 docs/benchmarks/zoo.py --out "$out" --limit "$3" "${@:4}"
   ;;
+launch) # generated kernels: default mode, max-autotune with coordinate descent, and the searched table
+  python3 tests/programs/launch_race.py "$out/launch-race.json" "${3:-240}" | tee "$out/launch-race.txt"
+  ;;
 explain) # the sizes at which torch.compile makes another artifact of the layer of the first question
   python3 -m warmup explain --model examples/mlp.py:VisionLinear --seqlens 560,1024,2048 \
     --input "hidden_states=[seqlen,3420]:bf16" --largest 8192 | tee "$out/explain.txt"
   ;;
-ranges | shapes) # a table of ranges; and a mix of sizes served from it
+ranges | shapes | host) # a table of ranges; a mix of sizes served from it; what the host limits there
   case $3 in
   llama) model=examples/llama_block.py:LlamaBlocks name=llama-blocks ;;
   swiglu) model=examples/vision_block.py:SwiGLU name=vision-block.swiglu ;;
@@ -145,8 +151,19 @@ ranges | shapes) # a table of ranges; and a mix of sizes served from it
     ;;
   shapes)
     python3 docs/benchmarks/mix.py --model $model --buckets 16,256,560,1024,2048 \
-      --table "$table" --ways eager,range,dynamic-smallest,dynamic-largest,static --distinct 6 \
+      --table "$table" --pad-table "${table/.ranges/}" --distinct 6 \
+      --ways eager,range,pad,pad-graphs,dynamic-smallest,dynamic-largest,static \
       --limit "${4:-86400}" --results "$out/shapes-$3-$gpu.json"
+    ;;
+  host) # a table for each launch, built here, and the mix; without the ways that tune for minutes
+    python3 -m warmup build --model $model $five --policy range --launch eager \
+      --out "$out/$name.eager.json" 2>&1 | tee "$out/$name.eager.txt" | tail -30
+    python3 -m warmup build --model $model $five --launch cudagraph \
+      --out "$out/$name.cudagraph.json" 2>&1 | tee "$out/$name.cudagraph.txt" | tail -30
+    python3 docs/benchmarks/mix.py --model $model --buckets 16,256,560,1024,2048 \
+      --table "$out/$name.eager.json" --pad-table "$out/$name.cudagraph.json" --distinct 6 \
+      --ways eager,range,pad,pad-graphs,dynamic-largest --limit "${4:-86400}" \
+      --results "$out/host-$3-$gpu.json"
     ;;
   esac
   ;;
@@ -173,6 +190,18 @@ exhaustive) # one product in every search
 compare-swiglu) # the unaligned MLP, as it is and with its weights padded ahead of time
   python3 -m warmup compare --model examples/vision_block.py:SwiGLU --seqlens 16,64,560,2048 \
     --table $tables/vision-block.swiglu.bf16.json --rounds 30 --launch cudagraph --out "$out"
+  ;;
+eight-bits) # a Llama-3-8B layer in fp8 or int8: built, served strictly, and compared with torch
+  sizes=16,512,2048
+  [ "$3" != Int8 ] || sizes=32,512,2048 # torch._int_mm takes more than 16 rows
+  export WARMUP_AUDIT_LOG=$out/eight-bits-$3-audit.jsonl
+  python3 -m warmup build --model "examples/eight_bits.py:$3" --seqlens $sizes --search "${4:-default}" \
+    --out "$out/eight-bits.$3.json" --timings "$out/eight-bits.$3.jsonl" 2>&1 | tail -12
+  python3 -m warmup review "$out/eight-bits.$3.json" | head -20
+  : > "$WARMUP_AUDIT_LOG" # what the build noted
+  python3 -m warmup compare --model "examples/eight_bits.py:$3" --seqlens $sizes \
+    --table "$out/eight-bits.$3.json" --rounds 20 --launch cudagraph --l2 cold --no-charts --out "$out/$3"
+  audit "eight-bits-$3"
   ;;
 bench-mm)
   python3 -m warmup bench mm --out "$out"

@@ -19,7 +19,8 @@ a host that runs ahead.
 - `dynamic-smallest`, `dynamic-largest`: plain torch.compile in mode max-autotune-no-cudagraphs with
   the dim marked dynamic; the first request is the smallest size, or the largest.
 - `static`: the same mode with static shapes, every size compiled and tuned for itself.
-- `range`, `pad`: `warmup.compile` from the table, with these policies.
+- `range`, `pad`: `warmup.compile` from the table, with these policies; `pad` from *pad-table*
+  where there is one. `pad-graphs`: `pad` in the mode reduce-overhead, with CUDA graphs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from driver import DAY_S, add_options, ask_fresh, begin, now, numbers, say, writ
 from warmup.bench.compare.remote import Entrant
 from warmup.core.turns import in_turn
 
-WAYS = "eager,dynamic-smallest,dynamic-largest,static,range,pad"
+WAYS = "eager,dynamic-smallest,dynamic-largest,static,range,pad,pad-graphs"
 
 
 @dataclass(kw_only=True)
@@ -61,7 +62,7 @@ def measure(asked: argparse.Namespace, mix: list[int]) -> list[dict[str, Any]]:
     """Serve *mix* in every way and return what each took."""
     until = time.monotonic() + asked.limit
     ways: list[Way] = []
-    case = {"mix": mix, "model": asked.model, "buckets": asked.buckets, "table": asked.table}
+    case = {"mix": mix, "model": asked.model, "buckets": asked.buckets}
     with contextlib.ExitStack() as stack:
         for name in asked.ways.split(","):
             folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
@@ -69,7 +70,9 @@ def measure(asked: argparse.Namespace, mix: list[int]) -> list[dict[str, Any]]:
             remote = stack.enter_context(begin(folder))
             left = max(until - time.monotonic(), 0)
             ways.append(Way(name=name, remote=remote, timeout_s=left, on_failure=say))
-            say(f"{name}:", ways[-1].ask("start_mix", kind=name, spawned=spawned, **case))
+            table = asked.pad_table if name.startswith("pad") else asked.table
+            case |= {"kind": name, "table": table or asked.table, "spawned": spawned}
+            say(f"{name}:", ways[-1].ask("start_mix", **case))
             ways[-1].timeout_s = DAY_S
         for number in range(asked.rounds):
             for way in in_turn([way for way in ways if way.failure is None], number):
@@ -84,6 +87,7 @@ def main() -> None:
     add_options(parser, "model", "table", "limit", "results")
     parser.add_argument("--buckets", type=numbers, required=True)
     parser.add_argument("--ways", default=WAYS)
+    parser.add_argument("--pad-table", help="table of the ways that pad, by default --table")
     parser.add_argument("--distinct", type=int, default=24)
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=10)
@@ -91,7 +95,7 @@ def main() -> None:
     asked = parser.parse_args()
     mix = mix_of(max(asked.buckets), asked.distinct, asked.requests, asked.seed)
     machine = ask_fresh("machine", device="auto")
-    names = ("model", "buckets", "table", "distinct", "requests", "rounds", "seed")
+    names = ("model", "buckets", "table", "pad_table", "distinct", "requests", "rounds", "seed")
     document = {
         "runtime": {**machine, "device": machine["device"]["name"]},
         "created": now(),

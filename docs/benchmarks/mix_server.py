@@ -11,6 +11,7 @@ import torch
 
 _WAIT_CYCLES = 4_000_000  # two milliseconds at 2 GHz: longer than the host takes for a request
 _TRIES = 3  # of a request for which the host was late nevertheless
+_ENQUEUED = 30  # calls of each size
 
 Answer = dict[str, Any]
 
@@ -54,6 +55,11 @@ class MixServer:
             answer["late"] = sum(is_late for timed in self._on_device for _, is_late in timed)
             times = [[time_us for time_us, _ in timed] for timed in self._on_device]
             answer["device"] = _sums(times, self._mix)
+            timed = zip(self._server.seqlens, self._server.calls, strict=True)
+            answer["enqueue_us_by_size"] = {
+                size: round(_enqueue_microseconds(call, self._server.synchronize), 2)
+                for size, call in timed
+            }
         if "outside" in end:
             answer["recompiles_of_buckets"] = end["recompiles"]
             answer |= {name: end.get(name, 0) for name in ("outside", "hits", "misses")}
@@ -81,6 +87,18 @@ def _microseconds(call: Callable[[], object], synchronize: Callable[[], object])
     call()
     synchronize()
     return (time.perf_counter() - start) * 1e6
+
+
+def _enqueue_microseconds(call: Callable[[], object], synchronize: Callable[[], object]) -> float:
+    """Return what the host took to enqueue *call*, the median of several on an idle device."""
+    times = []
+    for _ in range(_ENQUEUED):
+        synchronize()
+        start = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - start) * 1e6)
+    synchronize()
+    return statistics.median(times)
 
 
 def _device_microseconds(call: Callable[[], object]) -> tuple[float, bool]:

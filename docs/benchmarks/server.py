@@ -49,7 +49,13 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "max-autotune-gemm": {"options": {"max_autotune_gemm": True}},
 }
 _WAYS = {"one after the other", "together"}  # by warmup.compile
-_POLICIES = {"range", "pad"}  # by warmup.compile too, which installs the table
+# By warmup.compile too, which installs the table.
+_POLICIES: dict[str, dict[str, str]] = {
+    "range": {"policy": "range"},
+    "pad": {"policy": "pad"},
+    "pad-graphs": {"policy": "pad", "mode": "reduce-overhead"},
+}
+_GRAPH_CALLS = 3  # of a size, until its CUDA graph is recorded and was replayed
 
 Answer = dict[str, Any]
 
@@ -188,14 +194,13 @@ class Server:
             torch._inductor.config.freezing = True  # else its GEMM template is no candidate
         function: Any = self.module
         if kind in _WAYS or kind in _POLICIES:
-            is_policy = kind in _POLICIES
             function = self.served = warmup.compile(
                 self.module,
                 dims=self.dims,
                 buckets=self.buckets or self.seqlens,
-                policy=kind if is_policy else "exact",
+                **_POLICIES.get(kind, {"policy": "exact"}),
                 independent=("seqlen",),
-                table=self.table if is_policy else None,
+                table=self.table if kind in _POLICIES else None,
             )
         elif kind != "eager":
             settings = {"dynamic": False, **_SETTINGS.get(kind, {})}
@@ -208,7 +213,8 @@ class Server:
             return [partial(call, bucket, first.args, first.kwargs) for bucket in buckets]
         if self.served is not None:
             warm = partial(self.served.warm, *first.args, **first.kwargs)
-            return [warm] if kind == "together" else [warm, *self.calls]
+            times = _GRAPH_CALLS if kind.endswith("graphs") else 1
+            return [warm] if kind == "together" else [warm, *self.calls * times]
         return [partial(function, self._marked()), *self.calls] if self.dims else self.calls
 
     def _marked(self) -> torch.Tensor:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ from warmup.bench.compare.comparison import (
     parse_variants,
     rounded,
 )
-from warmup.bench.compare.verdict import overall, rates, speedups, verdict
+from warmup.bench.compare.verdict import host_limits, overall, rates, speedups, verdict
 from warmup.buckets.bucket import Bucket
 from warmup.cli.compare_render import document, heading, sentences, spell
 from warmup.core.errors import SettingsError
@@ -40,10 +42,16 @@ FLAT = (100.0,) * 8
 DRIFTING = tuple(100.0 * factor for factor in (1.0, 1.1, 1.3, 1.6, 1.2, 1.4, 1.5, 1.7))
 
 
-def cells(*by_bucket: Sequence[float], error: float = 0.0) -> tuple[BucketTime, ...]:
+def cells(
+    *by_bucket: Sequence[float], error: float = 0.0, host_us: float | None = None
+) -> tuple[BucketTime, ...]:
     return tuple(
         BucketTime(
-            device=Samples(tuple(times)), wall=Samples(tuple(times)), error=error, limit=0.02
+            device=Samples(tuple(times)),
+            wall=Samples(tuple(times)),
+            error=error,
+            limit=0.02,
+            host=None if host_us is None else Samples((host_us,) * len(times)),
         )
         for times in by_bucket
     )
@@ -206,6 +214,46 @@ def test_a_table_decides_with_padded_weights_too(report: Report) -> None:
     """It failed for padded weights: that variant is told by name, the other is not."""
     lost = result("table-padded", failure="no", cells=())
     assert report(result("default", FLAT), result("table", FLAT), lost).failed == ("table-padded",)
+
+
+def _limited(report: Report, **origin: Any) -> Comparison:
+    """Return a comparison of calls that the host takes 150 us to enqueue, 80 us uncompiled."""
+    made = report(
+        result("eager", cells=cells(FLAT, faster(FLAT, 0.2), host_us=80.0)),
+        result("default", cells=cells(FLAT, faster(FLAT, 0.2), host_us=150.0)),
+        result("table", cells=cells(faster(FLAT, 2.0), faster(FLAT, 0.2), host_us=150.0)),
+    )
+    return replace(made, origin=replace(made.origin, **origin))
+
+
+def test_the_buckets_that_the_host_limits_are_named(report: Report) -> None:
+    """Of two one is: eager is limited by the device there, and the others take 150 us."""
+    lines = list(sentences(_limited(report)))
+    assert "  seqlen=16: eager 100.0 us (device), default 150.0 us, table 150.0 us" in lines
+    assert not any(line.startswith("  seqlen=560: ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("launch", "said"),
+    [
+        (Launch.EAGER, "compare with --launch cudagraph"),
+        (Launch.CUDAGRAPH, "serve there with CUDA graphs, as these times were taken"),
+    ],
+)
+def test_a_bucket_that_the_host_limits_wants_cuda_graphs(
+    report: Report, launch: Launch, said: str
+) -> None:
+    """The advice says whether the times above it are those."""
+    text = " ".join(line.strip() for line in sentences(_limited(report, launch=launch)))
+    assert said in text
+    assert max(map(len, sentences(_limited(report, launch=launch)))) <= 80
+
+
+def test_on_a_cpu_the_host_is_the_device(report: Report) -> None:
+    """Nothing is said there of what enqueueing takes."""
+    here = _limited(report).origin.runtime
+    cpu = replace(here, device=replace(here.device, type="cpu"))
+    assert host_limits(_limited(report, runtime=cpu)) == ()
 
 
 @pytest.mark.parametrize(

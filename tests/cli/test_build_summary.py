@@ -11,7 +11,9 @@ pytest.importorskip("torch")
 
 from warmup.buckets.bucket import Bucket
 from warmup.cli.build_render import spell
-from warmup.core.rows import Row
+from warmup.core.method import Search
+from warmup.core.rows import Row, Tuned
+from warmup.core.search import CandidateSource, SearchCounts
 from warmup.keys.kind import Kind
 from warmup.table import Table
 from warmup.tuning.judge import Judgement
@@ -29,7 +31,7 @@ def print_rows(
 ) -> Callable[..., list[str]]:
     """``print_rows(key, ...)``: the lines that a build of seqlen=16 prints that asked for these."""
 
-    def print_them(*keys: str) -> list[str]:
+    def print_them(*keys: str, timings: tuple[Tuned, ...] = ()) -> list[str]:
         rows = {key: make_row() for key in keys}
         path = tmp_path / "t.json"
         path.write_text("{}")
@@ -41,7 +43,7 @@ def print_rows(
             judgement=Judgement(error=0.0, limit=1.0),
             seconds=1.0,
         )
-        return [*spell(BuildReport(path, make_table(rows), "0" * 64, (result,), (), 1.0))]
+        return [*spell(BuildReport(path, make_table(rows), "0" * 64, (result,), timings, 1.0))]
 
     return print_them
 
@@ -49,7 +51,7 @@ def print_rows(
 @pytest.mark.parametrize(
     ("key", "line"),
     [
-        (LAUNCH, "2 launch configs, 1.17x over the config inductor lists first"),
+        (LAUNCH, "2 launch configs, 1.17x over the config of default mode"),
         (TOY, "2 toys, 1.17x over the toy on top"),
     ],
 )
@@ -60,3 +62,18 @@ def test_rows_with_a_summary_are_one_line(
     printed = print_rows(key.format(16), key.format(32))
     assert line in printed
     assert not any("seqlen=16" in each for each in printed)
+
+
+def test_the_configs_that_were_tried_are_counted(
+    print_rows: Callable[..., list[str]], make_row: Callable[..., Row]
+) -> None:
+    """One line sums the searches of the kernels tuned now, by source, with what was left out."""
+    keys = LAUNCH.format(16), LAUNCH.format(32)
+    added = ((CandidateSource.GRID, 20), (CandidateSource.DESCENT, 7))
+    counts = SearchCounts(search=Search.DEFAULT, listed=2, added=added, spilling=1, left_out=3)
+    timings = tuple(Tuned(key, make_row(), (), counts) for key in keys)
+    assert (
+        "tried for 2 kernels: 4 listed, 40 grid, 14 descent, 2 spilling, 6 left out"
+        in print_rows(*keys, timings=timings)
+    )
+    assert not any("tried for" in line for line in print_rows(*keys))

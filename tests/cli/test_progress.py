@@ -8,6 +8,9 @@ from rich.progress import Progress
 
 from warmup.buckets.bucket import parse_buckets
 from warmup.cli.progress import BuildProgress, DoneColumn
+from warmup.core.call_cost import CallCost
+from warmup.tuning.judge import Judgement
+from warmup.tuning.report import BucketResult
 
 
 @pytest.mark.parametrize(
@@ -50,3 +53,29 @@ def test_times_say_whether_they_are_past_or_left(done: int, total: int | None, s
     now = 21.0
     progress.update(number, completed=done)
     assert DoneColumn("buckets").render(progress.tasks[0]).plain == said
+
+
+@pytest.mark.parametrize(
+    ("cost", "said"),
+    [
+        (CallCost(120.0, 38.0), "; host 120.0 us, device 38.00 us: the host limits it"),
+        (CallCost(20.0, 38.0), "; host 20.00 us, device 38.00 us: the device limits it"),
+        (None, "0.5 s"),
+    ],
+)
+def test_a_finished_bucket_says_what_limits_it(
+    capsys: pytest.CaptureFixture[str], cost: CallCost | None, said: str
+) -> None:
+    """Nothing is said of it on a CPU, where it is not measured."""
+    (bucket,) = parse_buckets("16", None)
+    result = BucketResult(
+        bucket=bucket,
+        keys=("k",),
+        tuned=1,
+        judgement=Judgement(error=0, limit=1),
+        seconds=0.5,
+        cost=cost,
+    )
+    with BuildProgress() as progress:
+        progress.bucket_finished(result)
+    assert capsys.readouterr().err.rstrip().endswith(said)

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from warmup.cli import output, show_render
-from warmup.cli.show_render import spell_candidates, spell_table
+from warmup.cli.show_render import spell_candidates, spell_limits, spell_table
+from warmup.core.call_cost import CallCost
 from warmup.core.errors import TableFormatError
+from warmup.core.method import Launch
 from warmup.core.rows import MAX_RANKED, Rejection, Row, Scope, Timing, Tuned, ranked, ranking_of
 from warmup.table import Table
 from warmup.table.codec import decode, digest_of, encode
@@ -182,3 +184,37 @@ def test_shipped_tables_fit_the_terminal(root: object) -> None:
         table = read(path)
         lines = [*spell_table(table), *spell_candidates(table, [*table.rows][:5])]
         assert (path.name, max(map(len, lines)) <= 80) == (path.name, True)
+
+
+def _with_calls(table: Table, launch: Launch = Launch.EAGER, **calls: CallCost) -> Table:
+    named = [(f"MLP {name}", cost) for name, cost in calls.items()]
+    timing = replace(table.policy.timing, launch=launch)
+    origin = table.provenance.costing(named)
+    return replace(table, provenance=origin, policy=replace(table.policy, timing=timing))
+
+
+@pytest.mark.usefixtures("on_terminal")
+@pytest.mark.parametrize(
+    ("launch", "advice"),
+    [
+        (Launch.EAGER, "CUDA graphs (mode reduce-overhead or max-autotune) have no such limit"),
+        (Launch.CUDAGRAPH, "winners were chosen for CUDA graphs, which have no such limit"),
+    ],
+)
+def test_what_the_host_limits_is_shown(
+    make_table: Callable[..., Table], launch: Launch, advice: str
+) -> None:
+    """Each bucket has both times, small buckets first, and the advice fits how rows were timed."""
+    small, large = CallCost(120.04, 38.0), CallCost(121.0, 210.5)
+    lines = list(spell_table(_with_calls(make_table(), launch, n_128=large, n_16=small)))
+    first = lines.index("MLP n_16: host 120.0 us, device 38.00 us: the host limits it")
+    assert lines[first + 1] == "MLP n_128: host 121.0 us, device 210.5 us: the device limits it"
+    text = " ".join(line.strip() for line in lines)
+    assert "launched one by one, 1 of 2 buckets is limited by the host" in text
+    assert advice in text
+    assert max(map(len, lines)) <= 80
+
+
+def test_where_the_device_limits_nothing_is_said() -> None:
+    """What a call costs is in the table all the same."""
+    assert list(spell_limits({"MLP n_16": CallCost(20.0, 38.0)}, Launch.EAGER)) == []

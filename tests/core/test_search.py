@@ -55,6 +55,7 @@ def test_a_search_is_written_as_plain_json() -> None:
         "added": {"tma": 7, "tiles": 3},
         "pruned": {"shared_memory": 25},
         "spilling": 1,
+        "left_out": 0,
     }
 
 

@@ -196,12 +196,21 @@ def test_a_region_is_not_the_product_that_it_pads(make_table: Callable[..., Tabl
         assert any("which took 30 us for: mm m=560" in reason for reason in reasons) is doubted
 
 
-def test_pad_rows_whose_time_falls_are_doubted(make_table: Callable[..., Table]) -> None:
+@pytest.mark.parametrize(
+    ("key", "family"),
+    [
+        ("pad mm m={} n=1280 k=3420 bf16 a=row b=col", Family.PAD),
+        ("weight k m={} features=3420 out=1280 bf16 bias=0", Family.WEIGHT),
+    ],
+)
+def test_a_decision_about_padding_whose_time_falls_is_doubted(
+    make_table: Callable[..., Table], key: str, family: Family
+) -> None:
     """Padded at 2048 rows and not at 1024, where it would have been faster."""
     ways = {560: ("as_is", 48.5), 1024: ("as_is", 65.4), 2048: ("padded", 47.4)}
     rows = {
-        f"pad mm m={m} n=1280 k=3420 bf16 a=row b=col": Row(
-            Winner(Family.PAD, way),
+        key.format(m): Row(
+            Winner(family, way),
             evidence(time_us=us, library_us=us if way == "as_is" else 90.0, scope=Scope.FUSED),
         )
         for m, (way, us) in ways.items()

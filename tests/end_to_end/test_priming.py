@@ -1,4 +1,4 @@
-"""`warmup check --prime` with real compiles on CPU, each in a process with its own caches."""
+"""`warmup check --prime` with real compiles on CPU, each in a forked process of empty caches."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_build_reports_every_candidate_with_its_time(
 def test_a_served_model_measures_nothing_and_hits_every_row(
     built: tuple[Path, dict[str, Any]], serve: Run
 ) -> None:
-    """With the table a new process asks four times, hits four times and benchmarks nothing."""
+    """With the table, a forked process asks four times, hits four times and benchmarks nothing."""
     result = serve(built[0], [16, 64], on_miss="strict")
     table = read(built[0])
     assert result["hits"] == dict.fromkeys(table.rows, 1)

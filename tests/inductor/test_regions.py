@@ -27,8 +27,12 @@ GATE = "mm m=64 n=512 k=256 bf16 a=row b=row out=bf16 | epilogue=silu,mul(bf16[6
 UP = "mm m=64 n=512 k=256 bf16 a=row b=row out=bf16 | epilogue=mul(bf16[64,512])"
 DOWN = "mm m=64 n=256 k=512 bf16 a=row b=row out=bf16 | epilogue=none"
 GELU = "addmm m=64 n=512 k=256 bf16 a=row b=row bias=1d out=bf16 | epilogue=gelu_tanh"
-RANGED = ("gelu ranged", "gated ranged", "residual ranged")
-CASES = ("gelu", "gated", "residual", "whole", "quantized", *RANGED)
+FP8_GATE = (
+    "scaled_mm m=64 n=512 k=256 f8_e4m3fn a=row b=col scale=f32[64,1]:f32[1,512] out=bf16"
+    " | epilogue=silu,mul(bf16[64,512])"
+)
+RANGED = ("gelu ranged", "gated ranged", "residual ranged", "fp8 ranged")
+CASES = ("gelu", "gated", "residual", "whole", "quantized", "fp8", "int8", *RANGED)
 
 Cut = dict[str, Any]
 
@@ -57,7 +61,7 @@ def test_a_region_has_the_key_of_its_gemm(cuts: dict[str, dict[str, Cut]]) -> No
     """Lowered alone, every region gives the same key as in the model."""
     fixed = [found for name, found in cuts.items() if name not in RANGED]
     regions = [cut for found in fixed for cut in found.values() if cut["steps"]]
-    assert len(regions) == 4
+    assert len(regions) == 7
     assert [cut["key"] for cut in regions if cut["key"] not in cut["again"]] == []
 
 
@@ -108,6 +112,21 @@ def test_a_weight_that_is_kept_in_fewer_bytes_is_cast_in_the_region(
     """A template reads int8 itself; a library call needs a copy in bf16 at every call."""
     (found,) = cuts["quantized"].values()
     assert found["steps"] == ["prims.convert_element_type.default", "aten.mm.default"]
+
+
+def test_a_gate_in_8_bits_is_quantized_in_the_region(cuts: dict[str, dict[str, Cut]]) -> None:
+    """The region has both products, and ends with the input of the next one and its scales."""
+    found = cuts["fp8"][FP8_GATE]
+    assert found["steps"].count("aten._scaled_mm.default") == 2
+    assert found["outputs"] == ["aten.div.Tensor", "prims.convert_element_type.default"]
+    assert [one["fill"] for one in found["inputs"]].count("positive") == 4
+
+
+def test_an_integer_product_is_dequantized_in_the_region(cuts: dict[str, dict[str, Cut]]) -> None:
+    """The scales, the cast to bf16 and the activation after them are in the region."""
+    (found,) = cuts["int8"].values()
+    assert found["steps"][:3] == ["aten._int_mm.default", "aten.mul.Tensor", "aten.mul.Tensor"]
+    assert found["outputs"] == ["prims.convert_element_type.default"]
 
 
 def _two_outputs(

@@ -35,6 +35,7 @@ ELSEWHERE = {
     "ACC_TYPE": "tl.float64",
     "ALLOW_TF32": True,
 }
+SCALED = {"op": "scaled_mm", "m": 64}
 Ask = Callable[..., dict[str, Any]]
 
 
@@ -57,6 +58,42 @@ def test_a_single_row_has_no_persistent_tma(ask: Ask) -> None:
     """The persistent TMA template would read a single row as a column and be wrong."""
     found = ask({**FEW, "m": 1}, search="wide")
     assert "tma" not in found["added"]
+
+
+@pytest.mark.parametrize("scales", ["tensor", "row"])
+def test_a_scaled_product_has_persistent_tma_of_its_own(ask: Ask, scales: str) -> None:
+    """Each candidate is told how its factors are scaled, and to accumulate as the model asks."""
+    found = ask(SCALED, search="default", scales=scales, fast=True)
+    last = found["last"]["tma"]
+    recipe = int(scales == "row")
+    assert found["added"] == {"tma": 13}
+    assert last["uid"] == "triton::scaled_mm_device_tma_epilogue_scaling"
+    assert (last["SCALE_RECIPE_A"], last["SCALE_RECIPE_B"]) == (recipe, recipe)
+
+
+def test_every_tile_accumulates_as_the_model_asks(ask: Ask) -> None:
+    """Of an exhaustive search too, no candidate is a slower one that accumulates in full."""
+    found = ask(SCALED, search="exhaustive", fast=True)
+    fast = [choice for choice in found["every"] if "('USE_FAST_ACCUM', True)" in choice]
+    assert set(found["added"]) == {"tma", "tiles", "exhaustive"}
+    assert len(fast) == found["tried"] - 1  # less the library's kernel
+
+
+@pytest.mark.parametrize("op", ["int_mm", "scaled_mm"])
+def test_tiles_of_8_bits_are_twice_as_deep(ask: Ask, op: str) -> None:
+    """A tile that loads 128 x 2 bytes of a row loads 256 elements of 8 bits."""
+    found = ask({"op": op, "m": 64}, search="wide")
+    assert (
+        found["last"]["tiles"]["BLOCK_K"]
+        == 2 * ask({"op": "mm", "m": 64}, search="wide")["last"]["tiles"]["BLOCK_K"]
+    )
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm", "bmm", "int_mm", "scaled_mm"])
+def test_the_library_is_among_what_is_measured(ask: Ask, op: str) -> None:
+    """The control can be called in another process, `torch._scaled_mm` with its dtype too."""
+    asked = ask({"op": op, "m": 64}, search="default", asked=True, scales="row", fast=True)
+    assert (asked["has_library"], asked["offered"]) == (True, asked["tried"])
 
 
 def test_wide_adds_splits_and_tiles(ask: Ask) -> None:
@@ -167,6 +204,9 @@ def test_an_exhaustive_search_offers_templates_for_a_large_k(ask: Ask) -> None:
         ({"op": "bmm", "m": 64}, "exhaustive", "exhaustive"),
         ({"op": "baddbmm", "m": 64}, "wide", "tiles"),
         ({"op": "scaled_mm", "m": 64}, "exhaustive", "exhaustive"),
+        ({"op": "scaled_mm", "m": 64, "scales": "row", "fast": True}, "default", "tma"),
+        ({"op": "scaled_mm", "m": [2, 1024], "scales": "row"}, "wide", "tiles"),
+        ({"op": "int_mm", "m": 64}, "wide", "tiles"),
     ],
     ids=lambda value: value if isinstance(value, str) else f"{value['op']} {value['m']}",
 )

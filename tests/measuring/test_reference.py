@@ -10,7 +10,7 @@ import torch
 
 from warmup.core.rows import Rejection
 from warmup.core.trial import Trial
-from warmup.measuring.reference import judge_output, reference_of, widened
+from warmup.measuring.reference import full_precision, judge_output, reference_of, widened
 
 MakeTrial = Callable[..., Trial]
 Matrix = list[list[float]]
@@ -125,6 +125,29 @@ def test_precision_is_switched_back(make_trial: MakeTrial, before: str) -> None:
         matmul.fp32_precision = own
 
 
+@pytest.mark.parametrize("by_row", [False, True])
+def test_a_scaled_product_is_dequantized_in_full_precision(by_row: bool) -> None:
+    """Inside, `torch._scaled_mm` is the product of what 8 bits stand for, whatever its operands."""
+    a, b = normal(32, 64, dtype=torch.float8_e4m3fn), normal(48, 64, dtype=torch.float8_e4m3fn)
+    scales = [normal(32, 1).abs(), normal(1, 48).abs()] if by_row else [ONE_SCALE, ONE_SCALE]
+    exact = product(a.float(), b.float().t()) * scales[0] * scales[1]
+    with full_precision():
+        found = torch._scaled_mm(a.float(), b.t(), *scales, out_dtype=torch.bfloat16)
+        lowered = torch.ops.aten._scaled_mm.default(a, b.t(), *scales, None, None, torch.bfloat16)
+    assert (found.dtype, lowered.dtype) == (torch.float32, torch.float32)
+    torch.testing.assert_close(found.double(), exact.double(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(lowered, found)
+    if not by_row:  # on the CPU torch 2.11 multiplies with one scale for each factor only
+        rounded = torch._scaled_mm(a, b.t(), *scales, out_dtype=torch.bfloat16)
+        assert judge_output(rounded, exact, 2e-2)[1] is None
+
+
+def test_scales_of_blocks_have_no_full_precision() -> None:
+    """A model that scales blocks is not run in higher precision, instead of wrongly."""
+    with full_precision(), pytest.raises(NotImplementedError, match="blocks"):
+        torch._scaled_mm(A, B, normal(M, 2).abs(), ONE_SCALE)
+
+
 def test_operands_stay_as_they_are(make_trial: MakeTrial) -> None:
     """No op writes into its operands."""
     copies = [operand.clone() for operand in (BIAS, A, B)]
@@ -175,6 +198,35 @@ def test_a_nan_that_belongs_there_is_written() -> None:
     reference = EXACT.clone()
     reference[0, 0] = float("nan")
     assert judge_output(changed(float("nan")), reference, 1.0)[1] is not Rejection.UNWRITTEN
+
+
+@pytest.mark.parametrize(
+    ("moved", "reason"), [(0, None), (1, None), (3, Rejection.WRONG)], ids=["exact", "unit", "far"]
+)
+def test_an_element_in_8_bits_may_be_a_unit_of_rounding_off(
+    moved: int, reason: Rejection | None
+) -> None:
+    """The largest elements of a heavy tail are rounded by more than any share of the RMS."""
+    exact = normal(64, 64).double()
+    exact[0, 0] = 30.0
+    out = exact.to(torch.float8_e4m3fn)
+    out.view(torch.uint8)[0, 0] += moved
+    assert judge_output(out, exact, 5e-2)[1] is reason
+
+
+def test_a_result_beyond_8_bits_is_their_largest() -> None:
+    """A conversion to fp8 saturates, on a GPU; anything less is wrong."""
+    exact = normal(64, 64).double()
+    exact[0, 0] = 1000.0
+    for value, reason in ((448.0, None), (240.0, Rejection.WRONG)):
+        out = exact.clamp(-448, value).to(torch.float8_e4m3fn)
+        assert judge_output(out, exact, 5e-2)[1] is reason
+
+
+def test_8_bit_integers_have_no_value_to_spare() -> None:
+    """The largest of a quantized tensor is 127, and is a result like any other."""
+    out = torch.tensor([[127, -3], [12, 127]], dtype=torch.int8)
+    assert judge_output(out, out.double(), 0.0) == (0.0, None, "")
 
 
 def test_a_result_without_elements_is_right() -> None:

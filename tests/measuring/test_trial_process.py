@@ -273,6 +273,7 @@ OUTCOMES = st.builds(
     rejection=st.none() | st.sampled_from(Rejection),
     said=st.text(max_size=20),
     is_final=st.booleans(),
+    host=st.none() | TIMES.map(lambda times: Samples(tuple(times))),
 )
 
 

@@ -5,6 +5,7 @@ That their compile asks for the key is tested with real compiles, in tests/end_t
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
@@ -15,12 +16,15 @@ from torch._inductor.utils import run_and_get_code
 from warmup.core.errors import ProblemError
 from warmup.keys.gemm import Dim
 from warmup.keys.gemm_text import parse_problem
+from warmup.measuring.reference import full_precision
 from warmup.models.gemm_module import OPERATIONS, rebuild_gemm
 from warmup.models.gemm_tensors import OperandTensor, size_of
 from warmup.models.loading import make_inputs
 from warmup.models.precision import precision_of
 
 CPU = torch.device("cpu")
+SCALED = "scaled_mm m=32 n=16 k=64 f8_e4m3fn a=row b=col"
+ROWS = "f32[32,1]:f32[1,16]"
 LINEAR = "m=4 n=3 k=2 f32 a=row b=packed out=f32 fp32=ieee | epilogue"
 
 
@@ -73,6 +77,10 @@ def test_a_linear_and_its_epilogue_are_computed(key: str, formula: object) -> No
             "mm_plus_mm m=4 n=3 k=5 f32 a=row b=row a2=col b2=row out=f32 | epilogue=none",
             lambda t: t["a"] @ t["b"] + t["a2"] @ t["b2"],
         ),
+        (
+            "int_mm m=32 n=16 k=24 i8 a=row b=col out=i32 | epilogue=mul(f32[32,1]),to(bf16)",
+            lambda t: (t["a"].int() @ t["b"].int() * t["0"]).to(torch.bfloat16),
+        ),
     ],
 )
 def test_every_op_is_computed_with_its_operands(key: str, formula: object) -> None:
@@ -80,6 +88,27 @@ def test_every_op_is_computed_with_its_operands(key: str, formula: object) -> No
     output, given = run(key)
     assert callable(formula)
     torch.testing.assert_close(output, formula(given))
+
+
+@pytest.mark.parametrize(
+    ("scale", "sizes"),
+    [("f32[]:f32[]", ((), ())), ("f32[1]:f32[1]", ((1,), (1,))), (ROWS, ((32, 1), (1, 16)))],
+    ids=["tensor", "one element", "rows"],
+)
+def test_a_scaled_product_has_the_scales_of_its_key(
+    scale: str, sizes: tuple[tuple[int, ...], ...]
+) -> None:
+    """The result is of the size of its scales, and the product of what 8 bits stand for."""
+    torch.manual_seed(0)
+    # On the CPU torch 2.11 multiplies with one scale for each factor only.
+    with full_precision() if scale == ROWS else contextlib.nullcontext():
+        output, given = run(f"{SCALED} bias=1d scale={scale} accum=fast out=bf16 | epilogue=relu")
+    assert (given["scale_a"].shape, given["scale_b"].shape) == sizes
+    assert min(given["scale_a"].min(), given["scale_b"].min()) > 0
+    exact = (given["a"].float() * given["scale_a"]) @ (given["b"].float() * given["scale_b"])
+    assert 0.2 < exact.std() < 20
+    expected = torch.relu(exact + given["bias"]).to(output.dtype)
+    torch.testing.assert_close(output, expected, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +150,8 @@ def test_a_dynamic_dim_has_its_largest_size_and_its_range() -> None:
         ("mm m=4 n=3 k=2 f32 a=any(1,9) b=row out=f32 | epilogue=none", "layout any(1,9)"),
         ("mm m=4 n=3 k=2 f32 a=row/2..8 b=row out=f32 | epilogue=none", "2..8 is dynamic"),
         ("mm m=4 n=3 k=2 f32 dtype_b=f16 a=row b=row out=f32 | epilogue=none", "two dtypes"),
+        (f"{SCALED} scale=f32[32,2]:f32[1,16] out=bf16 | epilogue=none", "scales of blocks"),
+        (f"{SCALED} scale=f8_e8m0fnu[32]:f32[] out=bf16 | epilogue=none", "cannot be rebuilt"),
         ("mm m=4 n=3 k=2 f4 a=row b=row out=f4 | epilogue=none", "has the dtype f4"),
         ("addmm m=4 n=3 k=2 f32 a=row b=row bias=q out=f32 | epilogue=none", "bias=q"),
         ("mm m=999999999 n=3 k=999999 f32 a=row b=row out=f32 | epilogue=none", "GiB"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from warmup.models.outputs import output_errors
 from warmup.models.wide_run import WideRun, available_bytes, run_wide
 
 CPU = torch.device("cpu")
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/eight_bits.py"
 
 
 class Tied(nn.Module):
@@ -78,6 +81,20 @@ def test_one_narrow_tensor_decides_for_float32() -> None:
     done = run(module, torch.rand(2, 8).bfloat16())
     assert done.outputs is not None
     assert done.outputs[0].dtype is torch.float32
+
+
+@pytest.mark.parametrize("name", ["RowWise", "TensorWise", "Int8"])
+def test_a_layer_in_8_bits_is_run_in_higher_precision(name: str) -> None:
+    """Its products are those of what the bits stand for: only activations are rounded to 8 bits."""
+    layer = runpy.run_path(str(EXAMPLE))[name](hidden=128, heads=4, kv_heads=2, ffn=448).eval()
+    x = torch.randn(24, 128, generator=torch.Generator().manual_seed(0)).bfloat16()
+    weight = layer.gate.weight.float() * layer.gate.scale.flatten()[:, None]
+    done = run(layer.gate, x)
+    assert done.outputs is not None
+    assert 1e-3 < output_errors([x.float() @ weight.t()], done.outputs)[0] < 5e-2
+    whole = run(layer, x[None])
+    assert whole.outputs is not None
+    assert whole.outputs[0].isfinite().all()
 
 
 def test_a_model_that_knows_one_precision_says_so() -> None:

@@ -38,11 +38,14 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.rows import Evidence, Family, Row, Tuned, Winner  # noqa: E402
+from warmup.core.search import CandidateSource, search_to_json  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
+from warmup.inductor.launch import search as launch_search  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
-SHAPES = {
+Shapes = Mapping[str, tuple[tuple[int, ...], ...]]
+SHAPES: Shapes = {
     "transpose": ((512, 768), (768, 512)),
     "add": ((1024, 1024), (1024, 1024)),
     "norm": ((512, 8192), (8192,)),
@@ -80,7 +83,9 @@ Rows = dict[str, Winner]
 # -- inductor's kernels ------------------------------------------------------------------------
 
 
-def generate(device: int, *, backwards: bool = False, **options: Any) -> Kernels:
+def generate(
+    device: int, *, shapes: Shapes = SHAPES, backwards: bool = False, **options: Any
+) -> Kernels:
     """Return the kernels of one graph, by what they do; *backwards* numbers them otherwise."""
 
     def transpose(x: Any, y: Any) -> Any:
@@ -99,6 +104,7 @@ def generate(device: int, *, backwards: bool = False, **options: Any) -> Kernels
         ("add", add),
         ("norm", norm),
     ]
+    parts = [part for part in parts if part[0] in shapes]
     if backwards:
         parts.reverse()
 
@@ -106,17 +112,17 @@ def generate(device: int, *, backwards: bool = False, **options: Any) -> Kernels
         pairs = zip(inputs[::2], inputs[1::2], strict=True)
         return [part(*pair) for (_, part), pair in zip(parts, pairs, strict=True)]
 
-    shapes = ShapeEnv()
-    mode = FakeTensorMode(shape_env=shapes)
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
     with mode:
         inputs = [
             torch.empty(shape, dtype=torch.bfloat16, device=f"cuda:{device}")
             for name, _ in parts
-            for shape in SHAPES[name]
+            for shape in shapes[name]
         ]
         graph = make_fx(compute, decomposition_table=select_decomp_table())(*inputs)
     with config.patch({"fx_graph_cache": False, "compile_threads": 1, **options}):
-        code = fake_gpu.generate(graph, inputs, mode, shapes)
+        code = fake_gpu.generate(graph, inputs, mode, env)
     return {_part_of(source): Kernel(name, source) for name, source in fake_gpu.kernels_in(code)}
 
 
@@ -144,6 +150,7 @@ def watch(
     mode: str = "strict",
     *,
     tag: str = "table",
+    searched: bool = False,
     on_tuned: Callable[[Tuned], None] | None = None,
 ) -> dict[str, Any]:
     """Do *action* while a table of *rows* is installed (none if None); return what came of it."""
@@ -160,6 +167,7 @@ def watch(
                     lambda winner: state_time(dict(winner.kwargs)), WORK.timed
                 ),
                 on_tuned=on_tuned,
+                launch_search=searched,
             )
             stack.callback(connect().attach(lookup, {}, tag).detach)
         try:
@@ -206,6 +214,7 @@ def build(kernels: Kernels, found: list[Tuned]) -> dict[str, Any]:
                 "time_us": tuned.row.evidence.time_us,
                 "library_us": tuned.row.evidence.library_us,
                 "tried": tuned.row.evidence.tried,
+                "searched": None if tuned.searched is None else search_to_json(tuned.searched),
                 "timings": {str(timing.winner): timing.time_us for timing in tuned.timings},
             }
             for tuned in found
@@ -303,7 +312,8 @@ class Scenarios:
         for label, rows, mode in (
             ("answered", self.changed(), "strict"),
             ("unanswered", {}, "fallback"),
-            ("not offered", self.changed(XBLOCK=32, YBLOCK=512), "fallback"),
+            ("offered", self.changed(XBLOCK=64, YBLOCK=64, num_warps=8), "strict"),
+            ("impossible", self.changed(XBLOCK=48), "fallback"),
             ("strict", {}, "strict"),
         ):
             with empty_folder():
@@ -336,6 +346,23 @@ class Scenarios:
             "row": str(rows[self.key]),
             "answered": answered,
         }
+
+    def single(self) -> Any:
+        """A kernel for which inductor lists one config, under tables that have its row or not."""
+        kernels = generate(0, shapes={"norm": ((2048, 768), (768,))})
+        found: list[Tuned] = []
+        results = {"built": build(kernels, found)}
+        rows = {tuned.key: tuned.row.winner for tuned in found}
+        for label, known, mode, searched in (
+            ("answered", rows, "strict", True),
+            ("answered by an older table", rows, "strict", False),
+            ("no row", {}, "fallback", True),
+            ("no row, strict", {}, "strict", True),
+            ("no row in an older table", {}, "strict", False),
+        ):
+            with empty_folder():
+                results[label] = watch(start(kernels), known, mode, searched=searched)
+        return results
 
     def pooled(self) -> Any:
         """Kernels that a compile worker makes: what it is told and compiles."""
@@ -375,7 +402,7 @@ class Scenarios:
             watch(transpose, None)
             results["in memory"] = watch(transpose, {}, "fallback")
         with empty_folder():
-            watch(transpose, {}, "tune", tag="same")
+            results["built"] = watch(transpose, {}, "tune", tag="same")["launched"][0]
             PyCodeCache.cache_clear()
             results["same tag"] = watch(transpose, rows, tag="same")
             PyCodeCache.cache_clear()
@@ -417,7 +444,18 @@ def pool_of_one(told: list[dict[str, Any]]) -> Iterator[None]:
 
 
 def main() -> None:
-    case = {"device": 0, "backwards": False, "scenarios": [], **json.loads(sys.argv[1])}
+    case = {
+        "device": 0,
+        "backwards": False,
+        "scenarios": [],
+        "grid": 3,
+        "descent": 6,
+        **json.loads(sys.argv[1]),
+    }
+    launch_search.MOST_CONFIGS = {  # a search compiles what it tries
+        CandidateSource.GRID: case["grid"],
+        CandidateSource.DESCENT: case["descent"],
+    }
     kernels = generate(case["device"], backwards=case["backwards"])
     found: list[Tuned] = []
     result: dict[str, Any] = {"build": build(kernels, found)}

@@ -6,7 +6,8 @@ One case a line on stdin, one result a line on stdout.
 
 Cases: ``winner`` triton, tma, decompose_k, extern or none (an empty table); ``m`` a size or a
 range, ``n`` and ``k`` sizes; ``mode`` fallback or strict; ``produced``: the first operand is made
-in the graph; ``visible``: the product is what the model returns. The row is made by listing this
+in the graph; ``visible``: the product is what the model returns; ``scales``: ``row`` for a scale of
+each row and column of a scaled_mm; ``fast``: fast accumulation. The row is made by listing this
 torch's own candidates for the problem and taking the one asked for: its kwargs are complete.
 """
 
@@ -64,6 +65,7 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
     if isinstance(m, list):
         m = fake_gpu.make_range(shapes, *m, hint=sum(m) // 2)
 
+    fast = bool(case.get("fast"))
     products: dict[str, Callable[[Any, Any, Any], Any]] = {
         "mm": lambda x, w, b: x @ w,
         "addmm": lambda x, w, b: torch.addmm(b, x, w),
@@ -76,7 +78,7 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
     def compute(x: Any, w: Any, b: Any, *scales: Any) -> Any:
         x = torch.relu(x) if case.get("produced") else x
         if scales:
-            y = torch._scaled_mm(x, w.t(), *scales, out_dtype=torch.bfloat16)
+            y = torch._scaled_mm(x, w.t(), *scales, out_dtype=torch.bfloat16, use_fast_accum=fast)
         else:
             y = products[case["op"]](x, w, b)
         return torch.relu(y) * b if case["epilogue"] else y
@@ -94,7 +96,9 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
         elif case["op"] == "scaled_mm":  # its second factor lies by columns
             x, w = inputs[0], torch.empty(n, k, **dtype)
             inputs[:2] = [factor.to(torch.float8_e4m3fn) for factor in (x, w)]
-            inputs += [torch.empty((), device="cuda:0") for _ in range(2)]
+            by_row = case.get("scales") == "row"
+            sizes: list[Any] = [(m, 1), (1, n)] if by_row else [(), ()]
+            inputs += [torch.empty(each, device="cuda:0") for each in sizes]
         table = torch._inductor.decomposition.select_decomp_table()
         graph = make_fx(compute, decomposition_table=table)(*inputs)
     if case["op"] == "mm_plus_mm":  # a post-grad pattern makes it out of two mm and an add
@@ -144,7 +148,9 @@ def list_candidates(case: dict[str, Any]) -> dict[str, Winner]:
                     template_choices, kernel_inputs, templates, op_name, kw
                 )
             key = describe(op_name, kernel_inputs.nodes(), kernel_inputs.output_layout()).key
-            selection = Selection(connect().version, self, kernel_inputs, templates, op_name)
+            selection = Selection(
+                connect().version, self, kernel_inputs, templates, op_name, kw or {}
+            )
             kept = []
             for uid, candidates in {**template_choices, **unlisted_candidates(selection)}.items():
                 first = next(candidates, None)

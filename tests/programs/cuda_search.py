@@ -66,7 +66,9 @@ def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
             )
             if not (config.max_autotune or config.max_autotune_gemm):
                 return listed
-            selection = Selection(connect().version, self, kernel_inputs, templates, op_name)
+            selection = Selection(
+                connect().version, self, kernel_inputs, templates, op_name, kw or {}
+            )
             found = search(selection, Search(case["search"]), listed, _neighbours(case))
             ends = _last_of_each(found)
             parts.append(found.searched)
@@ -86,6 +88,7 @@ def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
         _, shapes = lower(case)
     searched = functools.reduce(operator.add, parts)
     result: dict[str, Any] = {
+        "every": every,
         "listed": searched.listed,
         "added": dict(searched.added),
         "pruned": dict(searched.pruned),
@@ -138,6 +141,7 @@ def ask(case: dict[str, Any]) -> dict[str, Any]:
         "tried": question.searched.tried,
         "added": dict(question.searched.added),
         "offered": len(question.candidates) + len(question.uncompiled),
+        "has_library": question.library in [one.winner for one in question.candidates],
         "size": question.size,
         "key": question.problem.key,
         "strides": [view.strides for view in question.views],

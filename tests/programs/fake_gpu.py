@@ -10,11 +10,12 @@ import functools
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from warmup.core.live_search import LiveSearch
 from warmup.core.method import Method
 from warmup.core.rows import Tuned, Winner
 from warmup.core.samples import Samples
@@ -198,6 +199,22 @@ class StatedTuner:
             self.timed[",".join(f"{name}={value}" for name, value in winner.kwargs)] = time
             outcomes.append(Outcome(winner=winner, samples=Samples((time,))))
         return make_row(key, outcomes, library, Method())
+
+    def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
+        """Follow the search to its end, and choose as the real one does."""
+        times: dict[Winner, float] = {}
+        calls = search.calls
+        while calls:
+            times |= {winner: self.time_us(winner) for winner in calls}
+            calls = search.more(times)
+        outcomes = [
+            Outcome(winner=winner, samples=Samples((time,))) for winner, time in times.items()
+        ]
+        for winner, time in times.items():
+            self.timed[",".join(f"{name}={value}" for name, value in winner.kwargs)] = time
+        control = min(search.listed, key=times.__getitem__)
+        tuned = make_row(key, outcomes, control, Method())
+        return None if tuned is None else replace(tuned, searched=search.counts())
 
     def measure_padding(self, question: PadQuestion) -> Tuned | None:
         """Choose between inductor's own calls."""

@@ -64,12 +64,36 @@ def quantized(x: Any, w: Any) -> Any:
     return x @ w.to(x.dtype)
 
 
+def fp8(x: Any, *weights: Any) -> Any:
+    gate, of_gate, up, of_up, down, of_down = weights
+
+    def multiply(rows: Any, weight: Any, of_weight: Any) -> Any:
+        of_rows = rows.abs().amax(-1, keepdim=True).float() / 448
+        narrow = (rows.float() / of_rows).clamp(-448, 448).to(FP8)
+        return torch._scaled_mm(narrow, weight.t(), of_rows, of_weight, out_dtype=torch.bfloat16)
+
+    return multiply(F.silu(multiply(x, gate, of_gate)) * multiply(x, up, of_up), down, of_down)
+
+
+def int8(x: Any, of_x: Any, w: Any, of_w: Any) -> Any:
+    return F.silu((torch._int_mm(x, w.t()) * of_x * of_w).to(torch.bfloat16))
+
+
+FP8 = torch.float8_e4m3fn
 CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "gelu": (gelu, ((64, 256), (256, 512), (512,))),
     "gated": (gated, ((64, 256), (256, 512), (256, 512), (512, 256))),
     "residual": (residual, ((64, 512), (512, 256), (64, 256), (256,), (256, 256))),
     "whole": (whole, ((64, 256), (256, 512))),
     "quantized": (quantized, ((64, 256), (256, 512))),
+    "fp8": (fp8, ((64, 256), *((512, 256), (1, 512)) * 2, (256, 512), (1, 256))),
+    "int8": (int8, ((64, 256), (64, 1), (512, 256), (512,))),
+}
+# The dtypes of inputs that are not bf16, by position.
+DTYPES = {
+    "quantized": {1: torch.int8},
+    "fp8": {i: torch.float32 if i % 2 == 0 else FP8 for i in range(1, 7)},
+    "int8": {0: torch.int8, 1: torch.float32, 2: torch.int8, 3: torch.float32},
 }
 
 
@@ -131,9 +155,7 @@ def run(name: str) -> list[dict[str, Any]]:
     """Return what became of one case."""
     name, _, word = name.partition(" ")
     function, shapes = CASES[name]
-    dtypes = [torch.bfloat16] * len(shapes)
-    if name == "quantized":
-        dtypes[1] = torch.int8
+    dtypes = [DTYPES.get(name, {}).get(i, torch.bfloat16) for i in range(len(shapes))]
     sizes = [(shape, torch.empty(shape, device="meta").stride()) for shape in shapes]
     found = []
     cut = lower(function, sizes, dtypes, ranged=bool(word))
@@ -149,6 +171,7 @@ def run(name: str) -> list[dict[str, Any]]:
             {
                 "key": key,
                 "steps": [step.target for step in region.steps],
+                "inputs": [{"dtype": one.dtype, "fill": one.fill} for one in region.inputs],
                 "outputs": [region.steps[i].target for i in region.outputs],
                 "again": list(again),
                 "guards": guarded,

@@ -2,7 +2,8 @@
 
     python serve_block.py '{"table": "t.json", "seqlens": [64], "mode": "default"}'
 
-``model`` is ``block``, ``small`` (the vision block) or ``mixed`` (tests/programs/models). With
+``model`` is ``block``, ``small`` (the vision block), ``mixed``, ``fp8`` or ``int8``
+(tests/programs/models). With
 ``prepared`` the table pads its weights, and outputs are held against those from before. Under
 torchrun each rank serves on the GPU of its LOCAL_RANK, in a process group made before.
 """
@@ -29,9 +30,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import vision_block
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "models"))
+import eight_bit_ffn
 import mixed_ops
 
-HIDDEN = {"block": 1280, "small": 128, "mixed": 256}
+HIDDEN = {"block": 1280, "small": 128, "mixed": 256, "fp8": 256, "int8": 256}
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "max-autotune": {"mode": "max-autotune"},
@@ -58,6 +60,8 @@ def make_model(name: str) -> torch.nn.Module:
         "block": vision_block.VisionBlock,
         "small": vision_block.small,
         "mixed": mixed_ops.MixedOps,
+        "fp8": eight_bit_ffn.Fp8,
+        "int8": eight_bit_ffn.Int8,
     }
     model: torch.nn.Module = makers[name]()
     return model

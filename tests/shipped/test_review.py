@@ -22,9 +22,14 @@ BEYOND_SQUARE_PEAKS = {"compare-products-plain-2-h200.json": 1.02}
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
 def test_no_number_of_a_shipped_table_is_probably_wrong(path: Path) -> None:
-    """Held against the peaks of this kind of GPU; what is to look at is explained in the docs."""
-    found = review_file(path, review_file(PEAKS).peaks)
+    """Held against the peaks of its kind of GPU, of an H200 those of a run that measured more.
+
+    What is to look at is explained in the docs.
+    """
+    is_h200 = path.parent.name == "nvidia-h200"
+    found = review_file(path, review_file(PEAKS).peaks if is_h200 else None)
     assert [doubt for doubt in review(found) if doubt.level is Level.WRONG] == []
+    assert found.peaks is not None
     assert all(one.work is not None for one in found.measurements)
 
 

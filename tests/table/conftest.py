@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import strategies as st
 
+from warmup.core.call_cost import CallCost
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, Search
 from warmup.core.rows import MAX_INT, Evidence, Flag, Rejection, Row, Scope, Winner
 from warmup.core.runtime import Device, Runtime
@@ -78,10 +79,16 @@ def _rows(kind: Kind, keys: st.SearchStrategy[str]) -> st.SearchStrategy[dict[st
         bare_us=st.none() | TIMES,
         search=st.sampled_from(Search),
         along=PLACES,
+        host_us=st.none() | TIMES,
+        library_host_us=st.none() | TIMES,
     )
     return st.dictionaries(keys, st.builds(Row, winners, evidence), max_size=4)
 
 
+COSTS = st.builds(CallCost, st.floats(0, 1e12), st.floats(0, 1e12), st.integers(0, MAX_INT))
+CALLS = st.dictionaries(PRINTABLE, COSTS, max_size=3).map(
+    lambda calls: tuple(sorted(calls.items()))
+)
 ROWS = st.tuples(_rows(GEMM, KEYS), _rows(LAUNCH, LAUNCH_KEYS), _rows(PAD, PAD_KEYS)).map(
     lambda kinds: kinds[0] | kinds[1] | kinds[2]
 )
@@ -141,6 +148,7 @@ def tables() -> st.SearchStrategy[Table]:
             warmup=PRINTABLE,
             created=PRINTABLE,
             assumptions=st.lists(PRINTABLE, max_size=3, unique=True).map(tuple),
+            calls=CALLS,
         ),
         POLICIES,
         ROWS,

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmup.core.call_cost import CallCost
 from warmup.core.method import L2, Launch, Method, Search
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Family, Flag, Rejection, Row, Scope
@@ -28,6 +29,7 @@ OTHER = {
     "Family": Family.CPP,
     "Launch": Launch.CUDAGRAPH,
     "L2": L2.WARM,
+    "bool": True,
     "tuple[tuple[Rejection, int], ...]": ((Rejection.WRONG, 2),),
     "tuple[Flag, ...]": (Flag.UNSTABLE,),
     "Scope": Scope.FUSED,
@@ -35,6 +37,7 @@ OTHER = {
     "tuple[tuple[int, float | None], ...]": ((257, 1.0), (560, None)),
     "tuple[tuple[str, KwargValue], ...]": (("BLOCK_M", 16),),
     "tuple[str, ...]": ("inputs: x=[seqlen,8]:f32",),
+    "tuple[tuple[str, CallCost], ...]": (("MLP seqlen=16", CallCost(120.0, 38.0, 2)),),
     "Mapping[str, OptionValue]": {"freezing": True},
     "Mapping[str, float]": {"bf16": 0.5},
     "Peaks | None": Peaks(tflops={"bf16": 1.5}, gbps=2.0, clock_mhz=None, measured="2026-01-02"),

@@ -6,11 +6,16 @@ import pytest
 
 pytest.importorskip("torch")
 
+from warmup.core.method import Method
 from warmup.core.rows import Evidence, Family, Row, Timing, Tuned, Winner
-from warmup.core.trial import Region
-from warmup.tuning.trials import challengers
+from warmup.core.trial import Region, Step
+from warmup.keys.gemm_text import parse_problem
+from warmup.keys.question import Question
+from warmup.table.policy import TOLERANCE
+from warmup.tuning.trials import challengers, region_trial
 
 MM = "mm m={} n=512 k=256 bf16 a=row b=row out=bf16 | epilogue={}"
+INT_MM = "int_mm m=64 n=512 k=256 i8 a=row b=col out=i32 | epilogue=mul(f32[64,1])"
 LIBRARY = Winner(Family.EXTERN, "aten::mm")
 
 
@@ -57,3 +62,30 @@ def test_a_candidate_faster_bare_than_the_library_always_challenges() -> None:
 def test_a_region_without_a_time_leaves_out_no_candidate() -> None:
     """Every candidate with a bare time challenges."""
     assert tiles_of(region_with(), None) == [8, 12, 16, 64]
+
+
+def limits_of(key: str, *casts: str) -> dict[str, float]:
+    """Return the tolerances of a region's outputs, by dtype; *casts* are made on the way."""
+    steps = tuple(
+        Step("prims.convert_element_type.default", ({"dtype": name},), {}) for name in casts
+    )
+    question = Question(parse_problem(key), "cuda", (), library=LIBRARY)
+    region = Region(inputs=(), steps=steps, outputs=(), flops=(1,))
+    trial = region_trial(question, region, Method(), TOLERANCE, 0)
+    assert trial.tolerance is not None
+    return {"the product's": trial.tolerance, **trial.tolerances}
+
+
+def test_a_region_is_as_exact_as_the_narrowest_float_on_its_way() -> None:
+    """An integer product is exact; dequantized in bf16, the float32 after it is no better."""
+    limits = limits_of(INT_MM, "bfloat16", "float32")
+    assert limits["the product's"] == 0
+    assert limits["float32"] == limits["bfloat16"] == TOLERANCE["bf16"]
+    assert limits_of(INT_MM, "float32")["float32"] == TOLERANCE["f32"]
+
+
+def test_outputs_in_8_bits_have_limits_of_their_own() -> None:
+    """Rounding to e4m3 alone is 2.4e-2; an int8 output is a rounded result, not an exact one."""
+    limits = limits_of(MM.format(64, "none"), "float8_e4m3fn", "int8")
+    assert (limits["float8_e4m3fn"], limits["int8"]) == (5e-2, TOLERANCE["bf16"])
+    assert limits["bfloat16"] == TOLERANCE["bf16"]

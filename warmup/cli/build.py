@@ -34,8 +34,8 @@ def build(
     mode: Annotated[
         str,
         typer.Option(
-            help="What is tuned: max-autotune-gemm for GEMMs, pads and launch configs; "
-            "max-autotune or max-autotune-no-cudagraphs with more configs of pointwise kernels."
+            help="The options of the compile: max-autotune-gemm, max-autotune or "
+            "max-autotune-no-cudagraphs. All are searched alike."
         ),
     ] = "max-autotune-gemm",
     backends: Annotated[

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
+import operator
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,11 +16,12 @@ from warmup.buckets.bucket import Bucket
 from warmup.cli.build_belief import first_lines, spell_belief
 from warmup.cli.output import MEANINGS, counted, fold, grid, spell_peaks, terminal_width
 from warmup.cli.plan_render import spell_graphs
-from warmup.cli.show_render import ROW_HEAD, row_cells
+from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
 from warmup.core.errors import SettingsError
 from warmup.core.evidence_rank import SHARE_FLAGS
 from warmup.core.rows import Rejection, Row, Tuned, lag_behind_library
 from warmup.core.search import search_to_json
+from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.range_regret import worst_regret_over_bound
 from warmup.measuring.selection import rejections
@@ -39,6 +42,7 @@ def spell(report: BuildReport) -> Iterator[str]:
         own = [report.table.rows[key] for key in asked if kind_of(key) is kind]
         if own and kind.summary is not None:
             yield f"{len(own)} {kind.summary}{_mean_gain(own, kind.library_default)}"
+            yield from _tried(report, kind)
     if report.uncovered:
         sites = ", ".join(f"{site} {count}" for site, count in sorted(report.uncovered.items()))
         yield (
@@ -56,6 +60,8 @@ def spell(report: BuildReport) -> Iterator[str]:
         )
     for result in report.buckets:
         yield from spell_graphs(result.name, result.graphs)
+    costs = {result.name: result.cost for result in report.buckets if result.cost is not None}
+    yield from spell_limits(costs, report.table.policy.timing.launch)
     yield from _doubts(report)
     yield from _outcome(report)
     yield from spell_belief(report)
@@ -82,6 +88,14 @@ def _mean_gain(rows: list[Row], library_default: str) -> str:
     if not ratios:
         return ""
     return f", {statistics.geometric_mean(ratios):.2f}x over {library_default}"
+
+
+def _tried(report: BuildReport, kind: Kind) -> Iterator[str]:
+    """Yield how many candidates were tried for the rows of *kind* tuned now, by source."""
+    found = [one.searched for one in report.timings if one.searched and kind_of(one.key) is kind]
+    if found:
+        total = functools.reduce(operator.add, found)
+        yield f"tried for {counted(len(found), 'kernel')}: {total.by_source}"
 
 
 def _doubts(report: BuildReport) -> Iterator[str]:
@@ -192,6 +206,7 @@ def document(report: BuildReport) -> dict[str, Any]:
                 "seconds": round(result.seconds, 3),
                 "left_out": result.left_out,
                 "graphs": result.graphs,
+                "cost": result.cost and dataclasses.asdict(result.cost),
             }
             for result in report.buckets
         ],
@@ -252,6 +267,7 @@ def _timings(tuned: Tuned) -> dict[str, Any]:
                 "choice": str(timing.winner),
                 "time_us": timing.time_us,
                 "fused_us": timing.fused_us,
+                "host_us": timing.host_us,
                 "along_us": dict(timing.along_us),
                 "rejection": timing.rejection,
                 "said": timing.said,

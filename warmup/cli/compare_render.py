@@ -10,8 +10,9 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from warmup.bench.compare.comparison import BucketTime, Comparison, Ratio, Result
-from warmup.bench.compare.verdict import overall, rates, speedups, verdict
+from warmup.bench.compare.verdict import host_limits, overall, rates, speedups, verdict
 from warmup.cli.output import ABSENT, digits, fold, grid, percent, spell_peaks, timing, versions
+from warmup.core.method import Launch
 from warmup.core.units import MIB
 
 _SCHEMA: Final = 1
@@ -53,10 +54,36 @@ def sentences(report: Comparison) -> Iterator[str]:
         yield from fold(f"{result.variant.name}: {verdict(report, result)}", "  ", indent=4)
         if result.failure is not None and result.log is not None:
             yield f"    log {result.log}"
+    yield from _host_limits(report)
     yield from (f"note: {remark}" for remark in report.remarks)
     shares = [rates(report, index, cell).gbps_share or 0 for _, index, cell in _cells(report)]
     if max(shares, default=0) > 1:
         yield "note: GB/s above the peak come from a warm L2, which held part of the operands"
+
+
+def _host_limits(report: Comparison) -> Iterator[str]:
+    """Yield where the host sets the time of calls launched one by one, and what helps."""
+    limits = host_limits(report)
+    if not limits:
+        return
+    yield from fold(
+        f"launched one by one, calls in {len(limits)} of {len(report.buckets)} buckets take what "
+        "the host needs to enqueue them, not what the device needs to run them:",
+        indent=2,
+    )
+    for bucket, costs in limits:
+        each = (
+            f"{name} {digits(cost.launched_us)} us{'' if cost.is_host_limited else ' (device)'}"
+            for name, cost in costs.items()
+        )
+        yield from fold(", ".join(each), f"  {bucket}: ", indent=4)
+    advice = (
+        "serve there with CUDA graphs, as these times were taken"
+        if report.origin.launch is Launch.CUDAGRAPH
+        else "there the speed-ups above need CUDA graphs (mode reduce-overhead or max-autotune): "
+        "compare with --launch cudagraph"
+    )
+    yield from fold(advice, "  ", indent=2)
 
 
 def document(report: Comparison) -> dict[str, Any]:
@@ -120,6 +147,7 @@ def _document_of_cell(report: Comparison, result: Result, index: int) -> dict[st
         "interval_us": list(cell.interval_us),
         "spread": round(cell.device.spread, 4),
         "wall_us": cell.wall_us,
+        "host_us": None if cell.cost is None else cell.cost.host_us,
         "speedup": _document_of_ratio(found[index]) if found else None,
         "error": cell.error,
         "limit": cell.limit,
@@ -127,6 +155,7 @@ def _document_of_cell(report: Comparison, result: Result, index: int) -> dict[st
         **asdict(rates(report, index, cell)),
         "device_times_us": list(cell.device.times_us),
         "wall_times_us": list(cell.wall.times_us),
+        "host_times_us": None if cell.host is None else list(cell.host.times_us),
     }
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, TextIO, TypeVar
 
 from warmup.bench.compare.comparison import decimals_of, rounded
 from warmup.cli.common_options import is_quiet
+from warmup.core.call_cost import CallCost
 from warmup.core.error_text import printable
 from warmup.core.roofline import Peaks
 
@@ -162,6 +163,12 @@ def versions(torch: str | None, triton: str | None) -> str:
 def timing(launch: str, l2: str) -> str:
     """Return how calls were launched and what they found in the L2 cache."""
     return f"launch {launch}, L2 {l2}"
+
+
+def spell_cost(cost: CallCost) -> str:
+    """Return what a call launched alone costs, and which of host and device limits it."""
+    limit = "the host limits it" if cost.is_host_limited else "the device limits it"
+    return f"host {digits(cost.host_us)} us, device {digits(cost.device_us)} us: {limit}"
 
 
 def spell_peaks(peaks: Peaks, dtypes: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from warmup.bench.compare.comparison import Start, Variant
 from warmup.bench.compare.race import CompareObserver
 from warmup.buckets.bucket import Bucket, describe_count
 from warmup.cli.common_options import is_quiet
-from warmup.cli.output import counted, say
+from warmup.cli.output import counted, say, spell_cost
 from warmup.core.error_text import printable
 from warmup.core.rows import Tuned
 from warmup.tuning.blame import most_trials
@@ -138,6 +138,7 @@ class BuildProgress(LiveLine, Observer):
             f"{result.name}: {result.tuned} tuned, {len(result.keys) - result.tuned} in the table "
             f"already, {result.judgement.brief}, {result.seconds:.1f} s"
             + (f", without {left_out}" if result.left_out else "")
+            + (f"; {spell_cost(result.cost)}" if result.cost is not None else "")
         )
 
     def output_wrong(self, name: str, rows: int, judgement: Judgement) -> None:
@@ -152,6 +153,9 @@ class BuildProgress(LiveLine, Observer):
         self.print_above(f"{name}: {verdict} with {counted(rows, 'row')}: {judgement.error:.2e}")
 
     def rows_rejected(self, line: str) -> None:
+        self.print_above(line)
+
+    def host_preferred(self, line: str) -> None:
         self.print_above(line)
 
     def packing_started(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from warmup.cli.output import (
@@ -13,12 +13,22 @@ from warmup.cli.output import (
     fold,
     fold_cells,
     grid,
+    spell_cost,
     terminal_width,
     times,
     timing,
     versions,
 )
-from warmup.core.rows import Row, Scope, bare_ranked, lag_behind_library, ranked
+from warmup.core.call_cost import CallCost
+from warmup.core.method import Launch
+from warmup.core.rows import (
+    Row,
+    Scope,
+    bare_ranked,
+    is_for_host,
+    lag_behind_library,
+    ranked,
+)
 from warmup.keys.kind import Kind
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
@@ -68,6 +78,13 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
             indent=2,
             width=terminal_width(),
         )
+    if hosts := sum(is_for_host(table.rows[key].evidence) for key in keys):
+        yield from fold(
+            f"{counted(hosts, 'row')} slower than the library's kernel on the device: the host "
+            "enqueues the winner faster, and limits the bucket (evidence.host_us)",
+            indent=2,
+            width=terminal_width(),
+        )
 
 
 def spell_origin_of(table: Table) -> Iterator[str]:
@@ -83,6 +100,31 @@ def spell_origin_of(table: Table) -> Iterator[str]:
     )
     for assumption in origin.assumptions:
         yield from fold(assumption, indent=4, width=terminal_width())
+    yield from spell_limits(dict(origin.calls), method.launch)
+
+
+def spell_limits(calls: Mapping[str, CallCost], launch: Launch) -> Iterator[str]:
+    """Yield what a call in each bucket of *calls* costs, and what a host limit means for *launch*.
+
+    Rows were measured with *launch*.
+    """
+    names = sorted(calls, key=natural_order)
+    limited = sum(calls[name].is_host_limited for name in names)
+    if not limited:
+        return
+    for name in names:
+        yield f"{name}: {spell_cost(calls[name])}"
+    how = (
+        "winners were chosen for CUDA graphs, which have no such limit: serve with them"
+        if launch is Launch.CUDAGRAPH
+        else "CUDA graphs (mode reduce-overhead or max-autotune) have no such limit"
+    )
+    yield from fold(
+        f"launched one by one, {limited} of {counted(len(names), 'bucket')} "
+        f"{'is' if limited == 1 else 'are'} limited by the host; {how}",
+        indent=2,
+        width=terminal_width(),
+    )
 
 
 def _spell_kind(table: Table, kind: Kind, keys: Sequence[str]) -> Iterator[str]:
@@ -130,7 +172,7 @@ def _spell_ranking(row: Row) -> Iterator[str]:
     ranking = ranked(evidence)
     what = "with the operations fused into it" if evidence.scope is Scope.FUSED else "alone"
     if evidence.bare_ranking:
-        what = "compiled with what surrounds the GEMM"
+        what = "as compiled with what surrounds the GEMM"
     known = "" if ranking else "; the ranking was not kept, only these"
     tried = counted(evidence.tried, "candidate")
     yield from fold(f"{tried} tried, timed {what}{known}", "  ", width=terminal_width())

@@ -92,6 +92,12 @@ class Node:
             self.fail(f"expected a number from {low:g} to {high:g}")
         return float(value)
 
+    def true(self) -> bool:
+        """Return this value, which is true: a field that is false is not written."""
+        if self.value is not True:
+            self.fail("expected true; without the field it is false")
+        return True
+
     def optional(self, read: Callable[[Node], _T]) -> _T | None:
         """Return None for null, else the result of *read* on this node."""
         return None if self.value is None else read(self)

@@ -132,7 +132,8 @@ class Timing:
 
     ``said`` is the text of the rejection, ``fused_us`` the time with the operations that can be
     fused into the GEMM, None where that was not timed. ``along_us`` has ``(size, time)`` at smaller
-    sizes of a key with a range.
+    sizes of a key with a range. ``host_us``, the host's time to enqueue it, ``spread`` and
+    ``error`` are those of the operations in ``fused_us``, where that was timed.
     """
 
     winner: Winner
@@ -141,6 +142,9 @@ class Timing:
     said: str = ""
     fused_us: float | None = None
     along_us: tuple[tuple[int, float | None], ...] = ()
+    host_us: float | None = None
+    spread: float | None = None
+    error: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +169,10 @@ class Evidence:
     ``ranking`` has the fastest candidates as text, at most ten, which `ranked` reads: they were
     timed as ``scope`` says. It is empty in rows of older tables. ``bare_ranking`` is the same for
     the times of a pad row's library products with pad kernels of their own, which did not decide.
+
+    ``host_us`` is the host's time to enqueue the winner, and ``library_host_us`` that of the
+    library default, in what ``scope`` says; None where candidates were not timed launched one by
+    one on a GPU.
     """
 
     time_us: float
@@ -186,6 +194,8 @@ class Evidence:
     search: Search = Search.DEFAULT
     along: tuple[tuple[int, float | None], ...] = ()
     ranking: str = ""
+    host_us: float | None = None
+    library_host_us: float | None = None
     bare_ranking: str = ""
 
     @property
@@ -204,13 +214,26 @@ class Evidence:
         return Flag.UNSTABLE in self.flags or (refused and self.library_us is None)
 
 
+def is_for_host(evidence: Evidence) -> bool:
+    """Return whether a winner slower than the library default was chosen for the host's time.
+
+    The host enqueues it faster, and limited the bucket. At the last size of a range such a winner
+    has no ratio.
+    """
+    if evidence.host_us is None or evidence.library_host_us is None or evidence.library_us is None:
+        return False
+    has_ratio = bool(evidence.along) and evidence.along[-1][1] is not None
+    is_slower = evidence.time_us > evidence.library_us
+    return is_slower and evidence.host_us < evidence.library_host_us and not has_ratio
+
+
 def lag_behind_library(evidence: Evidence) -> float | None:
     """Return the winner's time over the library default's at the largest size of its range.
 
-    None without a range, and where the winner is no slower. Such a winner was chosen because the
-    library default loses more at another size of the range.
+    None without a range, where the winner is no slower, and where it was chosen for the host. Such
+    a winner was chosen because the library default loses more at another size of the range.
     """
-    if not evidence.along or evidence.library_us is None:
+    if not evidence.along or evidence.library_us is None or is_for_host(evidence):
         return None
     ratio = evidence.time_us / evidence.library_us
     return ratio if ratio > 1 else None

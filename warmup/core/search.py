@@ -1,7 +1,7 @@
-"""`SearchCounts`: how many candidates a GEMM selection had, by where they came from.
+"""`SearchCounts`: how many candidates a decision had, by where they came from.
 
 Counts only: `warmup.core.method.Search` says how far a build searches, and `warmup.inductor.gemm`
-makes the candidates.
+and `warmup.inductor.launch` make the candidates.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ class CandidateSource(StrEnum):
     NEIGHBOURS = "neighbours"
     TILES = "tiles"
     EXHAUSTIVE = "exhaustive"
+    LISTED_LONGER = "listed_longer"  # of a launch config: what inductor lists under max-autotune
+    GRID = "grid"
+    DESCENT = "descent"
 
 
 class Resource(StrEnum):
@@ -35,12 +38,12 @@ class Resource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchCounts:
-    """How many candidates a GEMM selection had.
+    """How many candidates a decision had.
 
     ``listed`` counts inductor's own candidates, ``added`` the others by source; a candidate of
     several sources counts for the first. ``pruned`` counts, by resource, the candidates that were
     left out because their launch is impossible, and ``spilling`` those of the added that spill
-    registers.
+    registers. ``left_out`` counts the candidates that the bound of a search kept from being tried.
     """
 
     search: Search
@@ -48,6 +51,7 @@ class SearchCounts:
     added: tuple[tuple[CandidateSource, int], ...] = ()
     pruned: tuple[tuple[Resource, int], ...] = ()
     spilling: int = 0
+    left_out: int = 0
 
     @property
     def tried(self) -> int:
@@ -62,12 +66,18 @@ class SearchCounts:
         """
         return replace(self, listed=self.listed + max(offered - self.tried, 0))
 
-    def __str__(self) -> str:
+    @property
+    def by_source(self) -> str:
+        """The counts as words, such as ``18 listed, 7 tma``; those that are zero are left out."""
         parts = [f"{self.listed} listed"]
         parts += [f"{count} {source}" for source, count in self.added]
         parts += [f"{count} pruned by {resource}" for resource, count in self.pruned]
         parts += [f"{self.spilling} spilling"] if self.spilling else []
-        return f"{self.search}: {', '.join(parts)}"
+        parts += [f"{self.left_out} left out"] if self.left_out else []
+        return ", ".join(parts)
+
+    def __str__(self) -> str:
+        return f"{self.search}: {self.by_source}"
 
     def __add__(self, later: SearchCounts) -> SearchCounts:
         """Return the sums of these and *later* counts of the same selection."""
@@ -77,6 +87,7 @@ class SearchCounts:
             added=_sum(self.added, later.added),
             pruned=_sum(self.pruned, later.pruned),
             spilling=self.spilling + later.spilling,
+            left_out=self.left_out + later.left_out,
         )
 
 

@@ -101,10 +101,11 @@ class Candidate:
 class Trial:
     """Everything needed to check and time the candidates for one key.
 
-    Templates take ``operands``, library calls take ``views``, and both write ``out``. ``tolerance``
-    bounds the relative L2 error against the reference of ``op`` (with ``alpha`` and ``beta``); None
-    checks nothing. ``library`` is the control. ``floor_us`` is the time at the measured peaks; a
-    time over ``doubtful_us`` is measured again. Both are None without peaks.
+    Templates take ``operands``, library calls take ``views``, and both write ``out``.
+    ``tolerance`` bounds the relative L2 error against the reference of ``op`` (with ``alpha``
+    and ``beta``); None checks nothing. ``tolerances`` has those of other outputs, by torch's
+    dtype. ``library`` is the control. ``floor_us`` is the time at the measured peaks; a time
+    over ``doubtful_us`` is measured again. Both are None without peaks.
 
     With a ``region`` each candidate is timed in it: ``operands`` are then the region's inputs, and
     the region is compiled under the inductor options ``options``, with the candidate for ``key``
@@ -123,6 +124,7 @@ class Trial:
     alpha: float = 1
     beta: float = 1
     tolerance: float | None = None
+    tolerances: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
     floor_us: float | None = None
     doubtful_us: float | None = None
@@ -138,7 +140,8 @@ class Outcome:
 
     ``error`` is the largest error of an element against the reference, in units of the reference's
     root mean square. ``said`` is the text of a rejection. An outcome that is not final was timed in
-    the screening only, and cannot win.
+    the screening only, and cannot win. ``host`` are the host's times to enqueue the call, None
+    where they were not taken.
     """
 
     winner: Winner
@@ -147,6 +150,12 @@ class Outcome:
     rejection: Rejection | None = None
     said: str = ""
     is_final: bool = True
+    host: Samples | None = None
+
+    @property
+    def host_us(self) -> float | None:
+        """The median of the host's times in microseconds, None without any."""
+        return None if self.host is None else self.host.median
 
     @property
     def time_us(self) -> float | None:

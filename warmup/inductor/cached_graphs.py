@@ -26,6 +26,7 @@ from torch._inductor.codecache import FxGraphCache
 from torch._inductor.output_code import CompiledFxGraph
 
 from warmup.core.errors import ForeignGraphError
+from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
 from warmup.inductor.patches import Patches
@@ -191,6 +192,10 @@ class _CountingAnswers(Answers):
     def search(self) -> Search:
         return self._answers.search
 
+    @property
+    def launch_search(self) -> bool:
+        return self._answers.launch_search
+
     def neighbours(self, key: str) -> Sequence[Winner]:
         return self._answers.neighbours(key)
 
@@ -214,6 +219,10 @@ class _CountingAnswers(Answers):
     ) -> Winner | None:
         self._count_decision(key)
         return self._answers.measure_calls(key, library, calls)
+
+    def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
+        self._count_decision(key)
+        return self._answers.measure_search(key, search)
 
     def measure_padding(self, question: PadQuestion) -> Winner | None:
         self._count_decision(question.key)

@@ -52,6 +52,7 @@ INTERNALS: Final = (
     *FOLDING_INTERNALS,
     "torch._C._dynamo.eval_frame:reset_code",
     "torch._dynamo:reset()",
+    "torch._dynamo:mark_static_address(t, guard)",
     "torch._dynamo:mark_dynamic(t, index, hint_override, min, max)",
     "torch._dynamo:maybe_mark_dynamic(t, index)",
     "torch._dynamo.config:accumulated_recompile_limit",
@@ -60,6 +61,7 @@ INTERNALS: Final = (
     "torch._dynamo.convert_frame:output_codes.seen_ids",
     "torch._dynamo.eval_frame:OptimizedModule",
     "torch._dynamo.eval_frame:_debug_get_cache_entry_list",
+    "torch._dynamo.device_interface:DeviceGuard",
     "torch._dynamo.exc:Unsupported",
     "torch._dynamo.utils:CompilationMetrics.recompile_reason",
     "torch._dynamo.utils:counters",
@@ -86,7 +88,10 @@ INTERNALS: Final = (
         "matrix_instr_nonkdim, waves_per_eu, kpack, workspace_size, workspace_zero_fill)"
     ),
     "torch._inductor.autotune_process:TritonGPUBenchmarkRequest.make_run_fn",
-    "torch._inductor.choices:InductorChoices.get_ktc(self, kernel_inputs, template, op_name)",
+    (
+        "torch._inductor.choices:InductorChoices.get_ktc"
+        "(self, kernel_inputs, template, op_name, kwarg_overrides)"
+    ),
     "torch._inductor.choices:get_template_heuristic(template_name, device_type, op_name)",
     (
         "torch._inductor.codegen.cpp_gemm_template:CppGemmTemplate.add_choices"
@@ -101,6 +106,7 @@ INTERNALS: Final = (
     "torch._inductor.config:triton.num_decompose_k_splits",
     "torch._inductor.cpp_builder:get_cpp_compiler()",
     "torch._inductor.exc:InvalidCxxCompiler",
+    "torch._inductor.async_compile:AsyncCompile.process_pool()",
     "torch._inductor.async_compile:AsyncCompile.triton(self, kernel_name, source_code)",
     "torch._inductor.async_compile:size_hints_regex",
     "torch._inductor.codecache:FxGraphCache._lookup_graph(key)",
@@ -125,8 +131,10 @@ INTERNALS: Final = (
     "torch._inductor.kernel_inputs:MMKernelInputs.mnk_symbolic",
     "torch._inductor.kernel.bmm:bmm_template.uid",
     "torch._inductor.kernel.mm:decompose_k_subgraph_template.uid",
+    "torch._inductor.kernel.mm:get_scaling_options(mat_a, mat_b, scale_a_size, scale_b_size)",
     "torch._inductor.kernel.mm:mm_template.uid",
     "torch._inductor.kernel.mm:persistent_tma_mm_template.uid",
+    "torch._inductor.kernel.mm:scaled_mm_device_tma_epilogue_scaling_template.uid",
     (
         "torch._inductor.kernel_template_choice:KernelTemplateChoice"
         "(template, params, extra_kwargs, layout, inputs)"
@@ -135,7 +143,13 @@ INTERNALS: Final = (
     "torch._inductor.runtime.benchmarking:Benchmarker",
     "torch._inductor.runtime.cache_dir_utils:cache_dir()",
     "torch._inductor.runtime.cache_dir_utils:triton_cache_dir(device)",
+    "torch._inductor.runtime.compile_tasks:_reload_python_module(key, path, set_sys_modules)",
+    (
+        "torch._inductor.runtime.coordinate_descent_tuner:CoordescTuner.autotune"
+        "(self, func, baseline_config)"
+    ),
     "torch._inductor.runtime.hints:HeuristicType.USER_AUTOTUNE",
+    "torch._inductor.runtime.hints:ReductionHint.OUTER_TINY",
     "torch._inductor.runtime.hints:TRITON_MAX_BLOCK",
     "torch._inductor.runtime.runtime_utils:triton_config_to_hashable(cfg)",
     (
@@ -147,6 +161,7 @@ INTERNALS: Final = (
         "torch._inductor.runtime.triton_heuristics:CachingAutotuner.coordinate_descent_tuning"
         "(self, launcher)"
     ),
+    "torch._inductor.runtime.triton_heuristics:CachingAutotuner._precompile_config(self, cfg)",
     "torch._inductor.runtime.triton_heuristics:CachingAutotuner.bench(self, launcher)",
     "torch._inductor.runtime.triton_heuristics:CachingAutotuner.clone_args(self, args, kwargs)",
     (
@@ -154,6 +169,18 @@ INTERNALS: Final = (
         "(self, args, kwargs)"
     ),
     "torch._inductor.runtime.triton_heuristics:NoTritonConfigsError",
+    (
+        "torch._inductor.runtime.triton_heuristics:persistent_reduction(size_hints, "
+        "reduction_hint, triton_meta, filename, inductor_meta, return_configs)"
+    ),
+    (
+        "torch._inductor.runtime.triton_heuristics:pointwise(size_hints, triton_meta, "
+        "tile_hint, filename, min_elem_per_thread, inductor_meta, return_configs)"
+    ),
+    (
+        "torch._inductor.runtime.triton_heuristics:reduction(size_hints, "
+        "reduction_hint, triton_meta, filename, inductor_meta, return_configs)"
+    ),
     "torch._inductor.runtime.triton_heuristics:config_from_dict(config)",
     (
         "torch._inductor.runtime.triton_heuristics:generate_lookup_hash_from_source_code"
@@ -190,6 +217,7 @@ INTERNALS: Final = (
         "(self, numerator, denominator)"
     ),
     "torch._inductor.utils:can_use_tma",
+    "torch._inductor.utils:clone_preserve_strides(x)",
     "torch._inductor.utils:fresh_cache",
     "torch._inductor.virtualized:V",
     "torch._subclasses:FakeTensorMode",

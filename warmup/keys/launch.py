@@ -34,7 +34,7 @@ LAUNCH: Final = Kind(
     work="warmup.keys.work:launch_work",
     hidden=frozenset({"args", "source"}),
     summary="launch configs",
-    library_default="the config inductor lists first",
+    library_default="the config of default mode",
 )
 _KERNEL_NUMBER = re.compile(r"_[0-9]+$")
 _DEF = re.compile(r"^def [^(]+\(")

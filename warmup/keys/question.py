@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.rows import MissReason, Winner
 from warmup.core.search import SearchCounts
@@ -105,6 +106,13 @@ class Answers(Protocol):
     def search(self) -> Search:
         """How far the search for GEMM candidates goes beyond inductor's list (only if `tunes`)."""
 
+    @property
+    def launch_search(self) -> bool:
+        """True when every launch config was searched, also where inductor lists one config.
+
+        Then a kernel with one listed config and no row is a miss; else nothing was to be decided.
+        """
+
     def neighbours(self, key: str) -> Sequence[Winner]:
         """Return winners of GEMM problems similar to *key*, nearest first (only if `tunes`)."""
 
@@ -131,6 +139,12 @@ class Answers(Protocol):
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Winner | None:
         """Time *calls* in this process and return the winner; None as for `measure`."""
+
+    def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
+        """Time the candidates of *search* in this process and return the winner.
+
+        None as for `measure`.
+        """
 
     def measure_padding(self, question: PadQuestion) -> Winner | None:
         """Measure both ways of *question* and return the winner.

@@ -13,6 +13,7 @@ import platform
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,7 @@ from warmup.core.trial import TimedCall
 from warmup.measuring.clock import batch_of
 from warmup.measuring.gpu_state import sm_clock_mhz
 
-_PEAKS_FORMAT: Final = 3
+_PEAKS_FORMAT: Final = 4
 _COPY_BYTES: Final = 4 * 2**30
 _CPU_COPY_BYTES: Final = 2**28  # beyond any last cache of one socket
 # m, n, k. A long sum reaches more than a square product does: fewer results for as much work.
@@ -45,7 +46,7 @@ _CPU_PEAK_SHAPES: Final = ((1024, 1024, 1024),)
 _PEAK_ROUNDS: Final = 8
 _CPU_PEAK_SECONDS: Final = 0.25  # for the rounds of one rate, beyond the first
 _MAX_PEAKS_FILE_BYTES: Final = 16 * 1024
-_PEAK_DTYPES: Final = ("bf16", "f16", "tf32", "f32", "i8")
+_PEAK_DTYPES: Final = ("bf16", "f16", "tf32", "f32", "i8", "f8_e4m3fn")
 _CPU_PEAK_DTYPES: Final = ("bf16", "f32")
 
 
@@ -128,6 +129,11 @@ def _matmul(dtype: torch.dtype, m: int, n: int, k: int, device: torch.device) ->
         a, b = (torch.randint(-8, 8, sizes, device=device).to(dtype) for sizes in ((m, k), (n, k)))
         multiply: Callable[..., torch.Tensor] = torch._int_mm  # noqa: SLF001  its only name
         time_us = _best_us(lambda _: multiply(a, b.t()), device)
+    elif dtype.itemsize == 1:
+        a, b = (torch.randn(sizes, device=device).to(dtype) for sizes in ((m, k), (n, k)))
+        one = torch.ones((), device=device)
+        scaled = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)  # noqa: SLF001
+        time_us = _best_us(lambda _: scaled(a, b.t(), one, one), device)
     else:
         a, b = (torch.randn(sizes, device=device).to(dtype) for sizes in ((m, k), (n, k)))
         out = torch.empty(m, n, dtype=dtype, device=device)

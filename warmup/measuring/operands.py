@@ -12,7 +12,8 @@ MAX_OPERAND_SETS: Final = 64  # calls of one batch
 _SHARE_OF_MEMORY: Final = 0.25  # of what is free
 _MAX_SETS_BYTES: Final = 8 * 2**30  # more than any device reads during one batch
 _CPU_BYTES: Final = 256 * 2**20
-_INTEGER_RANGE: Final = 8
+_INTEGER_RANGE: Final = (0, 8)  # some are indices
+_INT8_RANGE: Final = (-128, 128)  # quantized values
 _SMALLEST_POSITIVE: Final = 0.5
 
 
@@ -100,7 +101,8 @@ def _filled(spec: TensorSpec, device: torch.device, source: torch.Generator) -> 
     """Return flat random memory for *spec*; kernels run faster on constant data than on real."""
     dtype, size = _dtype(spec), (spec.span,)
     if not dtype.is_floating_point:
-        flat = torch.randint(0, _INTEGER_RANGE, size, device=device, generator=source)
+        bounds = _INT8_RANGE if dtype is torch.int8 else _INTEGER_RANGE
+        flat = torch.randint(*bounds, size, device=device, generator=source)
         return flat.to(dtype)
     is_narrow = dtype.itemsize == 1  # torch generates no random values in 8 bits
     flat = torch.empty(size, dtype=torch.float16 if is_narrow else dtype, device=device)

@@ -95,7 +95,7 @@ def is_within_bound(winner: Winner, tuned: Tuned) -> bool:
 
     False if *winner* was not timed at one of these sizes; True if *tuned* has no smaller sizes.
     """
-    pairs = zip(tuned.row.evidence.along[:-1], _ratios_of(winner, tuned)[:-1], strict=True)
+    pairs = zip(tuned.row.evidence.along[:-1], ratios_of(winner, tuned)[:-1], strict=True)
     ratios = [ratio for (_, known), (_, ratio) in pairs if known is not None]
     return all(ratio is not None and ratio <= _LIMIT for ratio in ratios)
 
@@ -104,7 +104,7 @@ def with_bare_range_regret(bare: Tuned, fused: Tuned) -> Tuned:
     """Return *fused* with the ratios of its winner at the sizes of the range, taken from *bare*."""
     winner = fused.row.winner
     is_same = winner == bare.row.winner
-    along = bare.row.evidence.along if is_same else _ratios_of(winner, bare)
+    along = bare.row.evidence.along if is_same else ratios_of(winner, bare)
     evidence = replace(fused.row.evidence, along=along)
     return replace(fused, row=replace(fused.row, evidence=evidence))
 
@@ -128,8 +128,8 @@ def _with_times(timing: Timing, sizes: Sequence[SizeOutcomes]) -> Timing:
     )
 
 
-def _ratios_of(winner: Winner, tuned: Tuned) -> tuple[tuple[int, float | None], ...]:
-    """Return the ratio of *winner* at each size for which *tuned* has a ratio."""
+def ratios_of(winner: Winner, tuned: Tuned) -> tuple[tuple[int, float | None], ...]:
+    """Return the time of *winner* over the best at each size for which *tuned* has a ratio."""
     along, timings = tuned.row.evidence.along, tuned.timings
     if not along:
         return ()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from warmup.core.rows import Rejection
 from warmup.core.trial import Trial
 from warmup.measuring.operands import poison_of
 
+# The names under which `torch._scaled_mm` is called.
+_aten: Final = torch.ops.aten
+_SCALED_MM_NAMES: Final = (torch._scaled_mm, _aten._scaled_mm, _aten._scaled_mm.default)  # noqa: SLF001
 _ELEMENT_FACTOR: Final = 10  # an element may deviate by this many tolerances times the RMS
 
 
@@ -22,7 +26,7 @@ def reference_of(trial: Trial, operands: Sequence[torch.Tensor]) -> torch.Tensor
     """
     if any(operand.layout is not torch.strided for operand in operands):
         return None  # packed for mkldnn
-    wide = wide_dtype(operands[-1].dtype)
+    wide = wide_dtype(operands[1].dtype)  # a factor, of every op: scales and biases may be wider
     with full_precision():
         return _widened_gemm(trial, [operand.to(wide) for operand in operands])
 
@@ -48,16 +52,72 @@ def _widened_gemm(trial: Trial, wide: list[torch.Tensor]) -> torch.Tensor | None
         case "mm_plus_mm", [a, b, c, d]:
             return torch.matmul(a, b) + torch.matmul(c, d)
         case "scaled_mm", [a, b, scale_a, scale_b, *bias]:
-            if not _spans(scale_a, a.shape[0], 1) or not _spans(scale_b, 1, b.shape[1]):
-                return None  # there is no reference for block scales
-            product = torch.matmul(a * scale_a, b * scale_b)
-            return product + bias[0] if bias else product
+            return _dequantized(a, b, scale_a, scale_b, *bias)
     return None
+
+
+def _dequantized(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor | None:
+    """Return the product of *a* and *b* times their scales; None for scales of blocks."""
+    if not _spans(scale_a, a.shape[0], 1) or not _spans(scale_b, 1, b.shape[1]):
+        return None
+    product = torch.matmul(a * scale_a, b * scale_b)
+    return product if bias is None else product + bias
 
 
 def _spans(scale: torch.Tensor, rows: int, cols: int) -> bool:
     """Whether *scale* is a single value, or has one value per row or column."""
     return scale.numel() == 1 or tuple(scale.shape) == (rows, cols)
+
+
+def _unwritten(out: torch.Tensor) -> torch.Tensor:
+    """Return where *out* has the poison; nowhere for 8-bit integers, which have no spare value."""
+    if out.dtype.is_floating_point:
+        return out.isnan()
+    is_narrow = out.dtype.itemsize == 1
+    return (
+        torch.zeros_like(out, dtype=torch.bool) if is_narrow else out == int(poison_of(out.dtype))
+    )
+
+
+class _Dequantizing(TorchFunctionMode):
+    """Computes `torch._scaled_mm` with operands of any dtype, in float32 or in float64.
+
+    The result is not rounded to the dtype that the call asks for.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        compute = _wide_scaled_mm if func in _SCALED_MM_NAMES else func
+        return compute(*args, **(kwargs or {}))
+
+
+def _wide_scaled_mm(
+    input: torch.Tensor,  # noqa: A002  torch's name
+    mat2: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *_: object,
+    **__: object,
+) -> torch.Tensor:
+    operands = [one for one in (input, mat2, scale_a, scale_b, bias) if one is not None]
+    is_double = torch.float64 in (input.dtype, mat2.dtype)
+    wide = torch.float64 if is_double else torch.float32
+    product = _dequantized(*(one.to(wide) for one in operands))
+    if product is None:
+        raise NotImplementedError("_scaled_mm with scales of blocks has no reference")
+    return product
 
 
 def judge_output(
@@ -67,26 +127,64 @@ def judge_output(
 
     The error is in units of the reference's root mean square (RMS). *out* is wrong when its
     relative L2 distance is above *tolerance*, or when one element deviates by more than ten times
-    *tolerance* times the RMS: a small wrong part hardly shows in a norm.
+    *tolerance* times the RMS: a small wrong part hardly shows in a norm. Of an element in 8 bits,
+    one unit of its own rounding is no error (an eighth of a large ``float8_e4m3fn``), and neither
+    is the largest value of its dtype in place of a larger one.
     """
     wide = out.to(reference.dtype)
-    poison = poison_of(out.dtype)
-    unwritten = out.isnan() if out.dtype.is_floating_point else out == int(poison)
-    count = int((unwritten & reference.isfinite()).sum())
+    is_narrow = out.dtype.is_floating_point and out.dtype.itemsize == 1
+    if is_narrow:  # conversions saturate
+        limits = torch.finfo(out.dtype)
+        reference = reference.clamp(limits.min, limits.max)
+    count = int((_unwritten(out) & reference.isfinite()).sum())
     if count:
         return float("inf"), Rejection.UNWRITTEN, f"{count} of {out.numel()} elements"
     scale = reference.norm().item() / max(reference.numel(), 1) ** 0.5 or 1.0
     distance = (wide - reference).norm().item() / ((reference.norm().item()) or 1.0)
-    worst = (wide - reference).abs().max().item() / scale if out.numel() else 0.0
+    errors = (wide - reference).abs()
+    if is_narrow:
+        errors -= torch.finfo(out.dtype).eps * reference.abs()  # one unit of its own rounding
+    worst = max(errors.max().item(), 0.0) / scale if out.numel() else 0.0
     if distance <= tolerance and worst <= _ELEMENT_FACTOR * tolerance:
         return worst, None, ""
     message = f"relative L2 error {distance:.2e}, largest element error {worst:.2e} RMS"
     return worst, Rejection.WRONG, message
 
 
+def judge_like(
+    out: torch.Tensor, expected: torch.Tensor, tolerance: float | None
+) -> tuple[float, Rejection | None, str]:
+    """Return what `judge_output` does, for an *expected* result of the same precision.
+
+    Integers must be equal, and so must the elements that are infinite or NaN; elements that both
+    left at the poison are equal. Without *tolerance* the other elements are not compared.
+    """
+    if not out.dtype.is_floating_point:
+        count = int((out != expected).sum())
+        message = f"{count} of {out.numel()} elements differ"
+        return (float("inf"), Rejection.WRONG, message) if count else (0.0, None, "")
+    is_narrow = out.dtype.itemsize < torch.float32.itemsize
+    wide, wanted = (out.float(), expected.float()) if is_narrow else (out, expected)
+    finite = wanted.isfinite()
+    is_odd = (wide != wanted) & ~(wide.isnan() & wanted.isnan()) & ~(finite & wide.isfinite())
+    if count := int(is_odd.sum()):
+        unwritten = bool((wide.isnan() & finite).any())
+        rejection = Rejection.UNWRITTEN if unwritten else Rejection.WRONG
+        return float("inf"), rejection, f"{count} of {out.numel()} elements"
+    if tolerance is None:
+        return 0.0, None, ""
+    if not bool(finite.all()):
+        wide, wanted = wide[finite], wanted[finite]
+    return judge_output(wide, wanted, tolerance)
+
+
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
-    """Compute matmuls and convolutions of float32 in float32, not in TF32, while it is open."""
+    """Compute matmuls and convolutions in full precision while it is open.
+
+    Those of float32 are not computed in TF32, and products of 8-bit floats (`torch._scaled_mm`) are
+    products of what they stand for: operands times scales, in float32 or wider.
+    """
     torch_backends: Any = torch.backends
     gpu, dnn, cpu = torch_backends.cuda, torch_backends.cudnn, torch_backends.mkldnn
     backends = (gpu.matmul, dnn.conv, cpu.matmul, cpu.conv)
@@ -94,7 +192,8 @@ def full_precision() -> Iterator[None]:
     for backend in backends:
         backend.fp32_precision = "ieee"
     try:
-        yield
+        with _Dequantizing():
+            yield
     finally:
         for backend, precision in zip(backends, before, strict=True):
             backend.fp32_precision = precision

@@ -14,10 +14,11 @@ from typing import Final
 import torch
 
 from warmup.core.errors import BuildError
-from warmup.core.method import Method
+from warmup.core.method import Launch, Method
 from warmup.core.rows import Rejection, Winner
 from warmup.core.trial import Outcome, TimedCall
 from warmup.measuring.clock import Batch, batch_of
+from warmup.measuring.enqueue import ENQUEUE_ROUNDS, EnqueueBatch
 from warmup.measuring.rounds import run_rounds
 
 # Called before a candidate runs, with the name of the stage.
@@ -79,18 +80,34 @@ class Screening:
         on_stage: StageCallback = lambda _winner, _stage: None,
         is_lost: Callable[[BaseException], bool] = lambda _error: False,
     ) -> None:
-        self.runs = runs
+        self.runs = list(runs)
         self._library, self._device, self._method = library, device, method
         self._sets, self._on_stage, self._is_lost = sets, on_stage, is_lost
         self._repeats: Counter[Winner] = Counter()
 
     def run(self) -> None:
         """Time all candidates for `SCREENING_ROUNDS`, then the finalists."""
-        for run in self.runs:
+        self.screen(self.runs)
+        self.time_finalists()
+
+    def screen(self, runs: Sequence[CandidateRun]) -> None:
+        """Time *runs*, which are among ``runs``, for `SCREENING_ROUNDS`."""
+        for run in runs:
             if run.is_open:
                 self.attempt(run, "prepare", self._prepare)
-        self._add_rounds([run for run in self.runs if run.is_open], SCREENING_ROUNDS)
-        self.time_finalists()
+        self._add_rounds([run for run in runs if run.is_open], SCREENING_ROUNDS)
+
+    def choose_control(self, winners: Sequence[Winner], band: float) -> Winner:
+        """Make the fastest of *winners* the control and return it, by the times so far.
+
+        That is the first of those within *band* of the fastest; without any time, the first.
+        """
+        timed = [run for run in self.runs if run.is_open and run.winner in winners]
+        timed.sort(key=lambda run: winners.index(run.winner))
+        limit = min((run.time_us for run in timed), default=0.0) * (1 + band)
+        near = [run.winner for run in timed if run.time_us <= limit]
+        self._library = near[0] if near else winners[0]
+        return self._library
 
     def time_finalists(self) -> None:
         """Time the finalists until their spread is narrow or the retries are used up.
@@ -121,8 +138,31 @@ class Screening:
         self.time_finalists()
         return True
 
+    @property
+    def _counts_host(self) -> bool:
+        """Whether the host's time to launch a call may decide: not on a CPU or in CUDA graphs."""
+        return self._device.type != "cpu" and self._method.launch is Launch.EAGER
+
+    def time_enqueueing(self) -> None:
+        """Take the host's times to enqueue each finalist, where they may decide."""
+        runs = self.finalists() if self._counts_host else []
+        batches = {
+            run.winner: EnqueueBatch(run.call, self._device, run.batch.calls)
+            for run in runs
+            if run.call is not None and run.batch is not None
+        }
+        times = run_rounds(
+            batches, ENQUEUE_ROUNDS, lambda winner: self._on_stage(winner, "enqueue")
+        )
+        for run in runs:
+            run.outcome = replace(run.outcome, host=times.get(run.winner))
+
     def finalists(self) -> list[CandidateRun]:
-        """Return the candidates near the fastest, fastest first, and the control."""
+        """Return the candidates near the fastest, fastest first, and the control.
+
+        Where the host's time may decide, the fastest of each template and kernel is among them:
+        what launching a candidate takes depends on that, and not on its tile.
+        """
         timed = [run for run in self.runs if run.is_open and run.outcome.time_us]
         ranked = sorted(timed, key=lambda run: run.time_us)
         if not ranked:
@@ -130,7 +170,9 @@ class Screening:
         limit = ranked[0].time_us * _FINAL_SHARE
         fastest = [run for run in ranked if run.time_us <= limit][:_FINALISTS]
         control = [run for run in ranked if run.winner == self._library]
-        return [*fastest, *(run for run in control if run not in fastest)]
+        by_uid = {run.winner.uid: run for run in reversed(ranked)} if self._counts_host else {}
+        more = [*control, *by_uid.values()]
+        return [*{run.winner: run for run in (*fastest, *more)}.values()]
 
     def attempt(self, run: CandidateRun, stage: str, step: Callable[[CandidateRun], None]) -> None:
         """Call *step* with *run*; an error rejects the candidate.

@@ -142,16 +142,26 @@ def make_row(
         rejected=tuple(sorted(rejected.items())),
         spread=round(samples.spread, 4),
         band=round(selected.band, 4),
-        error=None if chosen.error is None else float(f"{chosen.error:.3g}"),
+        error=_short(chosen.error),
         tflops=_rate(work, samples, tflops=True),
         gbps=_rate(work, samples, tflops=False),
         peak_share=None if share is None else round(share, _EVIDENCE_DIGITS),
         clock_mhz=clock_mhz,
         flags=flags,
         search=search,
+        host_us=_rounded_or_none(chosen.host_us),
+        library_host_us=_rounded_or_none(control.host_us if control else None),
     )
     timings = tuple(
-        Timing(each.winner, _rounded_or_none(each.time_us), each.rejection, each.said)
+        Timing(
+            each.winner,
+            _rounded_or_none(each.time_us),
+            each.rejection,
+            each.said,
+            host_us=_rounded_or_none(each.host_us),
+            spread=None if each.samples is None else round(each.samples.spread, 4),
+            error=_short(each.error),
+        )
         for each in outcomes
     )
     return Tuned(key, Row(chosen.winner, evidence), timings)
@@ -198,6 +208,9 @@ def make_fused_row(
         replace(
             timing,
             fused_us=by_winner[timing.winner].time_us,
+            host_us=by_winner[timing.winner].host_us,
+            spread=by_winner[timing.winner].spread,
+            error=by_winner[timing.winner].error,
             rejection=timing.rejection or by_winner[timing.winner].rejection,
             said=timing.said or by_winner[timing.winner].said,
         )
@@ -300,6 +313,10 @@ def _flags(share: float | None, samples: Samples) -> tuple[Flag, ...]:
         return (Flag.OVER_PEAK,)
     is_slow = share < _SLOWEST_SHARE and samples.median > _SLOW_US
     return (Flag.FAR_BELOW_PEAK,) if is_slow else ()
+
+
+def _short(error: float | None) -> float | None:
+    return None if error is None else float(f"{error:.3g}")
 
 
 def _rounded(time_us: float) -> float:

@@ -198,12 +198,13 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
         "rejection": outcome.rejection,
         "said": outcome.said,
         "is_final": outcome.is_final,
+        "host_us": None if outcome.host is None else list(outcome.host.times_us),
     }
 
 
 def outcome_from_json(winner: Winner, fields: Mapping[str, Any]) -> Outcome:
     """Return the outcome of *winner* from the *fields* that `outcome_to_json` wrote."""
-    times = fields["times_us"]
+    times, host = fields["times_us"], fields["host_us"]
     return Outcome(
         winner=winner,
         samples=None if times is None else Samples(tuple(times)),
@@ -211,6 +212,7 @@ def outcome_from_json(winner: Winner, fields: Mapping[str, Any]) -> Outcome:
         rejection=None if fields["rejection"] is None else Rejection(fields["rejection"]),
         said=fields["said"],
         is_final=fields["is_final"],
+        host=None if host is None else Samples(tuple(host)),
     )
 
 

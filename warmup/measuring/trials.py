@@ -83,6 +83,7 @@ def run_trial(
     checks.check_outputs(sets)
     screening.run()
     checks.confirm_winner(make_sets)
+    screening.time_enqueueing()
     return [run.outcome for run in runs]
 
 
@@ -184,7 +185,9 @@ class _Checks:
         if reference is None or self._trial.tolerance is None:
             return
         for out, expected in zip(_outputs(returned, sets), reference, strict=True):
-            error, rejection, message = judge_output(out, expected, self._trial.tolerance)
+            name = str(out.dtype).removeprefix("torch.")
+            tolerance = self._trial.tolerances.get(name, self._trial.tolerance)
+            error, rejection, message = judge_output(out, expected, tolerance)
             worst = max(error, run.outcome.error or 0.0)
             run.outcome = replace(run.outcome, error=worst)
             if rejection is not None:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from warmup.buckets.bucket import Bucket
+from warmup.core.dtypes import item_bytes
 from warmup.core.errors import ProblemError
 from warmup.keys.gemm import COVERED, CPU_LINEAR, GemmProblem
 from warmup.keys.gemm_text import (
@@ -62,7 +63,7 @@ OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "swish": nn.functional.silu,
     "to": lambda x, dtype: x.to(dtype),
 }
-_NOT_REBUILT: Final = frozenset({"int_mm", "scaled_mm"})
+_NARROWEST: Final = "bf16"  # of what an epilogue makes of 8 bits: the key may not spell it
 _EpilogueStep = Callable[[Any, Sequence[torch.Tensor]], Any]
 
 
@@ -75,7 +76,13 @@ def rebuild_gemm(key: str, device: torch.device) -> RebuiltProblem:
     problem = parse_problem(key)
     model, bucket = make_gemm_module(problem, device)
     settings = partial(_settings_of, problem, device)
-    return RebuiltProblem(model=model, bucket=bucket, settings=settings, dtype=problem.dtype)
+    return RebuiltProblem(model=model, bucket=bucket, settings=settings, dtype=_result(problem))
+
+
+def _result(problem: GemmProblem) -> str:
+    """Return the floating dtype that bounds how exact the result of *problem* is."""
+    result = problem.out if problem.op == "scaled_mm" else problem.dtype
+    return _NARROWEST if item_bytes(result) == 1 else result
 
 
 @contextlib.contextmanager
@@ -98,7 +105,7 @@ def make_gemm_module(problem: GemmProblem, device: torch.device) -> tuple[Loaded
     Raises:
         ProblemError: no module can be made for *problem*.
     """
-    if problem.op not in COVERED or problem.op in _NOT_REBUILT:
+    if problem.op not in COVERED:
         raise ProblemError(f"the op {problem.op} cannot be rebuilt from a key")
     if problem.op in CPU_LINEAR and device.type != "cpu":
         raise ProblemError(f"the op {problem.op} exists on the CPU only")
@@ -150,6 +157,10 @@ class _GemmModule(nn.Module):
 
 
 def _gemm(problem: GemmProblem) -> Callable[[Mapping[str, torch.Tensor]], torch.Tensor]:
+    if problem.op == "scaled_mm":
+        return partial(_scaled_mm, dtype_of(problem.out), use_fast_accum=problem.fast_accum)
+    if problem.op == "int_mm":
+        return lambda t: torch._int_mm(t["a"], t["b"])  # noqa: SLF001  its only name
     dtypes: dict[str, Any] = {}
     if problem.out != problem.dtype:
         dtypes["out_dtype"] = dtype_of(problem.out)
@@ -165,6 +176,15 @@ def _gemm(problem: GemmProblem) -> Callable[[Mapping[str, torch.Tensor]], torch.
     if problem.bias is None:
         return lambda t: plain(t["a"], t["b"], **dtypes)
     return lambda t: plain(t["bias"], t["a"], t["b"], **scalars, **dtypes)
+
+
+def _scaled_mm(
+    out: torch.dtype, t: Mapping[str, torch.Tensor], *, use_fast_accum: bool
+) -> torch.Tensor:
+    factors, scales = (t["a"], t["b"]), (t["scale_a"], t["scale_b"])
+    multiply: Callable[..., torch.Tensor] = torch._scaled_mm  # noqa: SLF001  its name in torch 2.11
+    bias = t.get("bias")
+    return multiply(*factors, *scales, bias, out_dtype=out, use_fast_accum=use_fast_accum)
 
 
 def _compose(expression: Expression, numbers: Iterator[int]) -> _EpilogueStep:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -16,6 +17,8 @@ from warmup.keys.gemm import CPU_LINEAR, Dim, GemmProblem, Layout
 from warmup.keys.gemm_text import Call, Operand, operands_of
 from warmup.models.loading import DTYPES
 
+_NARROW_FLOATS: Final = {"f8_e4m3fn": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2}
+_SCALE_TEXT: Final = re.compile(r"f32\[(?P<a>[0-9.,]*)\]:f32\[(?P<b>[0-9.,]*)\]")
 _BIAS_DIMS: Final = {"scalar": "", "1d": "n", "2d": "mn", "3d": "bmn"}
 _LETTERS: Final = "bmn"
 _SMALL_INTEGERS: Final = 8
@@ -27,13 +30,14 @@ _ONE: Final = Dim.of(1)
 class OperandTensor:
     """A tensor that `make` makes: sizes may be dynamic, strides are static; both in elements.
 
-    Random values of floating dtypes are multiplied by ``scale``.
+    Random values of floating dtypes are multiplied by ``scale``, and positive if ``is_positive``.
     """
 
     sizes: tuple[Dim, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
     scale: float = 1
+    is_positive: bool = False
 
     @property
     def elements(self) -> int:
@@ -56,6 +60,7 @@ class OperandTensor:
     def _make(self, device: torch.device) -> torch.Tensor:
         if self.dtype.is_floating_point:
             flat = torch.randn(self.elements, device=device).mul_(self.scale)
+            flat = flat.abs_().add_(self.scale / 2) if self.is_positive else flat
         else:
             flat = torch.randint(0, _SMALL_INTEGERS, (self.elements,), device=device)
         sizes = [size_of(dim) for dim in self.sizes]
@@ -72,7 +77,8 @@ def gemm_tensors(problem: GemmProblem) -> dict[str, OperandTensor]:
     Raises:
         ProblemError: the key names a dtype, layout, stride or bias that no tensor can be made of.
     """
-    if problem.dtype_b is not None:
+    is_scaled = problem.scale is not None
+    if problem.dtype_b is not None and not is_scaled:
         raise ProblemError(f"the operands have two dtypes, {problem.dtype} and {problem.dtype_b}")
     batch = () if problem.batch is None else (problem.batch,)
     m, n, k = problem.m, problem.n, problem.k
@@ -85,6 +91,13 @@ def gemm_tensors(problem: GemmProblem) -> dict[str, OperandTensor]:
         )
 
     tensors = {"a": matrix(m, k, problem.a)}
+    if is_scaled:  # 8 bits are too few for small values: the scales make the result of size 1
+        dtype_b = dtype_of(problem.dtype_b or problem.dtype)
+        tensors["b"] = replace(matrix(k, n, problem.b), dtype=dtype_b)
+        tensors |= _scale_tensors(problem, scale)
+        if problem.bias is not None:
+            tensors["bias"] = _dense([n], dtype_of(problem.out))
+        return tensors
     if problem.op in CPU_LINEAR:
         tensors["b"] = matrix(n, k, Layout("row"), scale)
     else:
@@ -93,6 +106,24 @@ def gemm_tensors(problem: GemmProblem) -> dict[str, OperandTensor]:
         tensors |= {"a2": matrix(m, k, problem.a2), "b2": matrix(k, n, problem.b2, scale)}
     if problem.bias is not None:
         tensors["bias"] = _dense(_bias_sizes(problem, problem.bias), dtype)
+    return tensors
+
+
+def _scale_tensors(problem: GemmProblem, scale: float) -> dict[str, OperandTensor]:
+    """Return the scales of a and b: each one value, or one for each row of a and column of b."""
+    words = _SCALE_TEXT.fullmatch(problem.scale or "")
+    if words is None:
+        raise ProblemError(f"scale={problem.scale} cannot be rebuilt from a key")
+    by_row = {"a": [problem.m, _ONE], "b": [_ONE, problem.n]}
+    tensors = {}
+    for name, sizes in by_row.items():
+        known = {",".join(map(str, shape)): shape for shape in ([], [_ONE], [_ONE, _ONE], sizes)}
+        shape = known.get(words[name])
+        if shape is None:
+            raise ProblemError(f"scale={problem.scale}: scales of blocks cannot be rebuilt")
+        factor = scale if name == "b" else 1.0
+        dense = _dense(shape, torch.float32)
+        tensors[f"scale_{name}"] = replace(dense, scale=factor, is_positive=True)
     return tensors
 
 
@@ -180,7 +211,7 @@ def dtype_of(name: str) -> torch.dtype:
     Raises:
         ProblemError: *name* is no dtype, or a dtype without random values.
     """
-    dtype = DTYPES.get(name)
+    dtype = DTYPES.get(name) or _NARROW_FLOATS.get(name)
     if dtype is None:
         raise ProblemError(f"no random tensor has the dtype {name}")
     return dtype

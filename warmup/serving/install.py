@@ -141,7 +141,13 @@ def install(
     emitter = Emitter(sinks, common)
     tuner = _make_tuner(found.table.policy, device) if on_miss == OnMiss.TUNE else None
     lookup = Lookup(
-        found.table.rows, OnMiss(on_miss), emitter, mismatches, Uncovered(uncovered), tuner
+        found.table.rows,
+        OnMiss(on_miss),
+        emitter,
+        mismatches,
+        Uncovered(uncovered),
+        tuner,
+        launch_search=found.table.policy.launch_search,
     )
     notices = Notices(
         found.origin or "the table",

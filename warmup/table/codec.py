@@ -20,10 +20,12 @@ from warmup.core.runtime import Device, Runtime
 from warmup.core.strict_json import JsonError, JsonReader
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS
+from warmup.table.calls import calls_from_json
 from warmup.table.canonical import compact
 from warmup.table.common_rows import CommonRows
 from warmup.table.encoding import (
     ASSUMPTIONS,
+    CALLS,
     DEVICE_COUNT,
     DEVICE_TEXT,
     MAX_REASON,
@@ -135,7 +137,7 @@ def _read_document(reader: JsonReader, path: str) -> Table:
 
 
 def _read_provenance(node: Node) -> tuple[Provenance, Node]:
-    members = node.members(_PROVENANCE, optional=frozenset({"peaks", ASSUMPTIONS}))
+    members = node.members(_PROVENANCE, optional=frozenset({"peaks", ASSUMPTIONS, CALLS}))
     device = members["device"].members(_DEVICE_MEMBERS)
     versions = members["runtime"].members(_RUNTIME)
     runtime = Runtime(
@@ -161,11 +163,12 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
     assumptions: tuple[str, ...] = ()
     if (listed := members.get(ASSUMPTIONS)) is not None:
         assumptions = tuple(each.string() for each in listed.elements(MAX_ASSUMPTIONS))
-    return Provenance(runtime, warmup, created, peaks, assumptions), members["digest"]
+    calls = calls_from_json(members[CALLS]) if CALLS in members else ()
+    return Provenance(runtime, warmup, created, peaks, assumptions, calls), members["digest"]
 
 
 def _read_policy(node: Node) -> Policy:
-    members = node.members(_POLICY)
+    members = node.members(_POLICY, optional=frozenset({"launch_search"}))
     options: dict[str, OptionValue] = {}
     for name, value in members["options"].items():
         if _OPTION.fullmatch(name) is None:
@@ -177,6 +180,7 @@ def _read_policy(node: Node) -> Policy:
         timing=_read_timing(members["timing"]),
         seed=members["seed"].integer(0, MAX_INT),
         tolerance=dict(_read_limit(*member) for member in members["tolerance"].items()),
+        launch_search="launch_search" in members and members["launch_search"].true(),
     )
 
 

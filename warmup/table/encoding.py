@@ -13,6 +13,7 @@ from warmup.core.method import Method
 from warmup.core.peaks import peaks_to_json
 from warmup.core.rows import Row
 from warmup.keys.registry import kind_of
+from warmup.table.calls import calls_to_json
 from warmup.table.canonical import compact, spell
 from warmup.table.evidence import evidence_to_json
 from warmup.table.schema import SCHEMA_VERSION, Policy, Provenance, Table
@@ -22,6 +23,7 @@ DEVICE_TEXT: Final = ("type", "vendor", "name", "arch")
 DEVICE_COUNT: Final = ("sm_count", "memory_gib", "threads")
 VERSIONS: Final = ("triton", "cuda", "driver", "cublas")
 ASSUMPTIONS: Final = "assumptions"
+CALLS: Final = "calls"
 MAX_REASON: Final = 512
 
 
@@ -114,6 +116,7 @@ def _policy(policy: Policy) -> dict[str, object]:
         "timing": _timing(policy.timing),
         "seed": policy.seed,
         "tolerance": {name: float(limit) for name, limit in policy.tolerance.items()},
+        **({"launch_search": True} if policy.launch_search else {}),
     }
 
 
@@ -130,6 +133,8 @@ def _provenance(provenance: Provenance) -> dict[str, object]:
     }
     if provenance.assumptions:
         document[ASSUMPTIONS] = list(provenance.assumptions)
+    if provenance.calls:
+        document[CALLS] = calls_to_json(provenance.calls)
     return document
 
 

@@ -37,11 +37,14 @@ _NUMBERS: Final[Mapping[str, tuple[bool, float, float]]] = {
     "tried": (False, 1, _MAX_CANDIDATES),
     "clock_mhz": (True, 1, MAX_INT),
 }
+# Of rows whose candidates were timed launched one by one on a GPU: the host's times.
+_HOST_TIMES: Final = ("host_us", "library_host_us")
 _WHOLE_NUMBERS: Final = frozenset({"tried", "clock_mhz"})
 _EVIDENCE_FIELDS: Final = frozenset(
     {*_NUMBERS, "runner_up", "rejected", "flags", "scope", "search"}
 )
-_OPTIONAL: Final = frozenset({"along", "ranking", "bare_ranking"})  # of some rows only
+# Of a key with a range, of a pad row or of newer rows only.
+_OPTIONAL: Final = frozenset({"along", "ranking", "bare_ranking", *_HOST_TIMES})
 _ENTRY: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?(?:e[+-][0-9]{1,2})? [!-:<-~][ -:<-~]{0,159}"
 _RANKING: Final = re.compile(rf"{_ENTRY}(?:; {_ENTRY}){{0,{MAX_RANKED - 1}}}")
 _SCOPES: Final = {scope.value: scope for scope in Scope}
@@ -66,6 +69,11 @@ def evidence_to_json(evidence: Evidence) -> dict[str, object]:
         **({"along": [_pair(*pair) for pair in evidence.along]} if evidence.along else {}),
         **({"ranking": evidence.ranking} if evidence.ranking else {}),
         **({"bare_ranking": evidence.bare_ranking} if evidence.bare_ranking else {}),
+        **{
+            name: float(host_us)
+            for name in _HOST_TIMES
+            if (host_us := getattr(evidence, name)) is not None
+        },
     }
 
 
@@ -86,18 +94,13 @@ def plain_evidence(value: Any) -> Evidence | None:
     None reads with `evidence_from_json`, which finds what is wrong.
     """
     try:
-        numbers = {}
-        for name, number_type, is_optional, low, high in _PLAIN_FIELDS:
-            number = value[name]
-            if number is None:
-                if not is_optional:
-                    return None
-            elif type(number) is not number_type or not low <= number <= high:
-                return None
-            numbers[name] = number
+        numbers = _plain_numbers(value)
+        if numbers is None:
+            return None
         runner_up = value["runner_up"]
         ranking, bare_ranking = value.get("ranking", ""), value.get("bare_ranking", "")
         fields = len(_EVIDENCE_FIELDS) + ("ranking" in value) + ("bare_ranking" in value)
+        fields += len(numbers) - len(_NUMBERS)
         rejected, flags = _plain_rejected(value["rejected"]), _plain_flags(value["flags"])
         if rejected is None or flags is None or len(value) != fields:
             return None
@@ -118,6 +121,25 @@ def plain_evidence(value: Any) -> Evidence | None:
         bare_ranking=bare_ranking,
         **numbers,
     )
+
+
+def _plain_numbers(value: Any) -> dict[str, Any] | None:
+    numbers = {}
+    for name, number_type, is_optional, low, high in _PLAIN_FIELDS:
+        number = value[name]
+        if number is None:
+            if not is_optional:
+                return None
+        elif type(number) is not number_type or not low <= number <= high:
+            return None
+        numbers[name] = number
+    for name in _HOST_TIMES:
+        if name in value:
+            number = value[name]
+            if type(number) is not float or not _MIN_US <= number <= _MAX_US:
+                return None
+            numbers[name] = number
+    return numbers
 
 
 def _are_plain_texts(runner_up: Any, *rankings: Any) -> bool:
@@ -156,6 +178,9 @@ def _checked(node: Node) -> Evidence:
     for name, (is_optional, low, high) in _NUMBERS.items():
         read = _reader(name, low, high)
         numbers[name] = members[name].optional(read) if is_optional else read(members[name])
+    for name in _HOST_TIMES:
+        if name in members:
+            numbers[name] = members[name].number(_MIN_US, _MAX_US)
     return Evidence(
         runner_up=members["runner_up"].optional(lambda n: n.string(_MAX_CHOICE)),
         rejected=tuple(sorted(_read_rejected(*item) for item in members["rejected"].items())),

@@ -20,6 +20,7 @@ from warmup.core.errors import (
     UncoveredError,
 )
 from warmup.core.events import Emitter, EventName
+from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
 from warmup.core.notices import warn
 from warmup.core.rows import MissReason, Row, Tuned, Winner
@@ -66,6 +67,9 @@ class QuestionMeasurer(Protocol):
     ) -> Tuned | None:
         """Time *calls* in this process and return the row; None when none could be measured."""
 
+    def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
+        """Time the calls of *search*, and those that it adds; None as above."""
+
     def measure_padding(self, question: PadQuestion) -> Tuned | None:
         """Return the row for *question*; None when it is measured later, or could not be."""
 
@@ -86,7 +90,8 @@ class Lookup:
     ``retunes`` is true is a miss although it has a row, until it is measured again.
 
     A row that is not trusted is a miss, and is measured again without its winner. The keys in
-    ``excused`` are not measured, and their misses are reported without an error.
+    ``excused`` are not measured, and their misses are reported without an error. ``launch_search``
+    is that of the table's policy.
     """
 
     rows: Mapping[str, Row]
@@ -99,6 +104,7 @@ class Lookup:
     search: Search = Search.DEFAULT
     retunes: Callable[[str], bool] = _never
     excused: Collection[str] = ()
+    launch_search: bool = False
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
@@ -170,6 +176,12 @@ class Lookup:
         if banned != library:
             calls = {winner: call for winner, call in calls.items() if winner != banned}
         return self._tuned(self.tuner.measure_calls(key, library, calls))
+
+    def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
+        assert self.tuner is not None
+        if key in self.excused:
+            return None
+        return self._tuned(self.tuner.measure_search(key, without(search, self._banned(key))))
 
     def measure_padding(self, question: PadQuestion) -> Winner | None:
         assert self.tuner is not None

@@ -37,7 +37,7 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
     """Return the union of *tables*, which are for one device and runtime, and a line per conflict.
 
     Of two rows for a key the newer table's is taken, unless only one of them is trusted (`merge`).
-    Provenance and policy are the newest table's.
+    Provenance and policy are the newest table's, but ``launch_search`` is that of all tables.
     """
     ordered = sorted(tables, key=lambda table: table.provenance.created)
     rows: dict[str, Row] = {}
@@ -49,7 +49,9 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
             if before is not None and settled is None and before.winner != row.winner:
                 conflicts.append(f"{key}: {before.winner} or {row.winner}")
             rows[key] = settled or row
-    return replace(ordered[-1], rows=rows), tuple(conflicts)
+    searched = all(table.policy.launch_search for table in tables)
+    policy = replace(ordered[-1].policy, launch_search=searched)
+    return replace(ordered[-1], policy=policy, rows=rows), tuple(conflicts)
 
 
 def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
@@ -89,6 +91,7 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
         )
     older, newer = sorted((a, b), key=lambda table: table.provenance.created)
     origin = older.provenance.assuming(newer.provenance.assumptions)
+    origin = origin.costing(newer.provenance.calls)
     return replace(older, provenance=origin, rows=rows)
 
 

@@ -82,7 +82,14 @@ def choose_policy(
     limits = dict(TOLERANCE)
     if asked.tolerance is not None:
         limits = dict.fromkeys(TOLERANCE, asked.tolerance)
-    return Policy(mode=asked.mode, options=options, timing=timing, seed=SEED, tolerance=limits)
+    return Policy(
+        mode=asked.mode,
+        options=options,
+        timing=timing,
+        seed=SEED,
+        tolerance=limits,
+        launch_search=device_type != "cpu",  # a CPU's kernels have no launch config
+    )
 
 
 def choose_method(asked: PolicyOptions, device_type: str) -> Method:

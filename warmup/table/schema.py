@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from warmup.core.call_cost import CallCost
 from warmup.core.method import Method, OptionValue
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Row
@@ -14,6 +15,7 @@ from warmup.core.runtime import Runtime
 SCHEMA_VERSION: Final = 3
 MAX_TABLE_BYTES: Final = 256 * 1024 * 1024  # a table of 100,000 rows has 100 to 200 MB
 MAX_ASSUMPTIONS: Final = 64
+MAX_COSTS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class Provenance:
 
     ``created`` is the time of the first row in UTC, ISO 8601. ``peaks`` are the measured peaks of
     the device, None in a table of an earlier warmup. ``assumptions`` are what builds of the table
-    took because nobody named it, such as inferred inputs, in the order of the builds.
+    took because nobody named it, such as inferred inputs, in the order of the builds. ``calls`` has
+    what a call of a bucket costs, by model and bucket, sorted; empty on a CPU.
     """
 
     runtime: Runtime
@@ -30,11 +33,17 @@ class Provenance:
     created: str
     peaks: Peaks | None = None
     assumptions: tuple[str, ...] = ()
+    calls: tuple[tuple[str, CallCost], ...] = ()
 
     def assuming(self, texts: Iterable[str]) -> Provenance:
         """Return this provenance with *texts* among its assumptions, each once, the last 64."""
         union = tuple(dict.fromkeys((*self.assumptions, *texts)))
         return replace(self, assumptions=union[-MAX_ASSUMPTIONS:])
+
+    def costing(self, calls: Iterable[tuple[str, CallCost]]) -> Provenance:
+        """Return this provenance with *calls* in place of those of the same name, 1024 at most."""
+        union = dict(self.calls) | dict(calls)
+        return replace(self, calls=tuple(sorted(union.items())[:MAX_COSTS]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +52,8 @@ class Policy:
 
     ``options`` has the names and values of inductor's config that `install` sets. ``tolerance`` has
     by dtype the largest relative L2 error that the build accepted, of a bucket's output against
-    eager mode and of a candidate against its reference.
+    eager mode and of a candidate against its reference. ``launch_search``: launch configs were
+    searched, so that every kernel that has one has a row, also where inductor lists one config.
     """
 
     mode: str
@@ -51,12 +61,14 @@ class Policy:
     timing: Method
     seed: int
     tolerance: Mapping[str, float]
+    launch_search: bool = False
 
 
 def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], ...]:
     """Return each field in which two policies differ, with both values."""
     fields: list[tuple[str, object, object]] = [
-        (f"policy {name}", getattr(a, name), getattr(b, name)) for name in ("mode", "seed")
+        (f"policy {name}", getattr(a, name), getattr(b, name))
+        for name in ("mode", "seed", "launch_search")
     ]
     fields += [
         (f"policy timing {name}", getattr(a.timing, name), getattr(b.timing, name))

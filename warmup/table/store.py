@@ -152,7 +152,7 @@ def add_rows(
         else:
             before = Table(provenance, policy)
         union = {**before.rows, **rows} if redo else {**rows, **before.rows}
-        origin = before.provenance.assuming(provenance.assumptions)
+        origin = before.provenance.assuming(provenance.assumptions).costing(provenance.calls)
         if origin.peaks is None:
             origin = replace(origin, peaks=provenance.peaks)
         table = replace(before, provenance=origin, rows=union)

@@ -6,9 +6,10 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from warmup.core.call_cost import CallCost
 from warmup.core.errors import BuildError, MissError, WarmupError, warmup_error_in
 from warmup.core.events import Emitter, Event, EventName, logger
 from warmup.core.rows import Row
@@ -28,7 +29,8 @@ class ServedBucket:
     ``keys`` are those with a row, each once, in graph order; ``missing`` those that no row answered
     and nothing measured. ``uncovered`` counts measurements that no row covers, by site. ``graphs``
     is the number of graphs that torch.compile made of the first call. ``is_same_shortened``: the
-    model without its repeated layers asked for the same keys.
+    model without its repeated layers asked for the same keys. ``cost`` is that of the first call,
+    None where nothing measures it, and ``counts`` says how often the graphs asked for each key.
     """
 
     keys: tuple[str, ...]
@@ -37,6 +39,8 @@ class ServedBucket:
     is_same_shortened: bool = False
     missing: tuple[str, ...] = ()
     graphs: int = 1
+    cost: CallCost | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,7 @@ class BucketCompiler:
     """Compiles ``model``; inductor's questions are answered from ``progress`` or by ``tuner``.
 
     ``make_lookup`` is called with the arguments of `Lookup`, and returns the lookup that answers.
+    ``measure_cost`` returns what a call costs that has run before; None where that is not measured.
     """
 
     setup: BuildSetup
@@ -51,6 +56,7 @@ class BucketCompiler:
     progress: Progress
     tuner: Tuner
     make_lookup: Callable[..., Lookup] = Lookup
+    measure_cost: Callable[[Callable[[], object]], CallCost | None] = lambda _call: None
 
     def tune(self, calls: Sequence[Inputs], name: str, since: int) -> ServedBucket:
         """Measure each question without a row in the bucket *name*; serve the bucket from rows.
@@ -106,6 +112,7 @@ class BucketCompiler:
             search=self.progress.revisit.search,
             retunes=self.progress.must_retune,
             excused=self.progress.distrusted,
+            launch_search=self.progress.table.policy.launch_search,
         )
 
     def serve_from(self, keys: Collection[str], calls: Sequence[Inputs], name: str) -> list[Any]:
@@ -189,13 +196,14 @@ class BucketCompiler:
 
         Rows that this build does not trust are misses, also with `OnMiss.STRICT`.
         """
-        keys: dict[str, None] = {}
+        keys: Counter[str] = Counter()
+        costs: list[CallCost | None] = []
         missing: dict[str, None] = {}
         uncovered: Counter[str] = Counter()
 
         def note(event: Event) -> None:
             if event.name in (EventName.HIT, EventName.TUNED):
-                keys[str(event.fields["key"])] = None
+                keys[str(event.fields["key"])] += 1
             elif event.name is EventName.MISSED:
                 missing[str(event.fields["key"])] = None
             elif event.name is EventName.UNCOVERED:
@@ -208,7 +216,7 @@ class BucketCompiler:
             rows = {**rows, **given_up, **trusted}
         lookup = self.lookup(rows, on_miss, Emitter([note]))
         with self.attached(lookup, on_miss):
-            outputs, graphs = self._call_compiled(calls, name)
+            outputs, graphs = self._call_compiled(calls, name, costs)
         rows = self.progress.rows
         with_rows = tuple(key for key in keys if key in rows and rows[key].untrusted is None)
         return ServedBucket(
@@ -217,12 +225,16 @@ class BucketCompiler:
             uncovered=dict(uncovered),
             missing=tuple(missing),
             graphs=graphs,
+            cost=costs[0] if costs else None,
+            counts=dict(keys),
         )
 
-    def _call_compiled(self, calls: Sequence[Inputs], name: str) -> tuple[list[Any], int]:
+    def _call_compiled(
+        self, calls: Sequence[Inputs], name: str, costs: list[CallCost | None] | None = None
+    ) -> tuple[list[Any], int]:
         """Return the outputs of the model, compiled with empty caches, for each inputs of *calls*.
 
-        With them comes the number of its graphs.
+        With them comes the number of its graphs. What the first call costs is added to *costs*.
 
         Raises as `tune` does.
         """
@@ -240,6 +252,8 @@ class BucketCompiler:
                 graphs = count_graphs() - before
                 with torch.compiler.set_stance("fail_on_recompile"):
                     outputs += [compiled(*call.args, **call.kwargs) for call in calls[1:]]
+                if costs is not None:
+                    costs.append(self._cost_of(lambda: _call(compiled, calls[0]), name))
             except Exception as error:  # noqa: BLE001  raised below: empty_caches would not reset dynamo
                 failure = error
         if failure is not None:
@@ -248,6 +262,19 @@ class BucketCompiler:
             finally:
                 del failure  # its frames hold the model's tensors, and this frame holds the error
         return outputs, graphs
+
+    def _cost_of(self, call: Callable[[], object], name: str) -> CallCost | None:
+        """Return what *call* costs; None with a warning where it cannot be called so often."""
+        try:
+            return self.measure_cost(call)
+        except Exception as error:  # noqa: BLE001  the bucket was served, and only this is not known
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            logger.warning("bucket %s: what a call costs was not measured: %s", name, reason)
+            return None
+
+
+def _call(compiled: Callable[..., Any], inputs: Inputs) -> object:
+    return compiled(*inputs.args, **inputs.kwargs)
 
 
 def _error_for(error: Exception, name: str) -> WarmupError:

@@ -150,7 +150,9 @@ def build(
         )
         tuner.only, tuner.padding.is_used = progress.revisit.retried, True
         tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
-        compiler = BucketCompiler(setup=setup, model=loaded, progress=progress, tuner=tuner)
+        compiler = BucketCompiler(
+            setup=setup, model=loaded, progress=progress, tuner=tuner, measure_cost=tuner.cost_of
+        )
         session = Session(
             compiler=compiler, specs=resolved.specs, dtype=cast, all_layers=all_layers
         )

@@ -76,6 +76,7 @@ class EarlierBuilds:
                 return None
             if list(self._digests(session, buckets, record["shortened"])) != record["graphs"]:
                 return None
+            costs = dict(session.compiler.progress.table.provenance.calls)
             return tuple(
                 BucketResult(
                     bucket=buckets[one["number"]],
@@ -87,6 +88,11 @@ class EarlierBuilds:
                     weights_padded=bool(one["weights_padded"]),
                     left_out=int(one["left_out"]),
                     graphs=int(one["graphs"]),
+                    cost=costs.get(
+                        session.call_name(
+                            buckets[one["number"]], weights_padded=bool(one["weights_padded"])
+                        )
+                    ),
                 )
                 for one in record["results"]
             )

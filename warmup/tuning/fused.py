@@ -126,8 +126,8 @@ def region_reference(region: Region, device: torch.device, sets: Operands) -> li
     `RegionSets` are given outputs to poison.
     """
     inputs = sets.views(0)
-    dtypes = [tensor.dtype for tensor in inputs if tensor.is_floating_point()]
-    wide = wide_dtype(dtypes[0])
+    widths = [wide_dtype(each.dtype) for each in inputs if each.is_floating_point()]
+    wide = min(widths, key=lambda dtype: dtype.itemsize, default=torch.float64)
     eager = module_of(region, device, wide)
     with full_precision():
         outputs = eager(*(t.to(wide) if t.is_floating_point() else t for t in inputs))

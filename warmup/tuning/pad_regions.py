@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from warmup.core.error_text import first_line
 from warmup.core.errors import BuildError, WarmupError, warmup_error_in
 from warmup.core.events import Emitter, Event, EventName
 from warmup.core.rows import Row, Winner
@@ -132,7 +133,7 @@ def _time_ways(compiler: PadTuning, waiting: WaitingQuestion) -> _TimedWays:
         except WarmupError:
             raise
         except Exception as error:  # noqa: BLE001  such as little memory
-            return _TimedWays(failure=f"{type(error).__name__}: {error}".partition("\n")[0][:200])
+            return _TimedWays(failure=first_line(error))
         finally:
             if tuner.device.type == "cuda":
                 torch.cuda.empty_cache()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from warmup.core.call_cost import CallCost
 from warmup.core.evidence_rank import evidence_rank
 from warmup.core.method import Search
 from warmup.core.roofline import Peaks
@@ -102,9 +103,7 @@ class Progress:
         Raises:
             TableError: the table cannot be written.
         """
-        table = self.table
-        evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
-        tuned = replace(tuned, row=replace(tuned.row, evidence=evidence))
+        table, tuned = self.table, self._ranked(tuned)
         if table.provenance.peaks is None:
             origin = replace(table.provenance, peaks=self.measured_peaks())
             table = replace(table, provenance=origin)
@@ -126,6 +125,12 @@ class Progress:
         self.tuned.append(tuned)
         self.observer.problem_finished(tuned)
 
+    @staticmethod
+    def _ranked(tuned: Tuned) -> Tuned:
+        """Return *tuned* with the ranking of its candidates."""
+        evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
+        return replace(tuned, row=replace(tuned.row, evidence=evidence))
+
     def _why_kept(self, new: Evidence, old: Evidence) -> str | None:
         """Return why a row keeps its evidence *old*; None when *new* replaces it."""
         near_tie = self.table.policy.timing.near_tie
@@ -134,6 +139,28 @@ class Progress:
             return None
         spreads = f"spread {new.spread or 0:.1%}, and {old.spread or 0:.1%} in the table"
         return f"the new times are {'unstable too' if new.is_unstable else 'worse'} ({spreads})"
+
+    def put(self, tuned: Iterable[Tuned]) -> None:
+        """Write the rows of problems that this build measured with other winners, or as before.
+
+        Raises:
+            TableError: the table cannot be written.
+        """
+        newer = {each.key: self._ranked(each) for each in tuned}
+        table, rows = self.table, {key: each.row for key, each in newer.items()}
+        self.table = add_rows(self.path, table.provenance, table.policy, rows, redo=True)
+        self.tuned[:] = [newer.get(each.key, each) for each in self.tuned]
+
+    def keep_cost(self, name: str, cost: CallCost) -> None:
+        """Write what a call of the bucket *name* costs to the table on disk.
+
+        Raises:
+            TableError: the table cannot be written.
+        """
+        table = self.table
+        self.table = replace(table, provenance=table.provenance.costing([(name, cost)]))
+        if not self.replaces and self.rows:
+            self.table = add_rows(self.path, self.table.provenance, table.policy, {})
 
     def keys_since(self, since: int) -> set[str]:
         """Return the keys measured from number *since* of the build on."""

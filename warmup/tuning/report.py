@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warmup.buckets.bucket import Bucket
+from warmup.core.call_cost import CallCost
 from warmup.core.machine_state import MachineState
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Tuned
@@ -53,6 +54,9 @@ class Observer:
     def rows_rejected(self, line: str) -> None:
         """Rows were marked as not trusted; *line* says which, why, and what is served instead."""
 
+    def host_preferred(self, line: str) -> None:
+        """Winners for the host were tried where it limits a bucket; *line* says with what gain."""
+
     def bucket_finished(self, result: BucketResult) -> None:
         """A bucket was tuned, and its output is right."""
 
@@ -68,7 +72,8 @@ class BucketResult:
     ``uncovered`` counts measurements that no row covers, by site. ``weights_padded``: the groups
     that the table pads were padded. ``left_out`` repeated layers were not compiled: another bucket
     has shown that the whole model asks for the same rows. ``graphs`` is the number of graphs that
-    torch.compile made; several where the model's code breaks the graph.
+    torch.compile made; several where the model's code breaks the graph. ``cost`` is that of a call,
+    None on a CPU.
     """
 
     bucket: Bucket
@@ -80,6 +85,7 @@ class BucketResult:
     weights_padded: bool = False
     left_out: int = 0
     graphs: int = 1
+    cost: CallCost | None = None
 
     @property
     def error(self) -> float:

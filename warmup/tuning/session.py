@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from warmup.buckets.bucket import Bucket, InputSpec
+from warmup.core.call_cost import CallCost
 from warmup.core.errors import BuildError, ModelError, WarmupError
 from warmup.core.events import logger
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
@@ -38,6 +39,7 @@ class Session:
     # Whether the shortened model asks for the same rows, by whether weights are padded.
     _can_shorten: dict[bool, bool] = field(default_factory=dict)
     _judged: set[str] = field(default_factory=set)  # keys of buckets whose outputs were right
+    _first_asked: dict[str, str] = field(default_factory=dict)  # key -> the first such bucket
 
     def __post_init__(self) -> None:
         self.compiler.model.module.to(device=self.compiler.setup.device, dtype=self.dtype)
@@ -57,6 +59,10 @@ class Session:
         model (repeated layers left out) asks for the same rows, other buckets are compiled and
         judged with the shortened model, unless ``all_layers``.
 
+        On a GPU it is measured what a call costs the host and the device, and the table keeps it.
+        Where calls are to be launched one by one and the host limits them, winners are chosen for
+        the host (`prefer_host`), unless a bucket before shares their rows.
+
         Where an output is wrong, the row to blame is marked as not trusted, and the bucket is
         served again without that row.
 
@@ -70,6 +76,7 @@ class Session:
 
         from warmup.models.dynamic_inputs import sizes_within
         from warmup.tuning.bucket_run import BucketRun
+        from warmup.tuning.host_choice import prefer_host
         from warmup.tuning.judge import Judge
         from warmup.tuning.rejection import reject_rows
 
@@ -100,20 +107,40 @@ class Session:
             judgement = judge.judge(served.outputs)
             if not judgement.is_right:
                 served, judgement = reject_rows(run, served, judge, judgement, self._judged)
+            else:
+                fixed = {key for key, first in self._first_asked.items() if first != name}
+                served, judgement = prefer_host(run, served, judge, judgement, fixed)
         self._judged.update(served.keys)
+        self._first_asked = dict.fromkeys(served.keys, name) | self._first_asked
+        tuned = len(progress.keys_since(before).intersection(served.keys))
+        cost = None
+        if served.cost is not None:
+            cost = replace(served.cost, left_out=left_out)
+            self._keep_cost(self.call_name(bucket, weights_padded=weights_padded), cost, tuned)
         result = BucketResult(
             bucket=bucket,
             keys=served.keys,
-            tuned=len(progress.keys_since(before).intersection(served.keys)),
+            tuned=tuned,
             judgement=judgement,
             seconds=time.monotonic() - started,
             uncovered=served.uncovered,
             weights_padded=weights_padded,
             left_out=left_out,
             graphs=served.graphs,
+            cost=cost,
         )
         progress.observer.bucket_finished(result)
         return result
+
+    def call_name(self, bucket: Bucket, *, weights_padded: bool) -> str:
+        """Return the name of a call in *bucket* in the table's provenance."""
+        return f"{self.compiler.model.name} {name_of(bucket, weights_padded=weights_padded)}"
+
+    def _keep_cost(self, name: str, cost: CallCost, tuned: int) -> None:
+        """Write *cost* to the table, unless it has a cost and none of the rows was *tuned* now."""
+        progress = self.compiler.progress
+        if tuned or name not in dict(progress.table.provenance.calls):
+            progress.keep_cost(name, cost)
 
     @property
     def accepted(self) -> Mapping[str, float]:

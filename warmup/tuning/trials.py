@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import torch
 
+from warmup.core.dtypes import torch_name
 from warmup.core.method import Method
 from warmup.core.roofline import Work
 from warmup.core.rows import Tuned, Winner
-from warmup.core.trial import Candidate, Region, TensorSpec, Trial, ViewSpec
+from warmup.core.trial import Candidate, Region, Step, TensorSpec, Trial, ViewSpec
 from warmup.keys.gemm_text import at_upper_end
 from warmup.keys.question import PadQuestion, Question
 from warmup.keys.registry import ingredients_of
@@ -24,6 +25,10 @@ _ATEN_NAMES: Final = {
     "baddbmm": "baddbmm",
     "scaled_mm": "_scaled_mm",
 }
+# Of outputs of a region that are quantized, for which no policy has a tolerance: about two times
+# what rounding alone gives. The bare product of random operands would overflow these dtypes.
+_NARROW_TOLERANCE: Final = {"f8_e4m3fn": 5e-2, "f8_e5m2": 1e-1}
+_NARROW_INTEGERS: Final = ("int8", "uint8")
 _NO_TENSOR: Final = TensorSpec((), (), 0, "float32")  # the output of a trial without one
 _OTHER_GEMMS_SHARE: Final = 0.8  # of their estimated time, to be on the safe side
 
@@ -72,6 +77,7 @@ def region_trial(
         library=question.library,
         method=method,
         tolerance=_tolerance(question.problem.out, tolerance),
+        tolerances=_tolerances(region, question.problem.out, tolerance),
         seed=seed,
         environment=question.environment,
         region=region,
@@ -147,6 +153,34 @@ def _tolerance(out: str, tolerance: Mapping[str, float]) -> float | None:
     """Return the tolerance of results of dtype *out*; None where the policy has none for it."""
     is_integer = out.startswith(("i", "u"))
     return 0.0 if is_integer else tolerance.get(out)
+
+
+def _tolerances(region: Region, out: str, tolerance: Mapping[str, float]) -> dict[str, float]:
+    """Return the tolerances of the outputs of *region* that differ from that of its GEMM, *out*.
+
+    A result is as exact as the narrowest float of 16 bits or more that it passed through. Of the
+    dtypes with 8 bits, floats have their own tolerance; integers are rounded results.
+    """
+    casts = {value["dtype"] for step in region.steps for value in _leaves(step) if "dtype" in value}
+    limits = {torch_name(name): limit for name, limit in tolerance.items()}
+    passed = [limits[name] for name in (*casts, torch_name(out)) if name in limits]
+    least = max(passed, default=0.0)
+    return {
+        **{name: max(limit, least) for name, limit in limits.items()},
+        **{torch_name(name): max(limit, least) for name, limit in _NARROW_TOLERANCE.items()},
+        **dict.fromkeys(_NARROW_INTEGERS, least),
+    }
+
+
+def _leaves(step: Step) -> Iterator[Mapping[str, Any]]:
+    """Yield the arguments of *step* that are objects."""
+    pending = [*step.args, *step.kwargs.values()]
+    while pending:
+        argument = pending.pop()
+        if isinstance(argument, Mapping):
+            yield argument
+        elif isinstance(argument, list | tuple):
+            pending.extend(argument)
 
 
 def work_of(question: Question) -> Work | None:

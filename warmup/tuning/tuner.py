@@ -19,7 +19,9 @@ from typing import Self
 
 import torch
 
+from warmup.core.call_cost import CallCost
 from warmup.core.events import logger
+from warmup.core.live_search import LiveSearch
 from warmup.core.method import L2, Method, OptionValue, Search
 from warmup.core.roofline import Peaks, Work, share_of_peak
 from warmup.core.rows import Evidence, Rejection, Row, Tuned, Winner
@@ -27,6 +29,8 @@ from warmup.core.trial import Candidate, Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import LiveTrial, PadQuestion, Question
 from warmup.measuring.device_peaks import measured_peaks
+from warmup.measuring.enqueue import cost_of
+from warmup.measuring.live_search import time_search, with_narrow_band
 from warmup.measuring.machine_watch import MachineWatch
 from warmup.measuring.range_regret import (
     is_within_bound,
@@ -209,6 +213,22 @@ class Tuner:
             outcomes = time_calls(calls, library, self.device, self.method)
         return self._row_for(key, outcomes, library, is_disturbed=is_disturbed())
 
+    def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
+        """Return the row for a launch config, searched in this process; None when no config ran."""
+        if not self._is_wanted(key, search.listed[0]):
+            return None
+        started, method = time.monotonic(), with_narrow_band(self.method)
+        with self.watch.measuring() as is_disturbed, torch.no_grad():
+            outcomes, library = time_search(search, self.device, method, self.tolerance)
+        counts, seconds = search.counts(), time.monotonic() - started
+        logger.debug("searched %s in %.2f s: %s", counts, seconds, key)
+        tuned = self._row_for(key, outcomes, library, is_disturbed=is_disturbed(), method=method)
+        return None if tuned is None else replace(tuned, searched=counts)
+
+    def cost_of(self, call: Callable[[], object]) -> CallCost | None:
+        """Return what *call*, which has run before, costs; None on a CPU."""
+        return None if self.device.type == "cpu" else cost_of(call, self.device)
+
     def measure_padding(self, question: PadQuestion) -> Tuned | None:
         """Keep *question* where its region can be measured later; else return its row.
 
@@ -325,12 +345,13 @@ class Tuner:
         search: Search = Search.DEFAULT,
         winner: Winner | None = None,
         is_disturbed: bool = False,
+        method: Method | None = None,
     ) -> Tuned | None:
         tuned = make_row(
             key,
             outcomes,
             library,
-            self.method,
+            method or self.method,
             work=work,
             peaks=self._bounding_peaks() if work is not None else None,
             clock_mhz=clock_mhz,

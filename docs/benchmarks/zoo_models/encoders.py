@@ -65,8 +65,8 @@ def tiny_bert() -> nn.Module:
     """`bert_large`, small enough for a test."""
     config = BertConfig(
         hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
+        intermediate_size=64,
+        num_hidden_layers=1,
         num_attention_heads=4,
         vocab_size=256,
     )

@@ -164,7 +164,11 @@ def compare_launches(
                     table=None if found is None else found.origin,
                     digest=None if found is None else digest_of(found.table),
                 )
-                remarks = (*_remarks(found, runtime), *race.remarks, *_idle(race, device))
+                remarks = (
+                    *_remarks(found, runtime, origin.launch),
+                    *race.remarks,
+                    *_idle(race, device),
+                )
                 results = tuple(entrant.result(keeps_logs) for entrant in race.entrants)
                 demands = tuple(race.demands)
                 reports.append(
@@ -211,12 +215,15 @@ def _pads(found: FoundTable, here: Runtime) -> bool:
     return bool(paddings(found.table, compare_runtimes(found.table.provenance.runtime, here)))
 
 
-def _remarks(found: FoundTable | None, here: Runtime) -> Iterator[str]:
+def _remarks(found: FoundTable | None, here: Runtime, launch: Launch) -> Iterator[str]:
     if found is None:
         return
     yield from found.remarks
     for mismatch in compare_runtimes(found.table.provenance.runtime, here):
         yield f"{mismatch}{': every row is a miss' if mismatch.is_hard else ''}"
+    built = found.table.policy.timing.launch
+    if built is not launch:
+        yield f"the table was built with --launch {built}, and these times are for {launch}"
 
 
 def _idle(race: Race, device: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from warmup.buckets.bucket import Bucket
+from warmup.core.call_cost import CallCost
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks
@@ -125,12 +126,14 @@ class BucketTime:
     """The times of a variant in a bucket, one sample a round, and its error against eager.
 
     ``error`` is the largest relative L2 error over all outputs, ``limit`` the largest allowed.
+    ``host`` are the host's times to enqueue a call, None where nobody took them.
     """
 
     device: Samples
     wall: Samples
     error: float
     limit: float
+    host: Samples | None = None
 
     @property
     def agrees(self) -> bool:
@@ -152,6 +155,13 @@ class BucketTime:
     def wall_us(self) -> float:
         """The median host time of a call until its outputs are computed, as printed."""
         return rounded(self.wall.median)
+
+    @property
+    def cost(self) -> CallCost | None:
+        """What a call costs the host and the device, as printed; None without the host's times."""
+        if self.host is None:
+            return None
+        return CallCost(host_us=rounded(self.host.median), device_us=self.median_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

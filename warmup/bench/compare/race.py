@@ -59,7 +59,7 @@ class _VariantEntrant(Entrant):
     log: Path
     start: Start | None = None
     errors: Sequence[Sequence[float]] = ()
-    times: list[tuple[list[float], list[float]]] = field(default_factory=list)
+    times: list[tuple[list[float], list[float], list[float]]] = field(default_factory=list)
 
     def result(self, keeps_log: bool) -> Result:  # noqa: FBT001  the parameter has a clear name
         """Return the start and the times of the variant, or why it failed."""
@@ -74,10 +74,11 @@ class _VariantEntrant(Entrant):
             BucketTime(
                 device=Samples(tuple(device)),
                 wall=Samples(tuple(wall)),
+                host=Samples(tuple(host)),
                 error=error,
                 limit=limit,
             )
-            for (device, wall), (error, limit) in zip(self.times, self.errors, strict=True)
+            for (device, wall, host), (error, limit) in zip(self.times, self.errors, strict=True)
         )
 
 
@@ -168,15 +169,15 @@ class Race:
     def run(self, rounds: int, buckets: int) -> None:
         """Time every bucket in every variant, *rounds* times."""
         for entrant in self._running():
-            entrant.times = [([], []) for _ in range(buckets)]
+            entrant.times = [([], [], []) for _ in range(buckets)]
         for number in range(rounds):
             for bucket in range(buckets):
                 for entrant in in_turn(self._running(), number):
                     timed = entrant.ask("time", bucket=bucket)
                     if timed is not None:
-                        device, wall = entrant.times[bucket]
-                        device.append(timed["device_us"])
-                        wall.append(timed["wall_us"])
+                        names = ("device_us", "wall_us", "host_us")
+                        for times, each in zip(entrant.times[bucket], names, strict=True):
+                            times.append(timed[each])
             self.observer.round_finished(number + 1, rounds)
 
     def _running(self) -> list[_VariantEntrant]:

@@ -185,12 +185,16 @@ class VariantProcess:
         return {"remarks": [_LONELY] if lonely else []}
 
     def time(self, bucket: int) -> Answer:
-        """Answer with the device time of a call, and the host time until its outputs are ready."""
+        """Answer with the device time of a call, and the host's time for another one.
+
+        That is the time until the call is enqueued, and until its outputs are ready.
+        """
         batch = self._batches[bucket]
         batch.time()  # not reported: the device has just worked for another process
         device_us = batch.time()
-        wall = wall_us(self._numbered(bucket), self._device, 1)[1]
-        return {"device_us": round(device_us, 3), "wall_us": round(wall, 3)}
+        enqueued, ready = wall_us(self._numbered(bucket), self._device, 1)
+        times = {"device_us": device_us, "host_us": enqueued, "wall_us": ready}
+        return {name: round(time_us, 3) for name, time_us in times.items()}
 
     def _load(self, case: Case) -> None:
         dtype = parse_cast(case.dtype)

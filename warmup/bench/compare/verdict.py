@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from warmup.bench.compare.comparison import (
     BASELINE,
+    REFERENCE_VARIANT,
     BucketTime,
     Comparison,
     Ratio,
@@ -19,6 +20,8 @@ from warmup.bench.compare.comparison import (
     is_sound,
     rounded,
 )
+from warmup.buckets.bucket import Bucket
+from warmup.core.call_cost import CallCost
 from warmup.core.roofline import gbps_of, tflops_of
 from warmup.core.samples import busy_sentence, first_busy_sentence, geomean, interval_of
 
@@ -69,6 +72,24 @@ def too_busy(report: Comparison) -> str | None:
     base = report.baseline
     cells = zip(report.buckets, base.cells, strict=True) if base is not None else ()
     return first_busy_sentence((f"{BASELINE} in {bucket}", cell.device) for bucket, cell in cells)
+
+
+def host_limits(report: Comparison) -> tuple[tuple[Bucket, dict[str, CallCost]], ...]:
+    """Return the buckets in which the host limits a compiled variant, launched one by one.
+
+    With each comes what a call costs in every sound variant, by name. Empty on a CPU.
+    """
+    if report.origin.runtime.device.type == "cpu":
+        return ()
+    sound = [result for result in report.results if is_sound(result)]
+    found = []
+    for index, bucket in enumerate(report.buckets):
+        cells = [(result, result.cells[index].cost) for result in sound]
+        costs = {result.variant.name: cost for result, cost in cells if cost is not None}
+        compiled = [cost for name, cost in costs.items() if name != REFERENCE_VARIANT]
+        if any(cost.is_host_limited for cost in compiled):
+            found.append((bucket, costs))
+    return tuple(found)
 
 
 def ratio(base: BucketTime, cell: BucketTime) -> Ratio:

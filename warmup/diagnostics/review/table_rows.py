@@ -11,7 +11,7 @@ from typing import Final
 
 from warmup.core.method import L2
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Family, Flag, Row, Scope, bare_ranked
+from warmup.core.rows import Family, Flag, Row, Scope, bare_ranked, is_for_host
 from warmup.diagnostics.review.measurement import Measurement, Reviewed
 from warmup.keys.registry import ingredients_of, product_of, work_of
 from warmup.table import Table
@@ -76,7 +76,8 @@ def _measurement(key: str, row: Row) -> Measurement:
         time_us=found.time_us,
         work=work_of(key),
         work_us=found.bare_us if found.scope is Scope.FUSED else None,
-        library_us=found.library_us,
+        # A winner for the host may be slower than the library's kernel.
+        library_us=None if is_for_host(found) else found.library_us,
         band=max(found.band or 0, *(ratio - 1 for _, ratio in found.along if ratio), 0),
         spread=found.spread,
         clock_mhz=found.clock_mhz,

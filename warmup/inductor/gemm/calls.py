@@ -52,11 +52,21 @@ def spec_of(choice: Any) -> Spec | None:
         return _plain(
             {
                 "extern": request.kernel_name,
-                "kwargs": dict(request.kwargs),
+                "kwargs": {name: _to_plain(value) for name, value in request.kwargs.items()},
                 "writes": bool(request.has_out_variant),
             }
         )
     return None
+
+
+def _to_plain(value: Any) -> Any:
+    """Return *value*, a dtype as an object with its name: `torch._scaled_mm` takes one."""
+    is_dtype = isinstance(value, torch.dtype)
+    return {"dtype": str(value).removeprefix("torch.")} if is_dtype else value
+
+
+def _from_plain(value: Any) -> Any:
+    return getattr(torch, value["dtype"]) if isinstance(value, dict) else value
 
 
 def _plain(spec: Spec) -> Spec | None:
@@ -122,7 +132,7 @@ def _extern(spec: Spec, sets: Operands, number: int) -> RunKernel:
         output_tensor_meta=[],
         extra_args=(),
         callable_path=f"extern_kernels.{spec['extern']}",
-        kwargs=spec["kwargs"],
+        kwargs={name: _from_plain(value) for name, value in spec["kwargs"].items()},
         has_out_variant=spec["writes"],
     )
     out = sets.out(number, at_offset=True)

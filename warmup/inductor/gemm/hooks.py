@@ -108,7 +108,10 @@ class GemmChoices:
             except ProblemError:
                 key = None
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
-            selection = Selection(self._version, handler, kernel_inputs, templates, op_name)
+            overrides = kwarg_overrides or {}
+            selection = Selection(
+                self._version, handler, kernel_inputs, templates, op_name, overrides
+            )
             if isinstance(answer, MissReason) and self._answers.tunes:
                 return self._widen(selection, list_all(), key)
             offered = {**template_choices, **unlisted_candidates(selection)}
@@ -117,7 +120,6 @@ class GemmChoices:
                 return kept
             # The caller switched the library off, and a selection without choices is an error:
             # list everything anew, since the generators above are partly consumed.
-            overrides = kwarg_overrides or {}
             template_choices = {
                 template.uid: handler.get_ktc(
                     kernel_inputs, template, op_name, overrides.get(template.uid, {})

@@ -33,6 +33,7 @@ from warmup.keys.gemm import NO_EPILOGUE, GemmProblem
 from warmup.keys.question import LiveTrial, Question, SmallerSize
 
 _SCALES: Final = (2, 3)  # positions among the operands of scaled_mm
+_NOT_PLAIN: Final = "plain values cannot describe this call, so no other process can time it"
 _ENVIRONMENT: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
@@ -146,7 +147,7 @@ def _question(
     return Question(
         problem,
         str(device),
-        tuple(Candidate(winner, spec) for winner, spec in specs.items() if spec is not None),
+        tuple(Candidate(winner, spec) for winner, spec in specs.items()),
         operands=operands,
         views=views,
         out=TensorSpec(*_shape(out), int(library_out.storage_offset()), _dtype_name(out)),
@@ -175,15 +176,20 @@ def _region(problem: GemmProblem, views: Sequence[TensorSpec]) -> Region | None:
     return region_of(node, views, has_epilogue=problem.epilogue != NO_EPILOGUE)
 
 
-def _specs(by_winner: Mapping[Winner, Any]) -> tuple[dict[Winner, Spec | None], dict[Winner, str]]:
-    """Return the spec of each choice, and for choices that do not compile the reason."""
-    specs: dict[Winner, Spec | None] = {}
+def _specs(by_winner: Mapping[Winner, Any]) -> tuple[dict[Winner, Spec], dict[Winner, str]]:
+    """Return the spec of each choice, and for choices without one the reason."""
+    specs: dict[Winner, Spec] = {}
     uncompiled: dict[Winner, str] = {}
     for winner, choice in by_winner.items():
         try:
-            specs[winner] = spec_of(choice)
+            spec = spec_of(choice)
         except Exception as error:  # noqa: BLE001  compiling a subgraph may raise anything
             uncompiled[winner] = f"{type(error).__name__}: {error}".partition("\n")[0]
+            continue
+        if spec is None:
+            uncompiled[winner] = _NOT_PLAIN
+        else:
+            specs[winner] = spec
     return specs, uncompiled
 
 

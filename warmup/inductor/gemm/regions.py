@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from warmup.core.trial import Argument, Region, Step, TensorSpec
+from warmup.core.trial import Argument, Fill, Region, Step, TensorSpec
 from warmup.inductor.gemm.sizes import bytes_of, hint_or_value, is_size, sizes_of, spec_of_node
 
 MAX_REGION_STEPS: Final = 64
@@ -32,9 +33,13 @@ _FORMATS: Final = {
     for memory_format in (torch.contiguous_format, torch.preserve_format, torch.channels_last)
 }
 _aten = torch.ops.aten
-_GEMM_OPS: Final = frozenset(
-    {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
-)
+_SCALED_OP: Final = _aten._scaled_mm.default
+_SCALE_ARGUMENTS: Final = slice(2, 4)  # positions among the arguments of _scaled_mm
+# Their factors have 8 bits: nothing that computes them reads fewer bytes than it writes.
+_GEMM_OPS_OF_8_BITS: Final = frozenset({_SCALED_OP, _aten._int_mm.default})
+_GEMM_OPS: Final = _GEMM_OPS_OF_8_BITS | {
+    *(_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default),
+}
 # Operators in generated kernels that torch tags neither as pointwise nor as reduction.
 _POINTWISE_OPS: Final = frozenset(
     {
@@ -64,7 +69,7 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
     """
     if gemm.target not in _GEMM_OPS or not _is_tensor(gemm):
         return None
-    prologue = _prologue(gemm)
+    prologue = set() if gemm.target in _GEMM_OPS_OF_8_BITS else _prologue(gemm)
     if not prologue and not has_epilogue:
         return None
     members = _members(gemm, prologue)
@@ -255,7 +260,7 @@ def _siblings(gemm: Node, members: set[Node]) -> set[Node]:
 
 
 def _flops(node: Node) -> int:
-    a, _ = _tensors(node)[-2:]
+    a = _tensors(node)[0 if node.target is _SCALED_OP else -2]
     return 2 * math.prod(sizes_of(node) or ()) * (sizes_of(a) or (0,))[-1]
 
 
@@ -310,10 +315,20 @@ def _to_region(
     )
     gemms = [gemm, *(node for node in members if node.target in _GEMM_OPS and node is not gemm)]
     return Region(
-        inputs=tuple(inputs.values()),
+        inputs=_filled(inputs, gemms),
         steps=described,
         outputs=tuple(steps[node] for node in outputs),
         flops=tuple(map(_flops, gemms)),
+    )
+
+
+def _filled(inputs: Mapping[Node, TensorSpec], gemms: Sequence[Node]) -> tuple[TensorSpec, ...]:
+    """Return the specs of *inputs*; what scales a factor of one of *gemms* is positive."""
+    scaled = (node for node in gemms if node.target is _SCALED_OP)
+    scales = {argument for node in scaled for argument in node.args[_SCALE_ARGUMENTS]}
+    return tuple(
+        replace(spec, fill=Fill.POSITIVE) if node in scales else spec
+        for node, spec in inputs.items()
     )
 
 

@@ -7,8 +7,8 @@ is known of the sizes. The search adds no guards and does not affect later selec
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,22 +31,26 @@ from warmup.inductor.gemm.tiles import (
     tile_of,
     wide_search_tiles,
 )
-from warmup.inductor.gemm.tma import TmaCandidates, tma_candidates
+from warmup.inductor.gemm.tma import TMA_UIDS, TmaCandidates, tma_candidates
 from warmup.inductor.versions import Version
 
 # Templates for which the shared memory of a tile is known (tile_limits.py).
-_PRUNED = frozenset({mm_template.uid, bmm_template.uid, TmaCandidates.uid})
+_PRUNED = frozenset({mm_template.uid, bmm_template.uid, *TMA_UIDS})
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A GEMM selection before code is generated: inductor's handler and its arguments."""
+    """A GEMM selection before code is generated: inductor's handler and its arguments.
+
+    ``overrides`` are, by template, the kwargs that the lowering gives to each candidate.
+    """
 
     version: Version
     handler: Any
     kernel_inputs: Any
     templates: list[Any]
     op_name: str
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def is_searchable(self) -> bool:
@@ -70,7 +74,8 @@ class Selection:
 
     def tma(self, templates: list[Any]) -> TmaCandidates:
         """Return the persistent TMA candidates, if *templates* do not include them."""
-        return tma_candidates(self.handler, self.kernel_inputs, templates, self.op_name)
+        overrides = self.overrides.get(mm_template.uid)
+        return tma_candidates(self.handler, self.kernel_inputs, templates, self.op_name, overrides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +204,7 @@ class _LaunchLimits:
     def __init__(self, selection: Selection) -> None:
         self._capacity = capacity_of(selection.kernel_inputs.device())
         self._operands = {
-            uid: gemm_operands_of(selection.kernel_inputs, by_tma=uid == TmaCandidates.uid)
+            uid: gemm_operands_of(selection.kernel_inputs, by_tma=uid in TMA_UIDS)
             for uid in _PRUNED
         }
 

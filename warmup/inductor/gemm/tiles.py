@@ -20,10 +20,13 @@ from torch._inductor.virtualized import V
 from warmup.core.errors import InductorChangedError
 from warmup.inductor.gemm.tile_limits import Capacity, GemmOperand, Tile
 
-WIDE_SEARCH_OPS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+WIDE_SEARCH_OPS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "int_mm", "scaled_mm"})
+# Kwargs that the lowering gives to every candidate of a template, not the heuristic.
+_GIVEN: Final = frozenset({"USE_FAST_ACCUM", "SCALE_RECIPE_A", "SCALE_RECIPE_B"})
 _FEW_ROWS: Final = 64
 _WARPGROUP_MAJOR: Final = 9  # compute capability; from 10 on another MMA replaces warpgroup MMA
 _ASYNC_BYTES: Final = 4  # the smallest asynchronous copy
+_LISTED_BYTES: Final = 2  # of the elements that the tiles below were listed for
 # m, n, k, stages, warps. With few rows the time is that of reading the weights, which takes many
 # blocks with many loads in flight. Inductor's list stops at 128 x 128 of the weights and five
 # stages, and has no tile that is both narrow and deep.
@@ -45,12 +48,19 @@ _FOR_MANY_ROWS: Final = (
 
 
 def wide_search_tiles(kernel_inputs: Any) -> tuple[Mapping[str, int], ...]:
-    """Return the tiles that a wide search tries for this problem, as kwargs of a template."""
+    """Return the tiles that a wide search tries for this problem, as kwargs of a template.
+
+    A tile of 8-bit factors is twice as deep, so that it loads as many bytes.
+    """
     rows = kernel_inputs.mnk_symbolic()[0]
+    deeper = max(_LISTED_BYTES // kernel_inputs.mat1mat2()[0].get_dtype().itemsize, 1)
     few = V.graph.sizevars.statically_known_leq(rows, _FEW_ROWS)
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps")
     tiles = _FOR_FEW_ROWS if few else _FOR_MANY_ROWS
-    return tuple(dict(zip(names, tile, strict=True)) for tile in tiles)
+    return tuple(
+        dict(zip(names, (m, n, k * deeper, stages, warps), strict=True))
+        for m, n, k, stages, warps in tiles
+    )
 
 
 def choices_for_tiles(
@@ -106,9 +116,11 @@ def _choices(
 ) -> Iterator[Any]:
     private = copy.copy(heuristic)  # inductor shares the heuristic between threads
     private.mm_configs = private.exhaustive_configs = configs
+    given = {name: value for name, value in base.params.to_kwargs().items() if name in _GIVEN}
     for params in private.get_template_configs(kernel_inputs, op_name):
+        complete = type(base.params)({**params.to_kwargs(), **given})
         yield KernelTemplateChoice(
-            base.template, params, base.extra_kwargs, base.layout, base.inputs
+            base.template, complete, base.extra_kwargs, base.layout, base.inputs
         )
 
 

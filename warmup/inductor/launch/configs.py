@@ -30,7 +30,7 @@ def is_block(name: str) -> bool:
 
 def winner_of(kernel: Any, config: Any) -> Winner | None:
     """Return *config* of *kernel* as a `Winner`, None if it cannot be written to a table."""
-    kwargs = portable_kwargs(_to_kwargs(config))
+    kwargs = portable_kwargs(kwargs_of(config))
     name = kernel.heuristic_type.name.lower()
     return None if kwargs is None else Winner(Family.LAUNCH, name, kwargs)
 
@@ -48,7 +48,7 @@ def refusal_reason(winner: Winner, offered: Sequence[Any] | None) -> MissReason 
     """
     wanted = dict(winner.kwargs)
     if offered is not None:
-        known = [_to_kwargs(config) for config in offered]
+        known = [kwargs_of(config) for config in offered]
         if wanted in known:
             return None
         if wanted.keys() != known[0].keys():
@@ -76,11 +76,12 @@ def make_config(winner: Winner, offered: Sequence[Any]) -> Any:
     """Return the config of *winner*: the equal config among *offered*, else a new config."""
     wanted = dict(winner.kwargs)
     for config in offered:
-        if _to_kwargs(config) == wanted:
+        if kwargs_of(config) == wanted:
             return config
     return config_from_dict(wanted)
 
 
-def _to_kwargs(config: Any) -> dict[str, Any]:
+def kwargs_of(config: Any) -> dict[str, Any]:
+    """Return *config* as plain values by name, as `config_from_dict` reads them."""
     hashable: Any = triton_config_to_hashable(config)
     return dict(hashable)

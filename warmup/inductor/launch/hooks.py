@@ -28,15 +28,18 @@ from torch._inductor.runtime.triton_heuristics import (
 
 from warmup.core.errors import ProblemError
 from warmup.core.rows import MissReason, Winner
+from warmup.inductor.launch.compiling import compile_configs, load_row
 from warmup.inductor.launch.configs import (
     is_block,
     make_config,
     refusal_reason,
-    same_config,
     winner_of,
 )
 from warmup.inductor.launch.kernels import (
+    OwnArguments,
+    ask_at_first_call,
     call_of,
+    is_searchable,
     keep_only_config,
     keep_only_launcher,
     key_of,
@@ -49,6 +52,7 @@ from warmup.inductor.launch.kernels import (
     was_looked_up,
     was_tuned,
 )
+from warmup.inductor.launch.search import LaunchSearch
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
@@ -150,14 +154,21 @@ class LaunchConfigs:
                     if reload_kernel is not None:  # the worker compiled the row's config only
                         offered = offered_configs(reload_kernel())
                 answer = refused
-            if len(offered) == 1 and not was_tuned(kernel) and not uses_coordinate_descent(kernel):
-                return proceed()  # a single config is no decision
             if self._answers.tunes:
+                done = proceed()
+                ask_at_first_call(kernel)
+                return done
+            if len(offered) == 1 and not self._is_decision(kernel):
                 return proceed()
             self._answers.miss(key_or_name(key, kernel), answer, str(winner_of(kernel, offered[0])))
             return self._compile_first(kernel, offered, proceed)
 
         return precompile
+
+    def _is_decision(self, kernel: Any) -> bool:
+        """Whether there is a choice for *kernel*, for which inductor lists a single config."""
+        is_searched = self._answers.launch_search and is_searchable(kernel)
+        return is_searched or was_tuned(kernel) or uses_coordinate_descent(kernel)
 
     def _compile_first(
         self, kernel: Any, offered: Sequence[Any], proceed: Callable[[], Any]
@@ -180,16 +191,15 @@ class LaunchConfigs:
             if isinstance(
                 answer, Winner
             ):  # tuned for a kernel with the same key, or compiled before
-                wanted = make_config(answer, offered)
-                ready = [each for each in kernel.launchers if same_config(each.config, wanted)]
-                if ready:
-                    kernel.launchers = ready[:1]
+                launcher = load_row(kernel, answer, offered)
+                if launcher is not None:
+                    kernel.launchers = [launcher]
                     self._answers.hit(str(key), answer)
                     return None
                 answer = _REJECTED
-            if self._answers.tunes and key is not None and not uses_coordinate_descent(kernel):
-                chosen = self._choose(kernel, key, kernel.launchers, args, kw)
-                keep_only_launcher(kernel, chosen)
+            if self._answers.tunes and key is not None:
+                choose = self._search if is_searchable(kernel) else self._choose
+                keep_only_launcher(kernel, choose(kernel, key, kernel.launchers, args, kw))
                 return None
             if self._answers.tunes:
                 return original(kernel, *args, **kw)
@@ -209,15 +219,17 @@ class LaunchConfigs:
             key = key_of(kernel)
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
             if self._answers.tunes and not isinstance(answer, Winner):
-                tuned = original(kernel, launcher, *args, **kw)
-                if key is not None:
-                    tuned = self._choose(kernel, key, [launcher, tuned], args, kw)
-                    tuned.config.found_by_coordesc = True  # as below
-                return tuned
-            if not was_looked_up(kernel):  # compiled before attaching: report its hit or miss now
+                if key is None:
+                    return original(kernel, launcher, *args, **kw)
+                if not was_looked_up(kernel):  # else the search was done, or gave no row
+                    launcher = self._search(kernel, key, [launcher], args, kw)
+            elif not was_looked_up(kernel):  # compiled before attaching: report its hit or miss now
                 chosen = winner_of(kernel, launcher.config)
-                if isinstance(answer, Winner) and answer == chosen:
-                    self._answers.hit(str(key), answer)
+                row = answer if isinstance(answer, Winner) else None
+                forced = None if row is None else load_row(kernel, row, offered_configs(kernel))
+                if row is not None and forced is not None:
+                    launcher = forced
+                    self._answers.hit(str(key), row)
                 else:
                     reason = _REJECTED if isinstance(answer, Winner) else answer
                     self._answers.miss(key_or_name(key, kernel), reason, str(chosen))
@@ -225,6 +237,23 @@ class LaunchConfigs:
             return launcher
 
         return coordinate_descent_tuning
+
+    def _search(
+        self,
+        kernel: Any,
+        key: str,
+        launchers: Sequence[Any],
+        args: Sequence[Any],
+        kw: Mapping[str, Any],
+    ) -> Any:
+        """Search the configs of *kernel* and return the winner's launcher.
+
+        Where no config could be measured, it is the first of *launchers*, as without a table.
+        """
+        search = LaunchSearch(kernel, offered_configs(kernel), args, kw, compile_configs)
+        live = search.start()
+        chosen = None if live is None else self._answers.measure_search(key, live)
+        return launchers[0] if chosen is None else search.launcher_of(chosen)
 
     def _choose(
         self,
@@ -242,6 +271,7 @@ class LaunchConfigs:
         }
         if not offered:
             return launchers[0]
-        calls = {winner: call_of(kernel, each, args, kw) for winner, each in offered.items()}
+        own = OwnArguments(kernel, args, kw)
+        calls = {winner: call_of(kernel, each, own) for winner, each in offered.items()}
         chosen = self._answers.measure_calls(key, next(iter(calls)), calls)
         return launchers[0] if chosen is None else offered[chosen]

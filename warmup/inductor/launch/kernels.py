@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -11,6 +12,7 @@ import torch
 from torch._inductor.async_compile import size_hints_regex
 from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import NoTritonConfigsError
+from torch._inductor.utils import clone_preserve_strides
 
 from warmup.core.errors import ProblemError
 from warmup.inductor.launch.configs import same_config
@@ -18,6 +20,10 @@ from warmup.keys.launch import LaunchProblem
 
 _OFFERED: Final = "_warmup_offered"
 _SIGNATURE: Final = re.compile(r"'signature': (\{.*?\})")
+# Prefixes of the names of a kernel's arguments (codegen/common.py, KernelArgs).
+_READ: Final = "in_ptr"
+_WRITTEN: Final = "out_ptr"
+_RESULTS: Final = (_READ, "in_out_ptr", _WRITTEN)
 _NONE_LOADED: Final = "No valid triton configs"
 _TUNABLE: Final = frozenset(  # kernels whose config coordinate descent may change
     {
@@ -101,6 +107,17 @@ def try_load(proceed: Callable[[], Any]) -> bool:
     return True
 
 
+def is_searchable(kernel: Any) -> bool:
+    """Whether other configs than those that inductor offers can be tried for *kernel*."""
+    return kernel.heuristic_type in _TUNABLE and kernel.device_props.type != "cpu"
+
+
+def ask_at_first_call(kernel: Any) -> None:
+    """Make inductor choose among the launchers of *kernel* at its first call, be it only one."""
+    if is_searchable(kernel) and len(kernel.launchers) == 1:
+        kernel.launchers = [*kernel.launchers] * 2
+
+
 def uses_coordinate_descent(kernel: Any) -> bool:
     """Whether *kernel* runs coordinate descent after choosing among its configs."""
     wanted = kernel.inductor_meta.get("coordinate_descent_tuning", False)
@@ -130,17 +147,80 @@ def spills(kernel: Any, launcher: Any) -> bool:
     return launcher.n_spills is not None and launcher.n_spills > threshold
 
 
-def call_of(
-    kernel: Any, launcher: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Callable[[int], object]:
-    """Return a call of *launcher* on copies of the arguments that *kernel* changes."""
-    own_args, own_kwargs = kernel.clone_args(*args, **kwargs)
+class OwnArguments:
+    """The arguments of a call of *kernel*, with copies of all tensors that it may write.
+
+    So a candidate neither changes the model's tensors nor sees what another one wrote. The copies
+    are made when they are first used.
+    """
+
+    def __init__(self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._kernel = kernel
+        names = kernel.fn.arg_names[: len(args)]
+        self._given = {**dict(zip(names, args, strict=True)), **kwargs}
+        self._positions = len(names)
+
+    @functools.cached_property
+    def _own(self) -> dict[str, Any]:
+        return {
+            name: clone_preserve_strides(arg) if self._may_be_written(name, arg) else arg
+            for name, arg in self._given.items()
+        }
+
+    @property
+    def args(self) -> list[Any]:
+        """The arguments by position."""
+        return list(self._own.values())[: self._positions]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The arguments by name."""
+        return dict(list(self._own.items())[self._positions :])
+
+    def reset_to_zero(self) -> None:
+        """Zero the workspaces that the kernel expects to be zero."""
+        if self._kernel.reset_to_zero_arg_names:
+            self._kernel.reset_to_zero_args(*self.args, **self.kwargs)
+
+    def restore(self) -> None:
+        """Give each copy its first values, and poison what the kernel only writes."""
+        for name, own in self._own.items():
+            if self._is_only_written(name):
+                own.fill_(_poison(own.dtype))
+            elif own is not self._given[name]:
+                own.copy_(self._given[name])
+
+    def results(self) -> list[torch.Tensor]:
+        """Return copies of what the kernel wrote, without its workspaces and semaphores."""
+        return [
+            own.clone()
+            for name, own in self._own.items()
+            if own is not self._given[name] and name.startswith(_RESULTS)
+        ]
+
+    def _may_be_written(self, name: str, arg: Any) -> bool:
+        is_read = name.startswith(_READ) and name not in self._kernel.mutated_arg_names
+        return isinstance(arg, torch.Tensor) and not is_read
+
+    def _is_only_written(self, name: str) -> bool:
+        # A semaphore must be as it was: a poisoned one would make a kernel wait forever.
+        return name.startswith(_WRITTEN) and name not in self._kernel.mutated_arg_names
+
+
+def _poison(dtype: torch.dtype) -> float | int | bool:
+    if dtype.is_floating_point or dtype.is_complex:
+        return float("nan")
+    return True if dtype is torch.bool else torch.iinfo(dtype).max
+
+
+def call_of(kernel: Any, launcher: Any, arguments: OwnArguments) -> Callable[[int], object]:
+    """Return a call of *launcher* on *arguments*."""
     interface = kernel.get_device_interface()
 
     def call(_number: int) -> object:
-        kernel.reset_to_zero_args(*own_args, **own_kwargs)
+        arguments.reset_to_zero()
         stream = interface.get_raw_stream(interface.current_device())
-        return launcher(*own_args, **own_kwargs, stream=stream)
+        return launcher(*arguments.args, **arguments.kwargs, stream=stream)
 
     return call
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,10 @@ import torch
 from torch import nn
 
 from warmup.buckets.dims import DynamicDim, Interval
+from warmup.core.compile_modes import GRAPH_MODES
 from warmup.core.errors import ModelError
+from warmup.inductor.artifacts import own_cache_entries
+from warmup.inductor.static_inputs import Place, StaticInputs
 from warmup.models.outputs import output_errors, worst_error
 from warmup.serving.compiled.arguments import Arguments
 from warmup.serving.compiled.bucket import (
@@ -36,6 +40,8 @@ class PaddedArtifact(BucketArtifact):
 
     The first padded call is computed by the uncompiled model as well. The two outputs show which
     dims have to be cut, and whether padding changes anything else.
+
+    In a mode that records CUDA graphs, inputs on a GPU are padded where the graph reads them.
     """
 
     _compiled: ServingCall
@@ -44,19 +50,34 @@ class PaddedArtifact(BucketArtifact):
     def __init__(self, served: ServedModel, intervals: Mapping[str, Interval]) -> None:
         super().__init__(served, intervals)
         self._cuts: dict[str, tuple[_Cut, ...]] = {}  # by dim, for dims padded so far
+        self._static = StaticInputs() if served.mode in GRAPH_MODES else None
+        self._sizes_at: dict[Place, dict[int, int]] = {}  # of each tensor with a dynamic dim
+        for argument in served.arguments:
+            dim = argument.dim
+            self._sizes_at.setdefault(dim.path, {})[dim.dim] = self.sizes[dim.name]
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         sizes = self._sizes(args, kwargs)
-        compiled, result = super()._compile(*self._padded(args, kwargs))
-        self._compiled = compiled
+        padded_args, padded_kwargs = self._padded(args, kwargs)
+        with self._own_cache_entries():
+            self._compiled, result = super()._compile(padded_args, padded_kwargs)
         return self._serve, self._cut(result, sizes, args, kwargs)
+
+    def _own_cache_entries(self) -> AbstractContextManager[None]:
+        """Return a context in which no other artifact loads a graph of static inputs from a cache.
+
+        torch 2.11 leaves them out of the cache's key (torch/_functorch/_aot_autograd/
+        autograd_cache.py), and a CUDA graph that took other inputs for static would be recorded
+        again for each address.
+        """
+        return nullcontext() if self._static is None else own_cache_entries("warmup-static")
 
     def _serve(self, *args: Any, **kwargs: Any) -> Any:
         if self._dependent is not None:
             uncompiled = self.served.without_artifact(UncompiledReason.DEPENDENT, self._dependent)
             return uncompiled(*args, **kwargs)
         sizes = self._sizes(args, kwargs)
-        if sizes == self.sizes:
+        if sizes == self.sizes and self._static is None:
             return self._compiled(*args, **kwargs)
         padded_args, padded_kwargs = self._padded(args, kwargs)
         return self._cut(self._compiled(*padded_args, **padded_kwargs), sizes, args, kwargs)
@@ -75,6 +96,8 @@ class PaddedArtifact(BucketArtifact):
 
     def _padded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         def pad(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
+            if self._static is not None and tensor.is_cuda:
+                return self._static.fill(tensor, dim.path, self._sizes_at[dim.path])
             missing = self.sizes[dim.name] - tensor.shape[dim.dim]
             if not missing:
                 return tensor

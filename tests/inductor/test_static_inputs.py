@@ -1,0 +1,102 @@
+"""`StaticInputs`: inputs of any size, padded in memory whose address a CUDA graph can keep."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch._inductor import compile_fx
+from torch._inductor import config as inductor_config
+
+from warmup.inductor.static_inputs import StaticInputs
+
+PLACE = ("x",)
+SIZES = {1: 8, 2: 4}
+
+
+def padded(tensor: torch.Tensor) -> torch.Tensor:
+    """Return *tensor* padded with zeros to SIZES, in memory of its own."""
+    missing = (0, 4 - tensor.shape[2], 0, 8 - tensor.shape[1])
+    return torch.nn.functional.pad(tensor, missing)
+
+
+def test_every_size_is_padded_with_zeros_at_one_address() -> None:
+    """Also after a larger size, along either dim."""
+    inputs, addresses = StaticInputs(), set()
+    for rows, columns in ((5, 3), (8, 4), (2, 1), (6, 4), (3, 2), (8, 1), (1, 4)):
+        tensor = torch.randn(7, rows, columns)
+        found = inputs.fill(tensor, PLACE, SIZES)
+        assert torch.equal(found, padded(tensor))
+        addresses.add(found.data_ptr())
+    assert len(addresses) == 1
+
+
+def test_what_is_in_place_stays() -> None:
+    """A tensor with two dynamic dims is filled once for each of them."""
+    inputs = StaticInputs()
+    tensor = torch.randn(7, 5, 3)
+    found = inputs.fill(inputs.fill(tensor, PLACE, SIZES), PLACE, SIZES)
+    assert torch.equal(found, padded(tensor))
+
+
+def test_places_dtypes_and_threads_have_memory_of_their_own() -> None:
+    """None of them overwrites another's input."""
+    inputs, found = StaticInputs(), []
+
+    def fill(place: str = "x", dtype: torch.dtype = torch.float32) -> None:
+        found.append(inputs.fill(torch.ones(7, 5, 3, dtype=dtype), (place,), SIZES))
+
+    fill()
+    fill("y")
+    fill(dtype=torch.float64)
+    thread = threading.Thread(target=fill)
+    thread.start()
+    thread.join()
+    assert len({tensor.data_ptr() for tensor in found}) == 4
+
+
+def test_inference_mode_may_begin_and_end_between_calls() -> None:
+    """Memory that was made in it can be written outside of it, and the other way round."""
+    inputs = StaticInputs()
+    with torch.inference_mode():
+        inputs.fill(torch.ones(7, 5, 3), PLACE, SIZES)
+    tensor = torch.ones(7, 2, 2, requires_grad=True)
+    found = inputs.fill(tensor, PLACE, SIZES)
+    assert torch.equal(found, padded(tensor))
+    assert not found.requires_grad
+    with torch.inference_mode():
+        assert torch.equal(inputs.fill(torch.ones(7, 8, 4), PLACE, SIZES), torch.ones(7, 8, 4))
+
+
+def test_a_graph_takes_them_as_inputs_at_a_fixed_address() -> None:
+    """Inductor is told so of the input as of the weights, and each call uses its values."""
+    told = []
+
+    def inner(
+        module: torch.fx.GraphModule, inputs: list[torch.Tensor], **settings: object
+    ) -> object:
+        told.append((len(inputs), [*settings["static_input_idxs"]]))
+        return module.forward
+
+    def compile_(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        return compile_fx.compile_fx(module, inputs, inner_compile=inner)
+
+    model, inputs = torch.nn.Linear(4, 4), StaticInputs()
+    compiled = torch.compile(model, backend=compile_, dynamic=False)
+    with torch.no_grad():
+        for rows in (3, 8, 2):
+            tensor = torch.randn(rows, 4)
+            found = compiled(inputs.fill(tensor, PLACE, {0: 8}))[:rows]
+            torch.testing.assert_close(found, model(tensor))
+    assert told == [(3, [0, 1, 2])]
+
+
+def test_a_frozen_graph_does_not_take_them_for_constants() -> None:
+    """With inductor's freezing, what is at a fixed address would be one."""
+    model, inputs = torch.nn.Linear(4, 4), StaticInputs()
+    compiled = torch.compile(model, backend="eager", dynamic=False)
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        for rows in (3, 2):
+            tensor = torch.randn(rows, 4)
+            found = compiled(inputs.fill(tensor, PLACE, {0: 8}))[:rows]
+            torch.testing.assert_close(found, model(tensor))

@@ -1,0 +1,90 @@
+"""The host's times of candidates: whose are taken, of how many calls, and where they stand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from warmup.core.method import Launch, Method
+from warmup.core.rows import Family, Scope, Winner
+from warmup.core.samples import Samples
+from warmup.core.trial import Outcome
+from warmup.measuring.enqueue import EnqueueBatch
+from warmup.measuring.screening import CandidateRun, Screening
+from warmup.measuring.selection import make_fused_row, make_row
+
+LIBRARY = Winner(Family.EXTERN, "aten::addmm")
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+TIMES = {"triton::mm": (10.0, 11.0), "triton::tma": (30.0, 31.0), "aten::mm": (40.0,)}
+
+
+def candidate(uid: str, block: int) -> Winner:
+    return Winner(Family.TEMPLATE, uid, (("BLOCK_M", block),), "0123abcd")
+
+
+def outcome(winner: Winner, time_us: float, host_us: float | None = None) -> Outcome:
+    host = None if host_us is None else Samples((host_us,) * 3)
+    return Outcome(winner=winner, samples=Samples((time_us,) * 12), host=host)
+
+
+def finalists(device: torch.device, launch: Launch) -> list[str]:
+    """Return the finalists of made-up times, on *device*, which is not touched."""
+    runs = [CandidateRun(LIBRARY)]
+    runs[0].outcome = outcome(LIBRARY, 50.0)
+    for uid, times in TIMES.items():
+        for block, time_us in enumerate(times):
+            runs.append(CandidateRun(candidate(uid, block)))
+            runs[-1].outcome = outcome(runs[-1].winner, time_us)
+    screening = Screening(runs, LIBRARY, device, Method(launch=launch))
+    return [f"{run.winner.uid} {run.time_us:.0f}" for run in screening.finalists()]
+
+
+def test_the_fastest_of_each_kernel_is_a_finalist_where_the_host_may_decide() -> None:
+    """However much slower it is on the device, since the host may enqueue it faster."""
+    found = finalists(GPU, Launch.EAGER)
+    near = ["triton::mm 10", "triton::mm 11"]
+    assert found[:2] == near
+    assert sorted(found[2:]) == ["aten::addmm 50", "aten::mm 40", "triton::tma 30"]
+
+
+@pytest.mark.parametrize(("device", "launch"), [(GPU, Launch.CUDAGRAPH), (CPU, Launch.EAGER)])
+def test_elsewhere_finalists_are_near_the_fastest(device: torch.device, launch: Launch) -> None:
+    """They and the control."""
+    assert finalists(device, launch) == ["triton::mm 10", "triton::mm 11", "aten::addmm 50"]
+
+
+@pytest.mark.parametrize(("asked", "made"), [(1, 1), (7, 7), (64, 16)])
+def test_a_batch_is_short_enough_for_the_queue(asked: int, made: int) -> None:
+    """It has at most sixteen calls, each on its own operand set."""
+    numbers: list[int] = []
+    batch = EnqueueBatch(numbers.append, CPU, asked)
+    assert batch.time() >= 0
+    assert numbers == [*range(made)]
+    assert batch.calls == made
+
+
+def test_a_row_has_the_hosts_times_of_winner_and_library() -> None:
+    """So have its candidates, in the scope of the row."""
+    winner = candidate("triton::mm", 16)
+    alone = [outcome(LIBRARY, 50.0, 25.0), outcome(winner, 10.0, 7.0)]
+    bare = make_row("addmm m=16", alone, LIBRARY, Method())
+    assert bare is not None
+    assert (bare.row.evidence.host_us, bare.row.evidence.library_host_us) == (7.0, 25.0)
+    region = [outcome(LIBRARY, 60.0, 80.0), outcome(winner, 20.0, 55.0)]
+    fused = make_fused_row(bare, region, LIBRARY, Method())
+    assert fused is not None
+    assert fused.row.evidence.scope is Scope.FUSED
+    assert (fused.row.evidence.host_us, fused.row.evidence.library_host_us) == (55.0, 80.0)
+    assert {timing.winner: timing.host_us for timing in fused.timings} == {
+        LIBRARY: 80.0,
+        winner: 55.0,
+    }
+
+
+def test_without_the_hosts_times_a_row_has_none() -> None:
+    """As with CUDA graphs, and on a CPU."""
+    row = make_row("addmm m=16", [outcome(LIBRARY, 50.0)], LIBRARY, Method())
+    assert row is not None
+    assert replace(row.row.evidence, host_us=None, library_host_us=None) == row.row.evidence

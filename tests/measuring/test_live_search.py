@@ -1,0 +1,197 @@
+"""Searches in this process: candidates that are made while others are checked and timed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from warmup.core.live_search import LiveSearch, without
+from warmup.core.method import L2, Method, Search
+from warmup.core.rows import Family, Rejection, Winner
+from warmup.core.search import CandidateSource, SearchCounts
+from warmup.core.trial import Outcome
+from warmup.measuring.live_search import time_search, with_narrow_band
+from warmup.measuring.reference import judge_like
+from warmup.measuring.selection import make_row
+
+CPU = torch.device("cpu")
+METHOD = Method(l2=L2.WARM)
+RIGHT = torch.arange(8.0) + 1
+NAN, INF = math.nan, math.inf
+
+
+def winner(name: str) -> Winner:
+    return Winner(Family.LAUNCH, name)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call with the name by which the clock knows it."""
+
+    uid: str
+
+    def __call__(self, _number: int) -> None:
+        """Do nothing: the clock states the time."""
+
+
+@dataclass
+class Kernel:
+    """A search of ``waves`` of names; the first wave is listed. ``writes`` has other outputs."""
+
+    waves: Sequence[Sequence[str]]
+    writes: Mapping[str, Any] = field(default_factory=dict)
+    uncompiled: dict[Winner, str] = field(default_factory=dict)
+    told: list[dict[str, float]] = field(default_factory=list)
+
+    def search(self) -> LiveSearch:
+        """Return the search, which has not begun."""
+        waves = [{winner(name): Call(name) for name in names} for names in self.waves]
+        listed, later = waves[0], iter(waves[1:])
+
+        def more(times_us: Mapping[Winner, float]) -> Mapping[Winner, Callable[[int], object]]:
+            self.told.append({one.uid: time for one, time in times_us.items()})
+            return next(later, {})
+
+        def written(one: Winner) -> list[torch.Tensor]:
+            out = self.writes.get(one.uid, RIGHT)
+            if isinstance(out, Exception):
+                raise out
+            return [out.clone()]
+
+        def counts() -> SearchCounts:
+            added = sum(map(len, waves[1:]))
+            sources = ((CandidateSource.GRID, added),)
+            return SearchCounts(search=Search.DEFAULT, listed=len(listed), added=sources)
+
+        return LiveSearch(tuple(listed), listed, more, written, self.uncompiled, counts)
+
+    def run(self, method: Method = METHOD) -> tuple[dict[str, Outcome], str]:
+        """Return the outcomes by name, and the name of the control."""
+        outcomes, control = time_search(self.search(), CPU, method, {"f32": 1e-3})
+        return {one.winner.uid: one for one in outcomes}, control.uid
+
+
+def test_a_candidate_that_is_made_later_can_win(fake_clock: Any) -> None:
+    """The fastest of all waves wins, and each wave is told the times of all before it."""
+    fake_clock.times = {"a": 9.0, "b": 8.0, "c": 5.0, "d": 6.0}
+    kernel = Kernel([["a", "b"], ["c"], ["d"]])
+    outcomes, control = kernel.run()
+    row = make_row("launch x", [*outcomes.values()], winner(control), METHOD)
+    assert row is not None
+    assert row.row.winner.uid == "c"
+    assert [sorted(told) for told in kernel.told] == [
+        ["a", "b"],
+        ["a", "b", "c"],
+        ["a", "b", "c", "d"],
+    ]
+    assert kernel.told[-1] == fake_clock.times
+
+
+def test_the_control_is_what_default_mode_would_take(fake_clock: Any) -> None:
+    """It is the fastest of those that default mode lists, not the first, and no later one."""
+    fake_clock.times = {"first": 9.0, "best": 7.0, "later": 5.0}
+    outcomes, control = Kernel([["first", "best"], ["later"]]).run()
+    assert control == "best"
+    assert outcomes["best"].is_final
+
+
+def test_of_listed_candidates_that_tie_the_first_is_the_control(fake_clock: Any) -> None:
+    """Noise does not decide which listed candidate the others must beat."""
+    fake_clock.times = {"slow": 9.0, "first": 7.1, "best": 7.0}
+    assert Kernel([["slow", "first", "best"]]).run()[1] == "first"
+
+
+@pytest.mark.parametrize(
+    ("out", "reason"),
+    [
+        (RIGHT * 1.5, Rejection.WRONG),
+        (torch.cat([RIGHT[:7], torch.tensor([NAN])]), Rejection.UNWRITTEN),
+        (RuntimeError("CUDA error: invalid argument"), Rejection.LAUNCH),
+    ],
+    ids=["wrong", "unwritten", "not launched"],
+)
+def test_a_bad_candidate_is_rejected_before_it_is_timed(
+    fake_clock: Any, out: Any, reason: Rejection
+) -> None:
+    """However fast it would be: its reason is recorded, the search is told that it is no good."""
+    fake_clock.times = {"a": 9.0, "bad": 1.0, "c": 8.0}
+    kernel = Kernel([["a"], ["bad"], ["c"]], writes={"bad": out})
+    outcomes, _ = kernel.run()
+    assert outcomes["bad"].rejection is reason
+    assert fake_clock.taken["bad"] == 0
+    assert kernel.told[-1] == {"a": 9.0, "bad": INF, "c": 8.0}
+
+
+def test_what_the_first_candidate_that_runs_writes_is_expected(fake_clock: Any) -> None:
+    """A first candidate that cannot run is rejected, and the others are compared with the next."""
+    writes = {"broken": RuntimeError("no"), "b": RIGHT * 2, "c": RIGHT * 2}
+    outcomes, control = Kernel([["broken", "b"], ["c"]], writes).run()
+    assert outcomes["broken"].rejection is Rejection.CRASHED
+    assert (outcomes["b"].rejection, outcomes["c"].rejection) == (None, None)
+    assert control == "b"
+
+
+def test_a_candidate_that_did_not_compile_is_counted(fake_clock: Any) -> None:
+    """It is rejected with the compiler's words, and was never called."""
+    kernel = Kernel([["a"]], uncompiled={winner("huge"): "OutOfResources: shared memory"})
+    outcome = kernel.run()[0]["huge"]
+    assert (outcome.rejection, outcome.said) == (
+        Rejection.COMPILE,
+        "OutOfResources: shared memory",
+    )
+
+
+def test_launch_configs_tie_within_one_per_cent(fake_clock: Any) -> None:
+    """A gain of two per cent decides between launch configs, though not between GEMM kernels."""
+    fake_clock.times = {"a": 10.2, "b": 10.0}
+    names = {}
+    for method in (METHOD, with_narrow_band(METHOD)):
+        outcomes, control = Kernel([["a"], ["b"]]).run(method)
+        row = make_row("launch x", [*outcomes.values()], winner(control), method)
+        assert row is not None
+        names[method.near_tie] = row.row.winner.uid
+    assert names == {0.03: "a", 0.01: "b"}
+
+
+def test_a_winner_that_is_not_trusted_is_not_tried_again(fake_clock: Any) -> None:
+    """It is left out wherever it comes from, unless nothing else could be the reference."""
+    search = Kernel([["a", "b"], ["c", "d"]]).search()
+    for banned, listed, later in (("b", "a", "cd"), ("c", "ab", "d"), ("a", "ab", "cd")):
+        kept = without(Kernel([["a", "b"], ["c", "d"]]).search(), winner(banned))
+        assert "".join(one.uid for one in kept.listed) == listed
+        assert "".join(one.uid for one in kept.calls) == listed
+        assert "".join(one.uid for one in kept.more({})) == later
+    assert without(search, None) is search
+
+
+@pytest.mark.parametrize(
+    ("out", "expected", "reason"),
+    [
+        ([1.0, INF, NAN], [1.0, INF, NAN], None),
+        ([1.0, 1.0, 1.0], [1.0, INF, 1.0], Rejection.WRONG),
+        ([1.0, INF, 1.0], [1.0, 1.0, 1.0], Rejection.WRONG),
+        ([1.0, -INF, 1.0], [1.0, INF, 1.0], Rejection.WRONG),
+        ([1.0, NAN, 1.0], [1.0, 1.0, 1.0], Rejection.UNWRITTEN),
+        ([1.0, INF, 2.0], [1.0, INF, 1.0], Rejection.WRONG),
+        ([1, 2, 3], [1, 2, 3], None),
+        ([1, 2, 4], [1, 2, 3], Rejection.WRONG),
+        ([True, False], [True, True], Rejection.WRONG),
+    ],
+)
+def test_outputs_of_one_precision_are_compared(
+    out: list[Any], expected: list[Any], reason: Rejection | None
+) -> None:
+    """What is infinite, NaN or no float must be equal; the rest is within the tolerance."""
+    assert judge_like(torch.tensor(out), torch.tensor(expected), 1e-3)[1] is reason
+
+
+def test_without_a_tolerance_only_odd_elements_are_compared() -> None:
+    """A dtype that the policy has no tolerance for is checked for NaN and infinity alone."""
+    one, other = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0])
+    assert judge_like(one, other, None)[1] is None
+    assert judge_like(torch.tensor([1.0, NAN]), other, None)[1] is Rejection.UNWRITTEN

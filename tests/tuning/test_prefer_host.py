@@ -1,0 +1,213 @@
+"""`prefer_host`: winners for the host stay where they gain, with a bucket that only pretends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from warmup.core.call_cost import CallCost
+from warmup.core.errors import BuildError
+from warmup.core.method import Launch, Method
+from warmup.core.rows import Family, Row, Timing, Tuned, Winner
+from warmup.models.wide_run import WideRun
+from warmup.table import Table
+from warmup.table.store import read, write
+from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
+from warmup.tuning.host_choice import prefer_host
+from warmup.tuning.judge import Judge
+from warmup.tuning.progress import Progress, Revisit
+from warmup.tuning.report import Observer
+
+EXACT = torch.tensor([3.0, 4.0])
+CHEAP = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),), "0123abcd")
+BEFORE = CallCost(host_us=120.0, device_us=30.0)
+
+
+class _Lines(Observer):
+    """Keeps the lines about winners for the host."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def host_preferred(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@dataclass
+class _Tuner:
+    method: Method = field(default_factory=Method)
+
+
+@dataclass
+class _Compiler:
+    progress: Progress
+    tuner: _Tuner = field(default_factory=_Tuner)
+
+
+@dataclass
+class _Run:
+    """A bucket that gives ``output`` at ``cost`` when it is served again; None: it fails."""
+
+    compiler: _Compiler
+    key: str
+    cost: CallCost
+    output: torch.Tensor | None = None
+    name: str = "seqlen=16"
+
+    def served(self, output: torch.Tensor, cost: CallCost) -> ServedBucket:
+        return ServedBucket(
+            keys=(self.key,), outputs=[output], uncovered={}, cost=cost, counts={self.key: 1}
+        )
+
+    def tune(self) -> ServedBucket:
+        if self.output is None:
+            raise BuildError("bucket seqlen=16: compiling failed")
+        progress = self.compiler.progress
+        assert progress.rows[self.key].winner == CHEAP
+        new = replace(progress.tuned[0], key=self.key.replace("m=16", "m=17"))
+        progress.save(new)  # of a kernel that only these winners have
+        return self.served(self.output, self.cost)
+
+
+Try = Callable[..., tuple[Row, list[str]]]
+
+
+@pytest.fixture
+def try_host(
+    make_key: Callable[..., str],
+    make_row: Callable[..., Row],
+    make_table: Callable[..., Table],
+    tmp_path: Path,
+) -> Try:
+    """``try_host(**run)``: the row on disk afterwards, and the lines that were said."""
+
+    def make(launch: Launch = Launch.EAGER, fixed: bool = False, **changes: Any) -> Any:
+        key, path, lines = make_key(16), tmp_path / "t.json", _Lines()
+        row = make_row()
+        row = replace(row, evidence=replace(row.evidence, host_us=40.0, time_us=10.0))
+        table = make_table({key: row})
+        write(path, table)
+        progress = Progress(
+            path=path,
+            table=table,
+            replaces=False,
+            observer=lines,
+            can_search=False,
+            given_up={},
+            measured_peaks=lambda: None,
+            revisit=Revisit(),
+        )
+        timings = (
+            Timing(row.winner, 10.0, host_us=40.0),
+            Timing(CHEAP, 12.0, host_us=7.0, spread=0.01),
+        )
+        progress.tuned.append(Tuned(key, row, timings))
+        run: Any = _Run(
+            _Compiler(progress, _Tuner(Method(launch=launch))),
+            key,
+            **{"cost": CallCost(87.0, 32.0), "output": EXACT, **changes},
+        )
+        judge = Judge(
+            eager=[EXACT],
+            floors={"f32": 1e-3},
+            run_wide=lambda: WideRun([EXACT], "float64"),
+        )
+        served = run.served(EXACT, BEFORE)
+        judgement = judge.judge(served.outputs)
+        prefer_host(run, served, judge, judgement, {key} if fixed else ())
+        found = read(path).rows[key]
+        assert progress.rows[key] == found
+        assert progress.tuned[0].row == found
+        is_kept = bool(lines.lines) and "not kept" not in lines.lines[0]
+        assert len(read(path).rows) == len(progress.tuned) == (2 if is_kept else 1)
+        return found, lines.lines
+
+    return make
+
+
+def test_a_faster_call_keeps_its_winners(try_host: Try) -> None:
+    """The table has the winner that is enqueued faster, and the build says what it gains."""
+    row, lines = try_host()
+    assert row.winner == CHEAP
+    assert lines == ["seqlen=16: 1 winner for the host: a call took 87.0 us, 120.0 us before"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"cost": CallCost(119.0, 32.0)}, "a call took 119.0 us, 120.0 us before"),
+        ({"cost": CallCost(80.0, 125.0)}, "a call took 125.0 us, 120.0 us before"),
+        ({"output": EXACT * 2}, "the output is"),
+        ({"output": None}, "compiling failed"),
+    ],
+)
+def test_winners_that_gain_nothing_are_taken_back(
+    try_host: Try, changes: dict[str, Any], reason: str
+) -> None:
+    """So are those with which the output is wrong or the bucket fails; the reason is said."""
+    row, lines = try_host(**changes)
+    assert row.winner != CHEAP
+    (line,) = lines
+    assert "tried and not kept" in line
+    assert reason in line
+
+
+@pytest.mark.parametrize("changes", [{"launch": Launch.CUDAGRAPH}, {"fixed": True}])
+def test_nothing_is_tried_where_the_host_does_not_count(
+    try_host: Try, changes: dict[str, Any]
+) -> None:
+    """As with CUDA graphs, and for rows with which another bucket was measured."""
+    row, lines = try_host(**changes)
+    assert row.winner != CHEAP
+    assert lines == []
+
+
+def test_the_table_keeps_what_calls_cost(
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    make_key: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    """Each bucket has the last cost that was measured, on disk too; rows stay."""
+    path, table = tmp_path / "t.json", make_table({make_key(16): make_row()})
+    write(path, table)
+    progress = Progress(
+        path=path,
+        table=table,
+        replaces=False,
+        observer=Observer(),
+        can_search=False,
+        given_up={},
+        measured_peaks=lambda: None,
+    )
+    progress.keep_cost("MLP seqlen=560", BEFORE)
+    progress.keep_cost("MLP seqlen=16", CallCost(1.0, 2.0))
+    progress.keep_cost("MLP seqlen=16", CallCost(3.0, 2.0, left_out=4))
+    found = read(path)
+    assert dict(found.provenance.calls) == {
+        "MLP seqlen=16": CallCost(3.0, 2.0, left_out=4),
+        "MLP seqlen=560": BEFORE,
+    }
+    assert found == progress.table
+    assert found.rows == table.rows
+
+
+def test_a_call_that_cannot_be_measured_fails_no_build(caplog: pytest.LogCaptureFixture) -> None:
+    """The bucket was served: what a call costs is not known, and a warning says why."""
+
+    def measure(_call: Callable[[], object]) -> CallCost:
+        raise RuntimeError("the state of the model ends after ten calls\nand a trace")
+
+    nothing: Any = None
+    compiler = BucketCompiler(
+        setup=nothing, model=nothing, progress=nothing, tuner=nothing, measure_cost=measure
+    )
+    with caplog.at_level("WARNING", logger="warmup"):
+        assert compiler._cost_of(lambda: None, "seqlen=16") is None
+    assert "seqlen=16: what a call costs was not measured: RuntimeError: the state" in caplog.text
+    assert "trace" not in caplog.text

@@ -1,0 +1,81 @@
+"""`compile_configs`: compiles launch configs of a generated Triton kernel, in inductor's workers.
+
+Each config is compiled in a worker, which writes it to Triton's cache. This process then finds it
+there, and loads it. Without workers this process compiles the configs, one after the other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from typing import Any, Final
+
+from torch._dynamo.device_interface import DeviceGuard
+from torch._inductor.async_compile import AsyncCompile
+
+from warmup.core.error_text import printable
+from warmup.core.rows import Winner
+from warmup.inductor.launch.compile_task import compile_into_cache
+from warmup.inductor.launch.configs import kwargs_of, make_config, refusal_reason
+
+# For each config its launcher, or why it does not compile or load.
+CompileConfigs = Callable[[Any, Sequence[Any]], list[Any]]
+
+_FOLDERS: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # as in async_compile.py
+_WORKER_SECONDS: Final = 120.0
+
+
+def compile_configs(kernel: Any, configs: Sequence[Any]) -> list[Any]:
+    """Return the launcher of each of *configs* of *kernel*, or a text that says why there is none.
+
+    The kernel itself stays as it is.
+    """
+    ready = {spelled(each.config): each for each in kernel.launchers}
+    new = [config for config in configs if spelled(config) not in ready]
+    has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
+    if len(new) > 1 and has_workers():
+        _compile_in_workers(kernel, new)
+    if kernel.fn.fn is None:  # compiled in a worker, which does not send the function back
+        kernel.fn = kernel._reload_kernel().fn
+    return [ready.get(spelled(config)) or _load(kernel, config) for config in configs]
+
+
+def spelled(config: Any) -> tuple[tuple[str, Any], ...]:
+    """Return *config* as a text-like value that equal configs share."""
+    return tuple(sorted(kwargs_of(config).items()))
+
+
+def load_row(kernel: Any, winner: Winner, offered: Sequence[Any]) -> Any | None:
+    """Return the launcher of a row's config; None where *kernel* cannot be forced to it.
+
+    For kernels that were loaded before the table was installed, with other configs.
+    """
+    if refusal_reason(winner, offered) is not None:
+        return None
+    (result,) = compile_configs(kernel, [make_config(winner, offered)])
+    return None if isinstance(result, str) else result
+
+
+def _compile_in_workers(kernel: Any, configs: Sequence[Any]) -> None:
+    """Compile *configs* into Triton's cache; what fails is compiled again here, and says why."""
+    if kernel.filename is None:
+        return
+    pool: Any = AsyncCompile.process_pool()
+    environment = {name: os.environ[name] for name in _FOLDERS if name in os.environ}
+    tasks: list[Future[Any]] = [
+        pool.submit(
+            compile_into_cache, kernel.fn.__name__, kernel.filename, kwargs_of(one), environment
+        )
+        for one in configs
+    ]
+    wait(tasks, timeout=_WORKER_SECONDS)
+
+
+def _load(kernel: Any, config: Any) -> Any:
+    interface = kernel.get_device_interface()
+    try:
+        with kernel.lock, DeviceGuard(interface, kernel.triton_meta["device"]):
+            return kernel._precompile_config(config).make_launcher()
+    except Exception as error:  # noqa: BLE001  a compiler or driver may raise anything
+        return printable(f"{type(error).__name__}: {error}".partition("\n")[0])

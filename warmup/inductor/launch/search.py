@@ -1,0 +1,180 @@
+"""`LaunchSearch`: the launch configs that a build tries for one generated Triton kernel.
+
+They come in waves. The first has what inductor lists for the kernel in default mode; the second
+what it lists under max-autotune, and a grid; then follow the configs that coordinate descent asks
+for, until it asks for no more. Each wave is compiled in inductor's workers, and timed.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from warmup.core.live_search import LiveSearch
+from warmup.core.method import Search
+from warmup.core.rows import Winner
+from warmup.core.search import CandidateSource, SearchCounts
+from warmup.core.trial import TimedCall
+from warmup.inductor.launch.compiling import CompileConfigs
+from warmup.inductor.launch.configs import make_config, refusal_reason, winner_of
+from warmup.inductor.launch.kernels import OwnArguments, call_of, spills
+from warmup.inductor.launch.lists import (
+    default_list,
+    grid_of,
+    has_too_small_block,
+    listed_by_inductor,
+    staged,
+)
+
+# Of one kernel. Inductor's own lists, some ten configs, are never left out.
+MOST_CONFIGS: Final = {CandidateSource.GRID: 48, CandidateSource.DESCENT: 64}
+MOST_SECONDS: Final = 60.0  # from the first call until no more configs are compiled
+
+
+class LaunchSearch:
+    """The configs tried for *kernel*, which inductor *offered* some configs, on real arguments.
+
+    *compile_configs* returns a launcher for each config that compiles and loads, or why not.
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        offered: Sequence[Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        compile_configs: CompileConfigs,
+    ) -> None:
+        self._kernel, self._offered = kernel, tuple(offered)
+        self._compile = compile_configs
+        self._arguments = OwnArguments(kernel, args, kwargs)
+        self._launchers: dict[Winner, Any] = {}
+        self._uncompiled: dict[Winner, str] = {}
+        self._sources: Counter[CandidateSource] = Counter()
+        self._left_out: set[Winner] = set()
+        self._listed: list[Winner] = []
+        self._listed_longer: list[Winner] = []
+        self._is_staged = False
+        self._deadline = time.monotonic() + MOST_SECONDS
+
+    def start(self) -> LiveSearch | None:
+        """Return the search, with the calls of the configs of default mode; None without any."""
+        self._listed = self._named(default_list(self._kernel, self._offered))
+        calls = self._calls(self._listed, source=None)
+        if not calls:
+            return None
+        return LiveSearch(
+            listed=tuple(winner for winner in self._listed if winner in calls),
+            calls=calls,
+            more=self._more,
+            written=self._written,
+            uncompiled=self._uncompiled,
+            counts=self._counts,
+        )
+
+    def launcher_of(self, winner: Winner) -> Any:
+        """Return the loaded kernel of a config that was tried."""
+        return self._launchers[winner]
+
+    def _more(self, times_us: Mapping[Winner, float]) -> Mapping[Winner, TimedCall]:
+        """Return the calls of the next configs; none when the search is over."""
+        if not self._listed_longer:
+            longer = (*self._offered, *listed_by_inductor(self._kernel, max_autotune=True))
+            self._listed_longer = [*self._listed, *self._named(longer)]
+            grid = self._named(grid_of(self._kernel, self._offered[0]))
+            calls = self._calls(self._listed_longer, CandidateSource.LISTED_LONGER)
+            if calls := {**calls, **self._calls(grid, CandidateSource.GRID)}:
+                return calls
+        if calls := self._calls(self._asked_by_descent(times_us), CandidateSource.DESCENT):
+            return calls
+        if self._is_staged:
+            return {}
+        self._is_staged = True
+        best = min(times_us, key=lambda winner: times_us[winner])
+        stages = staged(self._kernel, make_config(best, self._offered))
+        return self._calls(self._named(stages), CandidateSource.GRID)
+
+    def _asked_by_descent(self, times_us: Mapping[Winner, float]) -> list[Winner]:
+        """Return what inductor's coordinate descent would time next.
+
+        It begins at the fastest config of max-autotune's list, as inductor does, and at the fastest
+        config of all. Once it asks for nothing, both have ended at a config that was timed.
+        """
+
+        def fastest(winners: Iterable[Winner]) -> Winner:
+            return min(winners, key=lambda winner: times_us.get(winner, math.inf))
+
+        asked: list[Winner] = []
+        for start in dict.fromkeys((fastest(self._listed_longer), fastest(times_us))):
+            configs: list[Any] = []
+            tuner = copy.copy(self._kernel.coordesc_tuner)
+            tuner.cached_benchmark_results = {}
+
+            def time_of(config: Any, configs: list[Any] = configs) -> float:
+                winner = winner_of(self._kernel, config)
+                if winner is not None and winner in times_us:
+                    return times_us[winner]
+                configs.append(copy.deepcopy(config))
+                return math.inf
+
+            if math.isfinite(times_us.get(start, math.inf)):
+                tuner.autotune(time_of, make_config(start, self._offered))
+            asked += self._named(configs)
+        return asked
+
+    def _named(self, configs: Iterable[Any]) -> list[Winner]:
+        """Return the winners of *configs* that serving can be forced to, once each."""
+        winners = []
+        for config in configs:
+            winner = winner_of(self._kernel, config)
+            if winner is None or has_too_small_block(self._kernel, config):
+                continue
+            if refusal_reason(winner, self._offered) is None:
+                winners.append(winner)
+        return list(dict.fromkeys(winners))
+
+    def _calls(
+        self, winners: Iterable[Winner], source: CandidateSource | None
+    ) -> dict[Winner, TimedCall]:
+        """Compile the configs of *winners* that were not tried before; return their calls."""
+        known = self._launchers.keys() | self._uncompiled.keys()
+        new = [winner for winner in winners if winner not in known]
+        if source in MOST_CONFIGS:
+            is_late = time.monotonic() > self._deadline
+            room = 0 if is_late else MOST_CONFIGS[source] - self._sources[source]
+            self._left_out.update(new[room:])
+            new = new[:room]
+        if not new:
+            return {}
+        configs = [make_config(winner, self._offered) for winner in new]
+        results = self._compile(self._kernel, configs)
+        calls = {}
+        for winner, result in zip(new, results, strict=True):
+            if isinstance(result, str):
+                self._uncompiled[winner] = result
+            else:
+                self._launchers[winner] = result
+                calls[winner] = call_of(self._kernel, result, self._arguments)
+        if source is not None:
+            self._sources[source] += len(new)
+        return calls
+
+    def _written(self, winner: Winner) -> list[Any]:
+        call = call_of(self._kernel, self._launchers[winner], self._arguments)
+        self._arguments.restore()
+        call(0)
+        return self._arguments.results()
+
+    def _counts(self) -> SearchCounts:
+        tried = self._launchers.keys() | self._uncompiled.keys()
+        return SearchCounts(
+            search=Search.DEFAULT,
+            listed=len(tried) - self._sources.total(),
+            added=tuple(sorted(self._sources.items())),
+            spilling=sum(spills(self._kernel, one) for one in self._launchers.values()),
+            left_out=len(self._left_out - tried),
+        )
