@@ -22,6 +22,7 @@ import tempfile
 import types
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 _MAX_REQUEST = 2**20
 # Read by torch, inductor and triton whenever they need them; any other variable may be read on
@@ -84,7 +85,7 @@ def _start_server() -> socket.socket:
     return ours
 
 
-def _serve(requests: socket.socket) -> None:
+def _serve(requests: socket.socket, inductor_config: Any) -> None:
     """Fork for every request; return in the child, or when nobody can send another request."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 2)
@@ -101,16 +102,19 @@ def _serve(requests: socket.socket) -> None:
         for descriptor, standard in zip(descriptors, (1, 2), strict=True):
             os.dup2(descriptor, standard)
             os.close(descriptor)
-        _run(**json.loads(message))
+        _run(**json.loads(message), inductor_config=inductor_config)
         return
 
 
-def _run(words: list[str], env: dict[str, str], cwd: str) -> None:
+def _run(words: list[str], env: dict[str, str], cwd: str, inductor_config: Any) -> None:
     """Become the program that Python is asked for with *words*."""
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
     del sys.modules["__mp_main__"]  # multiprocessing's name of the server's main module
+    settings = getattr(inductor_config, "xpu", None)
+    if hasattr(settings, "cutlass_dir"):
+        settings.cutlass_dir = str(Path.cwd())  # on import it was the server's folder
     sys.path[:0] = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
     if words[0] == "-m":
         sys.argv = words[1:]
@@ -129,8 +133,8 @@ def _run(words: list[str], env: dict[str, str], cwd: str) -> None:
 
 if __name__ == "__main__":
     del sys.path[0]  # the folder of this file
-    import torch._inductor.select_algorithm  # noqa: F401
+    import torch._inductor.select_algorithm
 
     gc.collect()
     gc.freeze()  # what is imported stays: no collection in a child looks at it
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[1])), torch._inductor.config)

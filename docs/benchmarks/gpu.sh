@@ -10,7 +10,7 @@
 #   docs/benchmarks/gpu.sh OUT host llama|swiglu [SECONDS until all are ready]
 #   docs/benchmarks/gpu.sh OUT zoo SECONDS [ARGUMENTS of zoo.py]
 #   docs/benchmarks/gpu.sh OUT launch [SECONDS]
-#   docs/benchmarks/gpu.sh OUT explain
+#   docs/benchmarks/gpu.sh OUT explain|fusion [PARTS of vit_mlp.py]
 #   docs/benchmarks/gpu.sh OUT pads [SECONDS]
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
@@ -172,6 +172,15 @@ growth) # starts and builds by layers and buckets, as many as SECONDS last; the 
   [ -e "$out/growth-table.json" ] || cp $tables/llama-blocks.bf16.json "$out/growth-table.json"
   python3 docs/benchmarks/growth.py --width full --limit "${3:-560}" --resume \
     --table "$out/growth-table.json" --results "$out/growth-$gpu.json" ${4:-}
+  ;;
+fusion) # the MLP of a ViT: what is fused into its products, with which tiles, and what that gains
+  for part in ${3:-Gelu Relu Block}; do
+    python3 -m warmup build --model "docs/benchmarks/vit_mlp.py:$part" --seqlens 1370 \
+      --out "$out/vit-$part.json" --timings "$out/vit-$part.jsonl" 2>&1 | tail -6
+    python3 -m warmup show "$out/vit-$part.json" --candidates addmm
+    python3 -m warmup compare --model "docs/benchmarks/vit_mlp.py:$part" --seqlens 1370 \
+      --table "$out/vit-$part.json" --rounds 20 --launch cudagraph --l2 cold --no-charts --out "$out/vit-$part"
+  done
   ;;
 spilling) # tiles that spill, sampled, for two products with many rows
   for shape in 768x768 6144x4096; do # NxK

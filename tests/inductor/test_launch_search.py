@@ -71,9 +71,14 @@ def search_all(
     kernel: Any, time_of: Times, refuses: Callable[[Mapping[str, int]], bool] = lambda _: False
 ) -> tuple[dict[Winner, float], SearchCounts, Mapping[Winner, str]]:
     """Return the stated time of every config that was tried, the counts, and what did not load."""
+    compiled: list[tuple[tuple[str, Any], ...]] = []
 
     def compile_configs(_kernel: Any, configs: Any) -> list[Any]:
         named = [kwargs_of(config) for config in configs]
+        spelled = [tuple(sorted(one.items())) for one in named]
+        assert not set(spelled) & set(compiled)
+        assert len(set(spelled)) == len(spelled), "two descents may ask for one config"
+        compiled.extend(spelled)
         launcher = types.SimpleNamespace(n_spills=0)
         return ["OutOfResources: shared memory" if refuses(one) else launcher for one in named]
 
@@ -127,6 +132,16 @@ def test_a_search_is_as_good_as_inductors_descent(kernel: Any, best: dict[str, i
     assert winner_of(kernel, end) in times
     assert min(times.values()) <= time_of(kwargs_of(end))
     assert counts.left_out == 0
+
+
+def test_a_config_that_both_descents_ask_for_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest of all has a neighbour in common with the fastest of max-autotune's list."""
+    monkeypatch.setattr(launch_search, "MOST_CONFIGS", {CandidateSource.GRID: 2})
+    times, counts, _ = search_all(
+        make_kernel(HeuristicType.PERSISTENT_REDUCTION, x=2048, r0_=1024),
+        valley(XBLOCK=32, num_warps=4),
+    )
+    assert counts.tried == len(times)
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -136,15 +137,42 @@ def _two_outputs(
     return y, y.amax(-1) @ r
 
 
-def _cut(*inputs: torch.Tensor) -> tuple[GraphModule, Region]:
-    graph = make_fx(_two_outputs)(*inputs)
+def _cut(
+    *inputs: torch.Tensor, function: Callable[..., Any] = _two_outputs
+) -> tuple[GraphModule, Region]:
+    graph = make_fx(function)(*inputs)
     gemm = next(node for node in graph.graph.nodes if node.target is torch.ops.aten.mm.default)
     for node in graph.graph.nodes:  # as inductor traces: fake, here real
         if "tensor_meta" in node.meta and "val" not in node.meta:
-            node.meta["val"] = torch.empty(node.meta["tensor_meta"].shape)
+            metas = node.meta["tensor_meta"]
+            is_one = hasattr(metas, "shape")
+            node.meta["val"] = (
+                torch.empty(metas.shape)
+                if is_one
+                else tuple(torch.empty(one.shape) for one in metas)
+            )
     region = region_of(gemm, (), has_epilogue=True)
     assert region is not None
     return graph, region
+
+
+def _trial_of(region: Region) -> Trial:
+    """Return a trial of *region* with options and the winner of another GEMM."""
+    spec, library = TensorSpec((1,), (1,), 0, "float32"), Winner(Family.EXTERN, "aten::mm")
+    return Trial(
+        key="k",
+        op="mm",
+        device="cpu",
+        operands=region.inputs,
+        views=(),
+        out=spec,
+        candidates=(),
+        library=library,
+        method=Method(),
+        region=region,
+        options={"freezing": True},
+        known=(("other", library),),
+    )
 
 
 def _inputs(*sizes: int) -> tuple[torch.Tensor, ...]:
@@ -163,24 +191,41 @@ def test_the_module_of_a_region_computes_what_the_graph_does() -> None:
     torch.testing.assert_close((summed, largest.squeeze(0)), (expected, expected.amax(-1)))
 
 
+def _normed(x: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the deviation of each row from its mean, over its own variance, after a residual."""
+    y = x @ w + r
+    variance, mean = torch.var_mean(y, -1, correction=0, keepdim=True)
+    return y, (y - mean) * torch.rsqrt(variance + 1e-5)
+
+
+def _normed_with_mean(
+    x: torch.Tensor, w: torch.Tensor, r: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y, normed = _normed(x, w, r)
+    return normed, torch.var_mean(y, -1)[1]
+
+
+def test_a_norm_with_two_results_is_in_the_region() -> None:
+    """Variance and mean come from one operator, and the region computes what the graph does."""
+    inputs = _inputs(16, 16)
+    _, region = _cut(*inputs, function=_normed)
+    assert [step.target for step in region.steps].count("aten.var_mean.correction") == 1
+    torch.testing.assert_close(module_of(region, torch.device("cpu"))(*inputs), _normed(*inputs))
+    assert (
+        trial_from_json(json.loads(json.dumps(trial_to_json(_trial_of(region))))).region == region
+    )
+
+
+def test_a_norm_whose_mean_is_read_elsewhere_is_not_in_the_region() -> None:
+    """The region ends before it, since a result of an operator with several is no output."""
+    _, region = _cut(*_inputs(16, 16), function=_normed_with_mean)
+    assert [step.target for step in region.steps] == ["aten.mm.default", "aten.add.Tensor"]
+
+
 def test_a_region_survives_the_way_to_another_process() -> None:
     """A region survives JSON as a part of its trial."""
     _, region = _cut(*_inputs(8, 8))
-    spec, library = TensorSpec((1,), (1,), 0, "float32"), Winner(Family.EXTERN, "aten::mm")
-    trial = Trial(
-        key="k",
-        op="mm",
-        device="cpu",
-        operands=region.inputs,
-        views=(),
-        out=spec,
-        candidates=(),
-        library=library,
-        method=Method(),
-        region=region,
-        options={"freezing": True},
-        known=(("other", library),),
-    )
+    trial = _trial_of(region)
     assert trial_from_json(json.loads(json.dumps(trial_to_json(trial)))) == trial
 
 

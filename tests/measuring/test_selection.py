@@ -13,10 +13,11 @@ from warmup.core.method import Method
 from warmup.core.roofline import Peaks, Work
 from warmup.core.rows import Family, Flag, Rejection, Row, Tuned, Winner
 from warmup.core.samples import Samples
-from warmup.core.trial import Outcome
+from warmup.core.trial import Outcome, RegionKernels
 from warmup.measuring.selection import (
     Selected,
     doubtful_us,
+    make_fused_row,
     make_row,
     rejections,
     select_winner,
@@ -430,3 +431,56 @@ def test_noise_within_the_band_never_beats_the_library(
         for winner, time, shift in zip((LIBRARY, *others), (100.0, *times), noise, strict=False)
     ]
     assert winner_of(*measured) == LIBRARY
+
+
+def in_region(winner: Winner, time_us: float, kernels: int, spills: int | None = None) -> Outcome:
+    """Return the outcome of *winner* in its region, with what was compiled for it."""
+    compiled = RegionKernels(kernels, spills, None if spills is None else 255, is_as_decided=True)
+    return replace(timed(winner, time_us), kernels=compiled)
+
+
+def test_the_row_says_whether_the_winner_is_fused() -> None:
+    """Fused and not fused are two candidates with two timings, and what was compiled is evidence.
+
+    The library takes 11 us alone, and 20 us with its second kernel.
+    """
+    tile = template(64)
+    fused, apart = replace(tile, fused=True), replace(tile, fused=False)
+    bare = make_row(KEY, [timed(LIBRARY, 11.0), timed(tile, 10.0)], LIBRARY, METHOD)
+    region = [in_region(LIBRARY, 20.0, 2), in_region(fused, 12.0, 1, 22), in_region(apart, 19.0, 2)]
+    assert bare is not None
+    tuned = make_fused_row(bare, region, LIBRARY, METHOD)
+    assert tuned is not None
+    evidence = tuned.row.evidence
+    assert tuned.row.winner == fused
+    assert (evidence.kernels, evidence.library_kernels) == (1, 2)
+    assert (evidence.spills, evidence.registers) == (22, 255)
+    assert (evidence.time_us, evidence.bare_us, evidence.tried) == (12.0, 10.0, 2)
+    assert [(one.winner, one.time_us, one.fused_us) for one in tuned.timings] == [
+        (LIBRARY, 11.0, 20.0),
+        (fused, 10.0, 12.0),
+        (apart, 10.0, 19.0),
+    ]
+
+
+def test_a_candidate_is_rejected_when_it_is_rejected_in_every_way() -> None:
+    """One tile fails fused alone, another both fused and not: one rejection is counted."""
+    first, second = template(32), template(64)
+    bare = make_row(
+        KEY, [timed(LIBRARY, 11.0), timed(first, 10.0), timed(second, 10.0)], LIBRARY, METHOD
+    )
+    region = [
+        *(timed(LIBRARY, 20.0), timed(replace(first, fused=False), 12.0)),
+        rejected(replace(first, fused=True), Rejection.LAUNCH),
+        *(rejected(replace(second, fused=way), Rejection.LAUNCH) for way in (True, False)),
+    ]
+    assert bare is not None
+    tuned = make_fused_row(bare, region, LIBRARY, METHOD)
+    assert tuned is not None
+    assert tuned.row.evidence.rejected == ((Rejection.LAUNCH, 1),)
+
+
+def test_among_near_ties_fewer_kernels_win() -> None:
+    """A tile that is fused wins over a smaller one that is not, if their times tie."""
+    small, large = replace(template(32), fused=False), replace(template(64), fused=True)
+    assert winner_of(timed(LIBRARY, 20.0), timed(small, 10.0), timed(large, 10.1)) == large

@@ -20,7 +20,7 @@ from warmup.core.errors import BuildError
 from warmup.core.method import L2, Method
 from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.samples import Samples
-from warmup.core.trial import Outcome, TensorSpec, Trial
+from warmup.core.trial import Outcome, RegionKernels, TensorSpec, Trial
 from warmup.measuring.selection import make_row
 from warmup.measuring.trial_process import (
     TrialNotRunError,
@@ -273,6 +273,12 @@ OUTCOMES = st.builds(
     rejection=st.none() | st.sampled_from(Rejection),
     said=st.text(max_size=20),
     is_final=st.booleans(),
+    kernels=st.none()
+    | st.builds(
+        RegionKernels,
+        *(st.none() | st.integers(0, 999) for _ in range(3)),
+        is_as_decided=st.booleans(),
+    ),
     host=st.none() | TIMES.map(lambda times: Samples(tuple(times))),
 )
 

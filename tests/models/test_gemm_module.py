@@ -98,14 +98,15 @@ def test_every_op_is_computed_with_its_operands(key: str, formula: object) -> No
 def test_a_scaled_product_has_the_scales_of_its_key(
     scale: str, sizes: tuple[tuple[int, ...], ...]
 ) -> None:
-    """The result is of size 1, and the product of what 8 bits stand for."""
+    """The result is of the size of its scales, and the product of what 8 bits stand for."""
+    torch.manual_seed(0)
     # On the CPU torch 2.11 multiplies with one scale for each factor only.
     with full_precision() if scale == ROWS else contextlib.nullcontext():
         output, given = run(f"{SCALED} bias=1d scale={scale} accum=fast out=bf16 | epilogue=relu")
     assert (given["scale_a"].shape, given["scale_b"].shape) == sizes
     assert min(given["scale_a"].min(), given["scale_b"].min()) > 0
     exact = (given["a"].float() * given["scale_a"]) @ (given["b"].float() * given["scale_b"])
-    assert 0.5 < exact.std() < 5
+    assert 0.2 < exact.std() < 20
     expected = torch.relu(exact + given["bias"]).to(output.dtype)
     torch.testing.assert_close(output, expected, rtol=2e-2, atol=2e-2)
 

@@ -448,8 +448,8 @@ def main() -> None:
         "device": 0,
         "backwards": False,
         "scenarios": [],
-        "grid": 3,
-        "descent": 6,
+        "grid": 2,
+        "descent": 4,
         **json.loads(sys.argv[1]),
     }
     launch_search.MOST_CONFIGS = {  # a search compiles what it tries

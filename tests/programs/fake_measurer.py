@@ -14,7 +14,14 @@ from typing import Any
 
 from warmup.core.child_process import end_with_parent
 
-GOOD = {"times_us": [2.0, 1.0, 3.0], "error": 0.5, "rejection": None, "said": "", "is_final": True}
+GOOD = {
+    "times_us": [2.0, 1.0, 3.0],
+    "error": 0.5,
+    "rejection": None,
+    "said": "",
+    "is_final": True,
+    "kernels": None,
+}
 
 
 def serve(mode: str, descriptor: int) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import strategies as st
 
 from warmup.core.call_cost import CallCost
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, Search
-from warmup.core.rows import MAX_INT, Evidence, Flag, Rejection, Row, Scope, Winner
+from warmup.core.rows import MAX_INT, Evidence, Family, Flag, Rejection, Row, Scope, Winner
 from warmup.core.runtime import Device, Runtime
 from warmup.keys.gemm import GEMM
 from warmup.keys.kind import Kind
@@ -22,6 +23,7 @@ COUNTS = st.none() | st.integers(1, MAX_INT)
 VERSIONS = st.none() | PRINTABLE
 TIMES = st.floats(1e-6, 1e9)
 SHARES = st.none() | st.floats(0, 1e6)
+DECISIONS = st.none() | st.booleans()
 PLACES = st.dictionaries(st.integers(1, MAX_INT), st.none() | st.floats(1, 1e6), max_size=3).map(
     lambda ratios: tuple(sorted(ratios.items()))
 )
@@ -57,6 +59,8 @@ def _rows(kind: Kind, keys: st.SearchStrategy[str]) -> st.SearchStrategy[dict[st
         ).map(lambda kwargs: tuple(sorted(kwargs.items()))),
         st.none() | st.from_regex(r"[0-9a-f]{8,64}", fullmatch=True),
     )
+    decided = st.builds(lambda winner, fused: replace(winner, fused=fused), winners, DECISIONS)
+    winners = decided.map(lambda one: one if one.family is Family.TEMPLATE else one.choice)
     evidence = st.builds(
         Evidence,
         time_us=TIMES,
@@ -79,6 +83,10 @@ def _rows(kind: Kind, keys: st.SearchStrategy[str]) -> st.SearchStrategy[dict[st
         bare_us=st.none() | TIMES,
         search=st.sampled_from(Search),
         along=PLACES,
+        kernels=st.none() | st.integers(1, 1000),
+        library_kernels=st.none() | st.integers(1, 1000),
+        spills=st.none() | st.integers(0, MAX_INT),
+        registers=st.none() | st.integers(1, 1024),
         host_us=st.none() | TIMES,
         library_host_us=st.none() | TIMES,
     )

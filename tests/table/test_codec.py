@@ -24,6 +24,7 @@ OTHER = {
     "str | None": "other",
     "int": 77,
     "int | None": 77,
+    "bool | None": True,
     "float": 0.75,
     "float | None": 0.75,
     "Family": Family.CPP,

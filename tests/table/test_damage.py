@@ -242,6 +242,18 @@ def test_a_path_or_code_is_no_uid(text: str, uid: str) -> None:
     assert _complaint(_with(text, place, json.dumps(uid))).pointer == _pointer(place)
 
 
+@pytest.mark.parametrize(
+    ("family", "raw"), [("template", "null"), ("template", "1"), ("extern", "true")]
+)
+def test_only_a_template_is_fused_or_not(text: str, family: str, raw: str) -> None:
+    """The decision of a template is true or false, and a library's winner has none."""
+    winner = ("rows", "gemm", KEY, "winner")
+    changed = _with(text, (*winner, "family"), json.dumps(family))
+    assert _complaint(_with(changed, (*winner, "fused"), raw)).pointer == _pointer(
+        (*winner, "fused")
+    )
+
+
 @pytest.mark.parametrize("name", ["", "Freezing", "a.b.c", "__class__.x;y", "a b", "a\n"])
 def test_an_option_has_the_name_of_an_option(text: str, name: str) -> None:
     """An inductor option is a lower-case name, or two with a dot between."""
@@ -305,6 +317,10 @@ def test_an_older_schema_is_its_own_error(text: str) -> None:
         ("bare_us", "0"),
         ("search", '"narrow"'),
         ("search", "null"),
+        ("kernels", "0"),
+        ("library_kernels", "1.5"),
+        ("spills", "-1"),
+        ("registers", "null"),
     ],
 )
 def test_evidence_is_checked_to_the_last_value(text: str, name: str, raw: str) -> None:

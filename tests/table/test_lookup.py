@@ -467,6 +467,24 @@ def test_each_contradicted_option_is_reported(make_lookup: Lookups) -> None:
     assert options == ["freezing", "max_autotune_gemm_backends"]
 
 
+def test_a_fusion_that_differs_from_the_row_is_reported_once(make_lookup: Lookups) -> None:
+    """What is fused as the row says is no event; else one event and warning for each key."""
+    lookup, events = make_lookup()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        lookup.scheduled("mm 1", fused=False, found=False)
+        for key in ("mm 1", "mm 1", "mm 2"):
+            lookup.scheduled(key, fused=True, found=False)
+    assert [(event.name, dict(event.fields)) for event in events] == [
+        (
+            EventName.CONTRADICTED,
+            {"option": f"fusion of {key}", "expected": "fused", "found": "not fused"},
+        )
+        for key in ("mm 1", "mm 2")
+    ]
+    assert [str(one.message).partition(":")[0] for one in warned] == ["mm 1", "mm 2"]
+
+
 def test_a_contradiction_ends_no_compile_even_when_warnings_are_errors(
     make_lookup: Lookups, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,7 +59,7 @@ def problem(
         time_us=device_us,
         library_us=device_us,
         runner_up=str(TRITON),
-        runner_up_us=times[TRITON][0],
+        runner_up_us=times[TRITON][0] if TRITON in times else None,
         tried=len(times),
         tflops=100.0,
         flags=flags,
@@ -162,6 +162,22 @@ def test_the_evidence_is_that_of_the_new_winner(scope: Scope) -> None:
     assert found.bare_us == (6.0 if scope is Scope.FUSED else None)
     assert found.tflops == pytest.approx(100 * 10 / 12, rel=1e-3)
     assert (found.spread, found.error) == (0.01, 0.02)
+
+
+def test_a_way_of_a_template_is_chosen_for_the_host_along_a_range() -> None:
+    """Fused and not fused are two alternatives of one template, whose times alone are the same.
+
+    What was compiled for the former winner is no evidence for the new one.
+    """
+    fused, apart = replace(TRITON, fused=True), replace(TRITON, fused=False)
+    ways = {LIBRARY: (10.0, 25.0), fused: (12.0, 7.0), apart: (12.0, 14.0)}
+    along_us = {LIBRARY: 10.0, fused: 10.5, apart: 10.5}
+    tuned = problem(times=ways, scope=Scope.FUSED, along=((2, 1.0), (16, 1.0)), along_us=along_us)
+    evidence = replace(tuned.row.evidence, kernels=2, library_kernels=2)
+    tuned = replace(tuned, row=replace(tuned.row, evidence=evidence))
+    assert chosen(tuned) == {KEY: fused}
+    found = with_host_winner(tuned, fused).row.evidence
+    assert (found.kernels, found.library_kernels, found.along[0]) == (None, 2, (2, 1.05))
 
 
 def test_a_winner_for_the_host_may_be_slower_on_the_device() -> None:

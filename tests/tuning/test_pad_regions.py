@@ -17,7 +17,7 @@ import torch
 
 from warmup.core.events import Emitter
 from warmup.core.method import Method
-from warmup.core.rows import Row, Scope, Tuned, bare_ranked
+from warmup.core.rows import Rejection, Row, Scope, Tuned, bare_ranked, ranking_of
 from warmup.core.samples import Samples
 from warmup.core.trial import Fill, Outcome, Region, Step, TensorSpec
 from warmup.keys.pad import AS_IS, PADDED
@@ -167,14 +167,18 @@ def test_a_region_without_a_time_as_it_is_decides_nothing(tuner: Tuner, way: Any
     assert tuner.not_fused == ({KEY: "inductor's own calls decided: it failed"} if is_own else {})
 
 
-def test_a_row_stays_without_times_of_inductors_own_calls() -> None:
-    """They are evidence only: the region decides, and their ranking is empty."""
-    failed = [Outcome(winner=way) for way in (AS_IS, PADDED)]
+def test_a_failure_of_inductors_own_calls_rejects_nothing() -> None:
+    """They are evidence only: the region decides, and no way of it counts as rejected."""
+    failed = [
+        Outcome(winner=way, rejection=Rejection.CRASHED, said="it failed")
+        for way in (AS_IS, PADDED)
+    ]
     tuned = make_pad_row(KEY, outcomes(20.0, 10.0), failed, AS_IS, Method())
     assert isinstance(tuned, Tuned)
     evidence = tuned.row.evidence
     assert (tuned.row.winner, evidence.scope, evidence.bare_us) == (PADDED, Scope.FUSED, None)
-    assert bare_ranked(evidence) == ()
+    assert (evidence.tried, evidence.rejected, bare_ranked(evidence)) == (2, (), ())
+    assert ranking_of(tuned) == "10 padded; 20 as_is"
 
 
 def test_padding_that_was_wrong_is_not_offered_again(make_row: Callable[..., Row]) -> None:

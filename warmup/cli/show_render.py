@@ -22,6 +22,7 @@ from warmup.cli.output import (
 from warmup.core.call_cost import CallCost
 from warmup.core.method import Launch
 from warmup.core.rows import (
+    Evidence,
     Row,
     Scope,
     bare_ranked,
@@ -191,16 +192,29 @@ def _spell_ranking(row: Row) -> Iterator[str]:
         yield from fold_cells(name, head, terminal_width())
     if evidence.library_us is not None:
         yield f"  library default {evidence.library_us:.1f} us"
+    if evidence.kernels is not None:
+        yield from fold(_spell_kernels(evidence), "  ", width=terminal_width())
     if own := bare_ranked(evidence):
         said = ", ".join(f"{name} {time_us:.1f} us" for time_us, name in own)
         line = f"library kernels with separate pad kernels, which did not decide: {said}"
         yield from fold(line, "  ", width=terminal_width())
-    more = evidence.tried - evidence.failed - len(ranking)
+    kernels = {name.removesuffix(" not fused").removesuffix(" fused") for name in names}
+    more = evidence.tried - evidence.failed - len(kernels)
     if more > 0:
         yield f"  {more} more {'was' if more == 1 else 'were'} slower, or not timed that way"
     if evidence.rejected:
         reasons = ", ".join(f"{count} {reason}" for reason, count in evidence.rejected)
         yield f"  rejected: {reasons}"
+
+
+def _spell_kernels(evidence: Evidence) -> str:
+    """Return how many kernels the region of a row has, and what the winner's takes of registers."""
+    text = counted(evidence.kernels or 0, "kernel")
+    if evidence.library_kernels is not None:
+        text += f", {evidence.library_kernels} with the library default"
+    if evidence.registers is not None:
+        text += f"; registers of a thread: {evidence.registers}, {evidence.spills or 0} spilled"
+    return text
 
 
 def row_cells(row: Row) -> tuple[str, str, str, str]:

@@ -328,7 +328,7 @@ class StaleTableWarning(WarmupWarning):
 
 
 class ContradictionWarning(WarmupWarning):
-    """An inductor option that the caller set differs from the policy of the installed table."""
+    """An option of the caller differs from the policy of the table, or a fusion from its row."""
 
 
 def warmup_error_in(error: BaseException) -> WarmupError | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ MAX_INT = 2**31 - 1
 MAX_RANKED = 10
 _MAX_RANKED_NAME = 160
 _TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "block_m", "block_n", "block_k")
+_FUSED_WORDS: Final = {None: "", True: " fused", False: " not fused"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +41,25 @@ class Winner:
     """The choice of a row: its family, the uid of its template or kernel, and its complete kwargs.
 
     ``kwargs`` is sorted by name. ``source_hash`` is inductor's hash of the template's source, None
-    for a choice without a template.
+    for a choice without a template. ``fused`` says whether inductor must fuse the operations around
+    the GEMM into the kernel of the template (True) or must not (False); None leaves that to
+    inductor, as for every choice that is no template.
     """
 
     family: Family
     uid: str
     kwargs: tuple[tuple[str, KwargValue], ...] = ()
     source_hash: str | None = None
+    fused: bool | None = None
 
     def __str__(self) -> str:
-        if not self.kwargs:
-            return self.uid
-        return f"{self.uid}({','.join(f'{name}={value}' for name, value in self.kwargs)})"
+        kwargs = ",".join(f"{name}={value}" for name, value in self.kwargs)
+        return f"{self.uid}{f'({kwargs})' if kwargs else ''}{_FUSED_WORDS[self.fused]}"
+
+    @property
+    def choice(self) -> Winner:
+        """The same choice without a decision about fusion, as inductor lists it."""
+        return self if self.fused is None else replace(self, fused=None)
 
     @property
     def tile(self) -> int:
@@ -76,7 +84,7 @@ class Winner:
             for letter, name in (("w", "num_warps"), ("s", "num_stages"), ("k", "k_split"))
             if name in kwargs
         )
-        return f"{self.uid}{' ' + block if block else ''}{extra}"
+        return f"{self.uid}{' ' + block if block else ''}{extra}{_FUSED_WORDS[self.fused]}"
 
 
 def portable_kwargs(kwargs: Mapping[str, Any]) -> tuple[tuple[str, KwargValue], ...] | None:
@@ -160,7 +168,11 @@ class Evidence:
 
     With the scope ``fused`` the three times, the spread, the band and the error are those of the
     GEMM with the operations fused into it; ``bare_us`` is then the winner's time for the GEMM
-    alone, and the rates belong to that time.
+    alone, and the rates belong to that time. ``kernels`` and ``library_kernels`` are then how many
+    kernels the region launches with the winner and with the library default, counted in the code
+    that inductor generated. ``spills`` and ``registers`` are those of the kernel that holds the
+    winner's template, for each thread, as the driver reports them. All four are None where they
+    were not read: on a CPU, in older rows, and the last two for a library call.
 
     For a key with a range ``along`` has ``(size, ratio)`` at sizes of the range, ascending: the
     winner's time over the best time at that size, None where its time is missing or unstable. The
@@ -194,6 +206,10 @@ class Evidence:
     search: Search = Search.DEFAULT
     along: tuple[tuple[int, float | None], ...] = ()
     ranking: str = ""
+    kernels: int | None = None
+    library_kernels: int | None = None
+    spills: int | None = None
+    registers: int | None = None
     host_us: float | None = None
     library_host_us: float | None = None
     bare_ranking: str = ""

@@ -134,6 +134,22 @@ class Trial:
     known: tuple[tuple[str, Winner], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RegionKernels:
+    """What inductor compiled for a region with one candidate.
+
+    ``count`` is how many kernels and library calls the generated code launches. ``spills`` and
+    ``registers`` belong to the kernel with the candidate's template, for each thread. None where
+    they could not be read. ``is_as_decided`` is false where inductor fused another way than the
+    candidate, or the winner of another GEMM of the region, says.
+    """
+
+    count: int | None
+    spills: int | None
+    registers: int | None
+    is_as_decided: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The result of one candidate: its times and error, or why it was rejected.
@@ -141,7 +157,7 @@ class Outcome:
     ``error`` is the largest error of an element against the reference, in units of the reference's
     root mean square. ``said`` is the text of a rejection. An outcome that is not final was timed in
     the screening only, and cannot win. ``host`` are the host's times to enqueue the call, None
-    where they were not taken.
+    where they were not taken. ``kernels`` is None where no region was compiled.
     """
 
     winner: Winner
@@ -150,6 +166,7 @@ class Outcome:
     rejection: Rejection | None = None
     said: str = ""
     is_final: bool = True
+    kernels: RegionKernels | None = None
     host: Samples | None = None
 
     @property
@@ -234,4 +251,5 @@ def _tensor(document: JsonObject) -> TensorSpec:
 def _winner(document: JsonObject) -> Winner:
     kwargs: Sequence[Any] = document["kwargs"]
     pairs = tuple((name, value) for name, value in kwargs)
-    return Winner(Family(document["family"]), document["uid"], pairs, document["source_hash"])
+    family, uid = Family(document["family"]), document["uid"]
+    return Winner(family, uid, pairs, document["source_hash"], document["fused"])

@@ -220,6 +220,9 @@ class _CountingAnswers(Answers):
         self._count_decision(key)
         return self._answers.measure_calls(key, library, calls)
 
+    def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
+        self._answers.scheduled(key, fused=fused, found=found)
+
     def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
         self._count_decision(key)
         return self._answers.measure_search(key, search)

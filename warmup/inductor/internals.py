@@ -89,6 +89,10 @@ INTERNALS: Final = (
     ),
     "torch._inductor.autotune_process:TritonGPUBenchmarkRequest.make_run_fn",
     (
+        "torch._inductor.choices:InductorChoices.can_fuse"
+        "(scheduler, node1, node2, shared_data_score)"
+    ),
+    (
         "torch._inductor.choices:InductorChoices.get_ktc"
         "(self, kernel_inputs, template, op_name, kwarg_overrides)"
     ),
@@ -209,6 +213,14 @@ INTERNALS: Final = (
     "torch._inductor.select_algorithm:PRINT_AUTOTUNE",
     "torch._inductor.codegen.subgraph:SubgraphChoiceCaller._compile_for_benchmarking(self)",
     "torch._inductor.codegen.subgraph:SubgraphTemplate",
+    (
+        "torch._inductor.codegen.triton:TritonScheduling.define_kernel"
+        "(self, src_code, node_schedule, kernel)"
+    ),
+    "torch._inductor.scheduler:Scheduler.can_fuse(self, node1, node2)",
+    "torch._inductor.scheduler:Scheduler.codegen(self)",
+    "torch._inductor.scheduler:Scheduler.get_fused_node(self, node)",
+    "torch._inductor.scheduler:BaseSchedulerNode.get_template_node(self)",
     "torch._inductor.sizevars:SizeVarAllocator(shape_env)",
     "torch._inductor.sizevars:SizeVarAllocator.statically_known_equals(self, left, right)",
     "torch._inductor.sizevars:SizeVarAllocator.statically_known_leq(self, left, right)",

@@ -140,6 +140,12 @@ class Answers(Protocol):
     ) -> Winner | None:
         """Time *calls* in this process and return the winner; None as for `measure`."""
 
+    def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
+        """Report whether operations were fused into the template compiled for *key*.
+
+        *fused* is what the row says, *found* what inductor did.
+        """
+
     def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
         """Time the candidates of *search* in this process and return the winner.
 

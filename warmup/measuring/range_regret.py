@@ -103,7 +103,7 @@ def is_within_bound(winner: Winner, tuned: Tuned) -> bool:
 def with_bare_range_regret(bare: Tuned, fused: Tuned) -> Tuned:
     """Return *fused* with the ratios of its winner at the sizes of the range, taken from *bare*."""
     winner = fused.row.winner
-    is_same = winner == bare.row.winner
+    is_same = winner.choice == bare.row.winner
     along = bare.row.evidence.along if is_same else ratios_of(winner, bare)
     evidence = replace(fused.row.evidence, along=along)
     return replace(fused, row=replace(fused.row, evidence=evidence))
@@ -129,17 +129,20 @@ def _with_times(timing: Timing, sizes: Sequence[SizeOutcomes]) -> Timing:
 
 
 def ratios_of(winner: Winner, tuned: Tuned) -> tuple[tuple[int, float | None], ...]:
-    """Return the time of *winner* over the best at each size for which *tuned* has a ratio."""
+    """Return the time of *winner* over the best at each size for which *tuned* has a ratio.
+
+    Along a range candidates are timed alone, so that fused and not fused make no difference.
+    """
     along, timings = tuned.row.evidence.along, tuned.timings
     if not along:
         return ()
     smaller = [
-        {timing.winner: dict(timing.along_us).get(size) for timing in timings}
+        {timing.winner.choice: dict(timing.along_us).get(size) for timing in timings}
         for size, _ in along[:-1]
     ]
-    own = {timing.winner: timing.time_us for timing in timings}
+    own = {timing.winner.choice: timing.time_us for timing in timings}
     return tuple(
-        (size, None if known is None else _over(winner, times))
+        (size, None if known is None else _over(winner.choice, times))
         for (size, known), times in zip(along, (*smaller, own), strict=True)
     )
 

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from warmup.core.method import Method, Search
@@ -179,15 +178,25 @@ def make_fused_row(
 ) -> Tuned | None:
     """Return the row for the key of *bare*, won by *outcomes* of candidates within their region.
 
-    Candidates rejected in either measurement count as rejected. None when no outcome has a time.
+    A candidate may have two outcomes, fused and not fused, and then it has two timings. Candidates
+    rejected in either measurement, every way, count as rejected. None when no outcome has a time.
     """
     fused = make_row(bare.key, outcomes, library, method, is_disturbed=is_disturbed)
     if fused is None:
         return None
     alone = {timing.winner: timing.time_us for timing in bare.timings}
-    bare_us = alone.get(fused.row.winner)
+    bare_us = alone.get(fused.row.winner.choice)
+    ways: dict[Winner, list[Timing]] = {}
+    for timing in fused.timings:
+        ways.setdefault(timing.winner.choice, []).append(timing)
     rejected = Counter(dict(bare.row.evidence.rejected))
-    rejected.update(dict(fused.row.evidence.rejected))
+    rejected.update(
+        tried[0].rejection
+        for tried in ways.values()
+        if all(timing.rejection is not None for timing in tried) and tried[0].rejection is not None
+    )
+    kernels = {outcome.winner: outcome.kernels for outcome in outcomes}
+    of_winner, of_library = kernels.get(fused.row.winner), kernels.get(library)
     gemm = Samples((bare_us,)) if bare_us else None
     share = None if gemm is None else _share(work, peaks, gemm)
     evidence = replace(
@@ -202,21 +211,26 @@ def make_fused_row(
         clock_mhz=bare.row.evidence.clock_mhz,
         flags=(*fused.row.evidence.flags, *(_flags(share, gemm) if gemm else ())),
         search=bare.row.evidence.search,
+        kernels=of_winner.count if of_winner else None,
+        library_kernels=of_library.count if of_library else None,
+        spills=of_winner.spills if of_winner else None,
+        registers=of_winner.registers if of_winner else None,
     )
-    by_winner = {timing.winner: timing for timing in fused.timings}
     timings = tuple(
-        replace(
+        timing
+        if way is None
+        else replace(
             timing,
-            fused_us=by_winner[timing.winner].time_us,
-            host_us=by_winner[timing.winner].host_us,
-            spread=by_winner[timing.winner].spread,
-            error=by_winner[timing.winner].error,
-            rejection=timing.rejection or by_winner[timing.winner].rejection,
-            said=timing.said or by_winner[timing.winner].said,
+            winner=way.winner,
+            fused_us=way.time_us,
+            host_us=way.host_us,
+            spread=way.spread,
+            error=way.error,
+            rejection=timing.rejection or way.rejection,
+            said=timing.said or way.said,
         )
-        if timing.winner in by_winner
-        else timing
         for timing in bare.timings
+        for way in ways.get(timing.winner, [None])
     )
     return Tuned(bare.key, Row(fused.row.winner, evidence), timings)
 
@@ -235,14 +249,16 @@ def make_pad_row(
 
     The times *bare* of inductor's own calls stay as evidence. None when no outcome has a time.
     """
-    row_for = partial(make_row, key, library=library, method=method, clock_mhz=clock_mhz)
-    alone, in_region = row_for(bare), row_for(outcomes)
-    if alone is None and in_region is not None:
-        nothing = replace(in_region.row.evidence, rejected=())
-        untimed = tuple(replace(timing, time_us=None) for timing in in_region.timings)
-        alone = Tuned(key, replace(in_region.row, evidence=nothing), untimed)
-    if alone is None:
+    in_region = make_row(key, outcomes, library, method)
+    if in_region is None:
         return None
+    times_us = {outcome.winner: outcome.time_us for outcome in bare}
+    timings = tuple(
+        Timing(timing.winner, _rounded_or_none(times_us.get(timing.winner)))
+        for timing in in_region.timings
+    )
+    evidence = replace(in_region.row.evidence, rejected=())  # `make_fused_row` adds its own
+    alone = Tuned(key, replace(in_region.row, evidence=evidence), timings)
     fused = make_fused_row(alone, outcomes, library, method, is_disturbed=is_disturbed)
     if fused is None:
         return None
@@ -287,9 +303,12 @@ def _uncertainty(samples: Samples | None) -> float:
 
 
 def fixed_order(winner: Winner) -> tuple[object, ...]:
-    """Return the sort key that decides among equals: family, tile size, uid, text of the config."""
+    """Return the sort key that decides among equals.
+
+    Family, fused before not fused (fewer kernels), tile size, uid, text of the config.
+    """
     rank = _FAMILIES.index(winner.family) if winner.family in _FAMILIES else len(_FAMILIES)
-    return rank, winner.tile, winner.uid, str(winner)
+    return rank, winner.fused is False, winner.tile, winner.uid, str(winner)
 
 
 def _share(work: Work | None, peaks: Peaks | None, samples: Samples) -> float | None:

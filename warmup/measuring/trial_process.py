@@ -7,6 +7,7 @@ long, that candidate is rejected and a new child runs the others.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from warmup.core.errors import BuildError
 from warmup.core.events import logger
 from warmup.core.rows import Rejection, Winner
 from warmup.core.samples import Samples
-from warmup.core.trial import Outcome, Trial, trial_to_json
+from warmup.core.trial import Outcome, RegionKernels, Trial, trial_to_json
 
 WORKERS: Final = "--workers"  # argument of a child that will compile regions
 _START_S: Final = 300.0
@@ -198,6 +199,7 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
         "rejection": outcome.rejection,
         "said": outcome.said,
         "is_final": outcome.is_final,
+        "kernels": None if outcome.kernels is None else dataclasses.asdict(outcome.kernels),
         "host_us": None if outcome.host is None else list(outcome.host.times_us),
     }
 
@@ -212,6 +214,7 @@ def outcome_from_json(winner: Winner, fields: Mapping[str, Any]) -> Outcome:
         rejection=None if fields["rejection"] is None else Rejection(fields["rejection"]),
         said=fields["said"],
         is_final=fields["is_final"],
+        kernels=None if fields["kernels"] is None else RegionKernels(**fields["kernels"]),
         host=None if host is None else Samples(tuple(host)),
     )
 

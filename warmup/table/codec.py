@@ -60,6 +60,7 @@ _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
 _ROW_MEMBERS: Final = frozenset({"winner", "evidence"})
 _ROW_OPTIONAL: Final = frozenset({"untrusted"})  # of a row that must not be served
 _WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
+_WINNER_OPTIONAL: Final = frozenset({"fused"})  # of a template that was measured in its region
 
 
 def decode(text: str, path: str) -> Table:
@@ -269,7 +270,7 @@ def _read_row(kind: Kind, node: Node) -> Row:
 
 
 def _read_winner(kind: Kind, node: Node) -> Winner:
-    members = node.members(_WINNER)
+    members = node.members(_WINNER, optional=_WINNER_OPTIONAL)
     family = members["family"]
     if not isinstance(family.value, str) or family.value not in kind.families:
         family.fail(f"expected one of {', '.join(sorted(kind.families))}")
@@ -281,8 +282,20 @@ def _read_winner(kind: Kind, node: Node) -> Winner:
     if source_hash.value is not None and _HASH.fullmatch(source_hash.string(64)) is None:
         source_hash.fail("not a source hash")
     return Winner(
-        Family(family.string(16)), uid, tuple(kwargs), source_hash.optional(lambda n: n.string(64))
+        Family(family.string(16)),
+        uid,
+        tuple(kwargs),
+        source_hash.optional(lambda n: n.string(64)),
+        _read_fused(members["fused"], family) if "fused" in members else None,
     )
+
+
+def _read_fused(node: Node, family: Node) -> bool:
+    if type(node.value) is not bool:
+        node.fail("expected true or false")
+    if family.value != Family.TEMPLATE:
+        node.fail("only a winner of the family template is fused or not")
+    return node.value
 
 
 def _read_kwarg(name: str, node: Node) -> KwargValue:

@@ -145,6 +145,7 @@ def _row(row: Row) -> dict[str, object]:
             "uid": row.winner.uid,
             "kwargs": dict(row.winner.kwargs),
             "source_hash": row.winner.source_hash,
+            **({} if row.winner.fused is None else {"fused": row.winner.fused}),
         },
         "evidence": evidence_to_json(row.evidence),
         **({} if row.untrusted is None else {"untrusted": row.untrusted[:MAX_REASON]}),

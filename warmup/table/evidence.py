@@ -20,6 +20,8 @@ _MAX_CHOICE: Final = 512
 _MAX_RANKING: Final = 2048
 _MAX_CANDIDATES: Final = 100_000
 _MAX_RANGE_SIZES: Final = 8
+_MAX_KERNELS: Final = 1000
+_MAX_THREAD_REGISTERS: Final = 1024
 _PAIR: Final = 2  # a size of the range, and the winner's time over the best time there
 
 # Field -> (may be null, lowest, highest).
@@ -37,6 +39,13 @@ _NUMBERS: Final[Mapping[str, tuple[bool, float, float]]] = {
     "tried": (False, 1, _MAX_CANDIDATES),
     "clock_mhz": (True, 1, MAX_INT),
 }
+# Of newer rows, and of rows with the scope fused: absent where they are None.
+_COUNTS: Final = {
+    "kernels": (1, _MAX_KERNELS),
+    "library_kernels": (1, _MAX_KERNELS),
+    "spills": (0, MAX_INT),
+    "registers": (1, _MAX_THREAD_REGISTERS),
+}
 # Of rows whose candidates were timed launched one by one on a GPU: the host's times.
 _HOST_TIMES: Final = ("host_us", "library_host_us")
 _WHOLE_NUMBERS: Final = frozenset({"tried", "clock_mhz"})
@@ -44,7 +53,7 @@ _EVIDENCE_FIELDS: Final = frozenset(
     {*_NUMBERS, "runner_up", "rejected", "flags", "scope", "search"}
 )
 # Of a key with a range, of a pad row or of newer rows only.
-_OPTIONAL: Final = frozenset({"along", "ranking", "bare_ranking", *_HOST_TIMES})
+_OPTIONAL: Final = frozenset({"along", "ranking", "bare_ranking", *_HOST_TIMES, *_COUNTS})
 _ENTRY: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?(?:e[+-][0-9]{1,2})? [!-:<-~][ -:<-~]{0,159}"
 _RANKING: Final = re.compile(rf"{_ENTRY}(?:; {_ENTRY}){{0,{MAX_RANKED - 1}}}")
 _SCOPES: Final = {scope.value: scope for scope in Scope}
@@ -69,6 +78,7 @@ def evidence_to_json(evidence: Evidence) -> dict[str, object]:
         **({"along": [_pair(*pair) for pair in evidence.along]} if evidence.along else {}),
         **({"ranking": evidence.ranking} if evidence.ranking else {}),
         **({"bare_ranking": evidence.bare_ranking} if evidence.bare_ranking else {}),
+        **{name: count for name in _COUNTS if (count := getattr(evidence, name)) is not None},
         **{
             name: float(host_us)
             for name in _HOST_TIMES
@@ -99,14 +109,15 @@ def plain_evidence(value: Any) -> Evidence | None:
             return None
         runner_up = value["runner_up"]
         ranking, bare_ranking = value.get("ranking", ""), value.get("bare_ranking", "")
+        counts = {name: value[name] for name in _COUNTS if name in value}
         fields = len(_EVIDENCE_FIELDS) + ("ranking" in value) + ("bare_ranking" in value)
-        fields += len(numbers) - len(_NUMBERS)
+        fields += len(numbers) - len(_NUMBERS) + len(counts)
         rejected, flags = _plain_rejected(value["rejected"]), _plain_flags(value["flags"])
         if rejected is None or flags is None or len(value) != fields:
             return None
     except (AttributeError, KeyError, TypeError):
         return None
-    if not _are_plain_texts(runner_up, ranking, bare_ranking):
+    if not _are_plain_texts(runner_up, ranking, bare_ranking) or not _are_plain_counts(counts):
         return None
     scope, search = _known(value.get("scope"), _SCOPES), _known(value.get("search"), _SEARCHES)
     if scope is None or search is None:
@@ -118,6 +129,7 @@ def plain_evidence(value: Any) -> Evidence | None:
         scope=scope,
         search=search,
         ranking=ranking,
+        **counts,
         bare_ranking=bare_ranking,
         **numbers,
     )
@@ -146,6 +158,13 @@ def _are_plain_texts(runner_up: Any, *rankings: Any) -> bool:
     is_text = type(runner_up) is str and len(runner_up) <= _MAX_CHOICE and runner_up.isprintable()
     return (runner_up is None or is_text) and all(
         type(one) is str and (not one or bool(_RANKING.fullmatch(one))) for one in rankings
+    )
+
+
+def _are_plain_counts(counts: Mapping[str, Any]) -> bool:
+    return all(
+        type(count) is int and _COUNTS[name][0] <= count <= _COUNTS[name][1]
+        for name, count in counts.items()
     )
 
 
@@ -190,6 +209,7 @@ def _checked(node: Node) -> Evidence:
         along=_read_along(members["along"]) if "along" in members else (),
         ranking=_read_ranking(members["ranking"]) if "ranking" in members else "",
         bare_ranking=_read_ranking(members["bare_ranking"]) if "bare_ranking" in members else "",
+        **{name: members[name].integer(*_COUNTS[name]) for name in _COUNTS if name in members},
         **numbers,
     )
 

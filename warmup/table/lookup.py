@@ -30,6 +30,8 @@ from warmup.keys.question import PadQuestion, Question
 from warmup.keys.registry import KINDS, kind_of
 
 _TAG_PREFIX: Final = "warmup-"
+_FUSION_WORDS: Final = {True: "fused", False: "not fused"}
+_FUSION_ADVICE: Final = "build again, so that the row is measured in this model"
 _SET_BY_CALLER: Final = "remove the setting while the table is installed"
 
 
@@ -161,8 +163,8 @@ class Lookup:
                 if self._is_current(key) and row.untrusted is None
             }
             question = replace(question, known=known)
-        if banned not in (None, question.library):
-            kept = tuple(one for one in question.candidates if one.winner != banned)
+        if banned is not None and banned != question.library:
+            kept = tuple(one for one in question.candidates if one.winner != banned.choice)
             question = replace(question, candidates=kept)
         return self._tuned(self.tuner.measure(question))
 
@@ -209,6 +211,19 @@ class Lookup:
         if self.on_tuned is not None:
             self.on_tuned(result)
         return result.row.winner
+
+    def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
+        expected, done = (_FUSION_WORDS[word] for word in (fused, found))
+        option = f"fusion of {key}"
+        if fused == found or not self._is_first_report(option):
+            return
+        self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=done)
+        warn(
+            ContradictionWarning(
+                f"{key}: the row was measured {expected}, and here inductor compiled the GEMM "
+                f"{done}: another kernel runs than was measured; {_FUSION_ADVICE}"
+            )
+        )
 
     def close(self) -> None:
         """Close the tuner, if there is one."""

@@ -11,6 +11,7 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,9 +19,10 @@ import torch
 from warmup.core.errors import BuildError
 from warmup.core.events import Emitter, Event, EventName
 from warmup.core.rows import Evidence, Row, Winner
-from warmup.core.trial import Candidate, Operands, Region, Trial
+from warmup.core.trial import Candidate, Operands, Region, RegionKernels, Trial
 from warmup.inductor import connect
 from warmup.inductor.adapter import compile_model, empty_caches
+from warmup.inductor.gemm.region_kernels import KernelWatch, watching_kernels
 from warmup.inductor.gemm.regions import module_of
 from warmup.inductor.workers import stopping_after_submit
 from warmup.measuring.operands import OperandSets, poison_of
@@ -59,6 +61,7 @@ class RegionCompiler:
         # The build removes its cache folder, even when this process dies.
         self._open.enter_context(empty_caches(os.environ.get("TORCHINDUCTOR_CACHE_DIR")))
         self._compiled: dict[Winner, Compiled] = {}
+        self._watches: dict[Winner, tuple[KernelWatch, bool]] = {}
 
     def close(self) -> None:
         """Drop all compiled regions."""
@@ -85,7 +88,8 @@ class RegionCompiler:
         """Return the call of the region with *candidate* on the operand sets *sets*.
 
         Raises:
-            BuildError: the compiled region has another kernel than the candidate.
+            BuildError: the compiled region has another kernel than the candidate, or fuses
+                another way than the candidate or the winner of another GEMM says.
             Exception: any error of the compiler.
         """
         winner = candidate.winner
@@ -93,6 +97,16 @@ class RegionCompiler:
             self._compiled[winner] = self._compile(winner, sets.views(0))
         compiled = self._compiled[winner]
         return lambda number: compiled(*sets.views(number))
+
+    def kernels_of(self, winner: Winner) -> RegionKernels | None:
+        """Return what was compiled with *winner*; None where nothing was."""
+        if winner not in self._watches:
+            return None
+        watch, is_as_decided = self._watches[winner]
+        spills, registers = watch.spills_and_registers(self.key)
+        is_gpu = self._device.type == "cuda"  # C++ kernels are not counted
+        count = watch.count_launches() if is_gpu else None
+        return RegionKernels(count, spills, registers, is_as_decided)
 
     def make_reference(self, sets: Operands) -> list[torch.Tensor]:
         """Return the outputs for the first operand set, computed in higher precision."""
@@ -107,17 +121,35 @@ class RegionCompiler:
 
         chosen = {**self._known, self.key: winner}
         rows = {key: Row(chosen_winner, NO_EVIDENCE) for key, chosen_winner in chosen.items()}
-        lookup = Lookup(rows, OnMiss.FALLBACK, Emitter([note]))
+        lookup = _RegionLookup(rows, OnMiss.FALLBACK, Emitter([note]))
         tag = f"warmup-region-{hashlib.sha256(str(winner).encode()).hexdigest()[:16]}"
         attachment = connect().attach(lookup, self._options, tag, quiet=True)
         try:
-            compiled: Compiled = compile_model(module_of(self._region, self._device))
-            compiled(*inputs)
+            with watching_kernels() as watch:
+                compiled: Compiled = compile_model(module_of(self._region, self._device))
+                compiled(*inputs)
         finally:
             attachment.detach()
         if self.key not in hits:
             raise BuildError(f"{winner} is not in the compiled region", "it is timed bare")
+        self._watches[winner] = watch, winner.fused is None or not lookup.differing
+        if winner.fused is not None and lookup.differing:
+            raise BuildError(
+                f"with {winner} inductor does not fuse as decided for {lookup.differing[0]}",
+                "this candidate is left out",
+            )
         return compiled
+
+
+@dataclass
+class _RegionLookup(Lookup):
+    """The rows of a region, with the keys for which inductor fused another way than they say."""
+
+    differing: list[str] = field(default_factory=list)
+
+    def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
+        if fused != found:
+            self.differing.append(key)
 
 
 def region_reference(region: Region, device: torch.device, sets: Operands) -> list[torch.Tensor]:

@@ -147,6 +147,9 @@ def with_host_winner(tuned: Tuned, winner: Winner) -> Tuned:
         runner_up_us=before.time_us,
         bare_us=alone if is_fused else None,
         host_us=timing.host_us,
+        kernels=None,  # what was compiled for it was not kept
+        spills=None,
+        registers=None,
         spread=timing.spread,
         error=timing.error,
         flags=(),

@@ -142,6 +142,16 @@ def challengers(
     return [winner for _, _, winner in sorted(timed)]
 
 
+def faster_alone(bare: Tuned, library: Winner, method: Method) -> list[Winner]:
+    """Return the candidates that are faster than *library* without the region, near ties included.
+
+    All candidates where *library* has no time.
+    """
+    times_us = {timing.winner: timing.time_us for timing in bare.timings}
+    limit_us = (times_us.get(library) or math.inf) * (1 + method.near_tie)
+    return [one for one, time_us in times_us.items() if time_us is not None and time_us <= limit_us]
+
+
 def _whole(operands: Sequence[TensorSpec]) -> tuple[ViewSpec, ...]:
     """Return the views that show each of *operands* as a whole."""
     return tuple(

@@ -25,7 +25,7 @@ from warmup.core.live_search import LiveSearch
 from warmup.core.method import L2, Method, OptionValue, Search
 from warmup.core.roofline import Peaks, Work, share_of_peak
 from warmup.core.rows import Evidence, Rejection, Row, Tuned, Winner
-from warmup.core.trial import Candidate, Outcome, Region, Trial
+from warmup.core.trial import Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import LiveTrial, PadQuestion, Question
 from warmup.measuring.device_peaks import measured_peaks
@@ -45,7 +45,8 @@ from warmup.measuring.trials import run_trial
 from warmup.table import Policy
 from warmup.tuning.pad_questions import PadQuestions, WaitingQuestion
 from warmup.tuning.size_range import choose_for_range
-from warmup.tuning.trials import bare_trial, challengers, region_trial, work_of
+from warmup.tuning.trials import bare_trial, challengers, faster_alone, region_trial, work_of
+from warmup.tuning.ways import run_ways
 
 
 @dataclass
@@ -175,9 +176,9 @@ class Tuner:
                     for one in challengers(bare, library, region, outcomes[0].time_us)
                     if is_within_bound(one, bare)
                 ]
-                if others := others[: self.method.fused_top_k]:
-                    candidates = (*trial.candidates, *map(Candidate, others))
-                    outcomes = self.process.run(replace(trial, candidates=candidates)).outcomes
+                if others:
+                    alone, most = faster_alone(bare, library, self.method), self.method.fused_top_k
+                    outcomes = run_ways(self.process.run, trial, others, alone, most)
         except TrialNotRunError as error:
             self.not_fused[question.problem.key] = str(error)
             return bare

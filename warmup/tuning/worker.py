@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 import torch
@@ -94,6 +95,8 @@ def _run(trial: Trial, skip: list[int], send: Any, compiler: RegionCompiler | No
                 rejected=skipped,
                 is_lost=is_lost,
             )
+        if compiler is not None:
+            outcomes = [replace(one, kernels=compiler.kernels_of(one.winner)) for one in outcomes]
     except Exception as error:  # noqa: BLE001  reported to the other end
         message = f"{type(error).__name__}: {error}".partition("\n")[0]
         if _device_works(device):

@@ -159,7 +159,7 @@ def choice_of(choices: list[Any], winner: Winner) -> Any | None:
             for choice in deferred.generate()
         ]
     ready = (choice for choice in candidates if not isinstance(choice, DeferredCppChoices))
-    return next((choice for choice in ready if identify(choice) == winner), None)
+    return next((choice for choice in ready if identify(choice) == winner.choice), None)
 
 
 def library_or_first(name: str, choices: list[Any]) -> Any:

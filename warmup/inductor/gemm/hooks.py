@@ -8,6 +8,7 @@ All hooks are on classes, so that they work in every thread:
 - ``AlgorithmSelectorCache.__call__`` selects: the hook reduces its list to the row's choice or the
   fallback and reports the hit or miss.
 - ``AlgorithmSelectorCache.make_benchmark_fn`` measures: in a build the hook asks for the winner.
+- ``InductorChoices.can_fuse`` and ``Scheduler.codegen``: see fusion.py.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from warmup.inductor.gemm.choices import (
     library_or_first,
     post_op_of,
 )
+from warmup.inductor.gemm.fusion import Fusions
 from warmup.inductor.gemm.key import current_node, describe
 from warmup.inductor.gemm.question import question_of
 from warmup.inductor.gemm.search import Selection, search, unlisted_candidates
@@ -50,13 +52,14 @@ from warmup.keys.question import Answers
 _LEFT_OUT: Final = "inductor could not compile this candidate and left it out"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _TunedSelection:
-    """The selection that this thread is tuning."""
+    """The selection that this thread is tuning, and its winner once it was measured."""
 
     problem: GemmProblem
     choices: list[Any]
     searched: SearchCounts
+    winner: Winner | None = None
 
 
 class GemmChoices:
@@ -67,6 +70,7 @@ class GemmChoices:
         self._answers = answers
         self._active = True
         self._local = threading.local()
+        self._fusions = Fusions(version, answers)
 
     def attach(self, patches: Patches) -> None:
         """Put the hooks in place until *patches* is restored."""
@@ -77,6 +81,7 @@ class GemmChoices:
         patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select)
         patches.wrap(AlgorithmSelectorCache, "make_benchmark_fn", self._wrap_benchmark)
         patches.wrap(PersistentCache, "lookup", self._wrap_cache_lookup)
+        self._fusions.attach(patches)
 
     def _deactivate(self) -> None:
         self._active = False
@@ -238,6 +243,7 @@ class GemmChoices:
                 chosen = choice_of(choices, answer)
                 if chosen is not None:
                     result = proceed([chosen])
+                    self._fusions.decide(result, str(key), answer)
                     self._answers.hit(str(key), answer)
                     return result
                 answer = rejected or MissReason.TEMPLATE_ABSENT
@@ -264,9 +270,12 @@ class GemmChoices:
     def _tune(self, selection: _TunedSelection, proceed: Callable[[list[Any]], Any]) -> Any:
         self._local.tuning = selection
         try:
-            return proceed(selection.choices)
+            selected = proceed(selection.choices)
         finally:
             self._local.tuning = None
+        if selection.winner is not None:
+            self._fusions.decide(selected, selection.problem.key, selection.winner)
+        return selected
 
     def _wrap_cache_lookup(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def lookup(
@@ -306,7 +315,9 @@ class GemmChoices:
                         searched=tuning.searched,
                     )
                 )
-                chosen = [choice for choice in ready if identify(choice) == winner]
+                tuning.winner = winner
+                wanted = None if winner is None else winner.choice
+                chosen = [choice for choice in ready if identify(choice) == wanted]
                 best = chosen[0] if chosen else library_or_first(tuning.problem.op, ready)
                 # Inductor selects the least time; the measured times are in the row's evidence.
                 return {choice: 0.0 if choice is best else math.inf for choice in ready}

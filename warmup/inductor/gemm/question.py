@@ -215,6 +215,15 @@ def _dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
+def _once(tensor: torch.Tensor) -> torch.Tensor:
+    """Return *tensor* without the dims along which it repeats, as an expanded bias does."""
+    sizes = [
+        size if stride else min(size, 1)
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    ]
+    return tensor.as_strided(sizes, tensor.stride())
+
+
 @dataclass
 class _LiveOperands:
     """Inductor's operands for one selection, as a single operand set."""
@@ -229,7 +238,7 @@ class _LiveOperands:
         for number, tensor in enumerate(self.args.extern.input_tensors):
             is_random = number not in self.packed and tensor.is_floating_point()
             if is_random and tensor.layout is torch.strided:
-                tensor.normal_(generator=source)
+                _once(tensor).normal_(generator=source)
 
     def operands(self, _number: int) -> list[torch.Tensor]:
         return list(self.args.triton.input_tensors)

@@ -52,9 +52,7 @@ _POINTWISE_OPS: Final = frozenset(
     }
 )
 _PAIR_OPS: Final = frozenset({_aten.var_mean.correction})  # reductions with two results
-_REDUCTION_OPS: Final = frozenset(
-    {_aten.var_mean.correction, _aten.var.correction, _aten._softmax.default}
-)
+_REDUCTION_OPS: Final = frozenset({_aten.var.correction, _aten._softmax.default})
 
 
 class _NotPlainError(Exception):
@@ -73,7 +71,7 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
     if not prologue and not has_epilogue:
         return None
     members = _members(gemm, prologue)
-    if not all(map(spec_of_node, members)):
+    if not all(spec_of_node(node) for node in members if node.target not in _PAIR_OPS):
         return None
     outputs = _outputs(members)
     laid_out = {
@@ -155,6 +153,14 @@ def module_of(region: Region, device: torch.device, wide: torch.dtype | None = N
 
 def _members(gemm: Node, prologue: set[Node]) -> list[Node]:
     """Return the nodes of the region, in graph order."""
+    members = _members_with(gemm, prologue, has_pairs=True)
+    if any(node.target in _PAIR_OPS or _pair_of(node) for node in _outputs(members)):
+        return _members_with(gemm, prologue, has_pairs=False)  # one of two results is no output
+    return members
+
+
+def _members_with(gemm: Node, prologue: set[Node], *, has_pairs: bool) -> list[Node]:
+    """Return the nodes of the region, with reductions that have two results or without."""
     order = {node: i for i, node in enumerate(gemm.graph.nodes)}
     after = _downstream(gemm)
     members = {gemm, *prologue}
@@ -163,7 +169,8 @@ def _members(gemm: Node, prologue: set[Node]) -> list[Node]:
             break
         # A node that depends on a later GEMM runs in a later kernel.
         ready = all(other in members or other not in after for other in node.all_input_nodes)
-        if ready and _is_generated(node):
+        is_of_pair = node.target in _PAIR_OPS or _pair_of(node) is not None
+        if ready and (has_pairs if is_of_pair else _is_generated(node)):
             members.add(node)
     return sorted(members | _siblings(gemm, members), key=order.__getitem__)
 
@@ -287,7 +294,8 @@ def _to_region(
     gemm: Node, members: list[Node], outputs: list[Node], laid_out: dict[Node, TensorSpec]
 ) -> Region:
     inputs: dict[Node, TensorSpec] = {}
-    steps = {node: i for i, node in enumerate(members)}
+    operations = [node for node in members if _pair_of(node) is None]
+    steps = {node: i for i, node in enumerate(operations)}
 
     def to_argument(argument: Any) -> Argument:
         argument = hint_or_value(argument)
@@ -311,7 +319,7 @@ def _to_region(
             tuple(map(to_argument, node.args)),
             {name: to_argument(value) for name, value in node.kwargs.items()},
         )
-        for node in members
+        for node in operations
     )
     gemms = [gemm, *(node for node in members if node.target in _GEMM_OPS and node is not gemm)]
     return Region(

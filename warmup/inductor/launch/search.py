@@ -142,10 +142,10 @@ class LaunchSearch:
     ) -> dict[Winner, TimedCall]:
         """Compile the configs of *winners* that were not tried before; return their calls."""
         known = self._launchers.keys() | self._uncompiled.keys()
-        new = [winner for winner in winners if winner not in known]
+        new = [winner for winner in dict.fromkeys(winners) if winner not in known]
         if source in MOST_CONFIGS:
             is_late = time.monotonic() > self._deadline
-            room = 0 if is_late else MOST_CONFIGS[source] - self._sources[source]
+            room = 0 if is_late else max(MOST_CONFIGS[source] - self._sources[source], 0)
             self._left_out.update(new[room:])
             new = new[:room]
         if not new:
@@ -173,7 +173,7 @@ class LaunchSearch:
         tried = self._launchers.keys() | self._uncompiled.keys()
         return SearchCounts(
             search=Search.DEFAULT,
-            listed=len(tried) - self._sources.total(),
+            listed=len(tried & set(self._listed)),
             added=tuple(sorted(self._sources.items())),
             spilling=sum(spills(self._kernel, one) for one in self._launchers.values()),
             left_out=len(self._left_out - tried),

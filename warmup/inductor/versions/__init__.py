@@ -25,6 +25,9 @@ class Version(Protocol):
     def forget_config_hash(self, module: Any) -> None:
         """Make a config module recompute its hash after a default was changed."""
 
+    def fusion_score(self, scheduler: Any, node1: Any, node2: Any, score: int) -> int:
+        """Return the bytes that a template and another node share; *score* is the scheduler's."""
+
 
 def check_supported(torch_version: str) -> tuple[int, int]:
     """Return major and minor of *torch_version*, such as ``2.13.0+cpu``.
