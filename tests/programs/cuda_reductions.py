@@ -24,7 +24,7 @@ import torch.nn.functional as F  # noqa: N812  as everybody does
 
 fake_gpu.pretend()
 
-import torch._dynamo.testing  # noqa: E402  after the device is pretended
+from torch._dynamo import device_interface  # noqa: E402  after the device is pretended
 from torch._inductor import config  # noqa: E402
 from torch._inductor.codecache import PyCodeCache  # noqa: E402
 from torch._inductor.decomposition import select_decomp_table  # noqa: E402
@@ -42,14 +42,18 @@ from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
 WAYS = {"persistent": PERSISTENT, "looped": LOOPED}
 KERNEL = re.compile(r"\b(triton_\w+)\.run\(")
-REFUSED: set[str] = set()
-WORK = fake_gpu.pretend_launches(lambda named: float(named["num_warps"]), REFUSED.__contains__)
+REFUSED: list[str] = []  # parts of configs that do not load
+torch._C._cuda_getCurrentRawStream = lambda _: 0  # type: ignore[attr-defined]
+device_interface.CudaInterface.get_raw_stream = staticmethod(lambda _: 0)
+WORK = fake_gpu.pretend_launches(
+    lambda named: float(named["num_warps"]),
+    lambda spelled: any(part in spelled for part in REFUSED),
+)
 
 
 def rms_norm(x: Any, w: Any) -> Any:
     wide = x.float()
     return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
-
 
 
 CASES: dict[str, Callable[[Any, Any], Any]] = {
@@ -58,6 +62,9 @@ CASES: dict[str, Callable[[Any, Any], Any]] = {
     "softmax": lambda x, _: torch.softmax(x, -1),
     "column sums": lambda x, _: x.sum(0),
     "norm, and the input of it": lambda x, w: (x.relu(), rms_norm(x.relu(), w)),
+    "norm of relu": lambda x, w: rms_norm(x.relu(), w),
+    "norm of a norm": lambda x, w: rms_norm(torch.sort(rms_norm(x, w), stable=True)[0], w),
+    "norm of what a sort wrote": lambda x, w: rms_norm(torch.sort(x, stable=True)[0], w),
     "sort": lambda x, _: torch.sort(x, stable=True)[0],
     "product of rows": lambda x, _: torch.cumsum(x, -1),
 }
@@ -108,7 +115,6 @@ class Generated:
     def __init__(self) -> None:
         self.sources: list[str] = []
         self._load = PyCodeCache.load
-        self._make = torch._dynamo.testing.rand_strided
 
     def __enter__(self) -> list[str]:
         def load(source: str, *args: Any, **kwargs: Any) -> Any:
@@ -137,6 +143,9 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         reduction_search=case.get("search", True),
     )
     WORK.clear()
+    REFUSED.clear()
+    if case.get("refuse"):
+        REFUSED.append("R0_BLOCK")
     code, error = "", None
     attachment = connect().attach(lookup, {}, "test", quiet=True)
     try:
@@ -149,6 +158,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         attachment.detach()
     return {
         "error": error,
+        "code": code,
         "kernels": KERNEL.findall(code),
         "events": [{"name": event.name, **event.fields} for event in events],
         "sources": sources,

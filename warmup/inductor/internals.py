@@ -270,6 +270,7 @@ INTERNALS: Final = (
         "(self, is_debug, framework_loc)"
     ),
     "torch.fx.experimental.symbolic_shapes:uninteresting_files()",
+    "torch.utils._ordered_set:OrderedSet",
     "torch.utils._sympy.value_ranges:bound_sympy",
 )
 

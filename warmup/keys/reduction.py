@@ -31,6 +31,7 @@ REDUCTION: Final = Kind(
     families=frozenset({Family.REDUCTION}),
     nearest_by=("x", "r"),
     hooks="warmup.inductor.reduction.hooks:ReductionLoops",
+    sites=frozenset({"reduction"}),
     hidden=frozenset({"reads", "writes", "body"}),
     summary="reductions",
     library_default="inductor's rule",

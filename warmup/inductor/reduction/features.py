@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from torch._inductor.runtime.runtime_utils import next_power_of_2
 from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
 
 from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
@@ -59,7 +60,7 @@ def _rows(numel: Any) -> int:
 
 def _kept_buffers(nodes: Sequence[Any]) -> frozenset[str]:
     """Return the buffers that *nodes* write to memory, because other kernels read them."""
-    own = {node.get_name() for node in nodes}
+    own = OrderedSet(node.get_name() for node in nodes)
     scheduler = V.graph.scheduler
     names = [name for node in nodes for name in node.get_buffer_names()]
     return frozenset(

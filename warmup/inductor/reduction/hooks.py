@@ -25,7 +25,7 @@ from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
 from warmup.keys.reduction import LOOPED, PERSISTENT
 
-# Arguments of a kernel for which inductor decided already: sorts, and kernels made of two reductions.
+# Arguments of kernels for which inductor decided already: sorts, and two reductions in one kernel.
 _DECIDED: Final = frozenset({"override_persistent_reduction", "override_cooperative_reduction"})
 
 
@@ -83,7 +83,7 @@ class ReductionLoops:
             self._answers.hit(key, answer)
             return answer
         if self._answers.tunes:
-            calls = calls_of(scheduling, features, {way: create for way in (PERSISTENT, LOOPED)})
+            calls = calls_of(scheduling, features, dict.fromkeys((PERSISTENT, LOOPED), create))
             return self._answers.measure_calls(key, by_rule, calls) or by_rule
         self._answers.miss(key, answer, str(by_rule))
         return by_rule
