@@ -36,7 +36,7 @@ REDUCTION: Final = Kind(
     summary="reductions",
     library_default="inductor's rule",
 )
-_HASH_DIGITS: Final = 16
+_BODY_DIGITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class ReductionProblem:
         Raises:
             ProblemError: an ingredient has no text form in a key.
         """
-        digest = hashlib.sha256(self.body.encode()).hexdigest()[:_HASH_DIGITS]
+        digest = hashlib.sha256(self.body.encode()).hexdigest()[:_BODY_DIGITS]
         words = ["reduction", "+".join(self.ops), f"x={self.x}", f"r={self.r}", f"hint={self.hint}"]
         words += [f"reads={','.join(self.reads) or 'none'}"]
         words += [f"writes={','.join(self.writes) or 'none'}", f"body={digest}"]

@@ -8,7 +8,7 @@ run with the fastest config that inductor lists for them with max-autotune.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._inductor import config as inductor_config
@@ -28,7 +28,7 @@ from warmup.inductor.launch.kernels import (
 )
 from warmup.inductor.launch.lists import listed_by_inductor
 
-_NAME = "triton_"
+_GENERATED_NAME: Final = "triton_"
 
 
 def calls_of(
@@ -56,13 +56,13 @@ def _generate(scheduling: Any, schedule: Iterable[Any], kernel: Any) -> str:
     scheduling.codegen_node_schedule_with_kernel(schedule, kernel)
     with inductor_config.patch({"benchmark_kernel": True}), V.set_kernel_handler(kernel):
         source = str(kernel.codegen_kernel())
-    return source.replace(str(Placeholder.KERNEL_NAME), _NAME)
+    return source.replace(str(Placeholder.KERNEL_NAME), _GENERATED_NAME)
 
 
 def _call(source: str) -> TimedCall:
     """Return a call of the kernel in *source*, with the fastest config that inductor lists."""
     module: Any = PyCodeCache.load(source)
-    kernel = getattr(module, _NAME)
+    kernel = getattr(module, _GENERATED_NAME)
     leave_to_inductor(kernel)
     offered = offered_configs(kernel)
     kernel.precompile()
