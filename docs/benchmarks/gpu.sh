@@ -127,8 +127,8 @@ ship) # a shipped table, completed as far as SECONDS last; its rows go on from t
   [ "$table" -ef "$out/${table##*/}" ] || cp "$table" "$out/"
   ;;
 zoo) # models of transformers and timm, as many as SECONDS last; the next call goes on.
-  # ship_zoo.py takes over what is done.
-  python3 docs/benchmarks/zoo.py --out "$out" --limit "$3" "${@:4}"
+  # The goals are for CUDA graphs, so winners are chosen for them. ship_zoo.py takes over what is done.
+  python3 docs/benchmarks/zoo.py --out "$out" --limit "$3" --launch cudagraph "${@:4}"
   ;;
 launch) # generated kernels: default mode, max-autotune with coordinate descent, and the searched table
   python3 tests/programs/launch_race.py "$out/launch-race.json" "${3:-240}" | tee "$out/launch-race.txt"

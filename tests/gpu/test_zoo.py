@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("timm")
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.skipif(
+    not (torch.cuda.is_available() and find_spec("transformers") and find_spec("timm")),
+    reason="needs a GPU, transformers and timm",
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 # Plain and tied heads, a Conv1D, LayerNorms that are shifted and scaled, images, convolutions.

@@ -79,7 +79,10 @@ def origin_is_complete(table: Table) -> Iterator[str]:
 
 
 def policy_is_known(table: Table) -> Iterator[str]:
-    """It is the policy that a build of this mode, launch and L2 has, under any torch."""
+    """It is the policy that a build of this mode, launch and L2 has, under any torch.
+
+    Tables that were built before launch configs were searched lack that part.
+    """
     policy = table.policy
     backends = policy.options.get("max_autotune_gemm_backends")
     asked = PolicyOptions(
@@ -94,6 +97,7 @@ def policy_is_known(table: Table) -> Iterator[str]:
     try:
         check_options(policy.options)
         known = choose_policy(asked, table.provenance.runtime.device.type, switches)
+        known = replace(known, launch_search=policy.launch_search)
     except SettingsError as error:
         yield str(error)
         return

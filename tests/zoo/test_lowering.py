@@ -6,14 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from warmup.keys.registry import kind_of
 
-pytest.importorskip("triton", reason="Triton is not installed")
-pytest.importorskip("timm", reason="the extra zoo is not installed")
+pytestmark = pytest.mark.skipif(
+    not (find_spec("triton") and find_spec("timm")), reason="Triton or the extra zoo is missing"
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
