@@ -54,7 +54,7 @@ with connect().count_benchmarks() as sites, torch.no_grad():
     wanted = module.float()(*(each.float() for each in given))
 def error(outs):
     return [((a.float() - b).norm() / b.norm()).item() for a, b in zip(outs, wanted)]
-print("RESULT", json.dumps({"sites": dict(sites), 
+print("RESULT", json.dumps({"sites": dict(sites),
     "hits": sum(key.startswith("reduction ") for key in handle.report().hits),
     "kernels": re.findall(r"(triton_(?:per|red))_\\w+\\.run\\(", codes[0]),
     "error": max(error(found)), "eager": max(error(expected))}))
