@@ -32,6 +32,7 @@ REDUCTION: Final = Kind(
     nearest_by=("x", "r"),
     hooks="warmup.inductor.reduction.hooks:ReductionLoops",
     sites=frozenset({"reduction"}),
+    work="warmup.keys.work:reduction_work",
     hidden=frozenset({"reads", "writes", "body"}),
     summary="reductions",
     library_default="inductor's rule",
