@@ -89,6 +89,15 @@ def test_a_launch_key_without_tensors_has_no_known_work() -> None:
     assert work_of("launch triton_poi_fused x=1024 args=i32 source=3f2a9c0d41b7e865") is None
 
 
+def test_a_reduction_key_bounds_its_bytes() -> None:
+    """The narrowest buffer that is read has all elements, and at most all buffers, twice."""
+    start = "reduction sum x=100 r=64 hint=inner"
+    work = work_of(f"{start} reads=bf16,f32 writes=bf16 body=3f2a9c0d41b7e865")
+    assert work is not None
+    assert (work.moved, work.most_moved) == (51 * 64 * 2, 2 * 100 * 64 * 8)
+    assert work_of(f"{start} reads=none writes=bf16 body=3f2a9c0d41b7e865") is None
+
+
 def test_a_text_that_is_no_key_is_refused() -> None:
     """The error is that of every key reader."""
     with pytest.raises(ProblemError):

@@ -81,7 +81,7 @@ def origin_is_complete(table: Table) -> Iterator[str]:
 def policy_is_known(table: Table) -> Iterator[str]:
     """It is the policy that a build of this mode, launch and L2 has, under any torch.
 
-    Tables that were built before launch configs were searched lack that part.
+    Tables that were built before launch configs were searched, or reductions measured, lack that.
     """
     policy = table.policy
     backends = policy.options.get("max_autotune_gemm_backends")
@@ -97,7 +97,9 @@ def policy_is_known(table: Table) -> Iterator[str]:
     try:
         check_options(policy.options)
         known = choose_policy(asked, table.provenance.runtime.device.type, switches)
-        known = replace(known, launch_search=policy.launch_search)
+        known = replace(
+            known, launch_search=policy.launch_search, reduction_search=policy.reduction_search
+        )
     except SettingsError as error:
         yield str(error)
         return

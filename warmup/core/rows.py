@@ -25,6 +25,7 @@ class Family(StrEnum):
     CPP = "cpp"
     LAUNCH = "launch"
     PAD = "pad"
+    REDUCTION = "reduction"
     WEIGHT = "weight"
 
 

@@ -196,6 +196,10 @@ class _CountingAnswers(Answers):
     def launch_search(self) -> bool:
         return self._answers.launch_search
 
+    @property
+    def reduction_search(self) -> bool:
+        return self._answers.reduction_search
+
     def neighbours(self, key: str) -> Sequence[Winner]:
         return self._answers.neighbours(key)
 

@@ -217,6 +217,32 @@ INTERNALS: Final = (
         "torch._inductor.codegen.triton:TritonScheduling.define_kernel"
         "(self, src_code, node_schedule, kernel)"
     ),
+    (
+        "torch._inductor.choices:InductorChoices.should_use_persistent_reduction"
+        "(features, cooperative_reduction)"
+    ),
+    "torch._inductor.codecache:PyCodeCache.load(source_code)",
+    "torch._inductor.codegen.simd_kernel_features:SIMDKernelFeatures.contains_op(self, op_name)",
+    "torch._inductor.codegen.simd_kernel_features:SIMDKernelFeatures.get_reduction_hint(self)",
+    "torch._inductor.codegen.simd_kernel_features:SIMDKernelFeatures.scheduler_nodes(self)",
+    (
+        "torch._inductor.codegen.triton:TritonScheduling.create_kernel_choices"
+        "(self, kernel_features, kernel_args, kernel_kwargs)"
+    ),
+    (
+        "torch._inductor.codegen.triton:TritonScheduling.codegen_node_schedule_with_kernel"
+        "(self, node_schedule, kernel)"
+    ),
+    "torch._inductor.config:benchmark_kernel",
+    "torch._inductor.config:triton.multi_kernel",
+    "torch._inductor.loop_body:LoopBody.debug_str(self)",
+    "torch._inductor.metrics:generated_kernel_count",
+    "torch._inductor.runtime.runtime_utils:next_power_of_2",
+    (
+        "torch._inductor.scheduler:Scheduler.can_buffer_be_removed_through_fusion"
+        "(self, name, fused_node_names)"
+    ),
+    "torch._inductor.utils:Placeholder.KERNEL_NAME",
     "torch._inductor.scheduler:Scheduler.can_fuse(self, node1, node2)",
     "torch._inductor.scheduler:Scheduler.codegen(self)",
     "torch._inductor.scheduler:Scheduler.get_fused_node(self, node)",
@@ -244,6 +270,7 @@ INTERNALS: Final = (
         "(self, is_debug, framework_loc)"
     ),
     "torch.fx.experimental.symbolic_shapes:uninteresting_files()",
+    "torch.utils._ordered_set:OrderedSet",
     "torch.utils._sympy.value_ranges:bound_sympy",
 )
 

@@ -113,6 +113,10 @@ class Answers(Protocol):
         Then a kernel with one listed config and no row is a miss; else nothing was to be decided.
         """
 
+    @property
+    def reduction_search(self) -> bool:
+        """True when reductions are persistent or looped as rows say, else by inductor's rule."""
+
     def neighbours(self, key: str) -> Sequence[Winner]:
         """Return winners of GEMM problems similar to *key*, nearest first (only if `tunes`)."""
 

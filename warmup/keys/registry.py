@@ -14,9 +14,10 @@ from warmup.keys.gemm import GEMM
 from warmup.keys.kind import Kind
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
+from warmup.keys.reduction import REDUCTION
 from warmup.keys.weight import WEIGHT
 
-KINDS: Final = {kind.name: kind for kind in (GEMM, LAUNCH, PAD, WEIGHT)}
+KINDS: Final = {kind.name: kind for kind in (GEMM, LAUNCH, PAD, REDUCTION, WEIGHT)}
 
 
 def kind_of(key: str) -> Kind:

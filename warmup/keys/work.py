@@ -14,6 +14,7 @@ from warmup.core.roofline import Work
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
+from warmup.keys.reduction import REDUCTION
 from warmup.keys.registry import ingredients_of
 from warmup.keys.weight import parse_weight
 
@@ -96,6 +97,24 @@ def launch_work(key: str) -> Work | None:
         return None
     least = math.prod(size // 2 + 1 for size in sizes) * min(tensors)
     return Work("", None, least, most_moved=_PASSES * math.prod(sizes) * sum(tensors))
+
+
+def reduction_work(key: str) -> Work | None:
+    """Return the work of a reduction key: bounds of its bytes; None where it reads nothing.
+
+    A range of rows is rounded up to a power of two. At least one of the buffers that are read has
+    all elements, and at most all buffers have them.
+    """
+    named = REDUCTION.ingredients(key)
+    reads, writes = (
+        [item_bytes(dtype) for dtype in named[name].split(",") if dtype != "none"]
+        for name in ("reads", "writes")
+    )
+    if not reads:
+        return None
+    x, r = int(named["x"]), int(named["r"])
+    most = _PASSES * x * r * (sum(reads) + sum(writes))
+    return Work("", None, (x // 2 + 1) * r * min(reads), most_moved=most)
 
 
 def _sizes(dims: Iterable[object]) -> list[int] | None:

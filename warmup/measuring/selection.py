@@ -32,7 +32,8 @@ from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
 
 _FAMILIES: Final = (
-    *(Family.EXTERN, Family.PAD, Family.WEIGHT, Family.CPP, Family.LAUNCH, Family.TEMPLATE),
+    *(Family.EXTERN, Family.PAD, Family.WEIGHT, Family.CPP, Family.LAUNCH, Family.REDUCTION),
+    Family.TEMPLATE,
 )
 _EVIDENCE_DIGITS: Final = 3
 _SLOWEST_SHARE: Final = 0.01  # of the peaks

@@ -148,6 +148,7 @@ def install(
         Uncovered(uncovered),
         tuner,
         launch_search=found.table.policy.launch_search,
+        reduction_search=found.table.policy.reduction_search,
     )
     notices = Notices(
         found.origin or "the table",

@@ -169,7 +169,7 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
 
 
 def _read_policy(node: Node) -> Policy:
-    members = node.members(_POLICY, optional=frozenset({"launch_search"}))
+    members = node.members(_POLICY, optional=frozenset({"launch_search", "reduction_search"}))
     options: dict[str, OptionValue] = {}
     for name, value in members["options"].items():
         if _OPTION.fullmatch(name) is None:
@@ -182,6 +182,7 @@ def _read_policy(node: Node) -> Policy:
         seed=members["seed"].integer(0, MAX_INT),
         tolerance=dict(_read_limit(*member) for member in members["tolerance"].items()),
         launch_search="launch_search" in members and members["launch_search"].true(),
+        reduction_search="reduction_search" in members and members["reduction_search"].true(),
     )
 
 

@@ -117,6 +117,7 @@ def _policy(policy: Policy) -> dict[str, object]:
         "seed": policy.seed,
         "tolerance": {name: float(limit) for name, limit in policy.tolerance.items()},
         **({"launch_search": True} if policy.launch_search else {}),
+        **({"reduction_search": True} if policy.reduction_search else {}),
     }
 
 

@@ -93,7 +93,7 @@ class Lookup:
 
     A row that is not trusted is a miss, and is measured again without its winner. The keys in
     ``excused`` are not measured, and their misses are reported without an error. ``launch_search``
-    is that of the table's policy.
+    and ``reduction_search`` are those of the table's policy.
     """
 
     rows: Mapping[str, Row]
@@ -107,6 +107,7 @@ class Lookup:
     retunes: Callable[[str], bool] = _never
     excused: Collection[str] = ()
     launch_search: bool = False
+    reduction_search: bool = False
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)

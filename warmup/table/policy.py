@@ -89,6 +89,7 @@ def choose_policy(
         seed=SEED,
         tolerance=limits,
         launch_search=device_type != "cpu",  # a CPU's kernels have no launch config
+        reduction_search=device_type != "cpu",  # and reduce without Triton
     )
 
 

@@ -54,6 +54,7 @@ class Policy:
     by dtype the largest relative L2 error that the build accepted, of a bucket's output against
     eager mode and of a candidate against its reference. ``launch_search``: launch configs were
     searched, so that every kernel that has one has a row, also where inductor lists one config.
+    ``reduction_search``: every reduction that may be persistent or looped has a row.
     """
 
     mode: str
@@ -62,13 +63,14 @@ class Policy:
     seed: int
     tolerance: Mapping[str, float]
     launch_search: bool = False
+    reduction_search: bool = False
 
 
 def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], ...]:
     """Return each field in which two policies differ, with both values."""
     fields: list[tuple[str, object, object]] = [
         (f"policy {name}", getattr(a, name), getattr(b, name))
-        for name in ("mode", "seed", "launch_search")
+        for name in ("mode", "seed", "launch_search", "reduction_search")
     ]
     fields += [
         (f"policy timing {name}", getattr(a.timing, name), getattr(b.timing, name))

@@ -113,6 +113,7 @@ class BucketCompiler:
             retunes=self.progress.must_retune,
             excused=self.progress.distrusted,
             launch_search=self.progress.table.policy.launch_search,
+            reduction_search=self.progress.table.policy.reduction_search,
         )
 
     def serve_from(self, keys: Collection[str], calls: Sequence[Inputs], name: str) -> list[Any]:

@@ -39,6 +39,7 @@ from warmup.inductor.launch.kernels import (
     OwnArguments,
     ask_at_first_call,
     call_of,
+    is_left_to_inductor,
     is_searchable,
     keep_only_config,
     keep_only_launcher,
@@ -86,6 +87,8 @@ class LaunchConfigs:
     def _handles(self, kernel: Any) -> bool:
         # A user's kernel may need another config for each size, and its key has no sizes.
         if not self._active or kernel.heuristic_type is HeuristicType.USER_AUTOTUNE:
+            return False
+        if is_left_to_inductor(kernel):
             return False
         if kernel.filename is not None:
             self._touched.add(kernel.filename)

@@ -19,6 +19,7 @@ from warmup.inductor.launch.configs import same_config
 from warmup.keys.launch import LaunchProblem
 
 _OFFERED: Final = "_warmup_offered"
+_LEFT: Final = "_warmup_left_to_inductor"
 _SIGNATURE: Final = re.compile(r"'signature': (\{.*?\})")
 # Prefixes of the names of a kernel's arguments (codegen/common.py, KernelArgs).
 _READ: Final = "in_ptr"
@@ -36,6 +37,16 @@ _TUNABLE: Final = frozenset(  # kernels whose config coordinate descent may chan
 def was_looked_up(kernel: Any) -> bool:
     """Return whether a row was looked up for *kernel* before."""
     return hasattr(kernel, _OFFERED)
+
+
+def leave_to_inductor(kernel: Any) -> None:
+    """Make the hooks ignore *kernel*: no row is looked up for it, and none is measured."""
+    setattr(kernel, _LEFT, True)
+
+
+def is_left_to_inductor(kernel: Any) -> bool:
+    """Return whether `leave_to_inductor` was called with *kernel*."""
+    return hasattr(kernel, _LEFT)
 
 
 def describe_kernel(name: str, sizes: Any, signature: Any, code: str) -> LaunchProblem:

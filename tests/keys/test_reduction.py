@@ -1,0 +1,64 @@
+"""Keys of kind ``reduction``: their ingredients, and which text is refused."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from warmup.core.errors import ProblemError
+from warmup.keys.nearest import nearest_row
+from warmup.keys.reduction import REDUCTION, ReductionProblem
+from warmup.keys.registry import check_key, kind_of
+
+NORM = ReductionProblem(
+    ops=("welford_reduce",),
+    x=10960,
+    r=768,
+    hint="inner",
+    reads=("bf16", "f32"),
+    writes=("bf16",),
+    body="sum of x",
+)
+CHANGES: dict[str, object] = {
+    "ops": ("max", "sum"),
+    "x": 4096,
+    "r": 769,
+    "hint": "outer",
+    "reads": ("bf16",),
+    "writes": ("bf16", "f32"),
+    "body": "sum of y",
+}
+
+
+def test_a_key_reads_as_documented() -> None:
+    """The key is kind, ops, sizes, hint, dtypes and a hash of the body, in this order."""
+    start = "reduction welford_reduce x=10960 r=768 hint=inner reads=bf16,f32 writes=bf16 body="
+    assert NORM.key.startswith(start)
+    check_key(NORM.key)
+    assert kind_of(NORM.key) is REDUCTION
+
+
+def test_every_ingredient_is_in_the_key() -> None:
+    """Problems that differ in a single ingredient have different keys."""
+    assert CHANGES.keys() == {field.name for field in fields(ReductionProblem)}
+    keys = {replace(NORM, **{name: value}).key for name, value in CHANGES.items()}  # type: ignore[arg-type]
+    assert len(keys | {NORM.key}) == len(CHANGES) + 1
+
+
+def test_a_reduction_that_reads_nothing_has_a_key() -> None:
+    """The word for no buffer is ``none``."""
+    assert " reads=none writes=bf16 " in replace(NORM, reads=()).key
+
+
+@pytest.mark.parametrize("hint", ["", "Inner", "inner r=1"])
+def test_an_ingredient_without_a_text_form_has_no_key(hint: str) -> None:
+    """Whatever inductor calls its hint, a key has lower-case words only."""
+    with pytest.raises(ProblemError):
+        _ = replace(NORM, hint=hint).key
+
+
+def test_the_nearest_row_has_the_nearest_number_of_rows() -> None:
+    """Of two rows of the same reduction the nearer size is named in a miss."""
+    near, far = replace(NORM, x=8192).key, replace(NORM, x=16).key
+    assert nearest_row(NORM.key, {far: None, near: None})[0] == near  # type: ignore[dict-item]

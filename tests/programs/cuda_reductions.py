@@ -1,0 +1,187 @@
+"""Lower reductions for the stated H100, persistent or looped as rows say.
+
+    echo '{"case": "layer norm", "way": "looped"}' | python cuda_reductions.py
+
+One case a line on stdin, one result a line on stdout. ``way`` is what every row says; without it
+there are no rows. ``x`` and ``r`` are the sizes, and ``ranged`` makes ``x`` a range from 2 to it.
+``on_miss`` is ``tune`` for a build, whose stated times make the way ``wins`` the faster;
+``search`` says whether the table's policy has ``reduction_search``, and ``refuse`` makes every
+config of a looped kernel refuse to load. The result has the kernels' names, the events, and the
+sources that a build generated to time them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fake_gpu
+import torch
+import torch.nn.functional as F  # noqa: N812  as everybody does
+
+fake_gpu.pretend()
+
+from torch._dynamo import device_interface  # noqa: E402  after the device is pretended
+from torch._inductor import config  # noqa: E402
+from torch._inductor.codecache import PyCodeCache  # noqa: E402
+from torch._inductor.decomposition import select_decomp_table  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
+
+from warmup.core.errors import warmup_error_in  # noqa: E402
+from warmup.core.events import Emitter, Event  # noqa: E402
+from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402
+from warmup.inductor import connect  # noqa: E402
+from warmup.keys.reduction import LOOPED, PERSISTENT  # noqa: E402
+from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
+
+EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
+WAYS = {"persistent": PERSISTENT, "looped": LOOPED}
+KERNEL = re.compile(r"\b(triton_\w+)\.run\(")
+REFUSED: list[str] = []  # parts of configs that do not load
+torch._C._cuda_getCurrentRawStream = lambda _: 0  # type: ignore[attr-defined]
+device_interface.CudaInterface.get_raw_stream = staticmethod(lambda _: 0)
+WORK = fake_gpu.pretend_launches(
+    lambda named: float(named["num_warps"]),
+    lambda spelled: any(part in spelled for part in REFUSED),
+)
+
+
+def rms_norm(x: Any, w: Any) -> Any:
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
+
+
+CASES: dict[str, Callable[[Any, Any], Any]] = {
+    "layer norm": lambda x, w: F.layer_norm(x, (x.shape[-1],), w),
+    "rms norm": rms_norm,
+    "softmax": lambda x, _: torch.softmax(x, -1),
+    "column sums": lambda x, _: x.sum(0),
+    "norm, and the input of it": lambda x, w: (x.relu(), rms_norm(x.relu(), w)),
+    "norm of relu": lambda x, w: rms_norm(x.relu(), w),
+    "norm of a norm": lambda x, w: rms_norm(torch.sort(rms_norm(x, w), stable=True)[0], w),
+    "norm of what a sort wrote": lambda x, w: rms_norm(torch.sort(x, stable=True)[0], w),
+    "sort": lambda x, _: torch.sort(x, stable=True)[0],
+    "product of rows": lambda x, _: torch.cumsum(x, -1),
+}
+
+
+def generate(case: dict[str, Any]) -> str:
+    """Return the code that inductor generates for *case*."""
+    shapes = ShapeEnv()
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
+    x, r = case.get("x", 4096), case.get("r", 768)
+    rows = fake_gpu.make_range(shapes, 2, x, hint=x) if case.get("ranged") else x
+    with mode:
+        like: dict[str, Any] = {"dtype": torch.bfloat16, "device": "cuda:0"}
+        inputs = [torch.empty((rows, r), **like), torch.empty((r,), **like)]
+        graph = make_fx(CASES[case["case"]], decomposition_table=select_decomp_table())(*inputs)
+        graph.graph.eliminate_dead_code()
+    with config.patch({"fx_graph_cache": False, "compile_threads": 1}):
+        return fake_gpu.generate(graph, inputs, mode, shapes)
+
+
+class CallingTuner(fake_gpu.StatedTuner):
+    """Calls each candidate once, and keeps what came of it by name: None, or its error."""
+
+    def __init__(self, wins: str | None) -> None:
+        super().__init__(lambda winner: 1.0 if winner.uid == wins else 2.0)
+        self.called: dict[str, str | None] = {}
+        self.library = ""
+
+    def measure_calls(
+        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
+    ) -> Tuned | None:
+        self.library = str(library)
+        ran = {}
+        for winner, call in calls.items():
+            self.called[winner.uid] = None
+            try:
+                call(0)
+            except Exception as error:  # noqa: BLE001  as the real tuner does
+                self.called[winner.uid] = f"{type(error).__name__}: {error}"
+            else:
+                ran[winner] = call
+        return super().measure_calls(key, library, ran)
+
+
+class Generated:
+    """Keeps the sources that are loaded to be timed, and gives their kernels tensors of the CPU."""
+
+    def __init__(self) -> None:
+        self.sources: list[str] = []
+        self._load = PyCodeCache.load
+
+    def __enter__(self) -> list[str]:
+        def load(source: str, *args: Any, **kwargs: Any) -> Any:
+            self.sources.append(source)
+            return self._load(source.replace("device='cuda:0'", "device='cpu'"), *args, **kwargs)
+
+        PyCodeCache.load = load  # type: ignore[method-assign,assignment]
+        return self.sources
+
+    def __exit__(self, *_: object) -> None:
+        PyCodeCache.load = self._load  # type: ignore[method-assign]
+
+
+def run(case: dict[str, Any]) -> dict[str, Any]:
+    """Generate the code of *case* under a table, and return what came of it."""
+    events: list[Event] = []
+    tuner = CallingTuner(case.get("wins"))
+    rows: dict[str, Row] = {}
+    if "way" in case:
+        rows = {key: Row(WAYS[case["way"]], EVIDENCE) for key in keys_of(case)}
+    lookup = Lookup(
+        rows,
+        OnMiss(case.get("on_miss", "strict")),
+        Emitter([events.append]),
+        tuner=tuner,
+        reduction_search=case.get("search", True),
+    )
+    WORK.clear()
+    REFUSED.clear()
+    if case.get("refuse"):
+        REFUSED.append("R0_BLOCK")
+    code, error = "", None
+    attachment = connect().attach(lookup, {}, "test", quiet=True)
+    try:
+        with Generated() as sources:
+            code = generate(case)
+    except Exception as raised:  # noqa: BLE001  whatever it is, a test says what it should be
+        own = warmup_error_in(raised)
+        error = f"{type(own or raised).__name__}: {own or raised}"
+    finally:
+        attachment.detach()
+    return {
+        "error": error,
+        "code": code,
+        "kernels": KERNEL.findall(code),
+        "events": [{"name": event.name, **event.fields} for event in events],
+        "sources": sources,
+        "called": tuner.called,
+        "library": tuner.library,
+        "compiled": list(WORK.compiled),
+    }
+
+
+def keys_of(case: dict[str, Any]) -> list[str]:
+    """Return the keys that *case* asks for."""
+    events: list[Event] = []
+    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([events.append]), reduction_search=True)
+    attachment = connect().attach(lookup, {}, "test", quiet=True)
+    try:
+        generate(case)
+    finally:
+        attachment.detach()
+    return [event.fields["key"] for event in events]
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        done = run(json.loads(line))
+        sys.stdout.write(json.dumps(done) + "\n")
+        sys.stdout.flush()
