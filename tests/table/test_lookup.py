@@ -17,7 +17,8 @@ from warmup.core.errors import (
     UncoveredError,
 )
 from warmup.core.events import Emitter, Event, EventName
-from warmup.core.rows import MissReason, Row, Tuned, Winner
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.keys.kind import Kind
 from warmup.keys.question import Question

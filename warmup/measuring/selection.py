@@ -15,19 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from warmup.core.method import Method, Search
+from warmup.core.ranking import ranking_of
 from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
-from warmup.core.rows import (
-    Evidence,
-    Family,
-    Flag,
-    Rejection,
-    Row,
-    Scope,
-    Timing,
-    Tuned,
-    Winner,
-    ranking_of,
-)
+from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Scope, Timing, Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
 

@@ -22,8 +22,9 @@ from warmup.core.errors import (
 from warmup.core.events import Emitter, EventName
 from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
+from warmup.core.miss_reasons import MissReason
 from warmup.core.notices import warn
-from warmup.core.rows import MissReason, Row, Tuned, Winner
+from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
 from warmup.keys.question import PadQuestion, Question

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from warmup.core.errors import BuildError, ModelError, NothingRecordedError, ProblemError
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
-from warmup.core.rows import MissReason, Winner
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Winner
 from warmup.diagnostics.misses import MissedProblem, read_misses
 from warmup.keys.question import Question
 from warmup.keys.registry import kind_of
