@@ -107,6 +107,22 @@ def test_operands_are_positive_where_the_result_would_not_be_finite(
     assert {spec.fill for spec in _with_finite_result(trial).operands} == {fill}
 
 
+def test_a_quantized_output_of_a_pad_region_has_its_own_tolerance() -> None:
+    """The result is as exact as the bf16 that it passed through, and int8 is not compared exactly."""
+    steps = (
+        Step("aten.mm.default", ({"input": 0}, {"input": 1}), {}),
+        *(
+            Step("prims.convert_element_type.default", ({"step": i}, {"dtype": name}), {})
+            for i, name in enumerate(("bfloat16", "int8"))
+        ),
+    )
+    asked = question(Region((SPEC, SPEC), steps, (2,), (1,)))
+    policy = {"f32": 1e-5, "bf16": 1e-2}
+    trial = pad_trial(asked, torch.device("cpu"), Method(), policy, winners=(AS_IS,), seed=0)
+    assert trial.tolerance == 1e-5
+    assert trial.tolerances["int8"] == trial.tolerances["bfloat16"] == 1e-2
+
+
 def outcomes(as_is_us: float, padded_us: float) -> list[Outcome]:
     pairs = ((AS_IS, as_is_us), (PADDED, padded_us))
     return [Outcome(winner=way, samples=Samples((us,) * 12), error=0.0) for way, us in pairs]

@@ -95,11 +95,11 @@ def pad_trial(
     seed: int,
 ) -> Trial:
     """Return the trial of the region of *question*, compiled as each of *winners* says."""
-    region = question.region
+    region, ingredients = question.region, ingredients_of(question.key)
     assert region is not None
     return Trial(
         key=question.key,
-        op=ingredients_of(question.key)["op"],
+        op=ingredients["op"],
         device=str(device),
         operands=region.inputs,
         views=_whole(region.inputs),
@@ -107,7 +107,8 @@ def pad_trial(
         candidates=tuple(map(Candidate, winners)),
         library=question.library,
         method=method,
-        tolerance=_tolerance(ingredients_of(question.key)["dtype"], tolerance),
+        tolerance=_tolerance(ingredients["dtype"], tolerance),
+        tolerances=_tolerances(region, ingredients["dtype"], tolerance),
         seed=seed,
         region=region,
     )
