@@ -108,7 +108,7 @@ def test_operands_are_positive_where_the_result_would_not_be_finite(
 
 
 def test_a_quantized_output_of_a_pad_region_has_its_own_tolerance() -> None:
-    """The result is as exact as the bf16 that it passed through, and int8 is not compared exactly."""
+    """The result is as exact as the bf16 that it passed through, also where it is int8."""
     steps = (
         Step("aten.mm.default", ({"input": 0}, {"input": 1}), {}),
         *(
@@ -159,14 +159,20 @@ def test_a_question_waits_once_for_its_region(tuner: Tuner) -> None:
     ],
 )
 def test_without_a_region_or_a_second_compile_inductors_own_calls_decide(
-    tuner: Tuner, region: Region | None, is_used: bool, said: str
+    tuner: Tuner,
+    region: Region | None,
+    is_used: bool,
+    said: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """At once, and the reason is kept with the row's key."""
+    """At once, and the reason is kept with the row's key, and logged for a server."""
     tuner.padding.is_used = is_used
+    caplog.set_level("INFO", "warmup")
     tuned = tuner.measure_padding(question(region, "" if region else "a range"))
     assert tuned is not None
     assert (tuned.row.winner, tuned.row.evidence.scope) == (AS_IS, Scope.BARE)
     assert tuner.not_fused[KEY].startswith(said)
+    assert f"{KEY}: {tuner.not_fused[KEY]}" in caplog.messages
 
 
 @pytest.mark.parametrize("way", [AS_IS, PADDED])

@@ -278,6 +278,7 @@ class Tuner:
     def _bare_pad_row(self, waiting: WaitingQuestion, reason: str) -> Tuned | None:
         key, library = waiting.question.key, waiting.question.library
         self.not_fused[key] = f"inductor's own calls decided: {reason}"
+        logger.info("%s: %s", key, self.not_fused[key])  # a server prints no report of a build
         return self._row_for(key, waiting.bare, library, is_disturbed=waiting.is_disturbed)
 
     @contextlib.contextmanager
