@@ -149,7 +149,7 @@ def _outcome(report: BuildReport) -> Iterator[str]:
         ("not rebuilt", report.not_rebuilt),
         ("not tuned", report.not_tuned),
         ("not trusted, not served", report.distrusted),
-        ("measured without its epilogue", report.not_fused),
+        ("timed alone, not as it will run", report.not_fused),
     ):
         yield from (f"{what}: {key}: {reason}" for key, reason in keys.items())
 
