@@ -171,8 +171,8 @@ def test_without_a_region_or_a_second_compile_inductors_own_calls_decide(
     tuned = tuner.measure_padding(question(region, "" if region else "a range"))
     assert tuned is not None
     assert (tuned.row.winner, tuned.row.evidence.scope) == (AS_IS, Scope.BARE)
-    assert tuner.not_fused[KEY].startswith(said)
-    assert f"{KEY}: {tuner.not_fused[KEY]}" in caplog.messages
+    assert tuner.rows.not_fused[KEY].startswith(said)
+    assert f"{KEY}: {tuner.rows.not_fused[KEY]}" in caplog.messages
 
 
 @pytest.mark.parametrize("way", [AS_IS, PADDED])
@@ -187,7 +187,9 @@ def test_a_region_without_a_time_as_it_is_decides_nothing(tuner: Tuner, way: Any
     assert tuned is not None
     is_own = way == AS_IS
     assert tuned.row.evidence.time_us == (10.0 if is_own else 30.0)
-    assert tuner.not_fused == ({KEY: "inductor's own calls decided: it failed"} if is_own else {})
+    assert tuner.rows.not_fused == (
+        {KEY: "inductor's own calls decided: it failed"} if is_own else {}
+    )
 
 
 def test_a_failure_of_inductors_own_calls_rejects_nothing() -> None:
