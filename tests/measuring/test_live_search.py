@@ -17,8 +17,8 @@ from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.search import CandidateSource, SearchCounts
 from warmup.core.trial import Outcome
 from warmup.measuring.live_search import time_search, with_narrow_band
+from warmup.measuring.measured_rows import make_row
 from warmup.measuring.reference import NARROW_TOLERANCE, judge_like
-from warmup.measuring.selection import make_row
 
 CPU = torch.device("cpu")
 METHOD = Method(l2=L2.WARM)

@@ -23,7 +23,7 @@ from warmup.core.samples import Samples
 from warmup.core.trial import Fill, Outcome, Region, Step, TensorSpec
 from warmup.keys.pad import AS_IS, PADDED
 from warmup.keys.question import PadQuestion
-from warmup.measuring.selection import make_pad_row
+from warmup.measuring.measured_rows import make_pad_row
 from warmup.table.lookup import Lookup, OnMiss
 from warmup.tuning.pad_questions import WaitingQuestion
 from warmup.tuning.pad_regions import _with_finite_result

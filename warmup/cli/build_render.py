@@ -23,8 +23,8 @@ from warmup.core.rows import Rejection, Row, Tuned, lag_behind_library
 from warmup.core.search import search_to_json
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
+from warmup.measuring.measured_rows import rejections
 from warmup.measuring.range_regret import worst_regret_over_bound
-from warmup.measuring.selection import rejections
 from warmup.tuning.report import BuildReport
 
 _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too large for the device

@@ -11,7 +11,7 @@ from warmup.core.method import Method, Search
 from warmup.core.roofline import Work
 from warmup.core.rows import Evidence, Row, Tuned, Winner
 from warmup.core.trial import Outcome
-from warmup.measuring.selection import make_row
+from warmup.measuring.measured_rows import make_row
 from warmup.tuning.peak_bounds import PeakBounds
 
 

@@ -28,6 +28,7 @@ from warmup.keys.question import LiveTrial, PadQuestion, Question
 from warmup.measuring.enqueue import cost_of
 from warmup.measuring.live_search import time_search, with_narrow_band
 from warmup.measuring.machine_watch import MachineWatch
+from warmup.measuring.measured_rows import doubtful_us, make_fused_row, make_pad_row
 from warmup.measuring.range_regret import (
     is_within_bound,
     with_bare_range_regret,
@@ -35,7 +36,6 @@ from warmup.measuring.range_regret import (
     worst_regret_over_bound,
 )
 from warmup.measuring.screening import time_calls
-from warmup.measuring.selection import doubtful_us, make_fused_row, make_pad_row
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
 from warmup.measuring.trials import run_trial
 from warmup.table import Policy
