@@ -89,7 +89,7 @@ def test_timings_say_what_each_search_came_to(built: Built) -> None:
     assert len(lines) == len(built[1]["problems"])
     for problem in map(json.loads, lines):
         listed = len(problem["candidates"])
-        none = {"added": {}, "pruned": {}, "spilling": 0}
+        none = {"added": {}, "pruned": {}, "spilling": 0, "left_out": 0}
         assert problem["searched"] == {"search": "default", "listed": listed, **none}
 
 

@@ -21,6 +21,7 @@ GOOD = {
     "said": "",
     "is_final": True,
     "kernels": None,
+    "host_us": None,
 }
 
 
