@@ -95,7 +95,7 @@ def _tried(report: BuildReport, kind: Kind) -> Iterator[str]:
     found = [one.searched for one in report.timings if one.searched and kind_of(one.key) is kind]
     if found:
         total = functools.reduce(operator.add, found)
-        yield f"tried for {counted(len(found), 'kernel')}: {total.by_source}"
+        yield f"candidates tried for {counted(len(found), 'kernel')}: {total.by_source}"
 
 
 def _doubts(report: BuildReport) -> Iterator[str]:
