@@ -123,7 +123,8 @@ def _nodes() -> Iterator[ast.AST]:
 def _words() -> dict[str, list[str]]:
     """Return the values of each closed list that stands in files: reasons, flags, families."""
     from warmup.core.method import L2, Launch, Search
-    from warmup.core.rows import Family, Flag, MissReason, Rejection
+    from warmup.core.miss_reasons import MissReason
+    from warmup.core.rows import Family, Flag, Rejection
 
     closed = (Family, Flag, MissReason, Rejection, Launch, L2, Search)
     return {one.__name__: [str(member.value) for member in one] for one in closed}

@@ -27,7 +27,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from warmup.core.rows import Evidence, Row, Scope, bare_ranked, ranked
+from warmup.core.ranking import bare_ranked, ranked
+from warmup.core.rows import Evidence, Row, Scope
 from warmup.table.store import read
 
 USUAL = "16,64,256,560,1024,2048"

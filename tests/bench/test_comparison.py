@@ -237,7 +237,7 @@ def test_the_buckets_that_the_host_limits_are_named(report: Report) -> None:
     ("launch", "said"),
     [
         (Launch.EAGER, "compare with --launch cudagraph"),
-        (Launch.CUDAGRAPH, "serve there with CUDA graphs, as these times were taken"),
+        (Launch.CUDAGRAPH, "with CUDA graphs, with which the speed-ups above were measured"),
     ],
 )
 def test_a_bucket_that_the_host_limits_wants_cuda_graphs(

@@ -73,7 +73,7 @@ def test_the_configs_that_were_tried_are_counted(
     counts = SearchCounts(search=Search.DEFAULT, listed=2, added=added, spilling=1, left_out=3)
     timings = tuple(Tuned(key, make_row(), (), counts) for key in keys)
     assert (
-        "tried for 2 kernels: 4 listed, 40 grid, 14 descent, 2 spilling, 6 left out"
+        "candidates tried for 2 kernels: 4 listed, 40 grid, 14 descent, 2 spilling, 6 left out"
         in print_rows(*keys, timings=timings)
     )
     assert not any("tried for" in line for line in print_rows(*keys))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from warmup.core.events import Emitter, Event
-from warmup.core.rows import MissReason, Row
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Row
 from warmup.keys.gemm import GEMM
 from warmup.table.lookup import Lookup, OnMiss
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from warmup.core.rows import Row, Scope, bare_ranked, ranked
+from warmup.core.ranking import bare_ranked, ranked
+from warmup.core.rows import Row, Scope
 from warmup.diagnostics.audit import audit
 from warmup.table.store import read
 

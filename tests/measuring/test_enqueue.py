@@ -12,8 +12,8 @@ from warmup.core.rows import Family, Scope, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
 from warmup.measuring.enqueue import EnqueueBatch
+from warmup.measuring.measured_rows import make_fused_row, make_row
 from warmup.measuring.screening import CandidateRun, Screening
-from warmup.measuring.selection import make_fused_row, make_row
 
 LIBRARY = Winner(Family.EXTERN, "aten::addmm")
 GPU, CPU = torch.device("cuda"), torch.device("cpu")

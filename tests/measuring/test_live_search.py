@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+from warmup.core.dtypes import dtype_name
 from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import L2, Method, Search
 from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.search import CandidateSource, SearchCounts
 from warmup.core.trial import Outcome
 from warmup.measuring.live_search import time_search, with_narrow_band
-from warmup.measuring.reference import judge_like
-from warmup.measuring.selection import make_row
+from warmup.measuring.measured_rows import make_row
+from warmup.measuring.reference import NARROW_TOLERANCE, judge_like
 
 CPU = torch.device("cpu")
 METHOD = Method(l2=L2.WARM)
@@ -195,3 +196,36 @@ def test_without_a_tolerance_only_odd_elements_are_compared() -> None:
     one, other = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0])
     assert judge_like(one, other, None)[1] is None
     assert judge_like(torch.tensor([1.0, NAN]), other, None)[1] is Rejection.UNWRITTEN
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected", "near", "far"),
+    [
+        (torch.int8, 16, 17, 18),
+        (torch.int8, 127, 126, -128),
+        (torch.uint8, 0, 1, 255),
+        (torch.float8_e4m3fn, 16.0, 18.0, 32.0),
+        (torch.float8_e5m2, 16.0, 20.0, 48.0),
+    ],
+)
+def test_a_quantized_result_may_differ_by_one_unit_of_rounding(
+    dtype: torch.dtype, expected: float, near: float, far: float
+) -> None:
+    """A config of a reduction may round an element of 8 bits the other way, and no further."""
+    right = torch.full((64,), expected)
+    one_off, wrong = right.clone(), right.clone()
+    one_off[0], wrong[0] = near, far
+    limit = NARROW_TOLERANCE.get(dtype_name(dtype))
+    rejected = [judge_like(out.to(dtype), right.to(dtype), limit)[1] for out in (one_off, wrong)]
+    assert rejected == [None, Rejection.WRONG]
+
+
+def test_a_search_compares_quantized_outputs(fake_clock: Any) -> None:
+    """The policy has no tolerance for 8-bit floats, and a config that writes others is wrong."""
+    fake_clock.times = {"a": 12.0, "b": 11.0, "c": 10.0}
+    right = torch.linspace(1, 64, 64).to(torch.float8_e4m3fn)
+    near, far = right.float(), right.float()
+    near[0], far[-1] = 1.125, 32.0  # instead of 1.0 and 64.0
+    writes = {"a": right, "b": near.to(right.dtype), "c": far.to(right.dtype)}
+    outcomes, _ = Kernel([["a", "b", "c"]], writes).run()
+    assert [outcomes[name].rejection for name in "abc"] == [None, None, Rejection.WRONG]

@@ -10,6 +10,7 @@ from warmup.core.method import Method
 from warmup.core.rows import Family, Rejection, Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
+from warmup.measuring.measured_rows import make_row
 from warmup.measuring.range_regret import (
     MOST_RIVALS,
     REGRET_BOUND,
@@ -21,7 +22,6 @@ from warmup.measuring.range_regret import (
     with_range_regret,
     worst_regret_over_bound,
 )
-from warmup.measuring.selection import make_row
 
 KEY = "mm m=257..560 n=1280 k=3420 bf16 a=row b=col out=bf16 | epilogue=none"
 LIBRARY = Winner(Family.EXTERN, "aten::mm")

@@ -14,14 +14,8 @@ from warmup.core.roofline import Peaks, Work
 from warmup.core.rows import Family, Flag, Rejection, Row, Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome, RegionKernels
-from warmup.measuring.selection import (
-    Selected,
-    doubtful_us,
-    make_fused_row,
-    make_row,
-    rejections,
-    select_winner,
-)
+from warmup.measuring.measured_rows import doubtful_us, make_fused_row, make_row, rejections
+from warmup.measuring.selection import Selected, select_winner
 
 KEY = "mm m=560 n=1280 k=3420 bf16 a=row b=col out=bf16 | epilogue=none"
 LIBRARY = Winner(Family.EXTERN, "aten::mm")

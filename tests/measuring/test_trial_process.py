@@ -21,7 +21,7 @@ from warmup.core.method import L2, Method
 from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome, RegionKernels, TensorSpec, Trial
-from warmup.measuring.selection import make_row
+from warmup.measuring.measured_rows import make_row
 from warmup.measuring.trial_process import (
     TrialNotRunError,
     TrialProcess,

@@ -18,9 +18,9 @@ from warmup.core.method import L2, Method
 from warmup.core.rows import Flag, Rejection, Tuned, Winner
 from warmup.core.trial import Candidate, Operands, Outcome, TensorSpec, Trial, ViewSpec
 from warmup.measuring import screening
+from warmup.measuring.measured_rows import make_row
 from warmup.measuring.operands import OperandSets
 from warmup.measuring.screening import FINAL_ROUNDS, PAUSES_S, SCREENING_ROUNDS
-from warmup.measuring.selection import make_row
 from warmup.measuring.trials import run_trial
 
 MakeTrial = Callable[..., Trial]

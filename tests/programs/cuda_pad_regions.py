@@ -33,7 +33,8 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.core.events import Emitter, Event, EventName  # noqa: E402
-from warmup.core.rows import Evidence, MissReason, Tuned, Winner  # noqa: E402
+from warmup.core.miss_reasons import MissReason  # noqa: E402
+from warmup.core.rows import Evidence, Tuned, Winner  # noqa: E402
 from warmup.core.trial import Region, TensorSpec  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.regions import module_of  # noqa: E402

@@ -21,7 +21,7 @@ from warmup.core.rows import Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
 from warmup.keys.question import PadQuestion, Question
-from warmup.measuring.selection import make_row
+from warmup.measuring.measured_rows import make_row
 
 _KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)
 NAME = "NVIDIA H100 80GB HBM3"

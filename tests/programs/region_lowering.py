@@ -31,7 +31,8 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.core.events import Emitter  # noqa: E402
-from warmup.core.rows import MissReason, Winner  # noqa: E402
+from warmup.core.miss_reasons import MissReason  # noqa: E402
+from warmup.core.rows import Winner  # noqa: E402
 from warmup.core.trial import Region  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.key import current_node  # noqa: E402

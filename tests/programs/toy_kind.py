@@ -32,7 +32,8 @@ import warmup
 from warmup.buckets.bucket import Bucket
 from warmup.cli import main as run_command
 from warmup.core.errors import ProblemError, warmup_error_in
-from warmup.core.rows import Family, MissReason, Winner
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Family, Winner
 from warmup.inductor.adapter import empty_caches
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version

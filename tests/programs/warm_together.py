@@ -28,7 +28,8 @@ from torch._inductor.triton_bundler import TritonBundler
 
 import warmup
 from warmup.core.events import Emitter
-from warmup.core.rows import Family, MissReason, Winner
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Family, Winner
 from warmup.inductor import connect
 from warmup.inductor.cached_graphs import CachedGraphs, counting_for_graph
 from warmup.inductor.deferred_kernels import deferring_kernels

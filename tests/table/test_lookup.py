@@ -17,12 +17,14 @@ from warmup.core.errors import (
     UncoveredError,
 )
 from warmup.core.events import Emitter, Event, EventName
-from warmup.core.rows import MissReason, Row, Tuned, Winner
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.keys.kind import Kind
 from warmup.keys.question import Question
 from warmup.table import Table
-from warmup.table.lookup import Lookup, OnMiss, Uncovered, cache_tag
+from warmup.table.cache_tags import cache_tag
+from warmup.table.lookup import Lookup, OnMiss, Uncovered
 
 Lookups = Callable[..., tuple[Lookup, list[Event]]]
 HARD_DEVICE = Mismatch("device.sm_count", "132", "78", is_hard=True)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from warmup.core.events import Emitter
-from warmup.core.rows import MissReason, Row
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Row
 from warmup.table.lookup import Lookup, OnMiss
 
 

@@ -14,7 +14,8 @@ from warmup.cli.show_render import spell_table
 from warmup.cli.tables import spell_difference
 from warmup.core.errors import MissError, TableFormatError
 from warmup.core.events import Emitter, Event
-from warmup.core.rows import MissReason, Row, Tuned, Winner
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.trial import Candidate
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.nearest import neighbours_of

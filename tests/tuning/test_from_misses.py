@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from warmup.core.events import Emitter, Event, EventName
-from warmup.core.rows import Family, MissReason, Row, Tuned, Winner
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Family, Row, Tuned, Winner
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.kind import Kind
 from warmup.keys.pad import AS_IS

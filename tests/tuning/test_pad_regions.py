@@ -17,12 +17,13 @@ import torch
 
 from warmup.core.events import Emitter
 from warmup.core.method import Method
-from warmup.core.rows import Rejection, Row, Scope, Tuned, bare_ranked, ranking_of
+from warmup.core.ranking import bare_ranked, ranking_of
+from warmup.core.rows import Rejection, Row, Scope, Tuned
 from warmup.core.samples import Samples
 from warmup.core.trial import Fill, Outcome, Region, Step, TensorSpec
 from warmup.keys.pad import AS_IS, PADDED
 from warmup.keys.question import PadQuestion
-from warmup.measuring.selection import make_pad_row
+from warmup.measuring.measured_rows import make_pad_row
 from warmup.table.lookup import Lookup, OnMiss
 from warmup.tuning.pad_questions import WaitingQuestion
 from warmup.tuning.pad_regions import _with_finite_result
@@ -106,6 +107,22 @@ def test_operands_are_positive_where_the_result_would_not_be_finite(
     assert {spec.fill for spec in _with_finite_result(trial).operands} == {fill}
 
 
+def test_a_quantized_output_of_a_pad_region_has_its_own_tolerance() -> None:
+    """The result is as exact as the bf16 that it passed through, also where it is int8."""
+    steps = (
+        Step("aten.mm.default", ({"input": 0}, {"input": 1}), {}),
+        *(
+            Step("prims.convert_element_type.default", ({"step": i}, {"dtype": name}), {})
+            for i, name in enumerate(("bfloat16", "int8"))
+        ),
+    )
+    asked = question(Region((SPEC, SPEC), steps, (2,), (1,)))
+    policy = {"f32": 1e-5, "bf16": 1e-2}
+    trial = pad_trial(asked, torch.device("cpu"), Method(), policy, winners=(AS_IS,), seed=0)
+    assert trial.tolerance == 1e-5
+    assert trial.tolerances["int8"] == trial.tolerances["bfloat16"] == 1e-2
+
+
 def outcomes(as_is_us: float, padded_us: float) -> list[Outcome]:
     pairs = ((AS_IS, as_is_us), (PADDED, padded_us))
     return [Outcome(winner=way, samples=Samples((us,) * 12), error=0.0) for way, us in pairs]
@@ -142,14 +159,20 @@ def test_a_question_waits_once_for_its_region(tuner: Tuner) -> None:
     ],
 )
 def test_without_a_region_or_a_second_compile_inductors_own_calls_decide(
-    tuner: Tuner, region: Region | None, is_used: bool, said: str
+    tuner: Tuner,
+    region: Region | None,
+    is_used: bool,
+    said: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """At once, and the reason is kept with the row's key."""
+    """At once, and the reason is kept with the row's key, and logged for a server."""
     tuner.padding.is_used = is_used
+    caplog.set_level("INFO", "warmup")
     tuned = tuner.measure_padding(question(region, "" if region else "a range"))
     assert tuned is not None
     assert (tuned.row.winner, tuned.row.evidence.scope) == (AS_IS, Scope.BARE)
-    assert tuner.not_fused[KEY].startswith(said)
+    assert tuner.rows.not_fused[KEY].startswith(said)
+    assert f"{KEY}: {tuner.rows.not_fused[KEY]}" in caplog.messages
 
 
 @pytest.mark.parametrize("way", [AS_IS, PADDED])
@@ -164,7 +187,9 @@ def test_a_region_without_a_time_as_it_is_decides_nothing(tuner: Tuner, way: Any
     assert tuned is not None
     is_own = way == AS_IS
     assert tuned.row.evidence.time_us == (10.0 if is_own else 30.0)
-    assert tuner.not_fused == ({KEY: "inductor's own calls decided: it failed"} if is_own else {})
+    assert tuner.rows.not_fused == (
+        {KEY: "inductor's own calls decided: it failed"} if is_own else {}
+    )
 
 
 def test_a_failure_of_inductors_own_calls_rejects_nothing() -> None:

@@ -23,8 +23,8 @@ from warmup.core.rows import Rejection, Row, Tuned, lag_behind_library
 from warmup.core.search import search_to_json
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
+from warmup.measuring.measured_rows import rejections
 from warmup.measuring.range_regret import worst_regret_over_bound
-from warmup.measuring.selection import rejections
 from warmup.tuning.report import BuildReport
 
 _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too large for the device
@@ -95,7 +95,7 @@ def _tried(report: BuildReport, kind: Kind) -> Iterator[str]:
     found = [one.searched for one in report.timings if one.searched and kind_of(one.key) is kind]
     if found:
         total = functools.reduce(operator.add, found)
-        yield f"tried for {counted(len(found), 'kernel')}: {total.by_source}"
+        yield f"candidates tried for {counted(len(found), 'kernel')}: {total.by_source}"
 
 
 def _doubts(report: BuildReport) -> Iterator[str]:
@@ -149,7 +149,7 @@ def _outcome(report: BuildReport) -> Iterator[str]:
         ("not rebuilt", report.not_rebuilt),
         ("not tuned", report.not_tuned),
         ("not trusted, not served", report.distrusted),
-        ("measured without its epilogue", report.not_fused),
+        ("timed alone, not as it will run", report.not_fused),
     ):
         yield from (f"{what}: {key}: {reason}" for key, reason in keys.items())
 

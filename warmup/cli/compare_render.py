@@ -78,10 +78,10 @@ def _host_limits(report: Comparison) -> Iterator[str]:
         )
         yield from fold(", ".join(each), f"  {bucket}: ", indent=4)
     advice = (
-        "serve there with CUDA graphs, as these times were taken"
+        "serve these buckets with CUDA graphs, with which the speed-ups above were measured"
         if report.origin.launch is Launch.CUDAGRAPH
-        else "there the speed-ups above need CUDA graphs (mode reduce-overhead or max-autotune): "
-        "compare with --launch cudagraph"
+        else "in these buckets the speed-ups above need CUDA graphs "
+        "(mode reduce-overhead or max-autotune): compare with --launch cudagraph"
     )
     yield from fold(advice, "  ", indent=2)
 

@@ -21,15 +21,8 @@ from warmup.cli.output import (
 )
 from warmup.core.call_cost import CallCost
 from warmup.core.method import Launch
-from warmup.core.rows import (
-    Evidence,
-    Row,
-    Scope,
-    bare_ranked,
-    is_for_host,
-    lag_behind_library,
-    ranked,
-)
+from warmup.core.ranking import bare_ranked, ranked
+from warmup.core.rows import Evidence, Row, Scope, is_for_host, lag_behind_library
 from warmup.keys.kind import Kind
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of

@@ -35,8 +35,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from warmup.core import rows
 from warmup.core.error_text import sentence, shown
+from warmup.core.miss_reasons import MissReason
 
 _SHOWN_CONFLICTS: Final = 3
 _LISTED_CONFLICTS: Final = 20  # where each has a line of its own
@@ -251,7 +251,7 @@ class MissError(WarmupError):
             text += "; the table has no row for this op"
         else:
             text += f"; nearest row `{self.nearest}` differs in {', '.join(self.differs)}"
-        return f'{text}; {rows.MissReason(self.reason).advice}; or serve with on_miss="fallback"'
+        return f'{text}; {MissReason(self.reason).advice}; or serve with on_miss="fallback"'
 
 
 class UncoveredError(WarmupError):

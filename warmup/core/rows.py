@@ -7,7 +7,7 @@ the winner itself are here too. Nothing here knows how keys are written or how t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -31,8 +31,6 @@ class Family(StrEnum):
 
 KwargValue = bool | int | str | None
 MAX_INT = 2**31 - 1
-MAX_RANKED = 10
-_MAX_RANKED_NAME = 160
 _TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "block_m", "block_n", "block_k")
 _FUSED_WORDS: Final = {None: "", True: " fused", False: " not fused"}
 
@@ -280,73 +278,3 @@ class Tuned:
     row: Row
     timings: tuple[Timing, ...]
     searched: SearchCounts | None = None
-
-
-def ranking_of(tuned: Tuned) -> str:
-    """Return the fastest candidates of *tuned* as the text of `Evidence.ranking`.
-
-    They are those that were timed as the row was: ``10.5 triton::mm 64x64x32 w4; 12.1 aten::mm``.
-    """
-    is_fused = tuned.row.evidence.scope is Scope.FUSED
-    timed = [
-        (time_us, timing.winner.short[:_MAX_RANKED_NAME])
-        for timing in tuned.timings
-        if timing.rejection is None
-        and (time_us := timing.fused_us if is_fused else timing.time_us) is not None
-    ]
-    return "; ".join(f"{time_us:.6g} {name}" for time_us, name in sorted(timed)[:MAX_RANKED])
-
-
-def ranked(evidence: Evidence) -> tuple[tuple[float, str], ...]:
-    """Return the time in microseconds and the name of each candidate in the ranking."""
-    return _read_ranking(evidence.ranking)
-
-
-def bare_ranked(evidence: Evidence) -> tuple[tuple[float, str], ...]:
-    """Return what `ranked` does, of the times that did not decide about padding."""
-    return _read_ranking(evidence.bare_ranking)
-
-
-def _read_ranking(ranking: str) -> tuple[tuple[float, str], ...]:
-    entries = (entry.partition(" ") for entry in ranking.split("; ") if entry)
-    return tuple((float(time_us), name) for time_us, _, name in entries)
-
-
-class MissReason(StrEnum):
-    """Why no row answered. A closed list: renaming a reason bumps the event schema."""
-
-    NOT_IN_TABLE = "not_in_table"
-    DYNAMIC_DIM = "dynamic_dim"
-    WRONG_DEVICE = "wrong_device"
-    WRONG_RUNTIME = "wrong_runtime"
-    TEMPLATE_ABSENT = "template_absent"
-    TEMPLATE_CHANGED = "template_changed"
-    CHOICE_REJECTED = "choice_rejected"
-    NOT_DESCRIBED = "not_described"
-    CACHED_MISS = "cached_miss"
-    UNTRUSTED = "untrusted"
-
-    @property
-    def advice(self) -> str:
-        """What to do about a miss for this reason, in one clause."""
-        return _ADVICE[self]
-
-
-_ADVICE: Final = {
-    MissReason.NOT_IN_TABLE: "build this bucket, or pad to one that was built",
-    MissReason.DYNAMIC_DIM: "compile with dynamic=False, or build for the range: --policy range",
-    MissReason.WRONG_DEVICE: "build on this device (on a CPU with the same number of threads)",
-    MissReason.WRONG_RUNTIME: "build with the versions of torch and Triton that serve",
-    MissReason.TEMPLATE_ABSENT: "build again with this torch, without inductor options of your own",
-    MissReason.TEMPLATE_CHANGED: "build again with this torch",
-    MissReason.CHOICE_REJECTED: "build again on this machine",
-    MissReason.NOT_DESCRIBED: "no table can answer it: look at the model",
-    MissReason.UNTRUSTED: "build again: the key is measured without the winner that was wrong",
-    MissReason.CACHED_MISS: "build the bucket, or empty inductor's cache folder",
-}
-
-
-def advice(reasons: Iterable[str]) -> list[str]:
-    """Return ``REASON: what to do`` for each of *reasons* that is known, in their order."""
-    known = {reason.value for reason in MissReason}
-    return [f"{reason}: {MissReason(reason).advice}" for reason in reasons if reason in known]

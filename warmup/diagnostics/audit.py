@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmup.core.errors import TableError
-from warmup.core.rows import MissReason, advice
+from warmup.core.miss_reasons import MissReason, advice
 from warmup.diagnostics.logs import Ledger, Run, read_logs
 from warmup.keys.order import natural_order
 from warmup.keys.registry import kind_of

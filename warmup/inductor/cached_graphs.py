@@ -28,7 +28,8 @@ from torch._inductor.output_code import CompiledFxGraph
 from warmup.core.errors import ForeignGraphError
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
-from warmup.core.rows import MissReason, Winner
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Winner
 from warmup.inductor.patches import Patches
 from warmup.keys.question import Answers, PadQuestion, Question
 from warmup.keys.registry import kind_of

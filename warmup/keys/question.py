@@ -12,7 +12,8 @@ from typing import Protocol
 
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
-from warmup.core.rows import MissReason, Winner
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Winner
 from warmup.core.search import SearchCounts
 from warmup.core.trial import Candidate, Operands, Region, TensorSpec, ViewSpec
 from warmup.keys.gemm import GemmProblem

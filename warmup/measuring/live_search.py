@@ -14,7 +14,7 @@ from warmup.core.live_search import LiveSearch
 from warmup.core.method import Method
 from warmup.core.rows import Rejection, Winner
 from warmup.core.trial import Outcome
-from warmup.measuring.reference import judge_like
+from warmup.measuring.reference import NARROW_TOLERANCE, judge_like
 from warmup.measuring.screening import CandidateRun, Screening
 
 # Candidates that differ in a launch config only run the same code on the same tensors.
@@ -61,7 +61,7 @@ class _Written:
     """Compares what candidates write with what the first of them wrote."""
 
     def __init__(self, search: LiveSearch, tolerance: Mapping[str, float]) -> None:
-        self._search, self._tolerance = search, tolerance
+        self._search, self._tolerance = search, {**NARROW_TOLERANCE, **tolerance}
         self._expected: Sequence[torch.Tensor] | None = None
 
     def compare(self, run: CandidateRun) -> None:

@@ -28,8 +28,9 @@ from warmup.serving.install_settings import InstallSettings, absolute_path
 from warmup.serving.notices import Notices
 from warmup.serving.process_watch import ProcessWatch
 from warmup.table import Policy, Table
+from warmup.table.cache_tags import cache_tag
 from warmup.table.codec import digest_of
-from warmup.table.lookup import Lookup, OnMiss, Uncovered, cache_tag
+from warmup.table.lookup import Lookup, OnMiss, Uncovered
 
 if TYPE_CHECKING:
     from torch import nn

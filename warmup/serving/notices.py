@@ -17,8 +17,8 @@ from typing import Final
 
 from warmup.core.errors import ForeignGraphError, MissError, UncoveredError, warmup_error_in
 from warmup.core.events import Event, EventName
+from warmup.core.miss_reasons import MissReason
 from warmup.core.notices import print_notice
-from warmup.core.rows import MissReason
 
 _SHOWN_KEY: Final = 60
 

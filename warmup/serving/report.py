@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from warmup.core.events import in_brackets
-from warmup.core.rows import advice
+from warmup.core.miss_reasons import advice
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import Any, Final, TypeVar
 
 from warmup.core.json_node import Node
 from warmup.core.method import Search
-from warmup.core.rows import MAX_INT, MAX_RANKED, Evidence, Flag, Rejection, Scope
+from warmup.core.ranking import MAX_RANKED
+from warmup.core.rows import MAX_INT, Evidence, Flag, Rejection, Scope
 
 _EnumWord = TypeVar("_EnumWord", Scope, Search)
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from warmup.core.errors import (
     ContradictionWarning,
@@ -22,25 +22,19 @@ from warmup.core.errors import (
 from warmup.core.events import Emitter, EventName
 from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
+from warmup.core.miss_reasons import MissReason
 from warmup.core.notices import warn
-from warmup.core.rows import MissReason, Row, Tuned, Winner
+from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
 from warmup.keys.question import PadQuestion, Question
 from warmup.keys.registry import KINDS, kind_of
+from warmup.table.cache_tags import shown_tag
+from warmup.table.question_measurer import QuestionMeasurer
 
-_TAG_PREFIX: Final = "warmup-"
 _FUSION_WORDS: Final = {True: "fused", False: "not fused"}
 _FUSION_ADVICE: Final = "build again, so that the row is measured in this model"
 _SET_BY_CALLER: Final = "remove the setting while the table is installed"
-
-
-def cache_tag(digest: str, *, tunes: bool = False) -> str:
-    """Return the tag of inductor's cache keys and compiled graphs for the table with *digest*.
-
-    Strict and fallback share a tag: a cached graph carries its misses, which strict refuses.
-    """
-    return f"{_TAG_PREFIX}{digest[:32]}{'-tune' if tunes else ''}"
 
 
 class OnMiss(StrEnum):
@@ -56,27 +50,6 @@ class Uncovered(StrEnum):
 
     COUNT = "count"
     FORBID = "forbid"
-
-
-class QuestionMeasurer(Protocol):
-    """Measures candidates when `on_miss` is ``tune``; `warmup.tuning.tuner.Tuner` does."""
-
-    def measure(self, question: Question) -> Tuned | None:
-        """Return the row for a GEMM selection; None when no candidate could be measured."""
-
-    def measure_calls(
-        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
-    ) -> Tuned | None:
-        """Time *calls* in this process and return the row; None when none could be measured."""
-
-    def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
-        """Time the calls of *search*, and those that it adds; None as above."""
-
-    def measure_padding(self, question: PadQuestion) -> Tuned | None:
-        """Return the row for *question*; None when it is measured later, or could not be."""
-
-    def close(self) -> None:
-        """End the processes that were started to measure; closing twice is fine."""
 
 
 def _never(_key: str) -> bool:
@@ -250,8 +223,8 @@ class Lookup:
         return self.on_miss is OnMiss.STRICT or self.on_uncovered is Uncovered.FORBID
 
     def foreign(self, compiled_under: str | None, installed: str) -> None:
-        under = None if compiled_under is None else _shown_tag(compiled_under)
-        here = _shown_tag(installed)
+        under = None if compiled_under is None else shown_tag(compiled_under)
+        here = shown_tag(installed)
         refused = self.refuses_foreign
         self.emitter.emit(EventName.FOREIGN, compiled_under=under, installed=here, refused=refused)
         if refused:
@@ -304,12 +277,6 @@ class Lookup:
         if key not in self._nearest_rows:  # equal layers miss the same key, and the search is slow
             self._nearest_rows[key] = nearest_row(key, self.rows)
         return self._nearest_rows[key]
-
-
-def _shown_tag(tag: str) -> str:
-    """Return the digest in *tag*, as short as events have digests, with what follows it."""
-    digest, dash, rest = tag.removeprefix(_TAG_PREFIX).partition("-")
-    return f"{digest[:16]}{dash}{rest}"
 
 
 def _absence(key: str) -> MissReason:

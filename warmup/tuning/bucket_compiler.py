@@ -212,7 +212,7 @@ class BucketCompiler:
 
         rows = self.progress.rows
         if on_miss is OnMiss.STRICT:  # keys that could not be tuned use the library's kernel
-            given_up = self.tuner.library_rows
+            given_up = self.tuner.rows.library_rows
             trusted = {key: row for key, row in rows.items() if row.untrusted is None}
             rows = {**rows, **given_up, **trusted}
         lookup = self.lookup(rows, on_miss, Emitter([note]))

@@ -144,11 +144,11 @@ def build(
             replaces=replaces,
             observer=watcher,
             can_search=setup.can_search,
-            given_up=tuner.not_tuned,
-            measured_peaks=tuner.peaks,
+            given_up=tuner.rows.not_tuned,
+            measured_peaks=tuner.bounds.peaks,
             revisit=revisit_for(table, search_budget, retry=retry, force=force),
         )
-        tuner.only, tuner.padding.is_used = progress.revisit.retried, True
+        tuner.rows.only, tuner.padding.is_used = progress.revisit.retried, True
         tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
         compiler = BucketCompiler(
             setup=setup, model=loaded, progress=progress, tuner=tuner, measure_cost=tuner.cost_of
@@ -186,10 +186,10 @@ def build(
         tuple(results),
         tuple(progress.tuned),
         time.monotonic() - started,
-        not_tuned=dict(tuner.not_tuned),
-        not_fused=dict(tuner.not_fused),
+        not_tuned=dict(tuner.rows.not_tuned),
+        not_fused=dict(tuner.rows.not_fused),
         prepared=prepared,
-        peaks=tuner.known_peaks,
+        peaks=tuner.bounds.known,
         bundle=packed,
         distrusted=dict(progress.distrusted),
         machine=machine,
@@ -243,7 +243,7 @@ def _keep_record(
     compiler = session.compiler
     progress = compiler.progress
     earlier.keep_pace(compiler.setup, len(progress.tuned), time.monotonic() - started)
-    is_complete = not compiler.tuner.not_tuned and not progress.distrusted
+    is_complete = not compiler.tuner.rows.not_tuned and not progress.distrusted
     if is_complete and progress.revisit.retried is None:
         earlier.keep(session, buckets, results)
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from warmup.core.errors import BuildError, ModelError, NothingRecordedError, ProblemError
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
-from warmup.core.rows import MissReason, Winner
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Winner
 from warmup.diagnostics.misses import MissedProblem, read_misses
 from warmup.keys.question import Question
 from warmup.keys.registry import kind_of
@@ -118,8 +119,8 @@ def build_problems(
             replaces=replaces,
             observer=watcher,
             can_search=setup.can_search,
-            given_up=tuner.not_tuned,
-            measured_peaks=tuner.peaks,
+            given_up=tuner.rows.not_tuned,
+            measured_peaks=tuner.bounds.peaks,
             revisit=Revisit(
                 keys=frozenset(key for key, is_stale in missed.items() if force or is_stale),
                 search=search_budget.search,
@@ -154,9 +155,9 @@ def build_problems(
         time.monotonic() - started,
         known,
         not_rebuilt,
-        dict(tuner.not_tuned),
-        dict(tuner.not_fused),
-        tuner.known_peaks,
+        dict(tuner.rows.not_tuned),
+        dict(tuner.rows.not_fused),
+        tuner.bounds.known,
         distrusted=dict(progress.distrusted),
         machine=machine,
     )
@@ -197,7 +198,7 @@ def _run(
     session = Session(compiler=compiler, tolerance=tolerance)
     with rebuilt.settings():
         result = session.run_bucket(rebuilt.bucket, *number)
-    if result.keys or key in tuner.not_tuned or key in progress.distrusted:
+    if result.keys or key in tuner.rows.not_tuned or key in progress.distrusted:
         return result
     if others:
         raise BuildError(f"the rebuilt module asks for another key: {others[0]}")

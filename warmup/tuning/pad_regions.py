@@ -61,16 +61,18 @@ def measure_padding(compiler: PadTuning) -> None:
     """Measure each pad question that waits, and save its row.
 
     A region that cannot be compiled or timed as it is leaves the times of inductor's own calls as
-    the decision: `Tuner.not_fused` says why.
+    the decision: `RowMaker.not_fused` says why.
     """
     tuner, progress = compiler.tuner, compiler.progress
     with tuner.padding.measuring() as waiting:
         for one in waiting:
-            given_up, since = set(tuner.not_tuned), len(progress.tuned)
-            with tuner.measuring_any():
+            given_up, since = set(tuner.rows.not_tuned), len(progress.tuned)
+            with tuner.rows.measuring_any():
                 timed = _time_ways(compiler, one)
-            for key in set(tuner.not_tuned) - given_up:  # the model may never ask for these keys
-                tuner.forget(key)
+            for key in (
+                set(tuner.rows.not_tuned) - given_up
+            ):  # the model may never ask for these keys
+                tuner.rows.forget(key)
             clock_mhz = sm_clock_mhz(tuner.device)
             tuned = tuner.pad_row(
                 *(one, timed.outcomes, clock_mhz),
@@ -92,7 +94,7 @@ def drop_rows(compiler: PadTuning, keys: Collection[str], since: int) -> None:
     compiler.progress.discard(keys, since)
     compiler.progress.reopen(keys)
     for key in keys:
-        compiler.tuner.forget(key)
+        compiler.tuner.rows.forget(key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from warmup.keys.gemm_text import at_upper_end
 from warmup.keys.question import PadQuestion, Question
 from warmup.keys.registry import ingredients_of
 from warmup.measuring.operands import dtype_named
+from warmup.measuring.reference import NARROW_TOLERANCE
 
 _ATEN_NAMES: Final = {
     "mm": "mm",
@@ -25,9 +26,6 @@ _ATEN_NAMES: Final = {
     "baddbmm": "baddbmm",
     "scaled_mm": "_scaled_mm",
 }
-# Of outputs of a region that are quantized, for which no policy has a tolerance: about two times
-# what rounding alone gives. The bare product of random operands would overflow these dtypes.
-_NARROW_TOLERANCE: Final = {"f8_e4m3fn": 5e-2, "f8_e5m2": 1e-1}
 _NARROW_INTEGERS: Final = ("int8", "uint8")
 _NO_TENSOR: Final = TensorSpec((), (), 0, "float32")  # the output of a trial without one
 _OTHER_GEMMS_SHARE: Final = 0.8  # of their estimated time, to be on the safe side
@@ -97,11 +95,11 @@ def pad_trial(
     seed: int,
 ) -> Trial:
     """Return the trial of the region of *question*, compiled as each of *winners* says."""
-    region = question.region
+    region, ingredients = question.region, ingredients_of(question.key)
     assert region is not None
     return Trial(
         key=question.key,
-        op=ingredients_of(question.key)["op"],
+        op=ingredients["op"],
         device=str(device),
         operands=region.inputs,
         views=_whole(region.inputs),
@@ -109,7 +107,8 @@ def pad_trial(
         candidates=tuple(map(Candidate, winners)),
         library=question.library,
         method=method,
-        tolerance=_tolerance(ingredients_of(question.key)["dtype"], tolerance),
+        tolerance=_tolerance(ingredients["dtype"], tolerance),
+        tolerances=_tolerances(region, ingredients["dtype"], tolerance),
         seed=seed,
         region=region,
     )
@@ -177,7 +176,7 @@ def _tolerances(region: Region, out: str, tolerance: Mapping[str, float]) -> dic
     least = max(passed, default=0.0)
     return {
         **{name: max(limit, least) for name, limit in limits.items()},
-        **{torch_name(name): max(limit, least) for name, limit in _NARROW_TOLERANCE.items()},
+        **{torch_name(name): max(limit, least) for name, limit in NARROW_TOLERANCE.items()},
         **dict.fromkeys(_NARROW_INTEGERS, least),
     }
 

@@ -7,11 +7,9 @@ in this process only (launch configs, padding, packed CPU weights) are measured 
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -22,16 +20,15 @@ import torch
 from warmup.core.call_cost import CallCost
 from warmup.core.events import logger
 from warmup.core.live_search import LiveSearch
-from warmup.core.method import L2, Method, OptionValue, Search
-from warmup.core.roofline import Peaks, Work, share_of_peak
-from warmup.core.rows import Evidence, Rejection, Row, Tuned, Winner
+from warmup.core.method import Method, OptionValue, Search
+from warmup.core.rows import Rejection, Tuned, Winner
 from warmup.core.trial import Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import LiveTrial, PadQuestion, Question
-from warmup.measuring.device_peaks import measured_peaks
 from warmup.measuring.enqueue import cost_of
 from warmup.measuring.live_search import time_search, with_narrow_band
 from warmup.measuring.machine_watch import MachineWatch
+from warmup.measuring.measured_rows import doubtful_us, make_fused_row, make_pad_row
 from warmup.measuring.range_regret import (
     is_within_bound,
     with_bare_range_regret,
@@ -39,11 +36,12 @@ from warmup.measuring.range_regret import (
     worst_regret_over_bound,
 )
 from warmup.measuring.screening import time_calls
-from warmup.measuring.selection import doubtful_us, make_fused_row, make_pad_row, make_row
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
 from warmup.measuring.trials import run_trial
 from warmup.table import Policy
 from warmup.tuning.pad_questions import PadQuestions, WaitingQuestion
+from warmup.tuning.peak_bounds import PeakBounds
+from warmup.tuning.row_maker import RowMaker
 from warmup.tuning.size_range import choose_for_range
 from warmup.tuning.trials import bare_trial, challengers, faster_alone, region_trial, work_of
 from warmup.tuning.ways import run_ways
@@ -54,10 +52,8 @@ class Tuner:
     """Measures questions on *device* by *method*. As a context manager it ends its child process.
 
     ``tolerance`` is the largest relative L2 error against the reference, by dtype of the output.
-    ``options`` are the inductor options that serving shares. ``not_tuned`` has, by key, why no
-    candidate could be measured, and ``library_rows`` a row with the library default for such a key;
-    ``not_fused`` has, by key, why a row was measured bare. With ``only`` no other keys
-    are measured. ``watch`` waits for a quiet machine, and says which measurements other processes
+    ``options`` are the inductor options that serving shares. ``rows`` makes the rows, and keeps why
+    a key has none. ``watch`` waits for a quiet machine, and says which measurements other processes
     disturbed: those rows have the library default. Pad questions are kept in ``padding`` for a
     caller that compiles regions, if there is one.
     """
@@ -68,19 +64,17 @@ class Tuner:
     seed: int = 0
     process: TrialProcess = field(default_factory=lambda: TrialProcess(own_command()))
     options: Mapping[str, OptionValue] = field(default_factory=dict)
-    not_tuned: dict[str, str] = field(default_factory=dict)
-    not_fused: dict[str, str] = field(default_factory=dict)
-    only: frozenset[str] | None = None
     padding: PadQuestions = field(default_factory=PadQuestions)
-    library_rows: dict[str, Row] = field(default_factory=dict)
+    bounds: PeakBounds = field(init=False)
+    rows: RowMaker = field(init=False)
     watch: MachineWatch = field(init=False)
-    _peaks: Peaks | None = None
-    _knows_peaks: bool = False
     _results: dict[tuple[GemmProblem, int | None, tuple[Winner, ...]], TrialResult] = field(
         default_factory=dict
     )
 
     def __post_init__(self) -> None:
+        self.bounds = PeakBounds(self.device, self.method.l2)
+        self.rows = RowMaker(self.method, self.bounds)
         self.watch = MachineWatch(
             self.device, own=lambda: frozenset({os.getpid(), *filter(None, [self.process.pid])})
         )
@@ -117,7 +111,7 @@ class Tuner:
             if worst_regret_over_bound(tuned.row.evidence) is None:
                 tuned = self._measure_fused(question, tuned, region)
             else:
-                self.not_fused[question.problem.key] = (
+                self.rows.not_fused[question.problem.key] = (
                     "every candidate is too slow at a size of the range"
                 )
         return replace(tuned, searched=question.searched)
@@ -125,13 +119,13 @@ class Tuner:
     def _measure_bare(self, question: Question) -> Tuned | None:
         library = question.library
         assert library is not None
-        if not self._is_wanted(question.problem.key, library):
+        if not self.rows.is_wanted(question.problem.key, library):
             return None
         try:
             with self.watch.measuring() as is_disturbed:
                 result = self._run(question)
         except TrialNotRunError as error:
-            self._give_up(question.problem.key, library, str(error))
+            self.rows.give_up(question.problem.key, library, str(error))
             return None
         if result.clock_mhz is not None:
             self.watch.clocks.append(result.clock_mhz)
@@ -140,7 +134,7 @@ class Tuner:
             for winner, reason in question.uncompiled.items()
         )
         row_for = partial(
-            self._row_for,
+            self.rows.row_for,
             question.problem.key,
             library=library,
             work=work_of(question),
@@ -180,25 +174,24 @@ class Tuner:
                     alone, most = faster_alone(bare, library, self.method), self.method.fused_top_k
                     outcomes = run_ways(self.process.run, trial, others, alone, most)
         except TrialNotRunError as error:
-            self.not_fused[question.problem.key] = str(error)
+            self.rows.not_fused[question.problem.key] = str(error)
             return bare
         seconds = time.monotonic() - started
         logger.debug(
             "%d fused candidates in %.2f s: %s", len(outcomes), seconds, question.problem.key
         )
         work = work_of(question)
-        peaks = self._bounding_peaks() if work is not None else None
         fused = make_fused_row(
             *(bare, outcomes, library, self.method),
             work=work,
-            peaks=peaks,
+            peaks=self.bounds.bounding(work),
             is_disturbed=is_disturbed(),
         )
         if fused is None or outcomes[0].time_us is None:
-            self.not_fused[question.problem.key] = outcomes[0].said or "no candidate ran"
+            self.rows.not_fused[question.problem.key] = outcomes[0].said or "no candidate ran"
             return bare
         if not is_within_bound(fused.row.winner, bare):
-            self.not_fused[question.problem.key] = (
+            self.rows.not_fused[question.problem.key] = (
                 f"{fused.row.winner} is too slow at a size of the range"
             )
             return bare
@@ -208,22 +201,24 @@ class Tuner:
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Tuned | None:
         """Return the row for *calls*, timed in this process; None when no call ran."""
-        if not self._is_wanted(key, library):
+        if not self.rows.is_wanted(key, library):
             return None
         with self.watch.measuring() as is_disturbed:
             outcomes = time_calls(calls, library, self.device, self.method)
-        return self._row_for(key, outcomes, library, is_disturbed=is_disturbed())
+        return self.rows.row_for(key, outcomes, library, is_disturbed=is_disturbed())
 
     def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
         """Return the row for a launch config, searched in this process; None when no config ran."""
-        if not self._is_wanted(key, search.listed[0]):
+        if not self.rows.is_wanted(key, search.listed[0]):
             return None
         started, method = time.monotonic(), with_narrow_band(self.method)
         with self.watch.measuring() as is_disturbed, torch.no_grad():
             outcomes, library = time_search(search, self.device, method, self.tolerance)
         counts, seconds = search.counts(), time.monotonic() - started
         logger.debug("searched %s in %.2f s: %s", counts, seconds, key)
-        tuned = self._row_for(key, outcomes, library, is_disturbed=is_disturbed(), method=method)
+        tuned = self.rows.row_for(
+            key, outcomes, library, is_disturbed=is_disturbed(), method=method
+        )
         return None if tuned is None else replace(tuned, searched=counts)
 
     def cost_of(self, call: Callable[[], object]) -> CallCost | None:
@@ -233,11 +228,11 @@ class Tuner:
     def measure_padding(self, question: PadQuestion) -> Tuned | None:
         """Keep *question* where its region can be measured later; else return its row.
 
-        That row has the times of inductor's own calls, and ``not_fused`` says why.
+        That row has the times of inductor's own calls, and ``rows.not_fused`` says why.
         """
         if not self.padding.is_open_to(question.key):
             return None
-        if not self._is_wanted(question.key, question.library):
+        if not self.rows.is_wanted(question.key, question.library):
             return None
         with self.watch.measuring() as is_disturbed:
             outcomes = time_calls(question.calls, question.library, self.device, self.method)
@@ -272,41 +267,14 @@ class Tuner:
         )
         if tuned is None or as_is is None or as_is.time_us is None:
             return self._bare_pad_row(waiting, as_is.said if as_is else failure)
-        self.forget(key)
+        self.rows.forget(key)
         return tuned
 
     def _bare_pad_row(self, waiting: WaitingQuestion, reason: str) -> Tuned | None:
         key, library = waiting.question.key, waiting.question.library
-        self.not_fused[key] = f"inductor's own calls decided: {reason}"
-        return self._row_for(key, waiting.bare, library, is_disturbed=waiting.is_disturbed)
-
-    @contextlib.contextmanager
-    def measuring_any(self) -> Iterator[None]:
-        """Measure keys outside of ``only`` too while the context is open."""
-        only, self.only = self.only, None
-        try:
-            yield
-        finally:
-            self.only = only
-
-    def forget(self, key: str) -> None:
-        """Drop why *key* has no row, or one that was measured bare."""
-        self.not_fused.pop(key, None)
-        self.not_tuned.pop(key, None)
-        self.library_rows.pop(key, None)
-
-    @property
-    def known_peaks(self) -> Peaks | None:
-        """The measured peaks; None while nothing needed them."""
-        return self._peaks
-
-    def peaks(self) -> Peaks | None:
-        """Return the measured peaks of the device."""
-        if not self._knows_peaks:
-            self._peaks, self._knows_peaks = measured_peaks(self.device), True
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
-        return self._peaks
+        self.rows.not_fused[key] = f"inductor's own calls decided: {reason}"
+        logger.info("%s: %s", key, self.rows.not_fused[key])  # a server prints no report of a build
+        return self.rows.row_for(key, waiting.bare, library, is_disturbed=waiting.is_disturbed)
 
     def _run(self, question: Question) -> TrialResult:
         """Run the trial of the bare GEMM, unless the same GEMM was measured before.
@@ -322,7 +290,7 @@ class Tuner:
         trial_key = problem, question.size, tuple(one.winner for one in question.candidates)
         if trial_key not in self._results:
             started = time.monotonic()
-            floor = self._floor_us(work_of(question))
+            floor = self.bounds.floor_us(work_of(question))
             trial = replace(
                 bare_trial(question, self.method, self.tolerance, self.seed),
                 floor_us=floor,
@@ -334,68 +302,6 @@ class Tuner:
             at_size = "" if question.size is None else f" at {question.size}"
             logger.debug("%d candidates in %.2f s%s: %s", count, seconds, at_size, problem.key)
         return self._results[trial_key]
-
-    def _row_for(
-        self,
-        key: str,
-        outcomes: Sequence[Outcome],
-        library: Winner,
-        *,
-        work: Work | None = None,
-        clock_mhz: int | None = None,
-        search: Search = Search.DEFAULT,
-        winner: Winner | None = None,
-        is_disturbed: bool = False,
-        method: Method | None = None,
-    ) -> Tuned | None:
-        tuned = make_row(
-            key,
-            outcomes,
-            library,
-            method or self.method,
-            work=work,
-            peaks=self._bounding_peaks() if work is not None else None,
-            clock_mhz=clock_mhz,
-            search=search,
-            winner=winner,
-            is_disturbed=is_disturbed,
-        )
-        if tuned is None:
-            library_first = sorted(outcomes, key=lambda one: one.winner != library)
-            reason = next((one.said for one in library_first if one.said), "no candidate was left")
-            self._give_up(key, library, reason)
-        elif self.not_tuned.pop(key, None) is not None:  # a later layer or bucket asked again
-            del self.library_rows[key]
-        return tuned
-
-    def _is_wanted(self, key: str, library: Winner) -> bool:
-        if self.only is None or key in self.only:
-            return True
-        self._give_up(key, library, "it has no row, and only rows of the table are measured again")
-        return False
-
-    def _give_up(self, key: str, library: Winner, reason: str) -> None:
-        self.not_tuned[key] = reason
-        no_evidence = Evidence(
-            time_us=math.inf, library_us=None, runner_up=None, runner_up_us=None, tried=0
-        )
-        self.library_rows[key] = Row(library, no_evidence)
-
-    def _bounding_peaks(self) -> Peaks | None:
-        """Return the peaks that bound a time: with a warm L2, memory bandwidth is no bound.
-
-        None on a CPU, which other processes share: its peaks are for review, and refuse nothing.
-        """
-        peaks = self.peaks() if self.device.type == "cuda" else None
-        if peaks is None or self.method.l2 is L2.COLD:
-            return peaks
-        return replace(peaks, gbps=math.inf)
-
-    def _floor_us(self, work: Work | None) -> float | None:
-        peaks = self._bounding_peaks() if work is not None else None
-        if peaks is None or work is None:
-            return None
-        return share_of_peak(peaks, work.dtype, work.flops, work.moved, 1.0) or None
 
 
 def make_tuner(policy: Policy, device: torch.device) -> Tuner:

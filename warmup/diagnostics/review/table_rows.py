@@ -10,8 +10,9 @@ from collections import defaultdict
 from typing import Final
 
 from warmup.core.method import L2
+from warmup.core.ranking import bare_ranked
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Family, Flag, Row, Scope, bare_ranked, is_for_host
+from warmup.core.rows import Family, Flag, Row, Scope, is_for_host
 from warmup.diagnostics.review.measurement import Measurement, Reviewed
 from warmup.keys.registry import ingredients_of, product_of, work_of
 from warmup.table import Table

@@ -16,7 +16,8 @@ from torch._inductor.select_algorithm import (
     TritonTemplate,
 )
 
-from warmup.core.rows import Family, KwargValue, MissReason, Winner, portable_kwargs
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Family, KwargValue, Winner, portable_kwargs
 from warmup.inductor.gemm.key import PostOp
 from warmup.inductor.versions import Version
 

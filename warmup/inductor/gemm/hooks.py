@@ -27,7 +27,8 @@ from torch._inductor.virtualized import V
 
 from warmup.core.errors import ProblemError
 from warmup.core.method import Search
-from warmup.core.rows import MissReason, Winner
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Winner
 from warmup.core.search import SearchCounts
 from warmup.inductor.gemm.choices import (
     DeferredCppChoices,

@@ -15,7 +15,8 @@ from torch._inductor.runtime.hints import TRITON_MAX_BLOCK
 from torch._inductor.runtime.runtime_utils import triton_config_to_hashable
 from torch._inductor.runtime.triton_heuristics import config_from_dict
 
-from warmup.core.rows import Family, KwargValue, MissReason, Winner, portable_kwargs
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Family, KwargValue, Winner, portable_kwargs
 
 _BLOCK_SUFFIX: Final = "BLOCK"
 _MAX_WARPS: Final = 32

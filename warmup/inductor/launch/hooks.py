@@ -27,7 +27,8 @@ from torch._inductor.runtime.triton_heuristics import (
 )
 
 from warmup.core.errors import ProblemError
-from warmup.core.rows import MissReason, Winner
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Winner
 from warmup.inductor.launch.compiling import compile_configs, load_row
 from warmup.inductor.launch.configs import (
     is_block,

@@ -19,7 +19,8 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
-from warmup.core.rows import MissReason, Winner
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Winner
 from warmup.inductor.gemm.key import dim_of, fp32_precision, layout_of
 from warmup.inductor.gemm.regions import whole_region_of
 from warmup.inductor.gemm.sizes import hint_or_value

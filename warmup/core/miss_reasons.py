@@ -1,0 +1,47 @@
+"""`MissReason`: why no row answered a question, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+
+class MissReason(StrEnum):
+    """Why no row answered. A closed list: renaming a reason bumps the event schema."""
+
+    NOT_IN_TABLE = "not_in_table"
+    DYNAMIC_DIM = "dynamic_dim"
+    WRONG_DEVICE = "wrong_device"
+    WRONG_RUNTIME = "wrong_runtime"
+    TEMPLATE_ABSENT = "template_absent"
+    TEMPLATE_CHANGED = "template_changed"
+    CHOICE_REJECTED = "choice_rejected"
+    NOT_DESCRIBED = "not_described"
+    CACHED_MISS = "cached_miss"
+    UNTRUSTED = "untrusted"
+
+    @property
+    def advice(self) -> str:
+        """What to do about a miss for this reason, in one clause."""
+        return _ADVICE[self]
+
+
+_ADVICE: Final = {
+    MissReason.NOT_IN_TABLE: "build this bucket, or pad to one that was built",
+    MissReason.DYNAMIC_DIM: "compile with dynamic=False, or build for the range: --policy range",
+    MissReason.WRONG_DEVICE: "build on this device (on a CPU with the same number of threads)",
+    MissReason.WRONG_RUNTIME: "build with the versions of torch and Triton that serve",
+    MissReason.TEMPLATE_ABSENT: "build again with this torch, without inductor options of your own",
+    MissReason.TEMPLATE_CHANGED: "build again with this torch",
+    MissReason.CHOICE_REJECTED: "build again on this machine",
+    MissReason.NOT_DESCRIBED: "no table can answer it: look at the model",
+    MissReason.UNTRUSTED: "build again: the key is measured without the winner that was wrong",
+    MissReason.CACHED_MISS: "build the bucket, or empty inductor's cache folder",
+}
+
+
+def advice(reasons: Iterable[str]) -> list[str]:
+    """Return ``REASON: what to do`` for each of *reasons* that is known, in their order."""
+    known = {reason.value for reason in MissReason}
+    return [f"{reason}: {MissReason(reason).advice}" for reason in reasons if reason in known]

@@ -1,0 +1,96 @@
+"""`RowMaker`: makes the rows of a build, and keeps why keys have none."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from warmup.core.method import Method, Search
+from warmup.core.roofline import Work
+from warmup.core.rows import Evidence, Row, Tuned, Winner
+from warmup.core.trial import Outcome
+from warmup.measuring.measured_rows import make_row
+from warmup.tuning.peak_bounds import PeakBounds
+
+
+@dataclass
+class RowMaker:
+    """Makes rows of outcomes measured by *method*, with rates within *bounds*.
+
+    ``not_tuned`` has, by key, why no candidate could be measured, and ``library_rows`` a row with
+    the library default for such a key; ``not_fused`` has, by key, why a row was measured bare. With
+    ``only`` no other keys are measured.
+    """
+
+    method: Method
+    bounds: PeakBounds
+    not_tuned: dict[str, str] = field(default_factory=dict)
+    not_fused: dict[str, str] = field(default_factory=dict)
+    library_rows: dict[str, Row] = field(default_factory=dict)
+    only: frozenset[str] | None = None
+
+    def row_for(
+        self,
+        key: str,
+        outcomes: Sequence[Outcome],
+        library: Winner,
+        *,
+        work: Work | None = None,
+        clock_mhz: int | None = None,
+        search: Search = Search.DEFAULT,
+        winner: Winner | None = None,
+        is_disturbed: bool = False,
+        method: Method | None = None,
+    ) -> Tuned | None:
+        """Return what `make_row` does, and keep why there is no row where there is none."""
+        tuned = make_row(
+            key,
+            outcomes,
+            library,
+            method or self.method,
+            work=work,
+            peaks=self.bounds.bounding(work),
+            clock_mhz=clock_mhz,
+            search=search,
+            winner=winner,
+            is_disturbed=is_disturbed,
+        )
+        if tuned is None:
+            library_first = sorted(outcomes, key=lambda one: one.winner != library)
+            reason = next((one.said for one in library_first if one.said), "no candidate was left")
+            self.give_up(key, library, reason)
+        elif self.not_tuned.pop(key, None) is not None:  # a later layer or bucket asked again
+            del self.library_rows[key]
+        return tuned
+
+    def is_wanted(self, key: str, library: Winner) -> bool:
+        """Return whether *key* may be measured; else keep that it was not."""
+        if self.only is None or key in self.only:
+            return True
+        self.give_up(key, library, "it has no row, and only rows of the table are measured again")
+        return False
+
+    def give_up(self, key: str, library: Winner, reason: str) -> None:
+        """Keep *reason* as why *key* has no row; serving takes *library* then."""
+        self.not_tuned[key] = reason
+        no_evidence = Evidence(
+            time_us=math.inf, library_us=None, runner_up=None, runner_up_us=None, tried=0
+        )
+        self.library_rows[key] = Row(library, no_evidence)
+
+    @contextlib.contextmanager
+    def measuring_any(self) -> Iterator[None]:
+        """Measure keys outside of ``only`` too while the context is open."""
+        only, self.only = self.only, None
+        try:
+            yield
+        finally:
+            self.only = only
+
+    def forget(self, key: str) -> None:
+        """Drop why *key* has no row, or one that was measured bare."""
+        self.not_fused.pop(key, None)
+        self.not_tuned.pop(key, None)
+        self.library_rows.pop(key, None)
