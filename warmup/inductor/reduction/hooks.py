@@ -17,7 +17,8 @@ from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.virtualized import V
 
 from warmup.core.errors import ProblemError
-from warmup.core.rows import MissReason, Winner
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Winner
 from warmup.inductor.patches import Patches
 from warmup.inductor.reduction.features import key_of
 from warmup.inductor.reduction.kernels import calls_of
