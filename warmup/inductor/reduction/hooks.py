@@ -84,7 +84,7 @@ class ReductionLoops:
             self._answers.hit(key, answer)
             return answer
         if self._answers.tunes:
-            calls = calls_of(scheduling, features, dict.fromkeys((PERSISTENT, LOOPED), create))
+            calls = calls_of(scheduling, features, (PERSISTENT, LOOPED), create)
             return self._answers.measure_calls(key, by_rule, calls) or by_rule
         self._answers.miss(key, answer, str(by_rule))
         return by_rule

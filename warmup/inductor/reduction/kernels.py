@@ -7,7 +7,7 @@ run with the fastest config that inductor lists for them with max-autotune.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -32,18 +32,18 @@ _GENERATED_NAME: Final = "triton_"
 
 
 def calls_of(
-    scheduling: Any, features: Any, create: Mapping[Winner, Callable[[Winner], Any]]
+    scheduling: Any, features: Any, ways: Iterable[Winner], create: Callable[[Winner], Any]
 ) -> dict[Winner, TimedCall]:
-    """Return a call for each way in *create*, which returns the kernels that inductor makes.
+    """Return a call for each of *ways*; *create* returns the kernels that inductor makes for it.
 
     A way that does not compile has a call that raises the reason.
     """
     counted = metrics.generated_kernel_count
     calls: dict[Winner, TimedCall] = {}
     with torch.random.fork_rng(devices=[V.graph.get_current_device_or_throw()]):
-        for way, make in create.items():
+        for way in ways:
             try:
-                (kernel,) = make(way)
+                (kernel,) = create(way)
                 calls[way] = _call(_generate(scheduling, features.node_schedule, kernel))
             except Exception as error:  # noqa: BLE001  a compiler or driver may raise anything
                 calls[way] = _raising(error)
