@@ -2,9 +2,9 @@
 
     reduction welford_reduce x=10960 r=768 hint=inner reads=bf16,f32 writes=bf16 body=3f2a9c0d41b7e8
 
-``x`` is how many rows there are and ``r`` how long each is. A persistent kernel holds whole rows; a
-looped kernel takes them in steps. ``body`` is a hash of what is computed for each element, with its
-indices and sizes, and without the names of buffers.
+``x`` is the number of rows and ``r`` the number of elements of a row. A persistent kernel holds
+whole rows; a looped kernel reads a row in steps. ``body`` is a hash of the operations on each
+element, with their indices and sizes, and without the names of buffers.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class RegionCompiler:
         return lambda number: compiled(*sets.views(number))
 
     def kernels_of(self, winner: Winner) -> RegionKernels | None:
-        """Return what was compiled with *winner*; None where nothing was."""
+        """Return the kernels of the region compiled with *winner*; None if it was not compiled."""
         if winner not in self._watches:
             return None
         watch, is_as_decided = self._watches[winner]

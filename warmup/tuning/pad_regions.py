@@ -69,9 +69,8 @@ def measure_padding(compiler: PadTuning) -> None:
             given_up, since = set(tuner.rows.not_tuned), len(progress.tuned)
             with tuner.rows.measuring_any():
                 timed = _time_ways(compiler, one)
-            for key in (
-                set(tuner.rows.not_tuned) - given_up
-            ):  # the model may never ask for these keys
+            # The model may never ask for the keys that only the region gave up.
+            for key in set(tuner.rows.not_tuned) - given_up:
                 tuner.rows.forget(key)
             clock_mhz = sm_clock_mhz(tuner.device)
             tuned = tuner.pad_row(

@@ -3,8 +3,8 @@
 A region contains what the scheduler may fuse into the GEMM or into its consumers: everything
 computed from its result pointwise or by reduction, up to the next operator with a kernel of its
 own; operators that compute an operand from fewer bytes, such as the dequantization of an int8
-weight; and a second GEMM whose result meets the first one's, as in a gated MLP, since only one of
-the two GEMMs can fuse the gate.
+weight; and a second GEMM whose result is combined with that of the first, as in a gated MLP, since
+only one of the two GEMMs can fuse the gate.
 """
 
 from __future__ import annotations
