@@ -27,6 +27,8 @@ from warmup.inductor.artifacts import (
 )
 from warmup.inductor.dynamic_dims import mark_range
 from warmup.serving.compiled.arguments import Arguments, TensorArgument
+from warmup.serving.compiled.layer_proof import NotSharedError
+from warmup.serving.compiled.shared_layers import LayerSharing, SharedLayers
 from warmup.serving.handle import installed
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class ServedModel:
     mode: str | None
     tolerance: Mapping[str, float]
     is_strict: bool = False
+    sharing: LayerSharing | None = None  # of repeated layers; None compiles whole graphs
     breaks: list[str] = field(default_factory=list)
     uncompiled: Counter[UncompiledReason] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -122,7 +125,10 @@ class BucketArtifact:
         self.call: ServingCall = self._first
         self._lock = threading.Lock()
         name = "_".join(f"{name}_{size}" for name, size in self.sizes.items())
-        self._entry = with_own_code(served.model, f"warmup_{name}")
+        self._name = f"warmup_{name}"
+        self._entry = with_own_code(served.model, self._name)
+        self._shared: SharedLayers | None = None
+        self._whole_call: ServingCall | None = None
 
     def __str__(self) -> str:
         return ",".join(f"{name}={interval}" for name, interval in self.intervals.items())
@@ -130,12 +136,15 @@ class BucketArtifact:
     @property
     def artifacts(self) -> int:
         """How many artifacts were compiled for this bucket."""
-        return count_artifacts(self._entry)
+        around = 0 if self._shared is None else self._shared.artifacts
+        return around + count_artifacts(self._entry)
 
     def drop_artifacts(self) -> None:
         """Drop the artifacts of this bucket: the next call compiles again."""
         with self._lock:
             drop_artifacts(self._entry)
+            if self._shared is not None:
+                self._shared.drop_artifacts()
             self.call = self._first
 
     def _first(self, *args: Any, **kwargs: Any) -> Any:
@@ -148,8 +157,28 @@ class BucketArtifact:
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         """Return the function that serves calls from now on, and the result of this call."""
+        sharing = self.served.sharing
+        if sharing is not None and sharing.refusal is None:
+            if self._shared is None:
+                served = self.served
+                self._shared = SharedLayers(
+                    served.model, sharing, served.mode, served.tolerance, self._name, self._whole
+                )
+            try:
+                return self._shared, self._shared.compile(args, kwargs)
+            except NotSharedError as error:
+                sharing.refuse(str(error))
+                self._shared = None
         compiled, result = self.served.compile(self._entry, args, kwargs)
         return compiled, result
+
+    def _whole(self, *args: Any, **kwargs: Any) -> Any:
+        """Serve a call by the whole graph, where the layers share artifacts for other calls."""
+        if self._whole_call is None:
+            with self._lock:
+                self._whole_call, result = self.served.compile(self._entry, args, kwargs)
+            return result
+        return self._whole_call(*args, **kwargs)
 
 
 class RangeArtifact(BucketArtifact):

@@ -35,6 +35,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     independent: tuple[str, ...] = (),
     outside: str = "eager",
     mode: str | None = None,
+    layers: str = "whole",
     on_miss: str = "fallback",
     bundle: str | os.PathLike[str] | None = None,
 ) -> CompiledModel:
@@ -66,6 +67,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     from warmup.serving.compiled.bucket import ServedModel
     from warmup.serving.compiled.model import CompiledModel
     from warmup.serving.compiled.routing import make_buckets
+    from warmup.serving.compiled.shared_layers import LayerSharing
     from warmup.serving.install import install
 
     if policy not in set(ShapePolicy):
@@ -84,7 +86,13 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
         )
     arguments = tuple(TensorArgument(model, dim) for dim in dynamic_dims)
     served = ServedModel(
-        model, arguments, ShapePolicy(policy), mode, TOLERANCE, is_strict=outside == "error"
+        model,
+        arguments,
+        ShapePolicy(policy),
+        mode,
+        TOLERANCE,
+        is_strict=outside == "error",
+        sharing=LayerSharing.of(model, layers),
     )
     artifacts, call_for = make_buckets(served, sizes)
     handle = None

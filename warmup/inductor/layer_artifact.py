@@ -1,0 +1,351 @@
+"""`LayerArtifact`: one layer compiled alone, and its artifact called with the weights of others.
+
+What makes two layers equal is dynamo's argument, not ours: compiling a layer makes guards about all
+that its trace has read, and where they hold for another layer, dynamo itself would run the code of
+the first one for it. Added to that is what dynamo takes for granted: no hooks, and weights that are
+aligned alike.
+
+The artifact is inductor's own function, without the code that dynamo and AOTAutograd put around it.
+What that code would have to do is therefore refused: writing into inputs, outputs that are views of
+inputs, random numbers, attributes that the forward sets, gradients, tensor subclasses. Which input
+of the function is which tensor is read off a real call, by identity.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._inductor import compile_fx as compile_fx_module
+from torch._inductor import config as inductor_config
+from torch._inductor.output_code import CompiledFxGraph
+
+from warmup.inductor.artifacts import graph_break_reason
+from warmup.inductor.layer_form import CallForm, Path, UnshareableLayerError, form_of, tensors_of_call
+from warmup.inductor.opaque_call import TensorLayout, Tensors
+from warmup.inductor.patches import Patches
+
+_ALIGNMENT: Final = 16  # bytes; inductor's kernels may rely on it (torch/_inductor/utils.py)
+_LAYER: Final = "layer"  # the name of the layer in the frame that dynamo compiles
+_MADE_HERE: Final = ("AttributeMutationNew", "ValueMutationNew")
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What the compile and the first run of a layer showed."""
+
+    sources: list[Any] = field(default_factory=list)  # of the inputs of dynamo's graph
+    refusal: str | None = None
+    graph: Any = None  # inductor's
+    inputs: list[Any] | None = None
+    outputs: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LayerArtifact:
+    """The artifact of one layer for one bucket; made by a `LayerCompiler`.
+
+    ``weights`` are expressions of the inputs that are the layer's, by position among all
+    ``number_of_inputs``; ``arguments`` are the positions of the inputs that come with the call.
+    """
+
+    form: CallForm
+    inputs: tuple[TensorLayout, ...]
+    outputs: tuple[TensorLayout, ...]
+    weights: Mapping[int, str]
+    arguments: tuple[int, ...]
+    number_of_inputs: int
+    _graph: Any
+    _guards: Any
+    _entry: Callable[..., Any]  # its code object owns the guards
+    _aligned: Mapping[int, bool]
+
+    def difference(self, layer: nn.Module, args: Any, kwargs: Any) -> str | None:
+        """Return the guard that fails for *layer* and this call; None where all guards hold."""
+        frame = {_LAYER: layer, "args": args, "kwargs": kwargs}
+        if not self._guards.check(frame):
+            parts = self._guards.check_verbose(frame).verbose_code_parts
+            return _readable(parts[0]) if parts else "an unnamed guard"
+        for position, weight in self.weights_of(layer).items():
+            if _is_aligned(weight) != self._aligned[position]:
+                return f"{_readable(self.weights[position])} is aligned differently in memory"
+        return None
+
+    def weights_of(self, layer: nn.Module) -> dict[int, torch.Tensor]:
+        """Return the tensors of *layer* that the artifact reads, by position among its inputs."""
+        return {
+            position: _evaluate(text, layer, self._entry.__globals__)
+            for position, text in self.weights.items()
+        }
+
+    def call_with(self, layer: nn.Module) -> Callable[[Tensors], Tensors]:
+        """Return the function of the call's tensors that runs the artifact for *layer*."""
+        row: list[Any] = [None] * self.number_of_inputs
+        for position, weight in self.weights_of(layer).items():
+            row[position] = weight
+        run, positions = self._graph.current_callable, self.arguments
+        if len(positions) == 1:
+            only = positions[0]
+
+            def call_with_one(inputs: Tensors) -> Tensors:
+                own = row.copy()
+                own[only] = inputs[0]
+                found: Tensors = run(own)
+                return found
+
+            return call_with_one
+
+        def call(inputs: Tensors) -> Tensors:
+            own = row.copy()
+            for position, tensor in zip(positions, inputs, strict=True):
+                own[position] = tensor
+            found: Tensors = run(own)
+            return found
+
+        return call
+
+
+class LayerCompiler:
+    """Compiles one layer for one bucket in *mode*; its code object is named *name*.
+
+    The forward alone is compiled, without the layer's own hooks. Where the first call ends before
+    the graph runs (`warmup.inductor.deferred_kernels`), the next call goes on with what is compiled.
+    """
+
+    def __init__(self, mode: str | None, name: str) -> None:
+        self._entry, self._trace = _entry(name), _Trace()
+        backend = _backend(self._trace, mode)
+        self._compiled = torch.compile(self._entry, backend=backend, fullgraph=True, dynamic=False)
+
+    def compile(self, layer: nn.Module, args: tuple[Any, ...], kwargs: Any) -> LayerArtifact:
+        """Return the artifact of *layer* for this call, which runs once.
+
+        Nothing runs before the trace is known to be free of side effects.
+
+        Raises:
+            UnshareableLayerError: the layer cannot be compiled alone.
+            Exception: an error of the layer or of the compiler.
+        """
+        if inductor_config.freezing:
+            raise UnshareableLayerError("has its weights frozen into the graph (freezing)")
+        trace, call = self._trace, (layer, args, dict(kwargs))
+        random = _random_state(args, kwargs)
+        try:
+            with _recording(trace):
+                result = self._compiled(*call)
+            if random != _random_state(args, kwargs):
+                raise UnshareableLayerError("draws random numbers")
+            return _artifact_of(trace, self._entry, call, result)
+        except UnshareableLayerError:
+            raise
+        except Exception as error:
+            if trace.refusal is not None:
+                raise UnshareableLayerError(trace.refusal) from error
+            if (graph_break := graph_break_reason(error)) is not None:
+                raise UnshareableLayerError(f"has a graph break: {graph_break}") from error
+            raise
+        finally:
+            trace.inputs, trace.outputs = None, ()  # the backend keeps the trace
+
+
+def _entry(name: str) -> Callable[..., Any]:
+    """Return the function that dynamo compiles: it has a code object, and so guards, of its own."""
+
+    def call(layer: nn.Module, args: Any, kwargs: Any) -> Any:
+        return layer.forward(*args, **kwargs)
+
+    call.__code__ = call.__code__.replace(co_name=name)
+    return call
+
+
+def _backend(trace: _Trace, mode: str | None) -> Callable[..., Any]:
+    def compile_graph(graph: Any, inputs: Sequence[Any]) -> Any:
+        trace.refusal = _refusal(graph)
+        if trace.refusal is not None:
+            raise UnshareableLayerError(trace.refusal)
+        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        trace.sources = [node.meta["grapharg"].source for node in placeholders]
+        options = dict(torch._inductor.list_mode_options(mode)) if mode else {}
+        options["triton.cudagraphs"] = False  # the graph around the layers is recorded, with them
+        return compile_fx_module.compile_fx(graph, list(inputs), config_patches=options)
+
+    return compile_graph
+
+
+def _refusal(graph: Any) -> str | None:
+    """Return why the traced *graph* needs more than its kernels; None if it needs nothing else."""
+    if torch.is_grad_enabled():
+        for node in graph.graph.nodes:
+            example = node.meta.get("example_value")
+            if isinstance(example, torch.Tensor) and example.requires_grad:
+                return "computes gradients: call the model under torch.no_grad()"
+    effects = InstructionTranslator.current_tx().output.side_effects
+    for changed in effects._get_modified_vars():
+        if changed.source is not None and type(changed.mutation_type).__name__ not in _MADE_HERE:
+            return f"changes {_readable(changed.source.name)} in its forward"
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            example = node.meta.get("example_value")
+            if not isinstance(example, torch.Tensor):
+                return f"has the input {_readable(node.meta['grapharg'].source.name)}, no tensor"
+            if not example.is_inference() and example._version:
+                return f"writes into {_readable(node.meta['grapharg'].source.name)}"
+    return None
+
+
+class _recording:  # noqa: N801  a context manager
+    """Keeps the graph of inductor that this thread runs first, with its inputs and outputs.
+
+    What `compile_fx` calls back with is not enough: it calls nothing for a graph that AOTAutograd
+    has in its cache.
+    """
+
+    def __init__(self, trace: _Trace) -> None:
+        self._trace, self._thread, self._patches = trace, threading.get_ident(), Patches()
+
+    def __enter__(self) -> None:
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            def call(graph: Any, inputs: Any) -> Any:
+                trace = self._trace
+                if threading.get_ident() != self._thread or trace.graph is not None:
+                    return original(graph, inputs)
+                trace.graph, trace.inputs = graph, list(inputs)
+                trace.outputs = original(graph, inputs)
+                return trace.outputs
+
+            return call
+
+        self._patches.wrap(CompiledFxGraph, "__call__", wrap)
+
+    def __exit__(self, *_: object) -> None:
+        self._patches.restore()
+
+
+def _artifact_of(
+    trace: _Trace, entry: Callable[..., Any], call: tuple[Any, Any, Any], result: Any
+) -> LayerArtifact:
+    layer, args, kwargs = call
+    if trace.graph is None or trace.inputs is None:
+        raise UnshareableLayerError("computes nothing that inductor compiles")
+    inputs = trace.inputs
+    weights, arguments = _match(trace, inputs, call, entry.__globals__)
+    outputs = list(trace.outputs)
+    if not all(isinstance(tensor, torch.Tensor) for tensor in outputs):
+        raise UnshareableLayerError("has an output that is no tensor")
+    _check_aliases(inputs, outputs)
+    (cached,) = _debug_get_cache_entry_list(entry.__code__)
+    artifact = LayerArtifact(
+        form=form_of(args, kwargs, [*arguments.values()], result, outputs),
+        inputs=tuple(TensorLayout.of(inputs[position]) for position in arguments),
+        outputs=tuple(TensorLayout.of(tensor) for tensor in outputs),
+        weights=weights,
+        arguments=tuple(arguments),
+        number_of_inputs=len(inputs),
+        _graph=trace.graph,
+        _guards=cached.guard_manager,
+        _entry=entry,
+        _aligned={position: _is_aligned(inputs[position]) for position in weights},
+    )
+    if (difference := artifact.difference(layer, args, kwargs)) is not None:
+        raise UnshareableLayerError(f"changes what its own guards read: {difference}")
+    return artifact
+
+
+def _match(
+    trace: _Trace, inputs: Sequence[Any], call: tuple[Any, Any, Any], names: dict[str, Any]
+) -> tuple[dict[int, str], dict[int, Path]]:
+    """Return which *inputs* are weights, as expressions, and which come with the call, as paths.
+
+    Inputs are known by the place that dynamo read them from: two arguments may be the same tensor
+    in this call, and others in the next one.
+    """
+    layer, args, kwargs = call
+    frame = {_LAYER: layer, "args": args, "kwargs": kwargs}
+    paths = {_name_of(path): path for path, _ in tensors_of_call(args, kwargs)}
+    texts = {
+        id(_evaluate(source.name, layer, names, frame)): source.name for source in trace.sources
+    }
+    weights: dict[int, str] = {}
+    arguments: dict[int, Path] = {}
+    for position, tensor in enumerate(inputs):
+        text = texts.get(id(tensor))
+        if not isinstance(tensor, torch.Tensor) or text is None:
+            raise UnshareableLayerError(
+                "has an input that is neither a tensor of the layer nor of the call"
+            )
+        if type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer):
+            raise UnshareableLayerError(f"has a {type(tensor).__name__} for {_readable(text)}")
+        if text in paths:
+            arguments[position] = paths[text]
+        elif text.startswith((f"L['{_LAYER}']", "G[")):
+            weights[position] = text
+        else:
+            raise UnshareableLayerError(f"reads {_readable(text)}, which is no plain argument")
+    return weights, arguments
+
+
+def _name_of(path: Path) -> str:
+    """Return dynamo's expression for an argument."""
+    keys = "".join(f"[{key!r}]" for key in path[1:])
+    return f"L['{('args', 'kwargs')[path[0]]}']{keys}"
+
+
+def _check_aliases(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+    """Refuse outputs that share memory with an input or with each other."""
+    read = {tensor.untyped_storage().data_ptr() for tensor in inputs if tensor.numel()}
+    for tensor in outputs:
+        storage = tensor.untyped_storage().data_ptr()
+        if tensor.numel() and storage in read:
+            raise UnshareableLayerError("returns memory that is also an argument, a weight or "
+                                        "another output")
+        read.add(storage)
+
+
+def _evaluate(
+    text: str, layer: nn.Module, names: dict[str, Any], frame: Mapping[str, Any] | None = None
+) -> Any:
+    """Return the value of dynamo's expression *text* for *layer*.
+
+    Raises:
+        UnshareableLayerError: it is an expression that only dynamo can evaluate.
+    """
+    scope = {"L": frame if frame is not None else {_LAYER: layer}, "G": names}
+    try:
+        return eval(text, scope)  # noqa: S307  dynamo's own name for a place, made in this process
+    except (NameError, KeyError, AttributeError, SyntaxError) as error:
+        raise UnshareableLayerError(f"reads {text}, which is no plain place ({error})") from error
+
+
+def _is_aligned(tensor: torch.Tensor) -> bool:
+    return tensor.data_ptr() % _ALIGNMENT == 0
+
+
+def _random_state(args: Any, kwargs: Any) -> list[bytes]:
+    devices = {tensor.device for _, tensor in tensors_of_call(args, kwargs)}
+    states = [torch.get_rng_state()]
+    states += [torch.cuda.get_rng_state(each) for each in devices if each.type == "cuda"]
+    return [state.numpy().tobytes() for state in states]
+
+
+def _readable(text: str) -> str:
+    """Return dynamo's expression or guard *text* without its notes, in the names of the layer."""
+    short = " ".join(text.partition("#")[0].split())
+    for long, plain in (
+        (f"L['{_LAYER}']", _LAYER), ("L['args']", "args"), ("L['kwargs']", "kwargs"),
+        ("_modules['", "["), ("_parameters['", "["), ("_buffers['", "["),
+    ):
+        short = short.replace(long, plain)
+    for name in _bracketed(short):
+        short = short.replace(f".[{name}']", f".{name}")
+    return short
+
+
+def _bracketed(text: str) -> Iterator[str]:
+    for part in text.split(".[")[1:]:
+        yield part.partition("']")[0]

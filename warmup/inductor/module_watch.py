@@ -1,0 +1,71 @@
+"""`ModuleWatch`: notices changes of modules and of their weights, for less than 1 us a layer.
+
+Attributes, hooks, children and replaced tensors are noticed by the versions of the dicts that hold
+them, which dynamo's guards compare in C++; ``p.data = ...`` and ``model.to(...)`` by what dynamo
+checks of a tensor, also in C++. Values that are changed in place, as by ``load_state_dict``, need no
+notice: the artifacts read them anew in each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch._C._dynamo.guards import RootGuardManager, TensorGuards
+from torch._dynamo.guards import GuardManagerType
+
+_DICTS = "dicts"
+
+
+class ModuleWatch:
+    """Watches *modules*, and *tensors* that a compiled graph reads.
+
+    With *has_addresses*, tensors whose memory moves are noticed too, as a CUDA graph needs.
+    """
+
+    def __init__(
+        self, modules: Sequence[nn.Module], tensors: Sequence[torch.Tensor], *, has_addresses: bool
+    ) -> None:
+        self._dicts = {_DICTS: [each for module in modules for each in _watched_dicts(module)]}
+        self._versions = _versions_of(self._dicts[_DICTS])
+        self._tensors = [*{id(tensor): tensor for tensor in tensors}.values()]
+        self._layouts = TensorGuards(
+            *self._tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+        )
+        self._addresses = [tensor.data_ptr() for tensor in self._tensors] if has_addresses else None
+        self._indices = list(range(len(self._tensors)))
+
+    def is_same(self) -> bool:
+        """Whether nothing has changed since the watch was made."""
+        if not self._versions.check(self._dicts):
+            return False
+        if self._addresses is None:
+            return bool(self._layouts.check(*self._tensors))
+        return torch._C._tensors_data_ptrs_at_indices_equal(
+            self._tensors, self._addresses, self._indices
+        )
+
+
+def _watched_dicts(module: nn.Module) -> Iterator[dict[str, Any]]:
+    own = vars(module)
+    yield own
+    yield own["_forward_hooks"]
+    yield own["_forward_pre_hooks"]
+    yield from (own[name] for name in ("_parameters", "_buffers", "_modules") if own[name])
+
+
+def _versions_of(dicts: list[dict[str, Any]]) -> Any:
+    root: Any = RootGuardManager()
+    kind = GuardManagerType.GUARD_MANAGER
+    every = root.dict_getitem_manager(
+        key=_DICTS, source=_DICTS, example_value=dicts, guard_manager_enum=kind
+    )
+    for index, watched in enumerate(dicts):
+        place = f"{_DICTS}[{index}]"
+        guard = every.list_getitem_manager(
+            key=index, source=place, example_value=watched, guard_manager_enum=kind
+        )
+        guard.add_dict_version_guard(watched, [place], None)
+    return root

@@ -1,0 +1,238 @@
+"""`SharedLayers`: serves one bucket by a graph around the repeated layers, and their artifacts."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from warmup.core.compile_modes import GRAPH_MODES
+from warmup.core.errors import LayersError, SettingsError
+from warmup.core.events import logger
+from warmup.inductor.artifacts import (
+    compile_entry,
+    count_artifacts,
+    drop_artifacts,
+    graph_break_reason,
+    with_own_code,
+)
+from warmup.inductor.module_watch import ModuleWatch
+from warmup.inductor.opaque_call import OtherLayoutError, run_program, tracing_program
+from warmup.models.shadow import Shadow, shadow_of
+from warmup.serving.compiled.layer_proof import LayerProof, NotSharedError, ProvedLayers
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from warmup.models.repeated_groups import LayerGroup
+
+
+class LayersForm(StrEnum):
+    """How repeated layers are compiled: `warmup.compile` explains each."""
+
+    AUTO = "auto"
+    ONCE = "once"
+    WHOLE = "whole"
+
+
+@dataclass(slots=True)
+class LayerSharing:
+    """What the buckets of one model share about its repeated layers.
+
+    ``refusal`` says why the whole graph is compiled, None while layers are shared. ``changes``
+    counts proofs after the first of a bucket, ``otherwise`` calls of another form than proved.
+    """
+
+    form: LayersForm
+    groups: tuple[LayerGroup, ...]
+    refusal: str | None = None
+    changes: int = 0
+    otherwise: int = 0
+    _is_said: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, model: nn.Module, form: str) -> LayerSharing | None:
+        """Return what is shared about the layers of *model*; None for whole graphs.
+
+        Raises:
+            SettingsError: there is no such form.
+            LayersError: the layers must be compiled once, and there are no repeated layers.
+        """
+        from warmup.models.repeated_groups import find_groups
+
+        if form not in set(LayersForm):
+            raise SettingsError(f"layers={form!r}", f"use one of {', '.join(LayersForm)}")
+        if form == LayersForm.WHOLE:
+            return None
+        sharing = cls(LayersForm(form), find_groups(model))
+        if not sharing.groups:
+            sharing.refuse("the model has no repeated layers")
+        return sharing
+
+    def refuse(self, reason: str) -> None:
+        """Compile whole graphs from now on, and log why.
+
+        Raises:
+            LayersError: the layers must be compiled once.
+        """
+        if self.form is LayersForm.ONCE:
+            raise LayersError(reason)
+        with self._lock:
+            self.refusal = reason
+        logger.warning("layers: the whole graph is compiled, since %s", reason)
+
+    def say(self, proved: ProvedLayers) -> None:
+        """Log once which layers share artifacts."""
+        with self._lock:
+            is_said, self._is_said = self._is_said, True
+        if not is_said:
+            logger.info("layers: %s", describe(proved))
+
+    def count(self, name: str, message: str) -> None:
+        """Count a change or another form, by *name* of the counter; log each power of two."""
+        with self._lock:
+            count = getattr(self, name) + 1
+            setattr(self, name, count)
+        if count & (count - 1) == 0:
+            logger.warning("%s (%d times so far)", message, count)
+
+
+def describe(proved: ProvedLayers) -> str:
+    """Return one line: how many layers share how many artifacts, and what differs."""
+    layers = sum(len(shared.layers) for shared in proved.artifacts)
+    text = f"{layers} layers share {len(proved.artifacts)} artifacts in each bucket"
+    others = [
+        f"{shared.layers[0]} and {len(shared.layers) - 1} more: {shared.difference}"
+        for shared in proved.artifacts
+        if shared.difference is not None
+    ]
+    return f"{text} ({'; '.join(others)})" if others else text
+
+
+class SharedLayers:
+    """Serves the calls of one bucket of *model*; made at the bucket's first call.
+
+    ``whole`` returns the whole graph's function for calls of another form.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sharing: LayerSharing,
+        mode: str | None,
+        tolerance: Mapping[str, float],
+        name: str,
+        whole: Callable[..., Any],
+    ) -> None:
+        self._model, self._sharing, self._mode, self._name = model, sharing, mode, name
+        self._proof = LayerProof(model, sharing.groups, mode, tolerance, f"{name}_layer")
+        self._whole = whole
+        self._entry: Callable[..., Any] | None = None
+        self._is_whole = False  # a change has made the layers differ
+        self._others: set[Any] = set()  # forms of calls that the whole graph serves
+        self._lock = threading.RLock()
+
+    @property
+    def artifacts(self) -> int:
+        """How many graphs around the layers were compiled."""
+        return 0 if self._entry is None else count_artifacts(self._entry)
+
+    def drop_artifacts(self) -> None:
+        """Drop the graph around the layers; the next compile starts anew."""
+        if self._entry is not None:
+            drop_artifacts(self._entry)
+            self._entry = None
+
+    def compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Prove the layers equal, compile the graph around them; return the result of this call.
+
+        Raises:
+            NotSharedError: the layers cannot share artifacts.
+        """
+        proved = self._proof.prove(args, kwargs)
+        shadow = shadow_of(self._model, proved.forwards)
+        entry = with_own_code(shadow.model, f"{self._name}_around")
+        compiled = compile_entry(entry, self._mode, whole=True)
+        try:
+            with tracing_program(proved.program):
+                result = run_program(proved.program, compiled, args, kwargs)
+        except Exception as error:
+            if (other := _other_layout(error)) is not None:
+                raise NotSharedError(str(other)) from error
+            if (graph_break := graph_break_reason(error)) is not None:
+                raise NotSharedError(f"the graph around the layers breaks: {graph_break}") from error
+            raise
+        self._entry, self._compiled, self._program = entry, compiled, proved.program
+        self._watch = self._watch_of(proved, shadow)
+        self._sharing.say(proved)
+        return result
+
+    def _watch_of(self, proved: ProvedLayers, shadow: Shadow) -> ModuleWatch:
+        inner = [module for layer in proved.forwards for module in layer.modules()]
+        modules = [*dict.fromkeys([*shadow.copies, *inner])]
+        return ModuleWatch(modules, proved.weights, has_addresses=self._mode in GRAPH_MODES)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Serve a call: by the shared artifacts if nothing has changed since they were proved."""
+        if self._is_whole:
+            return self._whole(*args, **kwargs)
+        if not self._watch.is_same():
+            return self._prove_again(args, kwargs)
+        if self._others and _form(args, kwargs) in self._others:
+            return self._serve_otherwise(args, kwargs)
+        try:
+            return run_program(self._program, self._compiled, args, kwargs)
+        except Exception as error:
+            if _other_layout(error) is None:
+                raise
+        self._others.add(_form(args, kwargs))
+        return self._serve_otherwise(args, kwargs)
+
+    def _prove_again(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        with self._lock:
+            if self._is_whole or self._watch.is_same():
+                return self(*args, **kwargs)
+            self._sharing.count("changes", f"{self._name}: a layer or a weight was changed")
+            self.drop_artifacts()
+            try:
+                return self.compile(args, kwargs)
+            except NotSharedError as error:
+                self._sharing.refuse(str(error))
+                self._is_whole = True
+        return self._whole(*args, **kwargs)
+
+    def _serve_otherwise(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        self._sharing.count(
+            "otherwise", f"{self._name}: a call of another form is served by the whole graph"
+        )
+        return self._whole(*args, **kwargs)
+
+
+def _other_layout(error: BaseException | None) -> OtherLayoutError | None:
+    """Return the `OtherLayoutError` among the causes of *error*, if any."""
+    while error is not None:
+        if isinstance(error, OtherLayoutError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _form(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return what dynamo may have compiled a call for: layouts, constants and torch's modes."""
+    import torch
+
+    leaves, spec = torch.utils._pytree.tree_flatten((args, dict(kwargs)))  # noqa: SLF001  no public name
+
+    def of(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return (type(leaf), leaf) if isinstance(leaf, (bool, int, float, str)) else type(leaf)
+        layout = leaf.shape, leaf.stride(), leaf.dtype, leaf.device
+        return (type(leaf), *layout, leaf.requires_grad, leaf.is_inference())
+
+    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled()
+    return str(spec), tuple(of(leaf) for leaf in leaves), modes, torch.get_default_dtype()
