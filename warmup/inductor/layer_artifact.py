@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
@@ -27,10 +27,12 @@ from torch._inductor import config as inductor_config
 from torch._inductor.output_code import CompiledFxGraph
 
 from warmup.inductor.artifacts import graph_break_reason
+from warmup.inductor.dynamic_dims import mark_range
 from warmup.inductor.layer_form import CallForm, Path, UnshareableLayerError, form_of, tensors_of_call
-from warmup.inductor.opaque_call import TensorLayout, Tensors
+from warmup.inductor.opaque_call import SizeOf, TensorLayout, Tensors
 from warmup.inductor.patches import Patches
 
+Ranges = Mapping[Path, Mapping[int, tuple[int, int]]]  # smallest and largest size by dim
 _ALIGNMENT: Final = 16  # bytes; inductor's kernels may rely on it (torch/_inductor/utils.py)
 _LAYER: Final = "layer"  # the name of the layer in the frame that dynamo compiles
 _MADE_HERE: Final = ("AttributeMutationNew", "ValueMutationNew")
@@ -52,14 +54,19 @@ class LayerArtifact:
     """The artifact of one layer for one bucket; made by a `LayerCompiler`.
 
     ``weights`` are expressions of the inputs that are the layer's, by position among all
-    ``number_of_inputs``; ``arguments`` are the positions of the inputs that come with the call.
+    ``number_of_inputs``; ``arguments`` are the positions of the inputs that come with the call, and
+    ``sizes`` those of the inputs that are the size of a dim of an argument. ``dynamic`` has the
+    sizes of the first call, for dims that serve a range.
     """
 
     form: CallForm
+    paths: tuple[Path, ...]
     inputs: tuple[TensorLayout, ...]
     outputs: tuple[TensorLayout, ...]
     weights: Mapping[int, str]
     arguments: tuple[int, ...]
+    sizes: Mapping[int, SizeOf]
+    dynamic: Mapping[SizeOf, int]
     number_of_inputs: int
     _graph: Any
     _guards: Any
@@ -90,25 +97,49 @@ class LayerArtifact:
         for position, weight in self.weights_of(layer).items():
             row[position] = weight
         run, positions = self._graph.current_callable, self.arguments
-        if len(positions) == 1:
-            only = positions[0]
-
-            def call_with_one(inputs: Tensors) -> Tensors:
-                own = row.copy()
-                own[only] = inputs[0]
-                found: Tensors = run(own)
-                return found
-
-            return call_with_one
+        sizes = [(position, *size) for position, size in self.sizes.items()]
 
         def call(inputs: Tensors) -> Tensors:
             own = row.copy()
             for position, tensor in zip(positions, inputs, strict=True):
                 own[position] = tensor
+            for position, number, dim in sizes:
+                own[position] = inputs[number].shape[dim]
             found: Tensors = run(own)
             return found
 
         return call
+
+    def varied(self, layer: nn.Module, args: Any, kwargs: Any) -> LayerArtifact:
+        """Return the artifact with the sizes of its outputs that follow from a dynamic dim.
+
+        These are the sizes that differ for this call, which has other sizes than the first one.
+
+        Raises:
+            UnshareableLayerError: a size of an output differs, and is no size of an argument.
+        """
+        tensors = dict(tensors_of_call(args, kwargs))
+        inputs = [tensors[path] for path in self.paths]
+        dynamic = {
+            (first, inputs[size.input].shape[size.dim]): size
+            for size, first in self.dynamic.items()
+        }
+        outputs = []
+        for layout, tensor in zip(self.outputs, self.call_with(layer)(inputs), strict=True):
+            if layout.stride is None:  # known from an earlier proof
+                outputs.append(layout)
+                continue
+            pairs = enumerate(zip(layout.shape, tensor.shape, strict=True))
+            changed = {dim: pair for dim, pair in pairs if pair[0] != pair[1]}
+            if unknown := [pair for pair in changed.values() if pair not in dynamic]:
+                raise UnshareableLayerError(
+                    f"returns a dim of {unknown[0][1]} that is no size of an argument"
+                )
+            symbolic = layout.with_sizes({dim: dynamic[pair] for dim, pair in changed.items()})
+            if symbolic is None:
+                raise UnshareableLayerError("returns a tensor of dynamic sizes that is not dense")
+            outputs.append(symbolic)
+        return replace(self, outputs=tuple(outputs))
 
 
 class LayerCompiler:
@@ -123,10 +154,12 @@ class LayerCompiler:
         backend = _backend(self._trace, mode)
         self._compiled = torch.compile(self._entry, backend=backend, fullgraph=True, dynamic=False)
 
-    def compile(self, layer: nn.Module, args: tuple[Any, ...], kwargs: Any) -> LayerArtifact:
+    def compile(
+        self, layer: nn.Module, args: tuple[Any, ...], kwargs: Any, ranges: Ranges
+    ) -> LayerArtifact:
         """Return the artifact of *layer* for this call, which runs once.
 
-        Nothing runs before the trace is known to be free of side effects.
+        It serves every size in *ranges*. Nothing runs before the trace is known to be free of side effects.
 
         Raises:
             UnshareableLayerError: the layer cannot be compiled alone.
@@ -134,14 +167,14 @@ class LayerCompiler:
         """
         if inductor_config.freezing:
             raise UnshareableLayerError("has its weights frozen into the graph (freezing)")
-        trace, call = self._trace, (layer, args, dict(kwargs))
+        trace, call = self._trace, (layer, *_marked(args, kwargs, ranges))
         random = _random_state(args, kwargs)
         try:
             with _recording(trace):
                 result = self._compiled(*call)
             if random != _random_state(args, kwargs):
                 raise UnshareableLayerError("draws random numbers")
-            return _artifact_of(trace, self._entry, call, result)
+            return _artifact_of(trace, self._entry, call, result, ranges)
         except UnshareableLayerError:
             raise
         except Exception as error:
@@ -192,11 +225,16 @@ def _refusal(graph: Any) -> str | None:
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             example = node.meta.get("example_value")
-            if not isinstance(example, torch.Tensor):
+            if not isinstance(example, torch.Tensor | torch.SymInt):
                 return f"has the input {_readable(node.meta['grapharg'].source.name)}, no tensor"
-            if not example.is_inference() and example._version:
+            if isinstance(example, torch.Tensor) and _is_written(example):
                 return f"writes into {_readable(node.meta['grapharg'].source.name)}"
     return None
+
+
+def _is_written(example: torch.Tensor) -> bool:
+    """Return whether the trace wrote into *example*, the fake tensor of an input."""
+    return not example.is_inference() and bool(example._version)
 
 
 class _recording:  # noqa: N801  a context manager
@@ -227,25 +265,72 @@ class _recording:  # noqa: N801  a context manager
         self._patches.restore()
 
 
+def _marked(args: Any, kwargs: Any, ranges: Ranges) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the call with aliases of the tensors in *ranges*, which are marked as dynamic."""
+    aliases: dict[int, torch.Tensor] = {}
+
+    def marked(value: Any, path: Path) -> Any:
+        if type(value) is dict:
+            return {key: marked(inner, (*path, key)) for key, inner in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(marked(inner, (*path, i)) for i, inner in enumerate(value))
+        if path not in ranges:
+            return value
+        alias = aliases.setdefault(id(value), value.detach())
+        for dim, (low, high) in ranges[path].items():
+            mark_range(alias, dim, low, high, hint=high)
+        return alias
+
+    return marked(tuple(args), (0,)), marked(dict(kwargs), (1,))
+
+
 def _artifact_of(
-    trace: _Trace, entry: Callable[..., Any], call: tuple[Any, Any, Any], result: Any
+    trace: _Trace,
+    entry: Callable[..., Any],
+    call: tuple[Any, Any, Any],
+    result: Any,
+    ranges: Ranges,
 ) -> LayerArtifact:
     layer, args, kwargs = call
     if trace.graph is None or trace.inputs is None:
         raise UnshareableLayerError("computes nothing that inductor compiles")
     inputs = trace.inputs
-    weights, arguments = _match(trace, inputs, call, entry.__globals__)
+    places = _places(trace, inputs, call, entry.__globals__)
+    paths = {_name_of(path): path for path, _ in tensors_of_call(args, kwargs)}
+    arguments = {position: paths[text] for position, text in places.items() if text in paths}
+    numbers = {_name_of(path): number for number, path in enumerate(arguments.values())}
+    sizes: dict[int, SizeOf] = {}
+    weights: dict[int, str] = {}
+    for position, text in places.items():
+        base, is_size, dim = text.partition(".size()[")
+        if is_size and base in numbers:
+            sizes[position] = SizeOf(numbers[base], int(dim.rstrip("]")))
+        elif text.startswith((f"L['{_LAYER}']", "G[")) and not is_size:
+            weights[position] = text
+        elif position not in arguments:
+            raise UnshareableLayerError(f"reads {_readable(text)}, which is no plain argument")
     outputs = list(trace.outputs)
     if not all(isinstance(tensor, torch.Tensor) for tensor in outputs):
         raise UnshareableLayerError("has an output that is no tensor")
-    _check_aliases(inputs, outputs)
+    _check_aliases([each for each in inputs if isinstance(each, torch.Tensor)], outputs)
+    dynamic = {
+        SizeOf(number, dim): int(inputs[position].shape[dim])
+        for number, (position, path) in enumerate(arguments.items())
+        for dim in ranges.get(path, ())
+    }
     (cached,) = _debug_get_cache_entry_list(entry.__code__)
     artifact = LayerArtifact(
         form=form_of(args, kwargs, [*arguments.values()], result, outputs),
-        inputs=tuple(TensorLayout.of(inputs[position]) for position in arguments),
+        paths=tuple(arguments.values()),
+        inputs=tuple(
+            _input_layout(inputs[position], number, dynamic)
+            for number, position in enumerate(arguments)
+        ),
         outputs=tuple(TensorLayout.of(tensor) for tensor in outputs),
         weights=weights,
         arguments=tuple(arguments),
+        sizes=sizes,
+        dynamic=dynamic,
         number_of_inputs=len(inputs),
         _graph=trace.graph,
         _guards=cached.guard_manager,
@@ -257,37 +342,56 @@ def _artifact_of(
     return artifact
 
 
-def _match(
-    trace: _Trace, inputs: Sequence[Any], call: tuple[Any, Any, Any], names: dict[str, Any]
-) -> tuple[dict[int, str], dict[int, Path]]:
-    """Return which *inputs* are weights, as expressions, and which come with the call, as paths.
+def _input_layout(
+    tensor: torch.Tensor, number: int, dynamic: Mapping[SizeOf, int]
+) -> TensorLayout:
+    layout = TensorLayout.of(tensor)
+    places = [SizeOf(number, dim) for dim in range(tensor.dim())]
+    if not any(place in dynamic for place in places):
+        return layout
+    shape = tuple(
+        place if place in dynamic else size
+        for place, size in zip(places, tensor.shape, strict=True)
+    )
+    return layout._replace(shape=shape, stride=None)  # the artifact checks its strides itself
 
-    Inputs are known by the place that dynamo read them from: two arguments may be the same tensor
-    in this call, and others in the next one.
+
+def _places(
+    trace: _Trace, inputs: Sequence[Any], call: tuple[Any, Any, Any], names: dict[str, Any]
+) -> dict[int, str]:
+    """Return where dynamo read each of *inputs*, as an expression, by position.
+
+    A tensor is found by identity, and its place counts: two arguments may be the same tensor in
+    this call, and others in the next one. Sizes are passed in dynamo's order.
     """
     layer, args, kwargs = call
     frame = {_LAYER: layer, "args": args, "kwargs": kwargs}
-    paths = {_name_of(path): path for path, _ in tensors_of_call(args, kwargs)}
-    texts = {
-        id(_evaluate(source.name, layer, names, frame)): source.name for source in trace.sources
-    }
-    weights: dict[int, str] = {}
-    arguments: dict[int, Path] = {}
-    for position, tensor in enumerate(inputs):
-        text = texts.get(id(tensor))
-        if not isinstance(tensor, torch.Tensor) or text is None:
+    texts: dict[int, str] = {}
+    sizes: list[tuple[str, int]] = []
+    for source in trace.sources:
+        value = _evaluate(source.name, layer, names, frame)
+        if isinstance(value, torch.Tensor):
+            texts[id(value)] = source.name
+        else:
+            sizes.append((source.name, value))
+    numbers = [each for each in inputs if not isinstance(each, torch.Tensor)]
+    if numbers != [value for _, value in sizes]:
+        raise UnshareableLayerError("has inputs that are neither tensors nor sizes of arguments")
+    remaining = iter(sizes)
+    places: dict[int, str] = {}
+    for position, value in enumerate(inputs):
+        if not isinstance(value, torch.Tensor):
+            places[position] = next(remaining)[0]
+            continue
+        text = texts.get(id(value))
+        if text is None:
             raise UnshareableLayerError(
                 "has an input that is neither a tensor of the layer nor of the call"
             )
-        if type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer):
-            raise UnshareableLayerError(f"has a {type(tensor).__name__} for {_readable(text)}")
-        if text in paths:
-            arguments[position] = paths[text]
-        elif text.startswith((f"L['{_LAYER}']", "G[")):
-            weights[position] = text
-        else:
-            raise UnshareableLayerError(f"reads {_readable(text)}, which is no plain argument")
-    return weights, arguments
+        if type(value) not in (torch.Tensor, nn.Parameter, nn.Buffer):
+            raise UnshareableLayerError(f"has a {type(value).__name__} for {_readable(text)}")
+        places[position] = text
+    return places
 
 
 def _name_of(path: Path) -> str:

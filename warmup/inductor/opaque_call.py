@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,18 +21,72 @@ import torch
 Tensors = Sequence[torch.Tensor]
 
 
-class TensorLayout(NamedTuple):
-    """What a graph may rely on in a tensor."""
+class SizeOf(NamedTuple):
+    """The size of a dim of an input, where a graph serves a range of sizes."""
 
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
+    input: int
+    dim: int
+
+
+class TensorLayout(NamedTuple):
+    """What a graph may rely on in a tensor: a size is a number, or that of a dim of an input.
+
+    ``stride`` is None where a size is no number: the tensor is dense then, its dims in ``order``.
+    """
+
+    shape: tuple[int | SizeOf, ...]
+    stride: tuple[int, ...] | None
     dtype: torch.dtype
     device: torch.device
+    order: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorLayout:
         """Return the layout of *tensor*, whose sizes are plain numbers."""
         return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+    def with_sizes(self, sizes: Mapping[int, SizeOf]) -> TensorLayout | None:
+        """Return the layout with these *sizes* by dim; None if the tensor is not dense."""
+        if not sizes:
+            return self
+        assert self.stride is not None
+        pairs = sorted(zip(self.stride, self.shape, range(len(self.shape)), strict=True))
+        order = tuple(dim for _, _, dim in reversed(pairs))
+        if _dense(self.shape, order) != self.stride:
+            return None
+        shape = tuple(sizes.get(dim, size) for dim, size in enumerate(self.shape))
+        return TensorLayout(shape, None, self.dtype, self.device, order)
+
+    def difference(self, tensor: torch.Tensor) -> str | None:
+        """Return what a graph for this layout cannot rely on in *tensor*; None for nothing."""
+        if (tensor.dtype, tensor.device) != (self.dtype, self.device):
+            return f"{tensor.dtype} on {tensor.device}, not {self.dtype} on {self.device}"
+        fixed = zip(tensor.shape, self.shape, strict=False)
+        is_other = any(actual != size for actual, size in fixed if isinstance(size, int))
+        if is_other or tensor.dim() != len(self.shape):
+            return f"sizes {tuple(tensor.shape)}, not {self.shape}"
+        if self.stride is not None and tuple(tensor.stride()) != self.stride:
+            return f"strides {tuple(tensor.stride())}, not {self.stride}"
+        return None
+
+    def empty(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return an uninitialized tensor of this layout beside *inputs*."""
+        shape = [
+            inputs[size.input].shape[size.dim] if isinstance(size, SizeOf) else size
+            for size in self.shape
+        ]
+        stride = _dense(shape, self.order) if self.stride is None else self.stride
+        return torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device)
+
+
+def _dense(shape: Sequence[Any], order: Sequence[int]) -> tuple[Any, ...]:
+    """Return the strides of a dense tensor, its outermost dim first in *order*."""
+    strides: dict[int, Any] = {}
+    step: Any = 1
+    for dim in reversed(order):
+        strides[dim] = step
+        step = step * shape[dim]
+    return tuple(strides[dim] for dim in range(len(shape)))
 
 
 class OtherLayoutError(Exception):
@@ -54,7 +108,6 @@ class LayerProgram:
 class _State(threading.local):
     running: LayerProgram | None = None
     tracing: LayerProgram | None = None
-    traced: list[int] | None = None  # the numbers of the calls that were traced
 
 
 _state = _State()
@@ -109,19 +162,13 @@ def _trace(inputs: list[torch.Tensor], number: int) -> list[torch.Tensor]:
     program = _state.tracing
     if program is None:
         raise OtherLayoutError("the graph around the layers was traced again")
+    if len(inputs) != len(program.inputs[number]):
+        raise OtherLayoutError(
+            f"call {number} of a layer has other arguments where the graph is traced"
+        )
     for position, (tensor, layout) in enumerate(zip(inputs, program.inputs[number], strict=True)):
-        if tuple(tensor.shape) != layout.shape or tensor.stride() != layout.stride:
-            found = f"sizes {tuple(tensor.shape)}, strides {tuple(tensor.stride())}"
+        if (difference := layout.difference(tensor)) is not None:
             raise OtherLayoutError(
-                f"call {number} of a layer, tensor {position}: {found} where the graph is traced, "
-                f"sizes {layout.shape}, strides {layout.stride} where it runs"
+                f"call {number} of a layer, tensor {position}, where it is traced: {difference}"
             )
-        if (tensor.dtype, tensor.device) != (layout.dtype, layout.device):
-            raise OtherLayoutError(
-                f"call {number} of a layer, tensor {position}: {tensor.dtype} on {tensor.device} "
-                f"where the graph is traced, {layout.dtype} on {layout.device} where it runs"
-            )
-    return [
-        torch.empty_strided(each.shape, each.stride, dtype=each.dtype, device=each.device)
-        for each in program.outputs[number]
-    ]
+    return [layout.empty(inputs) for layout in program.outputs[number]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -27,7 +28,7 @@ from warmup.inductor.artifacts import (
 )
 from warmup.inductor.dynamic_dims import mark_range
 from warmup.serving.compiled.arguments import Arguments, TensorArgument
-from warmup.serving.compiled.layer_proof import NotSharedError
+from warmup.serving.compiled.layer_proof import NotSharedError, OtherSizes
 from warmup.serving.compiled.shared_layers import LayerSharing, SharedLayers
 from warmup.serving.handle import installed
 
@@ -162,7 +163,7 @@ class BucketArtifact:
             if self._shared is None:
                 served = self.served
                 self._shared = SharedLayers(
-                    served.model, sharing, served.mode, served.tolerance, self._name, self._whole
+                    served.model, sharing, served.mode, served.tolerance, self._name, self
                 )
             try:
                 return self._shared, self._shared.compile(args, kwargs)
@@ -172,11 +173,24 @@ class BucketArtifact:
         compiled, result = self.served.compile(self._entry, args, kwargs)
         return compiled, result
 
-    def _whole(self, *args: Any, **kwargs: Any) -> Any:
+    def as_compiled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments as a compile gets them."""
+        return args, kwargs
+
+    def cache_entries(self) -> AbstractContextManager[None]:
+        """Return a context in which a compile has cache entries of its own, if it needs them."""
+        return nullcontext()
+
+    def other_sizes(self, _args: tuple[Any, ...], _kwargs: Mapping[str, Any]) -> OtherSizes | None:
+        """Return a call with other sizes of the bucket; None for a bucket of one size."""
+        return None
+
+    def whole(self, *args: Any, **kwargs: Any) -> Any:
         """Serve a call by the whole graph, where the layers share artifacts for other calls."""
         if self._whole_call is None:
-            with self._lock:
-                self._whole_call, result = self.served.compile(self._entry, args, kwargs)
+            with self._lock, self.cache_entries():
+                compiled = self.served.compile(self._entry, *self.as_compiled(args, kwargs))
+                self._whole_call, result = compiled
             return result
         return self._whole_call(*args, **kwargs)
 
@@ -186,7 +200,7 @@ class RangeArtifact(BucketArtifact):
 
     _error: ModelError | None = None  # the interval is too wide for one artifact
 
-    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
+    def as_compiled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         aliases: set[int] = set()
 
         def mark(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
@@ -199,9 +213,30 @@ class RangeArtifact(BucketArtifact):
             mark_range(tensor, dim.dim, interval.low, interval.high, hint=interval.high)
             return tensor
 
+        return self.served.replace(args, kwargs, mark)
+
+    def cache_entries(self) -> AbstractContextManager[None]:
+        return own_cache_entries(f"warmup-{self._ranges()}")
+
+    def other_sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OtherSizes | None:
+        ranges: dict[str, tuple[int, int, int, int]] = {}
+        for argument in self.served.arguments:
+            name, size = argument.dim.name, argument.find(args, kwargs).shape[argument.dim.dim]
+            low, high = self.intervals[name].low, self.intervals[name].high
+            if low < high:
+                ranges[name] = size, low if size != low else high, low, high
+        if not ranges:
+            return None
+
+        def resize(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
+            return resized(tensor, dim.dim, ranges[dim.name][1]) if dim.name in ranges else tensor
+
+        return OtherSizes(*self.served.replace(args, kwargs, resize), ranges)
+
+    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         try:
-            with own_cache_entries(f"warmup-{self._ranges()}"):
-                return super()._compile(*self.served.replace(args, kwargs, mark))
+            with self.cache_entries():
+                return super()._compile(*self.as_compiled(args, kwargs))
         except Exception as error:
             too_wide = range_error(error, str(self))
             if too_wide is None:
@@ -222,6 +257,12 @@ class RangeArtifact(BucketArtifact):
         """Raise the error of the first compile: another compile takes seconds and fails as well."""
         assert self._error is not None
         raise self._error
+
+
+def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    """Return *tensor* with *size* elements in the dim *dim*, cut or repeated."""
+    indices = torch.arange(size, device=tensor.device) % tensor.shape[dim]
+    return tensor.index_select(dim, indices)
 
 
 class UncompiledReason(StrEnum):

@@ -17,8 +17,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from warmup.inductor.layer_artifact import LayerArtifact, LayerCompiler
-from warmup.inductor.layer_form import UnshareableLayerError, tensors_of_call
+from warmup.inductor.layer_artifact import LayerArtifact, LayerCompiler, Ranges
+from warmup.inductor.layer_form import Path, UnshareableLayerError, tensors_of_call
 from warmup.inductor.opaque_call import LayerProgram, define_op, run_program
 from warmup.models.outputs import worst_error
 from warmup.models.repeated_groups import LayerGroup, hooked_module
@@ -27,8 +27,50 @@ from warmup.models.shadow import shadow_of
 _LEAST_SHARING: Final = 2  # layers per artifact; with fewer, the whole graph is compiled
 
 
+StandIn = Callable[[int, str, nn.Module, Any], Any]  # number of the group, name, layer, call
+
+
 class NotSharedError(Exception):
     """The layers of a model cannot share artifacts. Argument: why."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSizes:
+    """A call of the same bucket with other sizes, for artifacts that serve ranges.
+
+    ``ranges`` has by name of the dim its size in the first call and in this one, and the smallest
+    and the largest size of the bucket.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    ranges: Mapping[str, tuple[int, int, int, int]]
+
+    def ranges_of(
+        self, layer: str, shapes: Mapping[Path, tuple[int, ...]], others: Mapping[Path, Any]
+    ) -> Ranges:
+        """Return the range of each dim that differs between *shapes* and *others*.
+
+        Raises:
+            NotSharedError: a size differs that is not that of a dynamic dim itself.
+        """
+        if {path: len(shape) for path, shape in shapes.items()} != {
+            path: len(shape) for path, shape in others.items()
+        }:
+            raise NotSharedError(f"{layer} has other arguments at another size")
+        known = {(first, second): ends for first, second, *ends in self.ranges.values()}
+        found: dict[Path, dict[int, tuple[int, int]]] = {}
+        for path, shape in shapes.items():
+            for dim, pair in enumerate(zip(shape, others[path], strict=True)):
+                if pair[0] == pair[1]:
+                    continue
+                if pair not in known:
+                    raise NotSharedError(
+                        f"{layer} has an argument of size {pair[0]}, which is no dynamic dim itself"
+                    )
+                low, high = known[pair]
+                found.setdefault(path, {})[dim] = (low, high)
+        return found
 
 
 @dataclass(slots=True)
@@ -66,8 +108,13 @@ class LayerProof:
     _artifacts: list[list[SharedArtifact]] = field(default_factory=list)  # by group
     _compilers: dict[str, LayerCompiler] = field(default_factory=dict)  # of compiles under way
 
-    def prove(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ProvedLayers:
+    def prove(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], other: OtherSizes | None = None
+    ) -> ProvedLayers:
         """Return what runs for which layer; the model runs once with these arguments.
+
+        With *other*, artifacts serve the ranges that it names: the model runs twice more, with the
+        arguments of its other sizes.
 
         Raises:
             NotSharedError: the layers cannot share artifacts.
@@ -78,19 +125,15 @@ class LayerProof:
             raise NotSharedError("torch has a hook for all modules")
         if not self._artifacts:
             self._artifacts = [[] for _ in self.groups]
-        run = _ProofRun(self, LayerProgram())
         for shared in (each for group in self._artifacts for each in group):
             shared.layers.clear()
-        stand_ins = {
-            layer: run.stand_in(number, name, layer)
-            for number, group in enumerate(self.groups)
-            for name, layer in group.layers.items()
-        }
-        shadow = shadow_of(self.model, stand_ins)
-        with _unwritten(self.model, stand_ins, args, kwargs):
-            output = shadow.model(*args, **kwargs)
-        if changed := shadow.changed():
-            raise NotSharedError(f"the model's forward sets {', '.join(changed)}")
+        ranges: dict[str, Ranges] = {}
+        if other is not None:
+            ranges = self._ranges(args, kwargs, other)
+        run = _ProofRun(self, LayerProgram(), ranges)
+        output = self._run(run.call, args, kwargs)
+        if other is not None:
+            self._run(run.call_varied, other.args, other.kwargs)
         if not run.forwards:
             raise NotSharedError("the model calls none of its repeated layers by their forward")
         artifacts = tuple(each for group in self._artifacts for each in group if each.layers)
@@ -99,10 +142,57 @@ class LayerProof:
                 f"{len(run.forwards)} layers need {len(artifacts)} artifacts: "
                 + "; ".join(f"{each.layers[0]}: {each.difference}" for each in artifacts if each.difference)
             )
-        return ProvedLayers(run.program, run.forwards, run.weights, output, artifacts)
+        program = run.finished()
+        return ProvedLayers(program, run.forwards, run.weights, output, artifacts)
+
+    def _run(self, stand_in: StandIn, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the output of the model with each repeated layer's forward replaced."""
+
+        def forward_of(number: int, name: str, layer: nn.Module) -> Callable[..., Any]:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return stand_in(number, name, layer, (args, kwargs))
+                except UnshareableLayerError as error:
+                    raise NotSharedError(f"{name} {error}") from error
+
+            return forward
+
+        forwards = {
+            layer: forward_of(number, name, layer)
+            for number, group in enumerate(self.groups)
+            for name, layer in group.layers.items()
+        }
+        shadow = shadow_of(self.model, forwards)
+        with _unwritten(self.model, forwards, args, kwargs):
+            output = shadow.model(*args, **kwargs)
+        if changed := shadow.changed():
+            raise NotSharedError(f"the model's forward sets {', '.join(changed)}")
+        return output
+
+    def _ranges(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], other: OtherSizes
+    ) -> dict[str, Ranges]:
+        """Return the dynamic dims of each layer's arguments: those that differ in other sizes."""
+        found: list[dict[str, dict[Path, tuple[int, ...]]]] = []
+
+        def record(_: int, name: str, layer: nn.Module, call: Any) -> Any:
+            found[-1][name] = {path: tuple(each.shape) for path, each in tensors_of_call(*call)}
+            return layer.forward(*call[0], **call[1])
+
+        for each in ((args, kwargs), (other.args, other.kwargs)):
+            found.append({})
+            self._run(record, *each)
+        if found[0].keys() != found[1].keys():
+            raise NotSharedError("other layers are called at another size")
+        return {name: other.ranges_of(name, shapes, found[1][name]) for name, shapes in found[0].items()}
 
     def artifact_for(
-        self, number: int, name: str, layer: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]]
+        self,
+        number: int,
+        name: str,
+        layer: nn.Module,
+        call: tuple[tuple[Any, ...], dict[str, Any]],
+        ranges: Ranges,
     ) -> SharedArtifact:
         """Return the artifact of group *number* that fits *layer* and this call; compile if none.
 
@@ -124,7 +214,7 @@ class LayerProof:
             name, LayerCompiler(self.mode, f"{self.name}_{name.replace('.', '_')}")
         )
         made = SharedArtifact(
-            compiler.compile(layer, *call), [], differences[0] if differences else None
+            compiler.compile(layer, *call, ranges), [], differences[0] if differences else None
         )
         del self._compilers[name]
         known.append(made)
@@ -133,26 +223,18 @@ class LayerProof:
 
 @dataclass(slots=True)
 class _ProofRun:
-    """One run of the model with stand-ins."""
+    """What one proof has found about the layers so far; ``ranges`` by name of the layer."""
 
     proof: LayerProof
     program: LayerProgram
+    ranges: dict[str, Ranges]
     forwards: dict[nn.Module, Callable[..., Any]] = field(default_factory=dict)
     weights: list[torch.Tensor] = field(default_factory=list)
     _used: dict[nn.Module, SharedArtifact] = field(default_factory=dict)
+    _varied: set[int] = field(default_factory=set)  # ids of artifacts seen in both sizes
 
-    def stand_in(self, number: int, name: str, layer: nn.Module) -> Callable[..., Any]:
-        """Return the forward of *layer*, of group *number*, in the proof's run."""
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return self._call(number, name, layer, (args, kwargs))
-            except UnshareableLayerError as error:
-                raise NotSharedError(f"{name} {error}") from error
-
-        return forward
-
-    def _call(self, number: int, name: str, layer: nn.Module, call: Any) -> Any:
+    def call(self, number: int, name: str, layer: nn.Module, call: Any) -> Any:
+        """Find or compile the artifact of *layer*; return its output, which is the layer's own."""
         args, kwargs = call
         if (hooked := hooked_module(layer)) is not None:
             raise UnshareableLayerError(f"has a hook, or a forward of its own, in {hooked}")
@@ -161,7 +243,27 @@ class _ProofRun:
             if difference is not None:
                 raise UnshareableLayerError(f"is called in two ways: {difference}")
         else:
-            self._add(layer, self.proof.artifact_for(number, name, layer, call), name)
+            ranges = self.ranges.get(name, {})
+            self._add(layer, self.proof.artifact_for(number, name, layer, call, ranges), name)
+        return self._run(layer, args, kwargs)
+
+    def call_varied(self, _: int, __: str, layer: nn.Module, call: Any) -> Any:
+        """Return the output of the artifact of *layer* at other sizes, which is the layer's own."""
+        args, kwargs = call
+        shared = self._used[layer]
+        if (difference := shared.artifact.difference(layer, args, kwargs)) is not None:
+            raise UnshareableLayerError(f"differs at another size: {difference}")
+        if id(shared) not in self._varied:
+            self._varied.add(id(shared))
+            shared.artifact = shared.artifact.varied(layer, args, kwargs)
+        return self._run(layer, args, kwargs)
+
+    def finished(self) -> LayerProgram:
+        """Return the program of all calls, with the outputs of each."""
+        self.program.outputs += [shared.artifact.outputs for shared in self._used.values()]
+        return self.program
+
+    def _run(self, layer: nn.Module, args: Any, kwargs: Any) -> Any:
         expected = layer.forward(*args, **kwargs)
         result = run_program(self.program, self.forwards[layer], args, kwargs)
         self._compare(expected, result)
@@ -174,7 +276,6 @@ class _ProofRun:
         self.forwards[layer] = artifact.form.forward(len(program.calls))
         program.calls.append(artifact.call_with(layer))
         program.inputs.append(artifact.inputs)
-        program.outputs.append(artifact.outputs)
         self.weights += artifact.weights_of(layer).values()
 
     def _compare(self, expected: Any, result: Any) -> None:

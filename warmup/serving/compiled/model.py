@@ -103,12 +103,10 @@ class CompiledModel:
         self, bucket: BucketArtifact, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Call *bucket* at its own sizes."""
-        from torch import arange
+        from warmup.serving.compiled.bucket import resized
 
         def resize(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
-            size = bucket.sizes[dim.name]
-            indices = arange(size, device=tensor.device) % tensor.shape[dim.dim]
-            return tensor.index_select(dim.dim, indices)
+            return resized(tensor, dim.dim, bucket.sizes[dim.name])
 
         resized_args, resized_kwargs = self._served.replace(args, kwargs, resize)
         return bucket.call(*resized_args, **resized_kwargs)

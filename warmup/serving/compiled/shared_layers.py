@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from warmup.core.compile_modes import GRAPH_MODES
 from warmup.core.errors import LayersError, SettingsError
@@ -22,7 +23,13 @@ from warmup.inductor.artifacts import (
 from warmup.inductor.module_watch import ModuleWatch
 from warmup.inductor.opaque_call import OtherLayoutError, run_program, tracing_program
 from warmup.models.shadow import Shadow, shadow_of
-from warmup.serving.compiled.layer_proof import LayerProof, NotSharedError, ProvedLayers
+from warmup.serving.compiled.arguments import Arguments
+from warmup.serving.compiled.layer_proof import (
+    LayerProof,
+    NotSharedError,
+    OtherSizes,
+    ProvedLayers,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -114,11 +121,24 @@ def describe(proved: ProvedLayers) -> str:
     return f"{text} ({'; '.join(others)})" if others else text
 
 
-class SharedLayers:
-    """Serves the calls of one bucket of *model*; made at the bucket's first call.
+class SharingBucket(Protocol):
+    """What `SharedLayers` needs of its bucket."""
 
-    ``whole`` returns the whole graph's function for calls of another form.
-    """
+    def whole(self, *args: Any, **kwargs: Any) -> Any:
+        """Serve a call of another form, by the whole graph."""
+
+    def other_sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OtherSizes | None:
+        """Return a call with other sizes of the bucket; None for a bucket of one size."""
+
+    def as_compiled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments as a compile gets them."""
+
+    def cache_entries(self) -> AbstractContextManager[None]:
+        """Return a context in which a compile has cache entries of its own, if it needs them."""
+
+
+class SharedLayers:
+    """Serves the calls of one *bucket* of *model*; made at the bucket's first call."""
 
     def __init__(
         self,
@@ -127,11 +147,11 @@ class SharedLayers:
         mode: str | None,
         tolerance: Mapping[str, float],
         name: str,
-        whole: Callable[..., Any],
+        bucket: SharingBucket,
     ) -> None:
         self._model, self._sharing, self._mode, self._name = model, sharing, mode, name
         self._proof = LayerProof(model, sharing.groups, mode, tolerance, f"{name}_layer")
-        self._whole = whole
+        self._bucket = bucket
         self._entry: Callable[..., Any] | None = None
         self._is_whole = False  # a change has made the layers differ
         self._others: set[Any] = set()  # forms of calls that the whole graph serves
@@ -154,7 +174,7 @@ class SharedLayers:
         Raises:
             NotSharedError: the layers cannot share artifacts.
         """
-        proved = self._proof.prove(args, kwargs)
+        proved = self._proof.prove(args, kwargs, self._bucket.other_sizes(args, kwargs))
         shadow = shadow_of(self._model, proved.forwards)
         entry = with_own_code(shadow.model, f"{self._name}_around")
         compiled = compile_entry(entry, self._mode, whole=True)
@@ -180,7 +200,7 @@ class SharedLayers:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Serve a call: by the shared artifacts if nothing has changed since they were proved."""
         if self._is_whole:
-            return self._whole(*args, **kwargs)
+            return self._bucket.whole(*args, **kwargs)
         if not self._watch.is_same():
             return self._prove_again(args, kwargs)
         if self._others and _form(args, kwargs) in self._others:
@@ -190,27 +210,32 @@ class SharedLayers:
         except Exception as error:
             if _other_layout(error) is None:
                 raise
+        if self._entry is None or not count_artifacts(self._entry):  # torch._dynamo.reset()
+            return self._prove_again(args, kwargs, is_reset=True)
         self._others.add(_form(args, kwargs))
         return self._serve_otherwise(args, kwargs)
 
-    def _prove_again(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _prove_again(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_reset: bool = False
+    ) -> Any:
         with self._lock:
-            if self._is_whole or self._watch.is_same():
+            if self._is_whole or (self._watch.is_same() and not is_reset):
                 return self(*args, **kwargs)
             self._sharing.count("changes", f"{self._name}: a layer or a weight was changed")
             self.drop_artifacts()
             try:
-                return self.compile(args, kwargs)
+                with self._bucket.cache_entries():
+                    return self.compile(*self._bucket.as_compiled(args, kwargs))
             except NotSharedError as error:
                 self._sharing.refuse(str(error))
                 self._is_whole = True
-        return self._whole(*args, **kwargs)
+        return self._bucket.whole(*args, **kwargs)
 
     def _serve_otherwise(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._sharing.count(
             "otherwise", f"{self._name}: a call of another form is served by the whole graph"
         )
-        return self._whole(*args, **kwargs)
+        return self._bucket.whole(*args, **kwargs)
 
 
 def _other_layout(error: BaseException | None) -> OtherLayoutError | None:
