@@ -172,3 +172,18 @@ def _trace(inputs: list[torch.Tensor], number: int) -> list[torch.Tensor]:
                 f"call {number} of a layer, tensor {position}, where it is traced: {difference}"
             )
     return [layout.empty(inputs) for layout in program.outputs[number]]
+
+
+@contextlib.contextmanager
+def seen_as_compiling() -> Iterator[None]:
+    """Make `torch.compiler.is_compiling` true in this process while the context is open.
+
+    Models take another path where it is true: transformers makes masks that it leaves out otherwise
+    (masking_utils.py), and a run that is to show how layers are called takes the compiled path.
+    """
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before

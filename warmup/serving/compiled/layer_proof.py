@@ -19,7 +19,7 @@ from torch import nn
 
 from warmup.inductor.layer_artifact import LayerArtifact, LayerCompiler, Ranges
 from warmup.inductor.layer_form import Path, UnshareableLayerError, tensors_of_call
-from warmup.inductor.opaque_call import LayerProgram, define_op, run_program
+from warmup.inductor.opaque_call import LayerProgram, define_op, run_program, seen_as_compiling
 from warmup.models.outputs import worst_error
 from warmup.models.repeated_groups import LayerGroup, hooked_module
 from warmup.models.shadow import shadow_of
@@ -163,7 +163,7 @@ class LayerProof:
             for name, layer in group.layers.items()
         }
         shadow = shadow_of(self.model, forwards)
-        with _unwritten(self.model, forwards, args, kwargs):
+        with seen_as_compiling(), _unwritten(self.model, forwards, args, kwargs):
             output = shadow.model(*args, **kwargs)
         if changed := shadow.changed():
             raise NotSharedError(f"the model's forward sets {', '.join(changed)}")
