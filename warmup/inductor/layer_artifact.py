@@ -28,7 +28,13 @@ from torch._inductor.output_code import CompiledFxGraph
 
 from warmup.inductor.artifacts import graph_break_reason
 from warmup.inductor.dynamic_dims import mark_range
-from warmup.inductor.layer_form import CallForm, Path, UnshareableLayerError, form_of, tensors_of_call
+from warmup.inductor.layer_form import (
+    CallForm,
+    Path,
+    UnshareableLayerError,
+    form_of,
+    tensors_of_call,
+)
 from warmup.inductor.opaque_call import SizeOf, TensorLayout, Tensors
 from warmup.inductor.patches import Patches
 
@@ -120,7 +126,7 @@ class LayerArtifact:
         """
         tensors = dict(tensors_of_call(args, kwargs))
         inputs = [tensors[path] for path in self.paths]
-        dynamic = {
+        dynamic: dict[tuple[Any, int], SizeOf] = {
             (first, inputs[size.input].shape[size.dim]): size
             for size, first in self.dynamic.items()
         }
@@ -146,7 +152,7 @@ class LayerCompiler:
     """Compiles one layer for one bucket in *mode*; its code object is named *name*.
 
     The forward alone is compiled, without the layer's own hooks. Where the first call ends before
-    the graph runs (`warmup.inductor.deferred_kernels`), the next call goes on with what is compiled.
+    the graph runs (`warmup.inductor.deferred_kernels`), the next call goes on from there.
     """
 
     def __init__(self, mode: str | None, name: str) -> None:
@@ -159,7 +165,8 @@ class LayerCompiler:
     ) -> LayerArtifact:
         """Return the artifact of *layer* for this call, which runs once.
 
-        It serves every size in *ranges*. Nothing runs before the trace is known to be free of side effects.
+        It serves every size in *ranges*. Nothing runs before the trace is known to be free of side
+        effects.
 
         Raises:
             UnshareableLayerError: the layer cannot be compiled alone.
@@ -168,23 +175,30 @@ class LayerCompiler:
         if inductor_config.freezing:
             raise UnshareableLayerError("has its weights frozen into the graph (freezing)")
         trace, call = self._trace, (layer, *_marked(args, kwargs, ranges))
-        random = _random_state(args, kwargs)
         try:
-            with _recording(trace):
-                result = self._compiled(*call)
-            if random != _random_state(args, kwargs):
-                raise UnshareableLayerError("draws random numbers")
+            result = self._run(call)
             return _artifact_of(trace, self._entry, call, result, ranges)
-        except UnshareableLayerError:
-            raise
+        finally:
+            trace.inputs, trace.outputs = None, ()  # the backend keeps the trace
+
+    def _run(self, call: tuple[nn.Module, tuple[Any, ...], dict[str, Any]]) -> Any:
+        """Return the result of *call*, the first run of what is compiled.
+
+        Raises as `compile` does.
+        """
+        before = _random_state(*call[1:])
+        try:
+            with _recording(self._trace):
+                result = self._compiled(*call)
         except Exception as error:
-            if trace.refusal is not None:
-                raise UnshareableLayerError(trace.refusal) from error
+            if self._trace.refusal is not None:
+                raise UnshareableLayerError(self._trace.refusal) from error
             if (graph_break := graph_break_reason(error)) is not None:
                 raise UnshareableLayerError(f"has a graph break: {graph_break}") from error
             raise
-        finally:
-            trace.inputs, trace.outputs = None, ()  # the backend keeps the trace
+        if before != _random_state(*call[1:]):
+            raise UnshareableLayerError("draws random numbers")
+        return result
 
 
 def _entry(name: str) -> Callable[..., Any]:
@@ -342,9 +356,7 @@ def _artifact_of(
     return artifact
 
 
-def _input_layout(
-    tensor: torch.Tensor, number: int, dynamic: Mapping[SizeOf, int]
-) -> TensorLayout:
+def _input_layout(tensor: torch.Tensor, number: int, dynamic: Mapping[SizeOf, int]) -> TensorLayout:
     layout = TensorLayout.of(tensor)
     places = [SizeOf(number, dim) for dim in range(tensor.dim())]
     if not any(place in dynamic for place in places):
@@ -406,8 +418,9 @@ def _check_aliases(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tenso
     for tensor in outputs:
         storage = tensor.untyped_storage().data_ptr()
         if tensor.numel() and storage in read:
-            raise UnshareableLayerError("returns memory that is also an argument, a weight or "
-                                        "another output")
+            raise UnshareableLayerError(
+                "returns memory that is also an argument, a weight or another output"
+            )
         read.add(storage)
 
 
@@ -441,8 +454,12 @@ def _readable(text: str) -> str:
     """Return dynamo's expression or guard *text* without its notes, in the names of the layer."""
     short = " ".join(text.partition("#")[0].split())
     for long, plain in (
-        (f"L['{_LAYER}']", _LAYER), ("L['args']", "args"), ("L['kwargs']", "kwargs"),
-        ("_modules['", "["), ("_parameters['", "["), ("_buffers['", "["),
+        (f"L['{_LAYER}']", _LAYER),
+        ("L['args']", "args"),
+        ("L['kwargs']", "kwargs"),
+        ("_modules['", "["),
+        ("_parameters['", "["),
+        ("_buffers['", "["),
     ):
         short = short.replace(long, plain)
     for name in _bracketed(short):

@@ -2,8 +2,8 @@
 
 Attributes, hooks, children and replaced tensors are noticed by the versions of the dicts that hold
 them, which dynamo's guards compare in C++; ``p.data = ...`` and ``model.to(...)`` by what dynamo
-checks of a tensor, also in C++. Values that are changed in place, as by ``load_state_dict``, need no
-notice: the artifacts read them anew in each call.
+checks of a tensor, also in C++. Values that are changed in place, as by ``load_state_dict``, need
+no notice: the artifacts read them anew in each call.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ class ModuleWatch:
     ) -> None:
         self._dicts = {_DICTS: [each for module in modules for each in _watched_dicts(module)]}
         self._versions = _versions_of(self._dicts[_DICTS])
-        self._tensors = [*{id(tensor): tensor for tensor in tensors}.values()]
+        self._tensors: list[Any] = [*{id(tensor): tensor for tensor in tensors}.values()]
         self._layouts = TensorGuards(
             *self._tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
         )
-        self._addresses = [tensor.data_ptr() for tensor in self._tensors] if has_addresses else None
+        self._addresses: list[int | None] | None = None
+        if has_addresses:
+            self._addresses = [tensor.data_ptr() for tensor in self._tensors]
         self._indices = list(range(len(self._tensors)))
 
     def is_same(self) -> bool:

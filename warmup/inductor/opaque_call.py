@@ -1,6 +1,6 @@
 """`call_layer`: the op that stands for a repeated layer in the graph around the layers.
 
-The graph around the layers has one node for each call of a layer, ``warmup::layer(inputs, number)``.
+The graph around the layers has a node for each call of a layer, ``warmup::layer(inputs, number)``.
 Tracing asks the op for the layouts of its outputs, running it calls the layer's artifact; both are
 in the `LayerProgram` that the thread runs or traces. A number means the same layer in every
 process, so a graph from inductor's caches is right as well. A CUDA graph records what the artifacts
@@ -141,9 +141,9 @@ def call_layer(inputs: list[torch.Tensor], number: int) -> list[torch.Tensor]:
 
 
 @functools.cache
-def define_op() -> torch.library.Library:
+def define_op() -> Any:
     """Define the op, once in a process; the library that defines it."""
-    library = torch.library.Library("warmup", "FRAGMENT")
+    library: Any = torch.library.Library("warmup", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define(
         "layer(Tensor[] inputs, int number) -> Tensor[]", tags=(torch.Tag.needs_exact_strides,)
     )

@@ -80,5 +80,5 @@ def hooked_module(layer: nn.Module) -> str | None:
             if "forward" in vars(inner):
                 return "the layer itself"
         elif is_hooked(inner):
-            return name
+            return str(name)
     return None

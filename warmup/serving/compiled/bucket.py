@@ -27,8 +27,8 @@ from warmup.inductor.artifacts import (
     with_own_code,
 )
 from warmup.inductor.dynamic_dims import mark_range
+from warmup.models.layer_proof import LayerProof, NotSharedError, OtherSizes
 from warmup.serving.compiled.arguments import Arguments, TensorArgument
-from warmup.serving.compiled.layer_proof import NotSharedError, OtherSizes
 from warmup.serving.compiled.shared_layers import LayerSharing, SharedLayers
 from warmup.serving.handle import installed
 
@@ -162,9 +162,10 @@ class BucketArtifact:
         if sharing is not None and sharing.refusal is None:
             if self._shared is None:
                 served = self.served
-                self._shared = SharedLayers(
-                    served.model, sharing, served.mode, served.tolerance, self._name, self
+                proof = LayerProof(
+                    served.model, sharing.groups, served.mode, served.tolerance, self._name
                 )
+                self._shared = SharedLayers(sharing, proof, self)
             try:
                 return self._shared, self._shared.compile(args, kwargs)
             except NotSharedError as error:
@@ -201,6 +202,7 @@ class RangeArtifact(BucketArtifact):
     _error: ModelError | None = None  # the interval is too wide for one artifact
 
     def as_compiled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments with their dynamic dims marked."""
         aliases: set[int] = set()
 
         def mark(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
@@ -216,9 +218,11 @@ class RangeArtifact(BucketArtifact):
         return self.served.replace(args, kwargs, mark)
 
     def cache_entries(self) -> AbstractContextManager[None]:
+        """Return a context in which other ranges are other cache entries."""
         return own_cache_entries(f"warmup-{self._ranges()}")
 
     def other_sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OtherSizes | None:
+        """Return a call with the smallest sizes of the bucket, or the largest; None if it has one size."""
         ranges: dict[str, tuple[int, int, int, int]] = {}
         for argument in self.served.arguments:
             name, size = argument.dim.name, argument.find(args, kwargs).shape[argument.dim.dim]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from warmup.serving.compiled.bucket import BucketArtifact, ServedModel
     from warmup.serving.compiled.routing import CallFor
+    from warmup.serving.compiled.shared_layers import LayersReport
     from warmup.serving.handle import Handle
 
 
@@ -23,13 +24,15 @@ class CompiledReport:
 
     ``artifacts`` has the number of artifacts of each bucket: 0 before its first call, 1 afterwards,
     more when something else than a dynamic size has changed. ``outside`` counts calls that no
-    artifact served, by reason. ``breaks`` has the place and the reason of each graph break.
+    artifact served, by reason. ``breaks`` has the place and the reason of each graph break. ``layers``
+    says how repeated layers were compiled, None where whole graphs were asked for.
     """
 
     policy: ShapePolicy
     artifacts: Mapping[str, int]
     outside: Mapping[str, int]
     breaks: tuple[str, ...]
+    layers: LayersReport | None = None
 
     @property
     def recompiles(self) -> int:
@@ -43,6 +46,7 @@ class CompiledReport:
             f"policy {self.policy}: {compiled} of {len(self.artifacts)} buckets compiled, "
             f"{self.recompiles} recompiles{outside}"
             + "".join(f"\ngraph break: {place}" for place in self.breaks)
+            + (f"\n{self.layers}" if self.layers is not None else "")
         )
 
 
@@ -118,6 +122,7 @@ class CompiledModel:
             {str(bucket): bucket.artifacts for bucket in self._buckets},
             {reason.value: count for reason, count in self._served.uncompiled.items()},
             tuple(self._served.breaks),
+            None if self._served.sharing is None else self._served.sharing.report(),
         )
 
     def close(self) -> None:

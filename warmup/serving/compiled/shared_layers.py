@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,17 +22,16 @@ from warmup.inductor.artifacts import (
 )
 from warmup.inductor.module_watch import ModuleWatch
 from warmup.inductor.opaque_call import OtherLayoutError, run_program, tracing_program
-from warmup.models.shadow import Shadow, shadow_of
-from warmup.serving.compiled.arguments import Arguments
-from warmup.serving.compiled.layer_proof import (
+from warmup.models.layer_proof import (
     LayerProof,
     NotSharedError,
     OtherSizes,
     ProvedLayers,
 )
+from warmup.models.shadow import Shadow, shadow_of
+from warmup.serving.compiled.arguments import Arguments
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from warmup.models.repeated_groups import LayerGroup
@@ -46,21 +45,44 @@ class LayersForm(StrEnum):
     WHOLE = "whole"
 
 
-@dataclass(slots=True)
-class LayerSharing:
-    """What the buckets of one model share about its repeated layers.
+@dataclass(frozen=True, slots=True)
+class LayersReport:
+    """How the repeated layers of a model were compiled so far.
 
-    ``refusal`` says why the whole graph is compiled, None while layers are shared. ``changes``
-    counts proofs after the first of a bucket, ``otherwise`` calls of another form than proved.
+    ``shared`` layers use ``artifacts`` artifacts in each bucket; ``refusal`` says why whole graphs
+    are compiled instead. ``changes`` counts calls that found a layer or a weight changed, after
+    which the layers were proved equal again; ``otherwise`` counts calls that whole graphs served
+    because layers were proved equal for another form of call.
     """
 
-    form: LayersForm
-    groups: tuple[LayerGroup, ...]
-    refusal: str | None = None
-    changes: int = 0
-    otherwise: int = 0
-    _is_said: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    shared: int
+    artifacts: int
+    changes: int
+    otherwise: int
+    refusal: str | None
+
+    def __str__(self) -> str:
+        if self.refusal is not None:
+            text = f"layers: whole graphs, since {self.refusal}"
+        else:
+            text = f"layers: {self.shared} share {self.artifacts} artifacts in each bucket"
+        changes = f", {self.changes} changes" if self.changes else ""
+        otherwise = f", {self.otherwise} calls of another form" if self.otherwise else ""
+        return f"{text}{changes}{otherwise}"
+
+
+class LayerSharing:
+    """What the buckets of one model share about its repeated layers, in *groups*.
+
+    ``refusal`` says why whole graphs are compiled, None while layers are shared.
+    """
+
+    def __init__(self, form: LayersForm, groups: tuple[LayerGroup, ...]) -> None:
+        self.form, self.groups = form, groups
+        self.refusal: str | None = None
+        self._counts: Counter[str] = Counter()
+        self._proved: ProvedLayers | None = None
+        self._lock = threading.Lock()
 
     @classmethod
     def of(cls, model: nn.Module, form: str) -> LayerSharing | None:
@@ -91,34 +113,33 @@ class LayerSharing:
             raise LayersError(reason)
         with self._lock:
             self.refusal = reason
-        logger.warning("layers: the whole graph is compiled, since %s", reason)
+        logger.warning("layers: whole graphs are compiled, since %s", reason)
 
-    def say(self, proved: ProvedLayers) -> None:
-        """Log once which layers share artifacts."""
+    def add(self, proved: ProvedLayers) -> None:
+        """Note what was proved; log the first time which layers share artifacts."""
         with self._lock:
-            is_said, self._is_said = self._is_said, True
-        if not is_said:
-            logger.info("layers: %s", describe(proved))
+            is_first, self._proved = self._proved is None, proved
+        if is_first:
+            logger.info("layers: %s", proved)
 
-    def count(self, name: str, message: str) -> None:
-        """Count a change or another form, by *name* of the counter; log each power of two."""
+    def count(self, what: str, message: str) -> None:
+        """Count *what*, "changes" or "otherwise"; log *message* at each power of two."""
         with self._lock:
-            count = getattr(self, name) + 1
-            setattr(self, name, count)
+            self._counts[what] += 1
+            count = self._counts[what]
         if count & (count - 1) == 0:
             logger.warning("%s (%d times so far)", message, count)
 
-
-def describe(proved: ProvedLayers) -> str:
-    """Return one line: how many layers share how many artifacts, and what differs."""
-    layers = sum(len(shared.layers) for shared in proved.artifacts)
-    text = f"{layers} layers share {len(proved.artifacts)} artifacts in each bucket"
-    others = [
-        f"{shared.layers[0]} and {len(shared.layers) - 1} more: {shared.difference}"
-        for shared in proved.artifacts
-        if shared.difference is not None
-    ]
-    return f"{text} ({'; '.join(others)})" if others else text
+    def report(self) -> LayersReport:
+        """Return the counts so far."""
+        shared = () if self._proved is None else self._proved.artifacts
+        return LayersReport(
+            shared=sum(len(each.layers) for each in shared),
+            artifacts=len(shared),
+            changes=self._counts["changes"],
+            otherwise=self._counts["otherwise"],
+            refusal=self.refusal,
+        )
 
 
 class SharingBucket(Protocol):
@@ -138,20 +159,10 @@ class SharingBucket(Protocol):
 
 
 class SharedLayers:
-    """Serves the calls of one *bucket* of *model*; made at the bucket's first call."""
+    """Serves the calls of one *bucket*; made at its first call."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        sharing: LayerSharing,
-        mode: str | None,
-        tolerance: Mapping[str, float],
-        name: str,
-        bucket: SharingBucket,
-    ) -> None:
-        self._model, self._sharing, self._mode, self._name = model, sharing, mode, name
-        self._proof = LayerProof(model, sharing.groups, mode, tolerance, f"{name}_layer")
-        self._bucket = bucket
+    def __init__(self, sharing: LayerSharing, proof: LayerProof, bucket: SharingBucket) -> None:
+        self._sharing, self._proof, self._bucket = sharing, proof, bucket
         self._entry: Callable[..., Any] | None = None
         self._is_whole = False  # a change has made the layers differ
         self._others: set[Any] = set()  # forms of calls that the whole graph serves
@@ -175,27 +186,27 @@ class SharedLayers:
             NotSharedError: the layers cannot share artifacts.
         """
         proved = self._proof.prove(args, kwargs, self._bucket.other_sizes(args, kwargs))
-        shadow = shadow_of(self._model, proved.forwards)
-        entry = with_own_code(shadow.model, f"{self._name}_around")
-        compiled = compile_entry(entry, self._mode, whole=True)
+        shadow = shadow_of(self._proof.model, proved.forwards)
+        entry = with_own_code(shadow.model, f"{self._proof.name}_around")
+        compiled = compile_entry(entry, self._proof.mode, whole=True)
         try:
             with tracing_program(proved.program):
                 result = run_program(proved.program, compiled, args, kwargs)
         except Exception as error:
             if (other := _other_layout(error)) is not None:
                 raise NotSharedError(str(other)) from error
-            if (graph_break := graph_break_reason(error)) is not None:
-                raise NotSharedError(f"the graph around the layers breaks: {graph_break}") from error
+            if (place := graph_break_reason(error)) is not None:
+                raise NotSharedError(f"the graph around the layers breaks: {place}") from error
             raise
         self._entry, self._compiled, self._program = entry, compiled, proved.program
         self._watch = self._watch_of(proved, shadow)
-        self._sharing.say(proved)
+        self._sharing.add(proved)
         return result
 
     def _watch_of(self, proved: ProvedLayers, shadow: Shadow) -> ModuleWatch:
         inner = [module for layer in proved.forwards for module in layer.modules()]
         modules = [*dict.fromkeys([*shadow.copies, *inner])]
-        return ModuleWatch(modules, proved.weights, has_addresses=self._mode in GRAPH_MODES)
+        return ModuleWatch(modules, proved.weights, has_addresses=self._proof.mode in GRAPH_MODES)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Serve a call: by the shared artifacts if nothing has changed since they were proved."""
@@ -221,7 +232,7 @@ class SharedLayers:
         with self._lock:
             if self._is_whole or (self._watch.is_same() and not is_reset):
                 return self(*args, **kwargs)
-            self._sharing.count("changes", f"{self._name}: a layer or a weight was changed")
+            self._sharing.count("changes", f"{self._proof.name}: a layer or a weight was changed")
             self.drop_artifacts()
             try:
                 with self._bucket.cache_entries():
@@ -233,7 +244,7 @@ class SharedLayers:
 
     def _serve_otherwise(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._sharing.count(
-            "otherwise", f"{self._name}: a call of another form is served by the whole graph"
+            "otherwise", f"{self._proof.name}: a call of another form is served by the whole graph"
         )
         return self._bucket.whole(*args, **kwargs)
 

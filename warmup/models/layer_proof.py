@@ -92,6 +92,18 @@ class ProvedLayers:
     output: Any
     artifacts: tuple[SharedArtifact, ...]
 
+    def __str__(self) -> str:
+        layers = sum(len(shared.layers) for shared in self.artifacts)
+        text = f"{layers} layers share {len(self.artifacts)} artifacts in each bucket"
+        others = [_difference(shared) for shared in self.artifacts if shared.difference]
+        return f"{text} ({'; '.join(others)})" if others else text
+
+
+def _difference(shared: SharedArtifact) -> str:
+    """Return which layers use an artifact that is not the first of its group, and why."""
+    more = f" and {len(shared.layers) - 1} more" if len(shared.layers) > 1 else ""
+    return f"{shared.layers[0]}{more}: {shared.difference}"
+
 
 @dataclass(slots=True)
 class LayerProof:
@@ -140,7 +152,7 @@ class LayerProof:
         if len(run.forwards) < _LEAST_SHARING * len(artifacts):
             raise NotSharedError(
                 f"{len(run.forwards)} layers need {len(artifacts)} artifacts: "
-                + "; ".join(f"{each.layers[0]}: {each.difference}" for each in artifacts if each.difference)
+                + "; ".join(_difference(each) for each in artifacts if each.difference)
             )
         program = run.finished()
         return ProvedLayers(program, run.forwards, run.weights, output, artifacts)
@@ -184,7 +196,8 @@ class LayerProof:
             self._run(record, *each)
         if found[0].keys() != found[1].keys():
             raise NotSharedError("other layers are called at another size")
-        return {name: other.ranges_of(name, shapes, found[1][name]) for name, shapes in found[0].items()}
+        first, second = found
+        return {name: other.ranges_of(name, first[name], second[name]) for name in first}
 
     def artifact_for(
         self,
@@ -285,7 +298,8 @@ class _ProofRun:
             raise UnshareableLayerError("returns other tensors uncompiled") from error
         if not distance <= limit:
             raise UnshareableLayerError(
-                f"is {distance:.2e} away from its uncompiled output (relative L2, limit {limit:.0e})"
+                f"is {distance:.2e} away from its uncompiled output (relative L2, "
+                f"limit {limit:.0e})"
             )
 
 
@@ -304,7 +318,7 @@ def _unwritten(
     tensors = [tensor for _, tensor in tensors_of_call(args, kwargs)]
     tensors += [buffer for module in outside for buffer in module.buffers(recurse=False)]
     copies = [tensor.detach().clone() for tensor in tensors]
-    versions = [None if tensor.is_inference() else tensor._version for tensor in tensors]
+    versions = [_version_of(tensor) for tensor in tensors]
     is_written = False
     try:
         yield
@@ -315,9 +329,16 @@ def _unwritten(
                 now.clear()
                 now.update(before)
         for tensor, copy, version in zip(tensors, copies, versions, strict=True):
-            if not torch.equal(tensor, copy) if version is None else tensor._version != version:
+            if _version_of(tensor) != version or (
+                version is None and not torch.equal(tensor, copy)
+            ):
                 is_written = True
                 with torch.no_grad():
                     tensor.copy_(copy)
     if is_written:
         raise NotSharedError("the model writes into a buffer or an argument")
+
+
+def _version_of(tensor: torch.Tensor) -> int | None:
+    """Return how often *tensor* was written into; None for a tensor of inference mode."""
+    return None if tensor.is_inference() else tensor._version  # noqa: SLF001  has no public name
