@@ -49,9 +49,13 @@ class ReadsIndex(Layer):
 
 
 class Alternates(Layer):
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.is_odd = index % 2 == 1
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         changed = self.change(x)
-        return x + (torch.tanh(changed) if self.layer_idx % 2 else torch.sin(changed))
+        return x + (torch.tanh(changed) if self.is_odd else torch.sin(changed))
 
 
 class Counts(Layer):
@@ -74,7 +78,7 @@ class Appends(Layer):
 
 class Drops(Layer):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) + 0 * torch.dropout(x, 0.5, train=True).nan_to_num()
+        return super().forward(torch.dropout(x, 0.5, train=True))
 
 
 class WritesInput(Layer):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Any, Final
 
 import torch
@@ -49,6 +50,7 @@ class _Trace:
     """What the compile and the first run of a layer showed."""
 
     sources: list[Any] = field(default_factory=list)  # of the inputs of dynamo's graph
+    holders: tuple[str, ...] = ()  # expressions of what guarded attributes are attributes of
     refusal: str | None = None
     graph: Any = None  # inductor's
     inputs: list[Any] | None = None
@@ -78,6 +80,7 @@ class LayerArtifact:
     _guards: Any
     _entry: Callable[..., Any]  # its code object owns the guards
     _aligned: Mapping[int, bool]
+    _holders: tuple[str, ...]
 
     def difference(self, layer: nn.Module, args: Any, kwargs: Any) -> str | None:
         """Return the guard that fails for *layer* and this call; None where all guards hold."""
@@ -96,6 +99,18 @@ class LayerArtifact:
             position: _evaluate(text, layer, self._entry.__globals__)
             for position, text in self.weights.items()
         }
+
+    def dicts_of(self, layer: nn.Module) -> list[dict[str, Any]]:
+        """Return the dicts of what the guards read of *layer*, but for its modules' own dicts."""
+        names, frame = self._entry.__globals__, {_LAYER: layer}
+        found: list[dict[str, Any]] = []
+        for text in self._holders:
+            holder = _evaluate(text, layer, names, frame)
+            if type(holder) is dict:
+                found.append(holder)
+            elif not isinstance(holder, (nn.Module, torch.Tensor, type, ModuleType)):
+                found.append(getattr(holder, "__dict__", {}))
+        return [each for each in found if type(each) is dict]
 
     def call_with(self, layer: nn.Module) -> Callable[[Tensors], Tensors]:
         """Return the function of the call's tensors that runs the artifact for *layer*."""
@@ -216,6 +231,7 @@ def _backend(trace: _Trace, mode: str | None) -> Callable[..., Any]:
         trace.refusal = _refusal(graph)
         if trace.refusal is not None:
             raise UnshareableLayerError(trace.refusal)
+        trace.holders = _holders()
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         trace.sources = [node.meta["grapharg"].source for node in placeholders]
         options = dict(torch._inductor.list_mode_options(mode)) if mode else {}
@@ -244,6 +260,18 @@ def _refusal(graph: Any) -> str | None:
             if isinstance(example, torch.Tensor) and _is_written(example):
                 return f"writes into {_readable(node.meta['grapharg'].source.name)}"
     return None
+
+
+def _holders() -> tuple[str, ...]:
+    """Return the places, reached from the layer, of whatever has a part that guards read."""
+    names: dict[str, None] = {}
+    for guard in InstructionTranslator.current_tx().output.guards:
+        source = getattr(guard.originating_source, "base", None)
+        while source is not None:
+            if source.name.startswith(f"L['{_LAYER}']"):
+                names[source.name] = None
+            source = getattr(source, "base", None)
+    return tuple(names)
 
 
 def _is_written(example: torch.Tensor) -> bool:
@@ -350,6 +378,7 @@ def _artifact_of(
         _guards=cached.guard_manager,
         _entry=entry,
         _aligned={position: _is_aligned(inputs[position]) for position in weights},
+        _holders=trace.holders,
     )
     if (difference := artifact.difference(layer, args, kwargs)) is not None:
         raise UnshareableLayerError(f"changes what its own guards read: {difference}")

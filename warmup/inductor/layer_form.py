@@ -99,29 +99,31 @@ def _access(path: Path) -> str:
 
 def _conditions(value: Any, path: Path) -> Iterator[str]:
     """Yield what is true of the arguments of a call of this form, as expressions."""
-    if len(path) > 1 and type(value) in (dict, list, tuple):
-        yield f"type({_access(path)}) is {type(value).__name__}"
-    if type(value) is dict:
-        if path:
-            yield f"list({_access(path)}) == {list(value)!r}"
-        for key, inner in value.items():
-            if type(key) not in (str, int):
-                raise UnshareableLayerError(f"is called with a dict that has the key {key!r}")
-            yield from _conditions(inner, (*path, key))
-    elif type(value) in (list, tuple):
-        if path:
-            yield f"len({_access(path)}) == {len(value)}"
-        for index, inner in enumerate(value):
-            yield from _conditions(inner, (*path, index))
+    place = _access(path) if path else ""
+    if type(value) in (dict, list, tuple):
+        yield from _container_conditions(value, path)
     elif isinstance(value, torch.Tensor):
-        yield f"isinstance({_access(path)}, torch.Tensor)"
+        yield f"isinstance({place}, torch.Tensor)"
     elif value is None or type(value) is bool:
-        yield f"{_access(path)} is {value!r}"
+        yield f"{place} is {value!r}"
     elif type(value) in _CONSTANTS:
-        yield f"{_access(path)} == {value!r}"
+        yield f"{place} == {value!r}"
     else:
-        kind = type(value).__name__
-        raise UnshareableLayerError(f"is called with a {kind}, argument {_access(path)}")
+        raise UnshareableLayerError(f"is called with a {type(value).__name__}, argument {place}")
+
+
+def _container_conditions(value: Any, path: Path) -> Iterator[str]:
+    is_dict = type(value) is dict
+    keys = list(value) if is_dict else range(len(value))
+    if any(type(key) not in (str, int) for key in keys):
+        raise UnshareableLayerError(f"is called with a dict that has the keys {list(keys)}")
+    if len(path) > 1:  # args and kwargs themselves are a tuple and a dict
+        yield f"type({_access(path)}) is {type(value).__name__}"
+    if path:
+        place = _access(path)
+        yield f"list({place}) == {keys!r}" if is_dict else f"len({place}) == {len(value)}"
+    for key in keys:
+        yield from _conditions(value[key], (*path, key))
 
 
 def _expression(value: Any, made: Mapping[int, int], passed: Mapping[int, Path | None]) -> str:

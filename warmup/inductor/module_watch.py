@@ -20,15 +20,21 @@ _DICTS = "dicts"
 
 
 class ModuleWatch:
-    """Watches *modules*, and *tensors* that a compiled graph reads.
+    """Watches *modules*, other *dicts* of attributes, and *tensors* that a compiled graph reads.
 
     With *has_addresses*, tensors whose memory moves are noticed too, as a CUDA graph needs.
     """
 
     def __init__(
-        self, modules: Sequence[nn.Module], tensors: Sequence[torch.Tensor], *, has_addresses: bool
+        self,
+        modules: Sequence[nn.Module],
+        dicts: Sequence[dict[str, Any]],
+        tensors: Sequence[torch.Tensor],
+        *,
+        has_addresses: bool,
     ) -> None:
-        self._dicts = {_DICTS: [each for module in modules for each in _watched_dicts(module)]}
+        watched = [each for module in modules for each in _watched_dicts(module)]
+        self._dicts = {_DICTS: [*{id(each): each for each in (*watched, *dicts)}.values()]}
         self._versions = _versions_of(self._dicts[_DICTS])
         self._tensors: list[Any] = [*{id(tensor): tensor for tensor in tensors}.values()]
         self._layouts = TensorGuards(

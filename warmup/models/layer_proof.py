@@ -89,6 +89,7 @@ class ProvedLayers:
     program: LayerProgram
     forwards: dict[nn.Module, Callable[..., Any]]
     weights: list[torch.Tensor]
+    dicts: list[dict[str, Any]]
     output: Any
     artifacts: tuple[SharedArtifact, ...]
 
@@ -133,7 +134,7 @@ class LayerProof:
             Exception: an error of the model or of a compiler.
         """
         define_op()
-        if nn.modules.module._has_any_global_hook():  # noqa: SLF001  has no public name
+        if torch.nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]  # noqa: SLF001  has no public name
             raise NotSharedError("torch has a hook for all modules")
         if not self._artifacts:
             self._artifacts = [[] for _ in self.groups]
@@ -155,7 +156,7 @@ class LayerProof:
                 + "; ".join(_difference(each) for each in artifacts if each.difference)
             )
         program = run.finished()
-        return ProvedLayers(program, run.forwards, run.weights, output, artifacts)
+        return ProvedLayers(program, run.forwards, run.weights, run.dicts, output, artifacts)
 
     def _run(self, stand_in: StandIn, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the output of the model with each repeated layer's forward replaced."""
@@ -243,6 +244,7 @@ class _ProofRun:
     ranges: dict[str, Ranges]
     forwards: dict[nn.Module, Callable[..., Any]] = field(default_factory=dict)
     weights: list[torch.Tensor] = field(default_factory=list)
+    dicts: list[dict[str, Any]] = field(default_factory=list)  # of objects that guards read
     _used: dict[nn.Module, SharedArtifact] = field(default_factory=dict)
     _varied: set[int] = field(default_factory=set)  # ids of artifacts seen in both sizes
 
@@ -290,6 +292,7 @@ class _ProofRun:
         program.calls.append(artifact.call_with(layer))
         program.inputs.append(artifact.inputs)
         self.weights += artifact.weights_of(layer).values()
+        self.dicts += artifact.dicts_of(layer)
 
     def _compare(self, expected: Any, result: Any) -> None:
         try:

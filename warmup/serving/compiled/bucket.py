@@ -222,7 +222,7 @@ class RangeArtifact(BucketArtifact):
         return own_cache_entries(f"warmup-{self._ranges()}")
 
     def other_sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OtherSizes | None:
-        """Return a call with the smallest sizes of the bucket, or the largest; None if it has one size."""
+        """Return a call with the smallest sizes of the bucket or the largest; None for one size."""
         ranges: dict[str, tuple[int, int, int, int]] = {}
         for argument in self.served.arguments:
             name, size = argument.dim.name, argument.find(args, kwargs).shape[argument.dim.dim]

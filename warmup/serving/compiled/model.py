@@ -24,8 +24,8 @@ class CompiledReport:
 
     ``artifacts`` has the number of artifacts of each bucket: 0 before its first call, 1 afterwards,
     more when something else than a dynamic size has changed. ``outside`` counts calls that no
-    artifact served, by reason. ``breaks`` has the place and the reason of each graph break. ``layers``
-    says how repeated layers were compiled, None where whole graphs were asked for.
+    artifact served, by reason. ``breaks`` has the place and the reason of each graph break.
+    ``layers`` says how repeated layers were compiled, None where whole graphs were asked for.
     """
 
     policy: ShapePolicy

@@ -206,7 +206,12 @@ class SharedLayers:
     def _watch_of(self, proved: ProvedLayers, shadow: Shadow) -> ModuleWatch:
         inner = [module for layer in proved.forwards for module in layer.modules()]
         modules = [*dict.fromkeys([*shadow.copies, *inner])]
-        return ModuleWatch(modules, proved.weights, has_addresses=self._proof.mode in GRAPH_MODES)
+        return ModuleWatch(
+            modules,
+            proved.dicts,
+            proved.weights,
+            has_addresses=self._proof.mode in GRAPH_MODES,
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Serve a call: by the shared artifacts if nothing has changed since they were proved."""
