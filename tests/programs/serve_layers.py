@@ -1,7 +1,7 @@
 """Serves models of repeated layers with ``layers="auto"``, some of which try to be shared wrongly.
 
 Prints JSON: by name of the case the largest error over the uncompiled model, the graphs that were
-compiled, and what was said.
+compiled, and what was said. Every case has empty memory, and the same caches on disk.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from torch._dynamo.utils import counters
 import warmup
 
 WIDTH = 8
-SIZES = (4,)
+SIZE = 4
 
 
 class Layer(nn.Module):
@@ -97,6 +97,21 @@ class ReturnsView(Layer):
         return super().forward(x), x[:1]
 
 
+class Config:
+    """What layers share, as those of transformers do."""
+
+    scale = 1.0
+
+
+class Configured(Layer):
+    def __init__(self, index: int, config: Config) -> None:
+        super().__init__(index)
+        self.config = config
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.config.scale
+
+
 class ManyForms(Layer):
     """Called with keywords, a mask and a tuple; returns nested containers and an argument."""
 
@@ -138,7 +153,7 @@ class Model(nn.Module):
 
 class FormsModel(Model):
     def step(self, layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        places = (x, x) if layer is self.layers[0] else (x * 2, x.cos())
+        places = (x, x * 3) if layer is self.layers[0] else (x * 2, x.cos())
         y, more = layer(x, mask=x > 1, places=places, cache=None, scale=0.5)
         out: torch.Tensor = y + more["second"] + more["mean"][0]
         return out
@@ -179,22 +194,26 @@ def parametrized(model: Model) -> None:
     nn.utils.parametrizations.weight_norm(layer.up)
 
 
-def grown(model: Model) -> None:
+def strided(model: Model) -> None:
     layer: Any = model.layers[1]
     layer.up.weight.data = nn.functional.pad(layer.up.weight.data, (1, 0))[:, 1:]
 
 
-CASES: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
+# What alters a model so that layers differ, by name of the case; each is compared with a copy.
+SHARED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
     "equal": (Layer, None),
-    "reads_index": (ReadsIndex, None),
     "alternates": (Alternates, None),
     "other_eps": (Layer, other_eps),
     "other_shape": (Layer, other_shape),
     "tied_across": (Layer, tied_across),
     "tied_inside": (Layer, tied_inside),
-    "hooked_inside": (Layer, hooked_inside),
     "parametrized": (Layer, parametrized),
-    "strided": (Layer, grown),
+    "strided": (Layer, strided),
+}
+# What cannot be shared: what ``layers="once"`` says.
+REFUSED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
+    "reads_index": (ReadsIndex, None),
+    "hooked_inside": (Layer, hooked_inside),
     "counts": (Counts, None),
     "appends": (Appends, None),
     "drops": (Drops, None),
@@ -217,14 +236,14 @@ def serve(model: nn.Module, policy: str = "exact", layers: str = "auto") -> warm
     return warmup.compile(
         model,
         dims={"x": {0: "n"}},
-        buckets={"n": SIZES},
+        buckets={"n": (SIZE,)},
         policy=policy,
         independent=("n",),
         layers=layers,
     )
 
 
-def case(model: Model, said: _Said, policy: str = "exact", sizes: tuple[int, ...] = SIZES) -> Any:
+def case(model: Model, said: _Said, policy: str = "exact", sizes: tuple[int, ...] = (SIZE,)) -> Any:
     """Serve *model* at *sizes*, twice each; compare with a copy that is never compiled."""
     torch._dynamo.reset()
     counters.clear()
@@ -241,117 +260,138 @@ def case(model: Model, said: _Said, policy: str = "exact", sizes: tuple[int, ...
         "layers": served.report().layers,
         "said": list(said.lines),
         "calls": [getattr(each, "calls", 0) for each in (model, *model.layers)],
-        "seen": [len(getattr(layer, "seen", ())) for layer in model.layers],
     }
 
 
-def changes(said: _Said) -> Iterator[tuple[str, Any]]:
-    """Change a served model in every way that must be noticed, one after the other."""
-    model = Model([Layer(index) for index in range(4)]).eval()
+def _changes(model: Model) -> list[Callable[[], object]]:
+    """Return what changes *model* in every way that must be noticed, or needs no notice."""
     layers: Any = model.layers
-    served = serve(model, layers="auto")
-    x = torch.randn(SIZES[0], WIDTH)
-    hooks: list[Any] = []
 
-    def replace() -> None:
+    def replaced() -> None:
         layers[1].up.weight = nn.Parameter(torch.rand(2 * WIDTH, WIDTH))
 
-    def load() -> None:
+    def loaded() -> None:
         model.load_state_dict({name: each * 0.9 for name, each in model.state_dict().items()})
 
-    def point() -> None:
+    def pointed() -> None:
         layers[2].up.weight.data = torch.rand(2 * WIDTH, WIDTH)
 
-    def set_eps() -> None:
-        layers[2].norm.eps = 0.5
+    def hooked() -> None:
+        layers[1].register_forward_hook(lambda _module, _args, out: out * 2)
 
-    def hook() -> None:
-        hooks.append(layers[1].register_forward_hook(lambda _module, _args, out: out * 2))
-
-    def unhook() -> None:
-        hooks.pop().remove()
-
-    def swap() -> None:
+    def swapped() -> None:
         layers[3].down = nn.Linear(2 * WIDTH, WIDTH)
 
-    def train() -> None:
+    def configured() -> None:
+        layers[0].config.scale = 3.0
+
+    def trained() -> None:
         layers[3].train()
 
-    def to_double() -> None:
+    def doubled() -> None:
         model.double()
 
-    def hook_inside() -> None:
-        hooks.append(layers[1].up.register_forward_hook(lambda _module, _args, out: out * 2))
+    def hooked_inside() -> None:
+        layers[1].up.register_forward_hook(lambda _module, _args, out: out * 2)
 
+    return [
+        *(replaced, loaded, pointed, hooked, swapped, configured, trained, doubled, hooked_inside)
+    ]
+
+
+def changes() -> dict[str, Any]:
+    """Return what came of each change of a served model, one after the other."""
+    config = Config()
+    model = Model([Configured(index, config) for index in range(4)]).eval()
+    served = serve(model)
+    x = torch.randn(SIZE, WIDTH)
     served(x)
-    for change in (
-        *(replace, load, point, set_eps, hook, unhook, swap, train, to_double, hook_inside),
-    ):
-        said.lines.clear()
+    found: dict[str, Any] = {}
+    for change in _changes(model):
         change()
-        if change is to_double:
-            x = x.double()
-        before = served.report().layers.changes
-        yield (
-            change.__name__,
-            {
-                "error": float((served(x) - model(x)).abs().max()),
-                "changes": served.report().layers.changes - before,
-                "refusal": served.report().layers.refusal,
-            },
+        x = x.to(model.first.weight.dtype)
+        before = served.report().layers
+        assert before is not None
+        error = float((served(x) - model(x)).abs().max())
+        after = served.report().layers
+        assert after is not None
+        found[change.__name__] = {
+            "error": error,
+            "changes": after.changes - before.changes,
+            "refusal": after.refusal,
+        }
+    return found
+
+
+def otherwise() -> dict[str, Any]:
+    """Serve calls of another form than the proved one, and after everything was forgotten."""
+    model = Model([Layer(index) for index in range(3)]).eval()
+    served = serve(model)
+    x = torch.randn(SIZE, WIDTH)
+    served(x)
+    with torch.enable_grad():
+        graded = served(x)
+        error = float((graded - model(x)).detach().abs().max())
+    before = served.report().layers
+    torch._dynamo.reset()
+    error = max(error, float((served(x) - model(x)).abs().max()))
+    after = served.report().layers
+    return {"error": error, "grad": graded.requires_grad, "before": before, "after": after}
+
+
+def refusal(model: nn.Module, name: str = "x") -> str:
+    """Return what ``layers="once"`` says of *model*."""
+    try:
+        served = warmup.compile(
+            model.eval(),
+            dims={name: {0: "n"}},
+            buckets={"n": (SIZE,)},
+            policy="exact",
+            layers="once",
         )
+        served(torch.randn(SIZE, WIDTH))
+    except warmup.WarmupError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _model(kind: type[Layer], alter: Callable[[Model], None] | None = None) -> Model:
+    model = Model([kind(index) for index in range(4)]).eval()
+    if alter is not None:
+        alter(model)
+    return model
 
 
 def main() -> None:
+    """Serve every case."""
     said = _Said()
     logging.getLogger("warmup").addHandler(said)
     logging.getLogger("warmup").setLevel(logging.INFO)
     found: dict[str, Any] = {}
     torch.manual_seed(0)
     with torch.no_grad():
-        for name, (layer, alter) in CASES.items():
-            model = Model([layer(index) for index in range(4)]).eval()
-            if alter is not None:
-                alter(model)
-            found[name] = case(model, said)
-        forms = FormsModel([ManyForms(index) for index in range(3)]).eval()
-        found["forms"] = case(forms, said)
+        for name, (kind, alter) in SHARED.items():
+            found[name] = case(_model(kind, alter), said)
+        found["forms"] = case(FormsModel([ManyForms(each) for each in range(4)]).eval(), said)
         found["counting_model"] = case(
             CountingModel([Layer(index) for index in range(3)]).eval(), said
         )
-        found["range"] = case(
-            Model([Layer(index) for index in range(3)]).eval(), said, "range", (3, 4, 2)
-        )
-        found["pad"] = case(
-            Model([Layer(index) for index in range(3)]).eval(), said, "pad", (3, 4, 2)
-        )
-        found["changes"] = dict(changes(said))
+        found["range"] = case(_model(Layer), said, "range", (3, 4, 2))
+        found["pad"] = case(_model(Layer), said, "pad", (3, 4, 2))
+        found["refused"] = {
+            name: refusal(_model(kind, alter)) for name, (kind, alter) in REFUSED.items()
+        }
+        found["refused"]["none"] = refusal(nn.Sequential(nn.Linear(WIDTH, WIDTH)), "input")
+        counted = _model(Counts)
+        refusal(counted)
+        found["counted"] = [layer.calls for layer in counted.layers]
+        found["changes"] = changes()
+        found["otherwise"] = otherwise()
     with torch.inference_mode():
-        found["inference_writes"] = case(
-            Model([WritesInput(index) for index in range(3)]).eval(), said
-        )
-        found["inference"] = case(Model([Layer(index) for index in range(3)]).eval(), said)
-    found["gradients"] = case(Model([Layer(index) for index in range(3)]).eval(), said)
-    found["refused"] = refused()
+        found["refused"]["inference"] = refusal(_model(WritesInput))
+        found["inference"] = case(_model(Layer), said)
+    found["refused"]["gradients"] = refusal(_model(Layer))
     sys.stdout.write(json.dumps(found, default=dataclasses.asdict) + "\n")
-
-
-def refused() -> list[str]:
-    """Return what ``layers="once"`` says where layers cannot be shared."""
-    texts = []
-    for model in (nn.Sequential(nn.Linear(WIDTH, WIDTH)), Model([ReadsIndex(0), ReadsIndex(1)])):
-        try:
-            with torch.no_grad():
-                warmup.compile(
-                    model.eval(),
-                    dims={"input" if isinstance(model, nn.Sequential) else "x": {0: "n"}},
-                    buckets={"n": SIZES},
-                    policy="exact",
-                    layers="once",
-                )(torch.randn(SIZES[0], WIDTH))
-        except warmup.WarmupError as error:
-            texts.append(f"{type(error).__name__}: {error}")
-    return texts
 
 
 if __name__ == "__main__":

@@ -87,7 +87,8 @@ class LayerArtifact:
         frame = {_LAYER: layer, "args": args, "kwargs": kwargs}
         if not self._guards.check(frame):
             parts = self._guards.check_verbose(frame).verbose_code_parts
-            return _readable(parts[0]) if parts else "an unnamed guard"
+            text = _readable(parts[0]) if parts else "a guard without a name"
+            return text if text.startswith("tensor ") else f"{text} does not hold"
         for position, weight in self.weights_of(layer).items():
             if _is_aligned(weight) != self._aligned[position]:
                 return f"{_readable(self.weights[position])} is aligned differently in memory"

@@ -1,0 +1,149 @@
+"""`warmup.compile(layers=...)`: which layers share an artifact, and what cannot be shared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "tests/programs/serve_layers.py"
+TOLERANCE = 1e-4  # float32; the values are of the size of 1 to 100
+
+
+@pytest.fixture(scope="module")
+def served(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> dict[str, Any]:
+    """What the program found, by name of the case."""
+    found: dict[str, Any] = json.loads(run_once("layers", str(PROGRAM), **variables)[1])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "shared", "artifacts"),
+    [
+        ("equal", 4, 1),
+        ("tied_across", 4, 1),
+        ("tied_inside", 4, 1),
+        ("range", 4, 1),
+        ("pad", 4, 1),
+        ("inference", 4, 1),
+        ("alternates", 4, 2),
+        ("other_eps", 4, 2),
+        ("forms", 4, 2),
+        ("other_shape", 3, 1),
+        ("parametrized", 3, 1),
+        ("strided", 3, 1),
+    ],
+)
+def test_equal_layers_are_compiled_once(
+    served: dict[str, Any], name: str, shared: int, artifacts: int
+) -> None:
+    """So many layers share so many artifacts; with the graph around them, no more is compiled.
+
+    The results are those of the uncompiled model at every size of the bucket.
+    """
+    found = served[name]
+    assert (found["layers"]["shared"], found["layers"]["artifacts"]) == (shared, artifacts)
+    assert found["layers"]["refusal"] is None
+    assert found["graphs"] == artifacts + 1
+    assert found["error"] <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "difference"),
+    [
+        ("alternates", "layers.1 and 1 more: layer.is_odd == False does not hold"),
+        ("other_eps", "layers.2: layer.norm.eps == 1e-05 does not hold"),
+    ],
+)
+def test_a_layer_that_differs_is_named_with_the_difference(
+    served: dict[str, Any], name: str, difference: str
+) -> None:
+    """The line that says what is shared names the layers with an artifact of their own, and why."""
+    assert served[name]["said"] == [
+        f"layers: 4 layers share 2 artifacts in each bucket ({difference})"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("reads_index", "too few layers are equal: layers.2: layer.layer_idx == 0 does not hold"),
+        ("hooked_inside", "layers.1 has a hook, or a forward of its own, in up"),
+        ("counts", "layers.0 changes layer in its forward"),
+        ("appends", "layers.0 changes layer.seen in its forward"),
+        ("drops", "layers.0 draws random numbers"),
+        ("writes_input", "layers.0 writes into args[0]"),
+        ("inference", "layers.0 writes into args[0]"),
+        ("writes_buffer", "layers.0 writes into layer.shift"),
+        ("returns_view", "layers.0 returns memory that is also an argument"),
+        ("gradients", "layers.0 computes gradients"),
+        ("none", "the model has no repeated layers"),
+    ],
+)
+def test_what_cannot_be_shared_is_an_error_with_once(
+    served: dict[str, Any], name: str, reason: str
+) -> None:
+    """The error is a `LayersError`, and names the layer and the reason."""
+    assert served["refused"][name].startswith(f"LayersError: layers='once': {reason}")
+
+
+def test_a_refused_layer_has_not_run(served: dict[str, Any]) -> None:
+    """A layer that counts its calls has counted none when sharing is refused."""
+    assert served["counted"] == [0, 0, 0, 0]
+
+
+def test_auto_compiles_the_whole_graph_where_the_model_sets_attributes(
+    served: dict[str, Any],
+) -> None:
+    """A model that counts its calls counts each call once, and the reason is logged once."""
+    found = served["counting_model"]
+    assert found["calls"][0] == 2
+    assert found["error"] <= TOLERANCE
+    assert found["said"] == [
+        "layers: whole graphs are compiled, since the model's forward sets calls"
+    ]
+
+
+@pytest.mark.parametrize(
+    "change", ["replaced", "hooked", "swapped", "configured", "trained", "doubled"]
+)
+def test_a_change_is_noticed_at_the_next_call(served: dict[str, Any], change: str) -> None:
+    """The layers are proved equal again, once, and the result is that of the changed model."""
+    found = served["changes"][change]
+    assert found["changes"] == 1
+    assert found["refusal"] is None
+    assert found["error"] <= TOLERANCE
+
+
+@pytest.mark.parametrize("change", ["loaded", "pointed"])
+def test_new_values_of_a_weight_need_no_proof(served: dict[str, Any], change: str) -> None:
+    """`load_state_dict` and ``.data =`` with the same layout are read by the next call."""
+    found = served["changes"][change]
+    assert found["changes"] == 0
+    assert found["error"] <= TOLERANCE
+
+
+def test_a_change_that_ends_sharing_is_served_by_the_whole_graph(served: dict[str, Any]) -> None:
+    """A hook inside of a layer is called, and the report says why whole graphs are compiled."""
+    found = served["changes"]["hooked_inside"]
+    assert found["refusal"] == "layers.1 has a hook, or a forward of its own, in up"
+    assert found["error"] <= TOLERANCE
+
+
+def test_a_call_with_gradients_is_served_by_the_whole_graph(served: dict[str, Any]) -> None:
+    """It is counted as a call of another form, and its result has a gradient."""
+    found = served["otherwise"]
+    assert found["grad"]
+    assert found["before"]["otherwise"] == 1
+    assert found["error"] <= TOLERANCE
+
+
+def test_a_reset_of_dynamo_is_a_change(served: dict[str, Any]) -> None:
+    """The next call proves the layers again, and shares them."""
+    found = served["otherwise"]
+    assert found["after"]["changes"] == found["before"]["changes"] + 1
+    assert found["after"]["otherwise"] == found["before"]["otherwise"]
