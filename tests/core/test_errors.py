@@ -15,6 +15,7 @@ SAMPLES = [
     errors.ProblemError("not a GEMM key"),
     errors.ModelError("what", "do"),
     errors.SizeError("what", "do"),
+    errors.LayersError("why"),
     errors.TableError("what"),
     errors.TableNotFoundError("no table at x", ("a", "b")),
     errors.TableFormatError("x.json", "/rows/gemm", "unknown field"),

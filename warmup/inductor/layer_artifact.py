@@ -188,8 +188,6 @@ class LayerCompiler:
             UnshareableLayerError: the layer cannot be compiled alone.
             Exception: an error of the layer or of the compiler.
         """
-        if inductor_config.freezing:
-            raise UnshareableLayerError("has its weights frozen into the graph (freezing)")
         trace, call = self._trace, (layer, *_marked(args, kwargs, ranges))
         try:
             result = self._run(call)
@@ -244,6 +242,8 @@ def _backend(trace: _Trace, mode: str | None) -> Callable[..., Any]:
 
 def _refusal(graph: Any) -> str | None:
     """Return why the traced *graph* needs more than its kernels; None if it needs nothing else."""
+    if inductor_config.freezing:  # set around each compile by a table for a CPU
+        return "has its weights frozen into its graph, as tables for a CPU do (freezing)"
     if torch.is_grad_enabled():
         for node in graph.graph.nodes:
             example = node.meta.get("example_value")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from warmup.serving.compiled.bucket import BucketArtifact, ServedModel
     from warmup.serving.compiled.routing import CallFor
-    from warmup.serving.compiled.shared_layers import LayersReport
+    from warmup.serving.compiled.shared_layers import SharedLayersReport
     from warmup.serving.handle import Handle
 
 
@@ -32,7 +32,7 @@ class CompiledReport:
     artifacts: Mapping[str, int]
     outside: Mapping[str, int]
     breaks: tuple[str, ...]
-    layers: LayersReport | None = None
+    layers: SharedLayersReport | None = None
 
     @property
     def recompiles(self) -> int:

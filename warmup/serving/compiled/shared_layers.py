@@ -46,7 +46,7 @@ class LayersForm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LayersReport:
+class SharedLayersReport:
     """How the repeated layers of a model were compiled so far.
 
     ``shared`` layers use ``artifacts`` artifacts in each bucket; ``refusal`` says why whole graphs
@@ -130,10 +130,10 @@ class LayerSharing:
         if count & (count - 1) == 0:
             logger.warning("%s (%d times so far)", message, count)
 
-    def report(self) -> LayersReport:
+    def report(self) -> SharedLayersReport:
         """Return the counts so far."""
         shared = () if self._proved is None else self._proved.artifacts
-        return LayersReport(
+        return SharedLayersReport(
             shared=sum(len(each.layers) for each in shared),
             artifacts=len(shared),
             changes=self._counts["changes"],
