@@ -244,22 +244,25 @@ def _refusal(graph: Any) -> str | None:
     """Return why the traced *graph* needs more than its kernels; None if it needs nothing else."""
     if inductor_config.freezing:  # set around each compile by a table for a CPU
         return "has its weights frozen into its graph, as tables for a CPU do (freezing)"
-    if torch.is_grad_enabled():
-        for node in graph.graph.nodes:
-            example = node.meta.get("example_value")
-            if isinstance(example, torch.Tensor) and example.requires_grad:
-                return "computes gradients: call the model under torch.no_grad()"
+    examples = [
+        (node, node.meta.get("example_value"))
+        for node in graph.graph.nodes
+        if node.op == "placeholder"
+    ]
+    if torch.is_grad_enabled() and any(
+        isinstance(example, torch.Tensor) and example.requires_grad for _, example in examples
+    ):
+        return "computes gradients: call the model under torch.no_grad()"
     effects = InstructionTranslator.current_tx().output.side_effects
     for changed in effects._get_modified_vars():
         if changed.source is not None and type(changed.mutation_type).__name__ not in _MADE_HERE:
             return f"changes {_readable(changed.source.name)} in its forward"
-    for node in graph.graph.nodes:
-        if node.op == "placeholder":
-            example = node.meta.get("example_value")
-            if not isinstance(example, torch.Tensor | torch.SymInt):
-                return f"has the input {_readable(node.meta['grapharg'].source.name)}, no tensor"
-            if isinstance(example, torch.Tensor) and _is_written(example):
-                return f"writes into {_readable(node.meta['grapharg'].source.name)}"
+    for node, example in examples:
+        place = _readable(node.meta["grapharg"].source.name)
+        if not isinstance(example, torch.Tensor | torch.SymInt):
+            return f"has the input {place}, no tensor"
+        if isinstance(example, torch.Tensor) and _is_written(example):
+            return f"writes into {place}"
     return None
 
 

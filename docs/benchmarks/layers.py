@@ -1,0 +1,242 @@
+"""Start and steady state of repeated layers: whole graph, shared layers, nested regions, one layer.
+
+    python docs/benchmarks/layers.py --out layers.json                      # an H100 or H200
+    python docs/benchmarks/layers.py --width small --device cpu --out layers-cpu.json
+
+Each way runs in a process of its own with empty caches, and serves every bucket once: that is its
+start, in seconds from the import of inductor. Then the ways ``whole`` and ``once`` run in one
+process, in turns, from warm caches: that is their steady state, the ratio of the medians. With
+``--table`` both are served from that table, too. Results are written after each run, a run that is
+in the file is not made again, and no run starts after ``--limit`` seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+WAYS = ("one", "once", "nested", "each", "whole")
+WIDTHS = {
+    "8b": (4096, 14336, 32, 8, 128),  # features, inner features, heads, KV heads, size of a head
+    "small": (256, 512, 8, 4, 32),
+}
+
+
+def main() -> None:
+    """Run what is asked for and missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--width", choices=WIDTHS, default="8b")
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--buckets", default="1,16,128,560,2048")
+    parser.add_argument("--mode", default="default")
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--table")
+    parser.add_argument("--limit", type=float, default=600.0)
+    parser.add_argument("--child")
+    asked = parser.parse_args()
+    if asked.child:
+        run_child(asked)
+        return
+    began = time.monotonic()
+    found: dict[str, Any] = json.loads(asked.out.read_text()) if asked.out.exists() else {}
+    for way in (*asked.ways.split(","), "steady"):
+        name = f"{way}{' with the table' if asked.table else ''}, {asked.mode}"
+        if name in found or time.monotonic() - began > asked.limit:
+            continue
+        left = max(30.0, asked.limit - (time.monotonic() - began))
+        found[name] = run_way(way, left)
+        asked.out.write_text(json.dumps(found, indent=1) + "\n")
+        sys.stdout.write(f"{name}: {json.dumps(found[name])}\n")
+
+
+def run_way(way: str, seconds: float) -> Any:
+    """Return what a process with empty caches measured, or why it failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        caches = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": f"{folder}/triton"}
+        try:
+            done = subprocess.run(
+                [sys.executable, *sys.argv, "--child", way],
+                env={**os.environ, **caches},
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {"failed": f"more than {seconds:.0f} s"}
+    if done.returncode:
+        return {"failed": done.stderr.strip().splitlines()[-1][:300]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_child(asked: argparse.Namespace) -> None:
+    """Measure one way, and print it as a line of JSON."""
+    import torch
+
+    sizes = [int(size) for size in asked.buckets.split(",")]
+    torch.manual_seed(0)
+    torch.set_default_device(asked.device)
+    if asked.device != "cpu":
+        torch.set_default_dtype(torch.bfloat16)
+    layers = 1 if asked.child == "one" else asked.layers
+    model = make_model(WIDTHS[asked.width], layers, is_nested=asked.child == "nested")
+    inputs = {size: torch.randn(size, WIDTHS[asked.width][0]) for size in sizes}
+    with torch.no_grad():
+        if asked.child == "steady":
+            measured = steady(model, inputs, asked)
+        else:
+            synchronize(asked.device)
+            measured = start(model, inputs, asked, asked.child)[1]
+    sys.stdout.write(json.dumps(measured) + "\n")
+
+
+def make_model(width: tuple[int, ...], layers: int, *, is_nested: bool) -> Any:
+    """Return *layers* Llama-shaped layers one after the other, in eval mode."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    features, inner, heads, kv_heads, size = width
+
+    class LlamaLayer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.RMSNorm(features), nn.RMSNorm(features)
+            self.qkv = nn.Linear(features, (heads + 2 * kv_heads) * size, bias=False)
+            self.out = nn.Linear(heads * size, features, bias=False)
+            self.gate = nn.Linear(features, inner, bias=False)
+            self.up = nn.Linear(features, inner, bias=False)
+            self.down = nn.Linear(inner, features, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows = x.shape[0]
+            parts = [heads * size, kv_heads * size, kv_heads * size]
+            q, k, v = (
+                each.view(rows, -1, size).transpose(0, 1)[None]
+                for each in self.qkv(self.norm1(x)).split(parts, -1)
+            )
+            attended = functional.scaled_dot_product_attention(
+                q, k, v, is_causal=True, enable_gqa=True
+            )
+            x = x + self.out(attended[0].transpose(0, 1).reshape(rows, heads * size))
+            h = self.norm2(x)
+            result: torch.Tensor = x + self.down(functional.silu(self.gate(h)) * self.up(h))
+            return result
+
+    if is_nested:
+        LlamaLayer.forward = torch.compiler.nested_compile_region(LlamaLayer.forward)  # type: ignore[method-assign]
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(LlamaLayer() for _ in range(layers))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    return Layers().eval()
+
+
+def start(
+    model: Any, inputs: dict[int, Any], asked: argparse.Namespace, way: str
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return the served model, and what serving each bucket once took."""
+    began = time.perf_counter()
+    import torch
+    import torch._inductor.compile_fx  # what every way needs
+
+    imported = time.perf_counter() - began
+    torch._dynamo.config.recompile_limit = 64
+    serve = model
+    if way in ("once", "whole"):
+        import warmup
+
+        serve = warmup.compile(
+            model,
+            dims={"x": {0: "n"}},
+            buckets={"n": sorted(inputs)},
+            policy="exact",
+            mode=None if asked.mode == "default" else asked.mode,
+            layers=way,
+            table=asked.table,
+        )
+    elif way == "each":
+        for layer in model.layers:
+            layer.compile(dynamic=False, mode=asked.mode)
+    else:
+        serve = torch.compile(model, dynamic=False, fullgraph=True, mode=asked.mode)
+    seconds = {}
+    for size, x in inputs.items():
+        before = time.perf_counter()
+        serve(x)
+        synchronize(asked.device)
+        seconds[size] = round(time.perf_counter() - before, 2)
+    measured: dict[str, Any] = {
+        "start": round(time.perf_counter() - began, 2),
+        "import": round(imported, 2),
+        "buckets": seconds,
+    }
+    if asked.device != "cpu":
+        measured["peak MiB"] = torch.cuda.max_memory_allocated() // 2**20
+    if way in ("once", "whole"):
+        measured["report"] = str(serve.report())
+    return serve, measured
+
+
+def steady(model: Any, inputs: dict[int, Any], asked: argparse.Namespace) -> dict[str, Any]:
+    """Return the time of a call in both ways by bucket, and the shared layers' over the whole's."""
+    served = {}
+    for way in ("whole", "once"):
+        served[way], _ = start(model, inputs, asked, way)
+        served[way].close()
+    found: dict[str, Any] = {}
+    for size, x in inputs.items():
+        times: dict[str, list[float]] = {way: [] for way in served}
+        outputs = {way: call(x) for way, call in served.items()}
+        for call in served.values():
+            for _ in range(5):
+                call(x)
+        for _ in range(30):
+            for way, call in served.items():
+                synchronize(asked.device)
+                before = time.perf_counter()
+                for _ in range(5):
+                    call(x)
+                synchronize(asked.device)
+                times[way].append((time.perf_counter() - before) / 5 * 1e6)
+        medians = {way: round(statistics.median(each), 1) for way, each in times.items()}
+        distance = (outputs["once"] - outputs["whole"]).float().norm() / outputs[
+            "whole"
+        ].float().norm()
+        found[str(size)] = {
+            "us": medians,
+            "least us": {way: round(min(each), 1) for way, each in times.items()},
+            "once over whole": round(medians["once"] / medians["whole"], 3),
+            "distance": float(distance),
+        }
+    return found
+
+
+def synchronize(device: str) -> None:
+    """Wait for the GPU."""
+    if device != "cpu":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()
