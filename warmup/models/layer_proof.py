@@ -17,7 +17,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from warmup.inductor.layer_artifact import LayerArtifact, LayerCompiler, Ranges
+from warmup.inductor.layer_artifact import LayerArtifact
+from warmup.inductor.layer_compiler import LayerCompiler, Ranges
 from warmup.inductor.layer_form import Path, UnshareableLayerError, tensors_of_call
 from warmup.inductor.opaque_call import LayerProgram, define_op, run_program, seen_as_compiling
 from warmup.models.outputs import worst_error

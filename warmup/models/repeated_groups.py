@@ -26,7 +26,7 @@ def find_groups(model: nn.Module) -> tuple[LayerGroup, ...]:
     A layer is repeated if its `ModuleList` or `Sequential` has another one with the same classes,
     and with tensors of the same names, sizes, strides, dtypes and devices. A module without
     children is no layer: a single op gains nothing. Whether the layers of a group are equal is for
-    `warmup.inductor.layer_artifact` to prove.
+    `warmup.models.layer_proof` to prove.
     """
     return tuple(LayerGroup(layers) for layers in _groups(model, "", set()))
 

@@ -54,6 +54,10 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
       bucket whose outputs differ is served uncompiled.
     - ``exact``: by no artifact.
 
+    *layers* says how repeated layers are compiled: ``whole`` in one graph with the rest; ``auto``
+    as one artifact for all equal layers, with a logged line, or in whole graphs where they cannot
+    be proved equal; ``once`` raises a `LayersError` there instead, at the first call.
+
     Calls that no artifact serves are served uncompiled and counted, or with *outside* ``error``
     refused. A *table* is installed with *on_miss* and *bundle*, and weights are padded as it says;
     see `warmup.install`. Nothing is compiled before the first call or `CompiledModel.warm`. Calls
@@ -61,6 +65,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
 
     Raises:
         SettingsError: an argument cannot be used, or the model is in training mode.
+        LayersError: layers must be compiled once, and none repeat.
         TableError, AdapterError: as `warmup.install`.
     """
     from warmup.serving.compiled.arguments import TensorArgument
