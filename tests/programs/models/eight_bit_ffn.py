@@ -8,7 +8,7 @@ from torch import nn
 
 # Dynamo imports the module of a function that it inlines, so the example is imported by its name.
 sys.path.append(str(Path(__file__).resolve().parents[3] / "examples"))
-from eight_bits import Quantized  # noqa: E402  after its folder is on the path
+from eight_bits import Quantized
 
 HIDDEN, INNER = 256, 512
 
