@@ -198,7 +198,11 @@ INTERNALS: Final = (
         "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__"
         "(self, name, choices, input_nodes, layout)"
     ),
+    "torch._inductor.kernel.conv:conv2d_template",
+    "torch._inductor.kernel.conv:conv3d_template",
     "torch._inductor.select_algorithm:AlgorithmSelectorCache.benchmark_in_sub_process",
+    "torch._inductor.select_algorithm:ExternKernelCaller.to_callable(self)",
+    "torch._inductor.select_algorithm:TritonTemplateCaller",
     (
         "torch._inductor.select_algorithm:AlgorithmSelectorCache.get_inputs"
         "(choices, input_nodes, layout, input_gen_fns)"

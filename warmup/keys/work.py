@@ -11,6 +11,7 @@ from typing import Final
 
 from warmup.core.dtypes import item_bytes
 from warmup.core.roofline import Work
+from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
@@ -51,6 +52,22 @@ def gemm_work(key: str) -> Work | None:
         moved += math.prod(extent[dim] for dim in bias) * item_bytes(problem.dtype)
     dtype = "tf32" if problem.fp32 == "tf32" else problem.dtype
     return Work(dtype, products * 2 * batch * m * n * k, moved)
+
+
+def convolution_work(key: str) -> Work | None:
+    """Return the work of a convolution key: input, weight and output once."""
+    named = CONVOLUTION.ingredients(key)
+    x, w, stride, padding = (
+        [int(size) for size in named[name].split("x")] for name in ("x", "w", "stride", "padding")
+    )
+    out = [
+        (size + 2 * margin - kernel) // step + 1
+        for size, kernel, step, margin in zip(x[2:], w[2:], stride, padding, strict=True)
+    ]
+    written = x[0] * w[0] * math.prod(out)
+    moved = (math.prod(x) + math.prod(w) + written) * item_bytes(named["dtype"])
+    dtype = "tf32" if named.get("fp32") == "tf32" else named["dtype"]
+    return Work(dtype, 2 * written * math.prod(w[1:]), moved)
 
 
 def pad_work(key: str) -> Work | None:
