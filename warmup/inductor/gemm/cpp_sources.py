@@ -26,7 +26,9 @@ from warmup.inductor.patches import Patches
 _TEMPLATES_KEPT: Final = 256
 _EXPRESSIONS_KEPT: Final = 1024
 # If a choice were measured after all, the compiler would print this.
-_LEFT_OUT: Final = '#error "warmup wrote no source for a benchmark, since a row of the table answers"'
+_LEFT_OUT: Final = (
+    '#error "warmup wrote no source for a benchmark, since a row of the table answers"'
+)
 
 _thread = threading.local()
 
