@@ -1,11 +1,11 @@
 """Generate the code of equal layers from rows of the C++ template, and count how it was written.
 
-    python cpp_sources.py '{"layers": 8, "sizes": [16, 48], "dtype": "bfloat16", "hooks": true}'
+    python cpp_sources.py torch '[{"layers": 8, "sizes": [16, 48], "dtype": "bfloat16"}]'
 
-No compiler is started. Without ``hooks`` all sources are written as torch does. The result has the
-code of each size without the addresses of the weights, which are a comment in it; how many C++
-candidates there were, and for them how many sources were written and how many jinja templates and
-index expressions were parsed; and as ``kept`` how often a parsed template was used again.
+No compiler is started. With ``torch`` all sources are written as torch does, with ``warmup`` as an
+attached table has them written. The result has for each case the code of each size, without the
+addresses of the weights, which are a comment in it; and how many C++ candidates there were, how
+many sources were written, and how many jinja templates and index expressions were parsed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch._inductor.codegen.common import KernelTemplate
 from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
 from torch._inductor.graph import GraphLowering
 
-from warmup.core.events import Emitter
+from warmup.core.events import Emitter, Event
 from warmup.core.rows import Evidence, Family, Row, Winner
 from warmup.inductor import connect
 from warmup.inductor.gemm.choices import identify, is_library, post_op_of
@@ -48,18 +48,15 @@ HOOKED = (
 
 
 class Layer(nn.Module):
-    """A norm and a gated FFN with a residual; its last product has a bias."""
+    """An FFN with a residual; its last product has a bias."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm = nn.RMSNorm(WIDTH)
-        self.gate = nn.Linear(WIDTH, INNER, bias=False)
         self.up = nn.Linear(WIDTH, INNER, bias=False)
         self.down = nn.Linear(INNER, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        normed = self.norm(x)
-        return x + self.down(nn.functional.silu(self.gate(normed)) * self.up(normed))
+        return x + self.down(nn.functional.silu(self.up(x)))
 
 
 class GeneratedError(Exception):
@@ -90,7 +87,7 @@ def generate(layers: int, sizes: list[int], dtype: torch.dtype) -> list[str]:
 
 
 def template_rows(sizes: list[int], dtype: torch.dtype) -> dict[str, Row]:
-    """Return a row with the C++ template for every product of two layers."""
+    """Return a row with the C++ template for every product of a layer."""
     rows: dict[str, Row] = {}
     original = Selector.__call__
 
@@ -107,7 +104,7 @@ def template_rows(sizes: list[int], dtype: torch.dtype) -> dict[str, Row]:
     Selector.__call__ = select
     try:
         with config.patch(OPTIONS):
-            generate(2, sizes, dtype)
+            generate(1, sizes, dtype)
     finally:
         Selector.__call__ = original
     return rows
@@ -140,32 +137,31 @@ def counting() -> Iterator[Counter[str]]:
             each()
 
 
-def run(layers: int, sizes: list[int], dtype: str, *, hooks: bool) -> dict[str, Any]:
+def run(way: str, layers: int, sizes: list[int], dtype: str) -> dict[str, Any]:
     """Generate the code under a table whose rows all have the C++ template."""
     kind = getattr(torch, dtype)
     rows = template_rows(sizes, kind)
     own = [vars(owner)[name] for owner, name in HOOKED]
-    events: list[Any] = []
+    events: list[Event] = []
     lookup = Lookup(rows, OnMiss.STRICT, Emitter([events.append]))
     attachment = connect().attach(lookup, OPTIONS, "test")
     try:
-        if not hooks:
-            for (owner, name), torchs in zip(HOOKED, own, strict=True):
-                setattr(owner, name, torchs)
+        if way == "torch":
+            for (owner, name), original in zip(HOOKED, own, strict=True):
+                setattr(owner, name, original)
         with counting() as counts:
-            codes = generate(layers, sizes, kind)
-        kept = KernelTemplate._template_from_string.cache_info().hits if hooks else None
+            code = generate(layers, sizes, kind)
     finally:
         attachment.detach()
     return {
-        "code": codes,
+        "code": code,
         "counts": dict(counts),
-        "kept": kept,
         "hits": sum(event.name == "lookup.hit" for event in events),
-        "rows": len(rows),
-        "restored": [vars(owner)[name] for owner, name in HOOKED] == own,
+        "problems": len(rows),
+        "is_restored": [vars(owner)[name] for owner, name in HOOKED] == own,
     }
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(run(**json.loads(sys.argv[1]))))
+    answers = [run(sys.argv[1], **case) for case in json.loads(sys.argv[2])]
+    sys.stdout.write(json.dumps(answers) + "\n")
