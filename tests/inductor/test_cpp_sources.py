@@ -15,7 +15,7 @@ import pytest
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "cpp_sources.py"
 BF16 = {"layers": 8, "sizes": [16, 48], "dtype": "bfloat16"}  # products of mkldnn's patterns
-F32 = {"layers": 2, "sizes": [16], "dtype": "float32"}  # products of MKL
+F32 = {"layers": 2, "sizes": [16], "dtype": "float32", "ranged": True}  # products of MKL
 PRODUCTS = 8 * 2 * 2  # by layers and sizes
 
 Answer = dict[str, Any]
@@ -31,7 +31,7 @@ def _ask(run_once: Callable[..., tuple[Path, str]], way: str, variables: dict[st
 def by_warmup(
     run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]
 ) -> tuple[Answer, Answer]:
-    """The layers in bf16 and in f32, under an attached table."""
+    """The layers in bf16, and two in f32 along a range, under an attached table."""
     bf16, f32 = _ask(run_once, "warmup", variables)
     return bf16, f32
 

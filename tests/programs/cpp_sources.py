@@ -5,7 +5,8 @@
 No compiler is started. With ``torch`` all sources are written as torch does, with ``warmup`` as an
 attached table has them written. The result has for each case the code of each size, without the
 addresses of the weights, which are a comment in it; and how many C++ candidates there were, how
-many sources were written, and how many jinja templates and index expressions were parsed.
+many sources were written, and how many jinja templates and index expressions were parsed. With
+``ranged`` a size stands for all from 2 to 64.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class GeneratedError(Exception):
     """The code is generated; nothing is compiled."""
 
 
-def generate(layers: int, sizes: list[int], dtype: torch.dtype) -> list[str]:
+def generate(
+    layers: int, sizes: list[int], dtype: torch.dtype, *, ranged: bool = False
+) -> list[str]:
     """Return the code that inductor generates for each of *sizes*."""
     codes: list[str] = []
 
@@ -76,9 +79,12 @@ def generate(layers: int, sizes: list[int], dtype: torch.dtype) -> list[str]:
     compiled = torch.compile(model, dynamic=False)
     GraphLowering.save_output_code = staticmethod(take)
     for size in sizes:
+        x = torch.ones(size, WIDTH, dtype=dtype)
+        if ranged:
+            torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
         try:
             with torch.no_grad():
-                compiled(torch.ones(size, WIDTH, dtype=dtype))
+                compiled(x)
         except Exception as error:
             if len(codes) == sizes.index(size):
                 raise error from None
@@ -86,7 +92,7 @@ def generate(layers: int, sizes: list[int], dtype: torch.dtype) -> list[str]:
     return codes
 
 
-def template_rows(sizes: list[int], dtype: torch.dtype) -> dict[str, Row]:
+def template_rows(sizes: list[int], dtype: torch.dtype, *, ranged: bool) -> dict[str, Row]:
     """Return a row with the C++ template for every product of a layer."""
     rows: dict[str, Row] = {}
     original = Selector.__call__
@@ -104,7 +110,7 @@ def template_rows(sizes: list[int], dtype: torch.dtype) -> dict[str, Row]:
     Selector.__call__ = select
     try:
         with config.patch(OPTIONS):
-            generate(1, sizes, dtype)
+            generate(1, sizes, dtype, ranged=ranged)
     finally:
         Selector.__call__ = original
     return rows
@@ -137,10 +143,12 @@ def counting() -> Iterator[Counter[str]]:
             each()
 
 
-def run(way: str, layers: int, sizes: list[int], dtype: str) -> dict[str, Any]:
+def run(
+    way: str, layers: int, sizes: list[int], dtype: str, *, ranged: bool = False
+) -> dict[str, Any]:
     """Generate the code under a table whose rows all have the C++ template."""
     kind = getattr(torch, dtype)
-    rows = template_rows(sizes, kind)
+    rows = template_rows(sizes, kind, ranged=ranged)
     own = [vars(owner)[name] for owner, name in HOOKED]
     events: list[Event] = []
     lookup = Lookup(rows, OnMiss.STRICT, Emitter([events.append]))
@@ -150,7 +158,7 @@ def run(way: str, layers: int, sizes: list[int], dtype: str) -> dict[str, Any]:
             for (owner, name), original in zip(HOOKED, own, strict=True):
                 setattr(owner, name, original)
         with counting() as counts:
-            code = generate(layers, sizes, kind)
+            code = generate(layers, sizes, kind, ranged=ranged)
     finally:
         attachment.detach()
     return {

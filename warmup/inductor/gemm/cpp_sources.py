@@ -26,7 +26,7 @@ from warmup.inductor.patches import Patches
 _TEMPLATES_KEPT: Final = 256
 _EXPRESSIONS_KEPT: Final = 1024
 # If a choice were measured after all, the compiler would print this.
-_LEFT_OUT: Final = (
+_UNWRITTEN: Final = (
     '#error "warmup wrote no source for a benchmark, since a row of the table answers"'
 )
 
@@ -64,7 +64,7 @@ def _leave_out(original: Callable[..., str]) -> Callable[..., str]:
         # CppTemplate.generate reads the kernel's arguments, which writing the source declares.
         inputs = {f"in_{number}": node for number, node in enumerate(template.input_nodes)}
         kernel.def_kernel(inputs, {"out": template.output_node})
-        return _LEFT_OUT
+        return _UNWRITTEN
 
     return render
 
