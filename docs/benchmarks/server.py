@@ -113,6 +113,10 @@ class Server:
         if has_table or self.kind.startswith(("table", "bundle")):
             self._count()
             phases.end("import")
+            if self.kind == "table-sources-anew":
+                from warmup.inductor.gemm.cpp_sources import CppSources
+
+                CppSources.attach = _attach_nothing
             self.handle = warmup.install(self.table, device=self.device, bundle=self.bundle)
             phases.end("install")
             ready = _watch_workers()
@@ -304,6 +308,10 @@ def machine(device: str, **_spawned: float) -> Answer:
     """Return the facts of this machine and its runtime."""
     here = {"cores": os.cpu_count(), "python": sys.version.split()[0]}
     return asdict(connect().runtime(device)) | here
+
+
+def _attach_nothing(*_: object) -> None:
+    """Leave the writing of C++ sources to torch."""
 
 
 def _watch_workers() -> list[float]:

@@ -101,7 +101,14 @@ INTERNALS: Final = (
         "torch._inductor.codegen.cpp_gemm_template:CppGemmTemplate.add_choices"
         "(choices, layout, input_nodes)"
     ),
+    "torch._inductor.codegen.common:KernelTemplate._template_from_string(source)",
     "torch._inductor.codegen.cpp_template_kernel:CppTemplateCaller",
+    (
+        "torch._inductor.codegen.cpp_template_kernel:CppTemplateKernel.def_kernel"
+        "(self, inputs, outputs)"
+    ),
+    "torch._inductor.codegen.cpp_template_kernel:CppTemplateKernel.render(self, template)",
+    "torch._inductor.codegen.cpp_template_kernel:parse_expr_with_index_symbols(expr)",
     "torch._inductor.compile_fx:compile_fx(model_, example_inputs_, inner_compile, config_patches)",
     "torch._inductor.compile_fx:fx_codegen_and_compile",
     "torch._inductor.config:max_autotune",

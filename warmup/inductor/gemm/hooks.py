@@ -9,6 +9,7 @@ All hooks are on classes, so that they work in every thread:
   fallback and reports the hit or miss.
 - ``AlgorithmSelectorCache.make_benchmark_fn`` measures: in a build the hook asks for the winner.
 - ``InductorChoices.can_fuse`` and ``Scheduler.codegen``: see fusion.py.
+- ``CppTemplateKernel.render`` and the parsers that it calls: see cpp_sources.py.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from warmup.inductor.gemm.choices import (
     library_or_first,
     post_op_of,
 )
+from warmup.inductor.gemm.cpp_sources import CppSources, unmeasured
 from warmup.inductor.gemm.fusion import Fusions
 from warmup.inductor.gemm.key import current_node, describe
 from warmup.inductor.gemm.question import question_of
@@ -83,6 +85,7 @@ class GemmChoices:
         patches.wrap(AlgorithmSelectorCache, "make_benchmark_fn", self._wrap_benchmark)
         patches.wrap(PersistentCache, "lookup", self._wrap_cache_lookup)
         self._fusions.attach(patches)
+        CppSources().attach(patches)
 
     def _deactivate(self) -> None:
         self._active = False
@@ -241,7 +244,8 @@ class GemmChoices:
                 problem, key = None, None
             answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
             if isinstance(answer, Winner):
-                chosen = choice_of(choices, answer)
+                with unmeasured():
+                    chosen = choice_of(choices, answer)
                 if chosen is not None:
                     result = proceed([chosen])
                     self._fusions.decide(result, str(key), answer)
