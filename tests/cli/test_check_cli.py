@@ -281,7 +281,7 @@ run = CheckRun(Path("t.json"), as_json=True)
 first, second = Bucket((("seqlen", 16),)), Bucket((("seqlen", 64),))
 run.bucket_started(first)
 run.bucket_finished(PrimedBucket(
-    bucket=first, hits=2, cached=0, cached_misses=0, misses=(), uncovered=(), seconds=1.0,
+    bucket=first, hits=2, cached=0, cached_misses=0, misses=(), uncovered=(), phases={},
     problem=None))
 run.bucket_started(second)
 with run.limited(0.05):
