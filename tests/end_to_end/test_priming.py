@@ -102,11 +102,12 @@ def test_a_failing_bucket_does_not_stop_the_others(
 def test_each_bucket_has_the_phases_of_its_own_compile(
     partly: subprocess.CompletedProcess[str],
 ) -> None:
-    """All are traced; the second failed at a lookup, while inductor lowered the graph."""
+    """All are traced; the second failed while it was lowered, the third before that."""
     document = json.loads(partly.stdout)
     phases = [set(each["phases"]) for each in document["buckets"]]
-    assert all({"tracing", "aot", "lowering"} <= each for each in phases)
-    assert ["code_generation" in each for each in phases[:2]] == [True, False]
+    assert ["tracing" in each for each in phases] == [True, True, True]
+    assert ["lowering" in each for each in phases] == [True, True, False]
+    assert ["code_generation" in each for each in phases] == [True, False, False]
     assert {"import", "load", "install"} <= set(document["before"])
     assert "tracing" not in document["before"]
 

@@ -98,7 +98,7 @@ def test_nothing_is_timed_once_the_context_is_closed() -> None:
     ("outer", "inner", "phases"),
     [
         ("async_compile.wait", "compile_file", ["compiling_kernels", "waiting_for_kernels"]),
-        ("fx_codegen_and_compile", "pass.joint.any", ["lowering"]),
+        ("backend_compile", "pass.joint.any", ["aot"]),
         (
             "mm_template_precompiling",
             "mm_template_autotuning",

@@ -10,7 +10,7 @@ from typing import Any
 from warmup.bench.charts.chart import Chart
 from warmup.bench.charts.starts import start_chart
 from warmup.cli.output import versions
-from warmup.cli.phase_render import PAGE, columns_by_bucket, phase_grid
+from warmup.cli.phase_render import PHASES_PAGE, columns_by_bucket, phase_grid
 from warmup.core.phases import document_of
 from warmup.core.runtime import Runtime
 from warmup.core.version import __version__
@@ -46,7 +46,7 @@ def spell_outcome(report: CheckReport) -> Iterator[str]:
     if report.table is None:
         return
     if report.buckets:
-        yield f"start     what it was made of ({PAGE}):"
+        yield f"start     what it was made of ({PHASES_PAGE}):"
         pairs = [(primed.bucket, primed.phases) for primed in report.buckets]
         yield from phase_grid(columns_by_bucket(report.before, pairs), indent=10)
         ready = sum(bucket.problem is None for bucket in report.buckets)

@@ -20,7 +20,7 @@ from warmup.bench.compare.comparison import (
 )
 from warmup.bench.compare.verdict import host_limits, overall, rates, speedups, verdict
 from warmup.cli.output import ABSENT, digits, fold, grid, percent, spell_peaks, timing, versions
-from warmup.cli.phase_render import PAGE, columns_by_bucket, phase_grid
+from warmup.cli.phase_render import PHASES_PAGE, columns_by_bucket, phase_grid
 from warmup.core.method import Launch
 from warmup.core.phases import document_of
 from warmup.core.units import MIB
@@ -248,7 +248,7 @@ def _phases(report: Comparison) -> Iterator[Iterator[str]]:
     """Yield the phases of all starts, and of each compiled variant's by bucket if several."""
     starts = {result.variant: result.start for result in report.results if result.start is not None}
     by_variant = {variant.name: start.phases for variant, start in starts.items()}
-    yield chain([f"what the starts were made of ({PAGE}):"], phase_grid(by_variant))
+    yield chain([f"what the starts were made of ({PHASES_PAGE}):"], phase_grid(by_variant))
     for variant, start in starts.items():
         if variant.how is not How.EAGER and len(report.buckets) > 1:
             phases = [output.phases for output in start.outputs]

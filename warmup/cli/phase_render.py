@@ -9,7 +9,7 @@ from warmup.buckets.bucket import Bucket
 from warmup.cli.output import ABSENT, TEXT_WIDTH, grid
 from warmup.core.phases import PhaseSeconds, added
 
-PAGE: Final = "docs/explanation/start.md"
+PHASES_PAGE: Final = "docs/explanation/start.md"
 _GAP: Final = 2
 
 
