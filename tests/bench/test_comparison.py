@@ -71,7 +71,7 @@ def result(name: str, *by_bucket: Sequence[float], **changes: object) -> Result:
     fields: dict[str, object] = {
         "variant": Variant(name, how, "m.py:M"),
         "start": Start(
-            before={Phase.IMPORT: 3.5, Phase.LOAD: 1.5, Phase.INSTALL: 1.0},
+            phases_before={Phase.IMPORT: 3.5, Phase.LOAD: 1.5, Phase.INSTALL: 1.0},
             outputs=(output, output),
             sites={"launch": 8},
             miss_reasons={},

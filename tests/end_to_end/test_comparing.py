@@ -143,7 +143,7 @@ def test_the_phases_of_a_start_add_up_to_it(variants: dict[str, dict[str, Any]])
         for whole, phases in (
             (start["process_seconds"], start["phases"]),
             (output["call_seconds"], output["phases"]),
-            (start["process_seconds"] - output["call_seconds"], start["before"]),
+            (start["process_seconds"] - output["call_seconds"], start["phases_before"]),
         ):
             assert sum(phases.values()) == pytest.approx(whole, abs=0.001 * len(Phase))
             assert min(phases.values()) >= 0

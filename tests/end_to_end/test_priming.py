@@ -108,8 +108,8 @@ def test_each_bucket_has_the_phases_of_its_own_compile(
     assert ["tracing" in each for each in phases] == [True, True, True]
     assert ["lowering" in each for each in phases] == [True, True, False]
     assert ["code_generation" in each for each in phases] == [True, False, False]
-    assert {"import", "load", "install"} <= set(document["before"])
-    assert "tracing" not in document["before"]
+    assert {"import", "load", "install"} <= set(document["phases_before"])
+    assert "tracing" not in document["phases_before"]
 
 
 def test_the_phases_of_a_bucket_add_up_to_its_seconds(
@@ -118,7 +118,7 @@ def test_the_phases_of_a_bucket_add_up_to_its_seconds(
     """Each of them is rounded to a millisecond, so the sum is within one for each phase."""
     document = json.loads(partly.stdout)
     wholes = [(each["seconds"], each["phases"]) for each in document["buckets"]]
-    whole = sum(document["before"].values()) + sum(seconds for seconds, _ in wholes)
+    whole = sum(document["phases_before"].values()) + sum(seconds for seconds, _ in wholes)
     for seconds, phases in [*wholes, (whole, document["phases"])]:
         assert sum(phases.values()) == pytest.approx(seconds, abs=0.002 * len(Phase))
 

@@ -178,7 +178,7 @@ class CheckRun(PrimeObserver):
 
     def buckets_begin(self, before: PhaseSeconds) -> None:
         """Keep the phases of the start until the first bucket."""
-        self.report = replace(self.report, before=before)
+        self.report = replace(self.report, phases_before=before)
 
     def bucket_started(self, bucket: Bucket) -> None:
         """Keep the position; before the first bucket, print what the counts mean."""

@@ -48,7 +48,7 @@ def spell_outcome(report: CheckReport) -> Iterator[str]:
     if report.buckets:
         yield f"start     what it was made of ({PHASES_PAGE}):"
         pairs = [(primed.bucket, primed.phases) for primed in report.buckets]
-        yield from phase_grid(columns_by_bucket(report.before, pairs), indent=10)
+        yield from phase_grid(columns_by_bucket(report.phases_before, pairs), indent=10)
         ready = sum(bucket.problem is None for bucket in report.buckets)
         yield f"primed    {ready} of {len(report.buckets)} buckets"
     if report.bundle is not None and report.bundle.refused is None:
@@ -88,7 +88,7 @@ def document(report: CheckReport, groups_padded: int) -> dict[str, Any]:
         "remarks": list(report.remarks),
         "groups_padded": groups_padded,
         "phases": document_of(report.phases),
-        "before": document_of(report.before),
+        "phases_before": document_of(report.phases_before),
         "bundle": None if report.bundle is None else _document_of_bundle(report.bundle),
         "buckets": [
             {
@@ -116,7 +116,7 @@ def chart_of(report: CheckReport, model: str) -> Chart:
         f"Start of {model.rpartition(':')[2]}",
         "Lower is better. Seconds by phase, before the first bucket and in each.",
         {
-            "before": document_of(report.before),
+            "phases_before": document_of(report.phases_before),
             **{str(each.bucket): document_of(each.phases) for each in report.buckets},
         },
         x_label="bucket",

@@ -135,7 +135,7 @@ def _document_of_variant(report: Comparison, result: Result) -> dict[str, Any]:
             "process_seconds": start.process_seconds,
             "call_seconds": round(start.call_seconds, 3),
             "phases": document_of(start.phases),
-            "before": document_of(start.before),
+            "phases_before": document_of(start.phases_before),
             "benchmarks": start.benchmarks,
             "sites": dict(start.sites),
             "hits": start.hits,
@@ -253,7 +253,7 @@ def _phases(report: Comparison) -> Iterator[Iterator[str]]:
         if variant.how is not How.EAGER and len(report.buckets) > 1:
             phases = [output.phases for output in start.outputs]
             pairs = list(zip(report.buckets, phases, strict=True))
-            table = phase_grid(columns_by_bucket(start.before, pairs))
+            table = phase_grid(columns_by_bucket(start.phases_before, pairs))
             yield chain([f"what the start of {variant.name} was made of, by bucket:"], table)
 
 

@@ -79,8 +79,8 @@ class CheckReport:
     """A checked table. ``problems`` keep it from being ready; ``remarks`` do not.
 
     ``table`` and ``digest`` are None when the file is invalid, ``here`` when this machine could
-    not be described, ``bundle`` when no bundle was unpacked. ``before`` are the phases of the start
-    before its first bucket.
+    not be described, ``bundle`` when no bundle was unpacked. ``phases_before`` are the phases
+    before the first bucket.
     """
 
     state: Readiness
@@ -91,14 +91,14 @@ class CheckReport:
     digest: str | None = None
     here: Runtime | None = None
     mismatches: tuple[Mismatch, ...] = ()
-    before: PhaseSeconds = field(default_factory=dict)
+    phases_before: PhaseSeconds = field(default_factory=dict)
     buckets: tuple[PrimedBucket, ...] = ()
     bundle: UnpackedBundle | None = None
 
     @property
     def phases(self) -> PhaseSeconds:
         """Seconds of the start by phase, in all buckets and before them."""
-        return added((self.before, *(bucket.phases for bucket in self.buckets)))
+        return added((self.phases_before, *(bucket.phases for bucket in self.buckets)))
 
     @property
     def rows(self) -> Mapping[str, int]:
@@ -167,7 +167,7 @@ def check(
     report = _describe_here(report, file.table, device, clock) if here is None else report
     report = _compare_machines(report, file.table)
     report = report if bundle is None else _compare_bundle(report, Path(bundle))
-    return replace(report, before=clock.take())
+    return replace(report, phases_before=clock.take())
 
 
 def _doubts(table: Table) -> Iterator[str]:

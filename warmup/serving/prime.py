@@ -125,7 +125,7 @@ def prime(
         prepared = handle.prepared
         if prepared is not None and prepared.padded:
             watcher.model_prepared(prepared)
-        before = added((checked.before, clock.take()))
+        before = added((checked.phases_before, clock.take()))
         watcher.buckets_begin(before)
         work.run_all(buckets, handle, watcher)
         is_silent, unpacked = handle.report().is_silent, handle.bundle
@@ -141,7 +141,7 @@ def prime(
     )
     remarks = (*checked.remarks, *contradictions, *work.breaks)
     primed = replace(
-        checked, before=before, buckets=tuple(work.done), remarks=remarks, bundle=unpacked
+        checked, phases_before=before, buckets=tuple(work.done), remarks=remarks, bundle=unpacked
     )
     return primed.with_problems(Readiness.PARTLY, *problems)
 

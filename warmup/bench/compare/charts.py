@@ -111,7 +111,7 @@ def _starts_by_bucket(record: Mapping[str, Any], note: str) -> dict[str, Chart]:
             f"Start of {model}, variant {variant}",
             f"{_START} to the first call, and then to the first output of each bucket.",
             {
-                "before": start["before"],
+                "before": start["phases_before"],
                 **{
                     name: output["phases"]
                     for name, output in zip(names, start["outputs"], strict=True)

@@ -82,12 +82,12 @@ class FirstOutput:
 class Start:
     """The start of a variant: the first outputs of all buckets, in order.
 
-    ``before`` are the phases before the first call: importing torch and inductor, loading the model
-    and its inputs, and installing a table. ``sites`` counts benchmarks by the site in inductor that
-    asked for them.
+    ``phases_before`` are those before the first call: importing torch and inductor, loading the
+    model and its inputs, and installing a table. ``sites`` counts benchmarks by the site in
+    inductor that asked for them.
     """
 
-    before: PhaseSeconds
+    phases_before: PhaseSeconds
     outputs: tuple[FirstOutput, ...]
     sites: Mapping[str, int]
     miss_reasons: Mapping[str, int]
@@ -95,7 +95,7 @@ class Start:
     @property
     def phases(self) -> PhaseSeconds:
         """Seconds of the whole start by phase."""
-        return added((self.before, *(output.phases for output in self.outputs)))
+        return added((self.phases_before, *(output.phases for output in self.outputs)))
 
     @property
     def process_seconds(self) -> float:

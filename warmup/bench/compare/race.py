@@ -218,7 +218,7 @@ class Race:
 def _start_from(answer: Answer) -> Start:
     outputs = ({**output, "phases": phases_from(output["phases"])} for output in answer["outputs"])
     return Start(
-        before=phases_from(answer["before"]),
+        phases_before=phases_from(answer["phases_before"]),
         outputs=tuple(FirstOutput(**output) for output in outputs),
         sites=answer["sites"],
         miss_reasons=answer["miss_reasons"],

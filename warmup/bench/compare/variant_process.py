@@ -91,7 +91,7 @@ class VariantProcess:
             self._first_output(i, given.spawned, watch, clock) for i in range(len(self._inputs))
         ]
         return {
-            "before": document_of(before),
+            "phases_before": document_of(before),
             "outputs": outputs,
             "sites": watch.sites(),
             "miss_reasons": watch.miss_reasons(),
