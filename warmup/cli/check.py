@@ -89,7 +89,7 @@ def check(
     ] = None,
     chart: Annotated[
         Path | None,
-        typer.Option(help="PNG and SVG files of what the start with --prime was made of."),
+        typer.Option(help="Draw what the start with --prime was made of, as PNG and SVG."),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -140,11 +140,11 @@ def check(
                 )
     if fail_on is FailOnRows.UNSTABLE:
         run.report = run.report.without_unstable_rows
+    if chart is not None and run.report.buckets:
+        draw(chart_of(run.report, str(model)), chart)
     if ready_file is not None and run.report.state is Readiness.READY:
         write_output(ready_file, f"{run.report.digest}\n", "--ready-file")
     run.finish()
-    if chart is not None and run.report.buckets:
-        draw(chart_of(run.report, str(model)), chart)
     raise typer.Exit(run.report.state.exit_code)
 
 
