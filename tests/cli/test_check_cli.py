@@ -306,5 +306,5 @@ def test_work_within_the_limit_is_left_alone(check: Command) -> None:
 def test_a_chart_needs_a_start(check: Command) -> None:
     """Without --prime nothing is started, so there is nothing to draw."""
     done = check("ready.json", "--chart", "start")
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == "error: --chart draws the start of --prime; give --prime and --model\n"
