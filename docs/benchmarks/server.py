@@ -7,7 +7,8 @@ A start goes through phases: importing torch and warmup, importing inductor, ins
 loading the model, and compiling and calling every bucket once. A server with a table installs it
 before it loads its model; another server imports inductor when it compiles. ``seconds`` are those
 of importing inductor, installing and calling; torch, the model and the context of the GPU are what
-every server needs. Benchmarks are counted twice: by site, as warmup's own watch sees them, and at
+every server needs. ``phases`` and ``phases_by_bucket`` say what the seconds were spent on, from
+torch's own timers. Benchmarks are counted twice: by site, as warmup's own watch sees them, and at
 ``CachingAutotuner.bench``, below that watch (``configs_timed``).
 """
 
