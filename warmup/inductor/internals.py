@@ -63,6 +63,8 @@ INTERNALS: Final = (
     "torch._dynamo.eval_frame:_debug_get_cache_entry_list",
     "torch._dynamo.device_interface:DeviceGuard",
     "torch._dynamo.exc:Unsupported",
+    "torch._dynamo.utils:ChromiumEventLogger.log_event_end(self, event_name)",
+    "torch._dynamo.utils:ChromiumEventLogger.log_event_start(self, event_name)",
     "torch._dynamo.utils:CompilationMetrics.recompile_reason",
     "torch._dynamo.utils:counters",
     "torch._dynamo.utils:get_compilation_metrics()",
