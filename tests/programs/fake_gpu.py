@@ -20,7 +20,7 @@ from warmup.core.method import Method
 from warmup.core.rows import Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
-from warmup.keys.question import PadQuestion, Question
+from warmup.keys.question import RegionQuestion, Question
 from warmup.measuring.measured_rows import make_row
 
 _KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)
@@ -184,7 +184,7 @@ class StatedTuner:
 
     time_us: Callable[[Winner], float]
     timed: dict[str, float] = field(default_factory=dict)
-    questions: list[PadQuestion] = field(default_factory=list)
+    questions: list[RegionQuestion] = field(default_factory=list)
 
     def measure(self, question: Question) -> Tuned | None:
         raise AssertionError(question.problem.key)
@@ -216,7 +216,7 @@ class StatedTuner:
         tuned = make_row(key, outcomes, control, Method())
         return None if tuned is None else replace(tuned, searched=search.counts())
 
-    def measure_padding(self, question: PadQuestion) -> Tuned | None:
+    def measure_region(self, question: RegionQuestion) -> Tuned | None:
         """Choose between inductor's own calls."""
         self.questions.append(question)
         return self.measure_calls(question.key, question.library, question.calls)

@@ -169,7 +169,7 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
 
 
 def _read_policy(node: Node) -> Policy:
-    members = node.members(_POLICY, optional=frozenset({"launch_search", "reduction_search"}))
+    members = node.members(_POLICY, optional=_SEARCHES)
     options: dict[str, OptionValue] = {}
     for name, value in members["options"].items():
         if _OPTION.fullmatch(name) is None:
@@ -181,8 +181,7 @@ def _read_policy(node: Node) -> Policy:
         timing=_read_timing(members["timing"]),
         seed=members["seed"].integer(0, MAX_INT),
         tolerance=dict(_read_limit(*member) for member in members["tolerance"].items()),
-        launch_search="launch_search" in members and members["launch_search"].true(),
-        reduction_search="reduction_search" in members and members["reduction_search"].true(),
+        **{name: name in members and members[name].true() for name in _SEARCHES},
     )
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from warmup.core.live_search import LiveSearch
 from warmup.core.rows import Tuned, Winner
-from warmup.keys.question import PadQuestion, Question
+from warmup.keys.question import RegionQuestion, Question
 
 
 class QuestionMeasurer(Protocol):
@@ -24,7 +24,7 @@ class QuestionMeasurer(Protocol):
     def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
         """Time the calls of *search*, and those that it adds; None as above."""
 
-    def measure_padding(self, question: PadQuestion) -> Tuned | None:
+    def measure_region(self, question: RegionQuestion) -> Tuned | None:
         """Return the row for *question*; None when it is measured later, or could not be."""
 
     def close(self) -> None:

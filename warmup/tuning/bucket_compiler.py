@@ -114,6 +114,7 @@ class BucketCompiler:
             excused=self.progress.distrusted,
             launch_search=self.progress.table.policy.launch_search,
             reduction_search=self.progress.table.policy.reduction_search,
+            split_search=self.progress.table.policy.split_search,
         )
 
     def serve_from(self, keys: Collection[str], calls: Sequence[Inputs], name: str) -> list[Any]:
@@ -166,17 +167,17 @@ class BucketCompiler:
         return None
 
     def _tune_all(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
-        """Compile until each question has a row; remove rows that a pad decision made useless.
+        """Compile until each question has a row; remove rows that a decision about a region made useless.
 
         Raises as `tune` does.
         """
-        from warmup.tuning.pad_regions import drop_rows, measure_padding
+        from warmup.tuning.region_ways import drop_rows, measure_regions
 
-        since, padding = len(self.progress.tuned), self.tuner.padding
-        padding.forget()
+        since, questions = len(self.progress.tuned), self.tuner.region_questions
+        questions.forget()
         served = self._compile(calls, name, OnMiss.TUNE)
-        while padding.waiting:
-            measure_padding(self)
+        while questions.waiting:
+            measure_regions(self)
             served = self._compile(calls, name, OnMiss.TUNE)
             drop_rows(self, self.progress.keys_since(since).difference(served.keys), since)
         return served

@@ -14,7 +14,7 @@ from warmup.core.roofline import Work
 from warmup.core.rows import Tuned, Winner
 from warmup.core.trial import Candidate, Region, Step, TensorSpec, Trial, ViewSpec
 from warmup.keys.gemm_text import at_upper_end
-from warmup.keys.question import PadQuestion, Question
+from warmup.keys.question import RegionQuestion, Question
 from warmup.keys.registry import ingredients_of
 from warmup.measuring.operands import dtype_named
 from warmup.measuring.reference import NARROW_TOLERANCE
@@ -85,8 +85,8 @@ def region_trial(
     )
 
 
-def pad_trial(
-    question: PadQuestion,
+def ways_trial(
+    question: RegionQuestion,
     device: torch.device,
     method: Method,
     tolerance: Mapping[str, float],

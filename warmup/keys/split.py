@@ -1,0 +1,87 @@
+"""`SplitProblem`: a reduction of few long rows, made in one kernel or in parts; row kind ``split``.
+
+    split sum x=8 r=1048576 bf16 out=f32 hint=inner rule=64 input=once
+
+``x`` is the number of rows and ``r`` the number of elements of a row; ``rule`` is the number of
+parts that inductor's own rule gives, which depends on the device. ``input=again`` says that what
+follows the reduction reads the rows once more, as a norm does: a kernel that is not split can do
+both.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from warmup.core.rows import Family, Winner
+from warmup.keys.kind import Kind
+
+SPLIT: Final = Kind(
+    name="split",
+    pattern=re.compile(
+        r"split [a-z][a-z0-9_]* x=[0-9]+ r=[0-9]+ [a-z0-9_]+ out=[a-z0-9_]+ hint=[a-z_]+"
+        r" rule=[0-9]+ input=(?:once|again)"
+    ),
+    words=("kind", "op", "dtype"),
+    fixed=2,
+    families=frozenset({Family.REDUCTION}),
+    nearest_by=("x", "r"),
+    hooks="warmup.inductor.reduction.splits:ReductionSplits",
+    summary="split reductions",
+    library_default="inductor's rule",
+)
+_UID: Final = "split"
+_PARTS: Final = "parts"
+_TRIED_TIMES_RULE: Final = (0.5, 2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitProblem:
+    """A reduction of ``x`` rows of ``r`` elements, which inductor's rule splits into ``rule`` parts.
+
+    ``op`` is inductor's kind of reduction; ``dtype`` is read and ``out`` is made. ``hint`` is
+    inductor's word for how the reduction goes through memory, and ``is_read_again`` says whether
+    what follows reads the rows once more.
+    """
+
+    op: str
+    x: int
+    r: int
+    dtype: str
+    out: str
+    hint: str
+    rule: int
+    is_read_again: bool
+
+    @property
+    def key(self) -> str:
+        """The canonical text of this problem.
+
+        Raises:
+            ProblemError: an ingredient has no text form in a key.
+        """
+        words = ["split", self.op, f"x={self.x}", f"r={self.r}", self.dtype, f"out={self.out}"]
+        words += [f"hint={self.hint}", f"rule={self.rule}"]
+        words += [f"input={'again' if self.is_read_again else 'once'}"]
+        key = " ".join(words)
+        SPLIT.check(key)
+        return key
+
+    @property
+    def ways(self) -> tuple[Winner, ...]:
+        """What a build tries: inductor's rule first, not split, and half and twice the parts."""
+        counts = [self.rule, 1, *(int(self.rule * times) for times in _TRIED_TIMES_RULE)]
+        return tuple(split_into(n) for n in dict.fromkeys(counts) if 1 <= n <= self.r // 2)
+
+
+def split_into(parts: int) -> Winner:
+    """Return the winner that makes a reduction in *parts*; 1 is a reduction that is not split."""
+    return Winner(Family.REDUCTION, _UID, ((_PARTS, parts),))
+
+
+def parts_of(winner: Winner, r: int) -> int | None:
+    """Return the parts that *winner* says for rows of *r* elements; None where it can say none."""
+    parts = dict(winner.kwargs).get(_PARTS)
+    is_valid = winner.uid == _UID and type(parts) is int and 1 <= parts <= r // 2
+    return parts if is_valid and isinstance(parts, int) else None
