@@ -39,7 +39,7 @@ from warmup.core.trial import Region, TensorSpec  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.regions import module_of  # noqa: E402
 from warmup.keys.pad import AS_IS, PADDED  # noqa: E402
-from warmup.keys.question import RegionQuestion, Question  # noqa: E402
+from warmup.keys.question import Question, RegionQuestion  # noqa: E402
 from warmup.keys.registry import kind_of  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 

@@ -20,7 +20,7 @@ from warmup.core.method import Method
 from warmup.core.rows import Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
-from warmup.keys.question import RegionQuestion, Question
+from warmup.keys.question import Question, RegionQuestion
 from warmup.measuring.measured_rows import make_row
 
 _KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)

@@ -103,7 +103,7 @@ def test_operands_are_positive_where_the_result_would_not_be_finite(
         Step("aten.mm.default", ({"step": 0}, {"input": 1}), {}),
     )
     asked = question(Region((SPEC, SPEC), steps, (1,), (1,)))
-    trial = ways_trial(asked, torch.device("cpu"), Method(), {}, winners=(AS_IS, PADDED), seed=0)
+    trial = ways_trial(asked, torch.device("cpu"), Method(), {}, seed=0)
     assert {spec.fill for spec in _with_finite_result(trial).operands} == {fill}
 
 
@@ -118,7 +118,7 @@ def test_a_quantized_output_of_a_pad_region_has_its_own_tolerance() -> None:
     )
     asked = question(Region((SPEC, SPEC), steps, (2,), (1,)))
     policy = {"f32": 1e-5, "bf16": 1e-2}
-    trial = ways_trial(asked, torch.device("cpu"), Method(), policy, winners=(AS_IS,), seed=0)
+    trial = ways_trial(asked, torch.device("cpu"), Method(), policy, seed=0)
     assert trial.tolerance == 1e-5
     assert trial.tolerances["int8"] == trial.tolerances["bfloat16"] == 1e-2
 
@@ -130,7 +130,7 @@ def outcomes(as_is_us: float, padded_us: float) -> list[Outcome]:
 
 def question(region: Region | None, reason: str = "") -> RegionQuestion:
     calls = {way: (lambda _number: None) for way in (AS_IS, PADDED)}
-    return RegionQuestion(KEY, AS_IS, calls, region, frozenset({KEY}), reason)
+    return RegionQuestion(KEY, (AS_IS, PADDED), region, frozenset({KEY}), reason, calls)
 
 
 @pytest.fixture
@@ -226,4 +226,4 @@ def test_padding_that_was_wrong_is_not_offered_again(make_row: Callable[..., Row
 
     lookup = Lookup({KEY: row}, OnMiss.TUNE, Emitter([]), tuner=_Measurer())
     assert lookup.measure_region(question(REGION)) is None
-    assert [list(one.calls) for one in asked] == [[AS_IS]]
+    assert [(one.ways, list(one.calls)) for one in asked] == [((AS_IS,), [AS_IS])]

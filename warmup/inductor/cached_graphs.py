@@ -31,7 +31,7 @@ from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Winner
 from warmup.inductor.patches import Patches
-from warmup.keys.question import Answers, RegionQuestion, Question
+from warmup.keys.question import Answers, Question, RegionQuestion
 from warmup.keys.registry import kind_of
 
 _GRAPH_MARK: Final = "_warmup_compiled"

@@ -1,16 +1,17 @@
 """`SplitProblem`: a reduction of few long rows, made in one kernel or in parts; row kind ``split``.
 
-    split sum x=8 r=1048576 bf16 out=f32 hint=inner rule=64 input=once
+    split sum x=8 r=1048576 f32 out=f32 reads=bf16 hint=inner rule=128 input=once
 
-``x`` is the number of rows and ``r`` the number of elements of a row; ``rule`` is the number of
-parts that inductor's own rule gives, which depends on the device. ``input=again`` says that what
-follows the reduction reads the rows once more, as a norm does: a kernel that is not split can do
-both.
+``x`` is the number of rows and ``r`` the number of elements of a row. Elements are read as
+``reads`` and reduced in the dtype before ``out``. ``rule`` is the number of parts by inductor's own
+rule, which depends on the device. ``input=again``: what follows the reduction reads the rows once
+more, as a norm does, which a kernel for whole rows can do too.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,8 +21,8 @@ from warmup.keys.kind import Kind
 SPLIT: Final = Kind(
     name="split",
     pattern=re.compile(
-        r"split [a-z][a-z0-9_]* x=[0-9]+ r=[0-9]+ [a-z0-9_]+ out=[a-z0-9_]+ hint=[a-z_]+"
-        r" rule=[0-9]+ input=(?:once|again)"
+        r"split [a-z][a-z0-9_]* x=[0-9]+ r=[0-9]+ [a-z0-9_]+ out=[a-z0-9_]+"
+        r" reads=[a-z0-9_,]+ hint=[a-z_]+ rule=[0-9]+ input=(?:once|again)"
     ),
     words=("kind", "op", "dtype"),
     fixed=2,
@@ -38,11 +39,11 @@ _TRIED_TIMES_RULE: Final = (0.5, 2.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitProblem:
-    """A reduction of ``x`` rows of ``r`` elements, which inductor's rule splits into ``rule`` parts.
+    """A reduction of ``x`` rows of ``r`` elements that inductor's rule splits into ``rule`` parts.
 
-    ``op`` is inductor's kind of reduction; ``dtype`` is read and ``out`` is made. ``hint`` is
-    inductor's word for how the reduction goes through memory, and ``is_read_again`` says whether
-    what follows reads the rows once more.
+    ``op`` is inductor's kind of reduction, from ``dtype`` to ``out``; ``reads`` are the dtypes of
+    the rows in memory. ``hint`` is inductor's word for how the reduction goes through memory, and
+    ``is_read_again`` says whether what follows reads the rows once more.
     """
 
     op: str
@@ -50,6 +51,7 @@ class SplitProblem:
     r: int
     dtype: str
     out: str
+    reads: Iterable[str]
     hint: str
     rule: int
     is_read_again: bool
@@ -62,6 +64,7 @@ class SplitProblem:
             ProblemError: an ingredient has no text form in a key.
         """
         words = ["split", self.op, f"x={self.x}", f"r={self.r}", self.dtype, f"out={self.out}"]
+        words += [f"reads={','.join(self.reads) or 'none'}"]
         words += [f"hint={self.hint}", f"rule={self.rule}"]
         words += [f"input={'again' if self.is_read_again else 'once'}"]
         key = " ".join(words)

@@ -57,6 +57,7 @@ _PROVENANCE: Final = frozenset({"device", "runtime", "warmup", "created", "diges
 _DEVICE_MEMBERS: Final = frozenset({*DEVICE_TEXT, *DEVICE_COUNT, "mig"})
 _RUNTIME: Final = frozenset({"torch", *VERSIONS})
 _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
+_SEARCHES: Final = frozenset({"launch_search", "reduction_search", "split_search"})
 _ROW_MEMBERS: Final = frozenset({"winner", "evidence"})
 _ROW_OPTIONAL: Final = frozenset({"untrusted"})  # of a row that must not be served
 _WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})

@@ -27,7 +27,7 @@ from warmup.core.notices import warn
 from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
-from warmup.keys.question import RegionQuestion, Question
+from warmup.keys.question import Question, RegionQuestion
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.cache_tags import shown_tag
 from warmup.table.question_measurer import QuestionMeasurer

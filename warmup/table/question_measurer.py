@@ -7,7 +7,7 @@ from typing import Protocol
 
 from warmup.core.live_search import LiveSearch
 from warmup.core.rows import Tuned, Winner
-from warmup.keys.question import RegionQuestion, Question
+from warmup.keys.question import Question, RegionQuestion
 
 
 class QuestionMeasurer(Protocol):

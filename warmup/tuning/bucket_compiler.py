@@ -167,7 +167,7 @@ class BucketCompiler:
         return None
 
     def _tune_all(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
-        """Compile until each question has a row; remove rows that a decision about a region made useless.
+        """Compile until each question has a row; remove rows that a region's row made useless.
 
         Raises as `tune` does.
         """

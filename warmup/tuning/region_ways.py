@@ -32,8 +32,8 @@ from warmup.tuning.trials import ways_trial
 if TYPE_CHECKING:
     from warmup.keys.question import RegionQuestion
     from warmup.table.lookup import Lookup
-    from warmup.tuning.region_questions import WaitingQuestion
     from warmup.tuning.progress import Progress
+    from warmup.tuning.region_questions import WaitingQuestion
     from warmup.tuning.tuner import Tuner
 
 
@@ -117,7 +117,6 @@ def _time_ways(compiler: RegionTuning, waiting: WaitingQuestion) -> _TimedWays:
             trial = _with_finite_result(
                 ways_trial(
                     *(question, tuner.device, tuner.method, tuner.tolerance),
-                    winners=question.ways,
                     seed=tuner.seed,
                 )
             )

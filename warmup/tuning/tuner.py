@@ -24,7 +24,7 @@ from warmup.core.method import Method, OptionValue, Search
 from warmup.core.rows import Rejection, Tuned, Winner
 from warmup.core.trial import Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
-from warmup.keys.question import LiveTrial, RegionQuestion, Question
+from warmup.keys.question import LiveTrial, Question, RegionQuestion
 from warmup.measuring.enqueue import cost_of
 from warmup.measuring.live_search import time_search, with_narrow_band
 from warmup.measuring.machine_watch import MachineWatch
@@ -39,8 +39,8 @@ from warmup.measuring.screening import time_calls
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
 from warmup.measuring.trials import run_trial
 from warmup.table import Policy
-from warmup.tuning.region_questions import RegionQuestions, WaitingQuestion
 from warmup.tuning.peak_bounds import PeakBounds
+from warmup.tuning.region_questions import RegionQuestions, WaitingQuestion
 from warmup.tuning.row_maker import RowMaker
 from warmup.tuning.size_range import choose_for_range
 from warmup.tuning.trials import bare_trial, challengers, faster_alone, region_trial, work_of

@@ -186,7 +186,8 @@ def _to_region(
         )
         for node in operations
     )
-    gemms = sorted((node for node in members if node.target in GEMM_OPS), key=lambda n: n is not root)
+    gemms = [root] if root.target in GEMM_OPS else []
+    gemms += (node for node in members if node.target in GEMM_OPS and node is not root)
     return Region(
         inputs=_filled(inputs, gemms),
         steps=described,
