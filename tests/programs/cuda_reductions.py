@@ -6,8 +6,9 @@ One case a line on stdin, one result a line on stdout. ``way`` is what every row
 there are no rows. ``x`` and ``r`` are the sizes, and ``ranged`` makes ``x`` a range from 2 to it.
 ``on_miss`` is ``tune`` for a build, whose stated times make the way ``wins`` the faster;
 ``search`` says whether the table's policy has ``reduction_search``, and ``refuse`` makes every
-config of a looped kernel refuse to load. The result has the kernels' names, the events, and the
-sources that a build generated to time them.
+config of a looped kernel refuse to load. ``parts`` is what every row of a reduction that inductor
+splits says; without ``splits`` there are no such rows, and no question. The result has the kernels'
+names, the events, the sources that a build generated to time them, and the questions about regions.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.keys.reduction import LOOPED, PERSISTENT  # noqa: E402
+from warmup.keys.split import split_into  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
@@ -67,6 +69,12 @@ CASES: dict[str, Callable[[Any, Any], Any]] = {
     "norm of what a sort wrote": lambda x, w: rms_norm(torch.sort(x, stable=True)[0], w),
     "sort": lambda x, _: torch.sort(x, stable=True)[0],
     "product of rows": lambda x, _: torch.cumsum(x, -1),
+    "row sums": lambda x, _: x.float().sum(-1),
+    "mean of rows": lambda x, _: x.mean(0),
+    "variance": lambda x, _: x.float().var(-1),
+    "largest": lambda x, _: x.abs().amax(),
+    "argmax": lambda x, _: x.argmax(-1),
+    "counted": lambda x, _: (x > 0).sum(-1),
 }
 
 
@@ -135,12 +143,15 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     rows: dict[str, Row] = {}
     if "way" in case:
         rows = {key: Row(WAYS[case["way"]], EVIDENCE) for key in keys_of(case)}
+    if "parts" in case:
+        rows = {key: Row(split_into(case["parts"]), EVIDENCE) for key in keys_of(case)}
     lookup = Lookup(
         rows,
         OnMiss(case.get("on_miss", "strict")),
         Emitter([events.append]),
         tuner=tuner,
-        reduction_search=case.get("search", True),
+        reduction_search=case.get("search", not case.get("splits")),
+        split_search=case.get("splits", False),
     )
     WORK.clear()
     REFUSED.clear()
@@ -165,13 +176,27 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         "called": tuner.called,
         "library": tuner.library,
         "compiled": list(WORK.compiled),
+        "questions": [
+            {
+                "key": asked.key,
+                "ways": [str(way) for way in asked.ways],
+                "steps": [] if asked.region is None else [s.target for s in asked.region.steps],
+            }
+            for asked in tuner.questions
+        ],
     }
 
 
 def keys_of(case: dict[str, Any]) -> list[str]:
     """Return the keys that *case* asks for."""
     events: list[Event] = []
-    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([events.append]), reduction_search=True)
+    lookup = Lookup(
+        {},
+        OnMiss.FALLBACK,
+        Emitter([events.append]),
+        reduction_search=not case.get("splits"),
+        split_search=case.get("splits", False),
+    )
     attachment = connect().attach(lookup, {}, "test", quiet=True)
     try:
         generate(case)

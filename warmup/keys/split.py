@@ -29,6 +29,8 @@ SPLIT: Final = Kind(
     families=frozenset({Family.REDUCTION}),
     nearest_by=("x", "r"),
     hooks="warmup.inductor.reduction.splits:ReductionSplits",
+    work="warmup.keys.work:split_work",
+    hidden=frozenset({"reads", "rule"}),
     summary="split reductions",
     library_default="inductor's rule",
 )

@@ -34,7 +34,9 @@ from warmup.keys.question import Answers, RegionQuestion
 from warmup.keys.split import SplitProblem, parts_of, split_into
 
 _SCAN: Final = "scan"
-_PARTS: Final = "warmup_parts"  # in the meta of a node: x and r of the parts that a row asks for
+_META_OF_PARTS: Final = (
+    "warmup_parts"  # in the meta of a node: x and r of the parts that a row asks for
+)
 _NAMES: Final = (  # of the parameters of `num_splits`, which callers pass either way
     *("device", "dst_dtype", "src_dtype", "inner_fn", "ranges", "reduction_ranges"),
     *("reduction_type", "reduction_numel", "input_node"),
@@ -62,7 +64,7 @@ class ReductionSplits:
             if not self._active or not self._answers.split_search or not _is_split(parts):
                 return hint, parts
             node, given = current_node(), {**dict(zip(_NAMES, args, strict=False)), **kwargs}
-            if node is not None and node.meta.get(_PARTS) == _sizes(given):
+            if node is not None and node.meta.get(_META_OF_PARTS) == _sizes(given):
                 return hint, 1
             region = _region_of(node, given)
             if node is None or region is None:
@@ -70,7 +72,7 @@ class ReductionSplits:
             problem = _problem_of(node, region, given, hint, parts)
             chosen = self._choose(problem, region)
             if chosen != parts:
-                node.meta[_PARTS] = problem.x * chosen, math.ceil(problem.r / chosen)
+                node.meta[_META_OF_PARTS] = problem.x * chosen, math.ceil(problem.r / chosen)
             return hint, chosen
 
         return num_splits
