@@ -129,6 +129,9 @@ INTERNALS: Final = (
     "torch._inductor.fx_passes.pad_mm:should_exclude_padding_time(match, arg_name)",
     "torch._inductor.graph:GraphLowering.codegen(self)",
     "torch._inductor.graph:GraphLowering.compile_to_module(self)",
+    "torch._inductor.graph:GraphLowering.run_node(self, n)",
+    "torch._inductor.ir:MutableBox.realize(self)",
+    "torch._inductor.ir:TensorBox",
     "torch._inductor.ir:FlexibleLayout.get_fixed_layout_without_freezing(self)",
     "torch._inductor.ir:MutableBox",
     (
