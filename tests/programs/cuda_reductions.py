@@ -16,7 +16,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import fake_gpu
@@ -35,9 +36,11 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
+from warmup.core.live_search import LiveSearch  # noqa: E402
 from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.keys.reduction import LOOPED, PERSISTENT  # noqa: E402
+from warmup.keys.registry import kind_of  # noqa: E402
 from warmup.keys.split import split_into  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
@@ -94,27 +97,33 @@ def generate(case: dict[str, Any]) -> str:
 
 
 class CallingTuner(fake_gpu.StatedTuner):
-    """Calls each candidate once, and keeps what came of it by name: None, or its error."""
+    """Calls the kernel of each way, and keeps what came of it by name: None, or its error.
+
+    Of the launch configs of a kernel those of default mode are tried, without the grid and the
+    descent; ``written`` has the shapes and dtypes that the kernel of each way wrote.
+    """
 
     def __init__(self, wins: str | None) -> None:
         super().__init__(lambda winner: 1.0 if winner.uid == wins else 2.0)
         self.called: dict[str, str | None] = {}
+        self.written: dict[str, list[str]] = {}
+        self.configs: list[list[str]] = []
         self.library = ""
 
-    def measure_calls(
-        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
-    ) -> Tuned | None:
-        self.library = str(library)
-        ran = {}
-        for winner, call in calls.items():
-            self.called[winner.uid] = None
-            try:
+    def try_search(self, search: LiveSearch) -> Winner | None:
+        self.configs.append([str(winner) for winner in search.calls])
+        return super().try_search(replace(search, more=lambda _: {}))
+
+    def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
+        if kind_of(key).name == "reduction":
+            self.library = str(search.listed[0])
+            self.called |= {way.uid: reason for way, reason in search.uncompiled.items()}
+            for way, call in search.calls.items():
                 call(0)
-            except Exception as error:  # noqa: BLE001  as the real tuner does
-                self.called[winner.uid] = f"{type(error).__name__}: {error}"
-            else:
-                ran[winner] = call
-        return super().measure_calls(key, library, ran)
+                self.called[way.uid] = None
+                tensors = search.written(way)
+                self.written[way.uid] = [f"{tuple(one.shape)} {one.dtype}" for one in tensors]
+        return super().measure_search(key, search)
 
 
 class Generated:
@@ -175,6 +184,8 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         "sources": sources,
         "called": tuner.called,
         "library": tuner.library,
+        "configs": tuner.configs,
+        "written": tuner.written,
         "compiled": list(WORK.compiled),
         "questions": [
             {

@@ -200,6 +200,11 @@ class StatedTuner:
             outcomes.append(Outcome(winner=winner, samples=Samples((time,))))
         return make_row(key, outcomes, library, Method())
 
+    def try_search(self, search: LiveSearch) -> Winner | None:
+        """Search as for a row."""
+        tuned = self.measure_search("", search)
+        return None if tuned is None else tuned.row.winner
+
     def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
         """Follow the search to its end, and choose as the real one does."""
         times: dict[Winner, float] = {}

@@ -236,6 +236,9 @@ class _CountingAnswers(Answers):
         self._count_decision(key)
         return self._answers.measure_search(key, search)
 
+    def try_search(self, search: LiveSearch) -> Winner | None:
+        return self._answers.try_search(search)
+
     def measure_region(self, question: RegionQuestion) -> Winner | None:
         self._count_decision(question.key)
         return self._answers.measure_region(question)

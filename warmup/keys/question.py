@@ -167,6 +167,12 @@ class Answers(Protocol):
         None as for `measure`.
         """
 
+    def try_search(self, search: LiveSearch) -> Winner | None:
+        """Time the candidates of *search* as `measure_search` does, for no key: makes no row.
+
+        Returns the winner; None when no candidate could be measured.
+        """
+
     def measure_region(self, question: RegionQuestion) -> Winner | None:
         """Measure the ways of *question* and return the winner.
 

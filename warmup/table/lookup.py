@@ -160,6 +160,10 @@ class Lookup:
             return None
         return self._tuned(self.tuner.measure_search(key, without(search, self._banned(key))))
 
+    def try_search(self, search: LiveSearch) -> Winner | None:
+        assert self.tuner is not None
+        return self.tuner.try_search(search)
+
     def measure_region(self, question: RegionQuestion) -> Winner | None:
         assert self.tuner is not None
         if question.key in self.excused:

@@ -36,6 +36,7 @@ from warmup.measuring.range_regret import (
     worst_regret_over_bound,
 )
 from warmup.measuring.screening import time_calls
+from warmup.measuring.selection import select_winner
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
 from warmup.measuring.trials import run_trial
 from warmup.table import Policy
@@ -220,6 +221,14 @@ class Tuner:
             key, outcomes, library, is_disturbed=is_disturbed(), method=method
         )
         return None if tuned is None else replace(tuned, searched=counts)
+
+    def try_search(self, search: LiveSearch) -> Winner | None:
+        """Return the winner of *search*, measured as by `measure_search`; there is no row."""
+        method = with_narrow_band(self.method)
+        with self.watch.measuring() as is_disturbed, torch.no_grad():
+            outcomes, library = time_search(search, self.device, method, self.tolerance)
+        selected = select_winner(outcomes, library, method, is_disturbed=is_disturbed())
+        return None if selected is None else selected.outcome.winner
 
     def cost_of(self, call: Callable[[], object]) -> CallCost | None:
         """Return what *call*, which has run before, costs; None on a CPU."""
