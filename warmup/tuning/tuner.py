@@ -56,7 +56,9 @@ class Tuner:
     ``options`` are the inductor options that serving shares. ``rows`` makes the rows, and keeps why
     a key has none. ``watch`` waits for a quiet machine, and says which measurements other processes
     disturbed: those rows have the library default. Questions that only a compiled region can answer
-    are kept in ``region_questions`` for a caller that compiles regions, if there is one.
+    are kept in ``region_questions`` for a caller that compiles regions, if there is one. For the
+    keys in ``apart`` nothing is fused into a template: in the model inductor does not fuse what it
+    fuses in the region alone.
     """
 
     device: torch.device
@@ -66,6 +68,7 @@ class Tuner:
     process: TrialProcess = field(default_factory=lambda: TrialProcess(own_command()))
     options: Mapping[str, OptionValue] = field(default_factory=dict)
     region_questions: RegionQuestions = field(default_factory=RegionQuestions)
+    apart: set[str] = field(default_factory=set)
     bounds: PeakBounds = field(init=False)
     rows: RowMaker = field(init=False)
     watch: MachineWatch = field(init=False)
@@ -173,7 +176,8 @@ class Tuner:
                 ]
                 if others:
                     alone, most = faster_alone(bare, library, self.method), self.method.fused_top_k
-                    outcomes = run_ways(self.process.run, trial, others, alone, most)
+                    fuses = question.problem.key not in self.apart
+                    outcomes = run_ways(self.process.run, trial, others, alone, most, fuses=fuses)
         except TrialNotRunError as error:
             self.rows.not_fused[question.problem.key] = str(error)
             return bare
