@@ -35,14 +35,16 @@ from warmup.inductor.launch.search import LaunchSearch
 from warmup.keys.question import Answers
 
 _GENERATED_NAME: Final = "triton_"
+_NO_CONFIGS: Final = SearchCounts(search=Search.DEFAULT, listed=0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """The kernel of one way with its searched launch config, as a call on its arguments."""
+    """The kernel of one way with the launch config found for it, as a call on its arguments."""
 
     call: TimedCall
     arguments: OwnArguments
+    searched: SearchCounts
 
 
 def search_of(
@@ -55,7 +57,7 @@ def search_of(
     """Return the decision between *ways*, that of inductor's rule first, ready to be measured.
 
     *create* returns the kernels that inductor makes for a way. *answers* search the launch config
-    of each. A way that does not compile is in ``uncompiled``.
+    of each, and ``counts`` has the configs. A way that does not compile is in ``uncompiled``.
     """
     made: dict[Winner, _Way] = {}
     uncompiled: dict[Winner, str] = {}
@@ -75,7 +77,7 @@ def search_of(
         more=lambda _times_us: {},
         written=lambda way: written_by(made[way].call, made[way].arguments),
         uncompiled=uncompiled,
-        counts=lambda: SearchCounts(search=Search.DEFAULT, listed=len(ways)),
+        counts=lambda: sum((one.searched for one in made.values()), _NO_CONFIGS),
     )
 
 
@@ -131,4 +133,5 @@ def _searched(answers: Answers, source: str, given: _Given) -> _Way:
     if winner is None:
         raise RuntimeError("no launch config of the kernel could be measured")
     arguments = OwnArguments(kernel, args, {})
-    return _Way(call_of(kernel, search.launcher_of(winner), arguments), arguments)
+    call = call_of(kernel, search.launcher_of(winner), arguments)
+    return _Way(call, arguments, live.counts())
