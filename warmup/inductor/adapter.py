@@ -41,8 +41,9 @@ class KindHooks(Protocol):
 
     - `Answers.hit`, once the winner found is what is compiled.
     - `Answers.measure_calls` when there is no winner and `Answers.tunes`: the winner returned, or
-      the library default for None, is compiled. (GEMM selections use `Answers.measure`, pad
-      decisions `Answers.measure_padding`.)
+      the library default for None, is compiled. (GEMM selections use `Answers.measure`, launch
+      configs and reductions `Answers.measure_search`, and what only a compiled region shows
+      `Answers.measure_region`.)
     - `Answers.miss` otherwise, and the library default is compiled. A problem that no key can spell
       is a miss with the reason ``not_described``; its text begins with the kind's name.
     """

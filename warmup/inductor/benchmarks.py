@@ -32,7 +32,6 @@ _OUTER_SITES: Final = (
     ("_functorch/partitioners.py", "", "partitioner"),
     ("kernel/custom_op.py", "", "custom_op"),
     ("codegen/multi_kernel.py", "", "multi_kernel"),
-    ("inductor/reduction/kernels.py", "", "reduction"),
     ("codegen/simd.py", "mix_order", "mix_order_split"),
     ("triton/runtime/autotuner.py", "", _USERS_OWN),
 )

@@ -143,6 +143,10 @@ INTERNALS: Final = (
     "torch._inductor.ir:TensorBox",
     "torch._inductor.ir:FlexibleLayout.get_fixed_layout_without_freezing(self)",
     "torch._inductor.ir:MutableBox",
+    (
+        "torch._inductor.ir:Reduction.num_splits(device, dst_dtype, src_dtype, inner_fn, ranges, "
+        "reduction_ranges, reduction_type, reduction_numel, input_node)"
+    ),
     "torch._inductor.kernel_inputs:MMKernelInputs.mat1mat2",
     "torch._inductor.kernel_inputs:MMKernelInputs.mnk_symbolic",
     "torch._inductor.kernel.bmm:bmm_template.uid",

@@ -17,6 +17,7 @@ from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
 from warmup.keys.reduction import REDUCTION
 from warmup.keys.registry import ingredients_of
+from warmup.keys.split import SPLIT
 from warmup.keys.weight import parse_weight
 
 # Ops of one product whose operands are both in the key, by the name that keys give to them.
@@ -25,6 +26,7 @@ _CPU_LINEARS: Final = frozenset({"linear_unary", "linear_binary", "packed_linear
 _PRODUCT: Final = ("batch", "m", "n", "k", "a", "b")
 _TWO_PRODUCTS: Final = "mm_plus_mm"
 _BIAS_ALONG: Final = {"1d": "n", "2d": "mn", "3d": "bmn"}  # the dims along which a bias varies
+_REGION_STEPS: Final = 64  # warmup/inductor/gemm/region_members.py
 _PASSES: Final = 2  # a loop over a reduction reads its input twice; an input may be written too
 
 
@@ -132,6 +134,21 @@ def reduction_work(key: str) -> Work | None:
     x, r = int(named["x"]), int(named["r"])
     most = _PASSES * x * r * (sum(reads) + sum(writes))
     return Work("", None, (x // 2 + 1) * r * min(reads), most_moved=most)
+
+
+def split_work(key: str) -> Work | None:
+    """Return the work of a split key: bounds of its bytes; None where no input has all elements.
+
+    What is timed is the region around the reduction, whose operators may each read and write the
+    elements once more.
+    """
+    named = SPLIT.ingredients(key)
+    reads = [item_bytes(dtype) for dtype in named["reads"].split(",") if dtype != "none"]
+    if not reads:
+        return None
+    elements = int(named["x"]) * int(named["r"])
+    most = _REGION_STEPS * _PASSES * elements * max(*reads, item_bytes(named["dtype"]))
+    return Work("", None, elements * sum(reads), most_moved=most)
 
 
 def _sizes(dims: Iterable[object]) -> list[int] | None:

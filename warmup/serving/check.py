@@ -23,7 +23,7 @@ from warmup.keys.registry import kind_of
 from warmup.serving.unpack_bundle import verify
 from warmup.table import Table
 from warmup.table.codec import digest_of
-from warmup.table.store import find
+from warmup.table.discovery import find
 
 if TYPE_CHECKING:
     from warmup.serving.unpack_bundle import UnpackedBundle

@@ -90,6 +90,7 @@ def choose_policy(
         tolerance=limits,
         launch_search=device_type != "cpu",  # a CPU's kernels have no launch config
         reduction_search=device_type != "cpu",  # and reduce without Triton
+        split_search=device_type != "cpu",
     )
 
 
