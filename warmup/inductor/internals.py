@@ -50,7 +50,6 @@ INTERNALS: Final = (
     *WORKER_INTERNALS,
     *DEFERRED_KERNEL_INTERNALS,
     *FOLDING_INTERNALS,
-    "torch._C:_tensors_data_ptrs_at_indices_equal",
     "torch._C._dynamo.eval_frame:reset_code",
     "torch._C._dynamo.guards:RootGuardManager",
     "torch._C._dynamo.guards:TensorGuards",

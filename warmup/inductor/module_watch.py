@@ -40,10 +40,9 @@ class ModuleWatch:
         self._layouts = TensorGuards(
             *self._tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
         )
-        self._addresses: list[int | None] | None = None
+        self._addresses: list[int] | None = None
         if has_addresses:
             self._addresses = [tensor.data_ptr() for tensor in self._tensors]
-        self._indices = list(range(len(self._tensors)))
 
     def is_same(self) -> bool:
         """Whether nothing has changed since the watch was made."""
@@ -51,9 +50,7 @@ class ModuleWatch:
             return False
         if self._addresses is None:
             return bool(self._layouts.check(*self._tensors))
-        return torch._C._tensors_data_ptrs_at_indices_equal(
-            self._tensors, self._addresses, self._indices
-        )
+        return [*map(torch.Tensor.data_ptr, self._tensors)] == self._addresses
 
 
 def _watched_dicts(module: nn.Module) -> Iterator[dict[str, Any]]:
