@@ -339,6 +339,18 @@ def otherwise() -> dict[str, Any]:
     return {"error": error, "grad": graded.requires_grad, "before": before, "after": after}
 
 
+def warmed() -> dict[str, Any]:
+    """Return what came of `CompiledModel.warm`, which traces a bucket while kernels are compiled."""
+    model = _model(Layer)
+    served = serve(model)
+    x = torch.randn(SIZE, WIDTH)
+    served.warm(x)
+    before = counters["stats"]["unique_graphs"]
+    error = float((served(x) - model(x)).abs().max())
+    later = counters["stats"]["unique_graphs"] - before
+    return {"error": error, "later": later, "layers": served.report().layers}
+
+
 def refusal(model: nn.Module, name: str = "x") -> str:
     """Return what ``layers="once"`` says of *model*."""
     try:
@@ -387,6 +399,7 @@ def main() -> None:
         found["counted"] = [layer.calls for layer in counted.layers]
         found["changes"] = changes()
         found["otherwise"] = otherwise()
+        found["warmed"] = warmed()
     with torch.inference_mode():
         found["refused"]["inference"] = refusal(_model(WritesInput))
         found["inference"] = case(_model(Layer), said)

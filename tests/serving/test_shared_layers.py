@@ -147,3 +147,11 @@ def test_a_reset_of_dynamo_is_a_change(served: dict[str, Any]) -> None:
     found = served["otherwise"]
     assert found["after"]["changes"] == found["before"]["changes"] + 1
     assert found["after"]["otherwise"] == found["before"]["otherwise"]
+
+
+def test_warming_shares_layers(served: dict[str, Any]) -> None:
+    """The call after it compiles nothing."""
+    found = served["warmed"]
+    assert (found["layers"]["shared"], found["layers"]["artifacts"]) == (4, 1)
+    assert found["later"] == 0
+    assert found["error"] <= TOLERANCE

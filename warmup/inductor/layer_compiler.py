@@ -63,6 +63,7 @@ class LayerCompiler:
         Raises as `compile` does.
         """
         before = _random_state(*call[1:])
+        self._trace.graph = None  # an earlier call may have ended before the graph ran
         try:
             with recording(self._trace):
                 result = self._compiled(*call)
