@@ -11,6 +11,7 @@ from torch._dynamo.utils import counters
 
 import warmup
 
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 WIDTH, ROWS, LAYERS = 256, 16, 4
 
 

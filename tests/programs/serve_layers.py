@@ -340,7 +340,7 @@ def otherwise() -> dict[str, Any]:
 
 
 def warmed() -> dict[str, Any]:
-    """Return what came of `CompiledModel.warm`, which traces a bucket while kernels are compiled."""
+    """Return what came of `CompiledModel.warm`, which compiles kernels beside tracing."""
     model = _model(Layer)
     served = serve(model)
     x = torch.randn(SIZE, WIDTH)
