@@ -31,10 +31,11 @@ class CallForm:
 
     text: str
 
-    def forward(self, number: int) -> Callable[..., Any]:
-        """Return the forward of the layer with call *number*."""
+    def forward(self, number: int, outputs: str = "") -> Callable[..., Any]:
+        """Return the forward of the layer with call *number*, whose outputs are named *outputs*."""
         names: dict[str, Any] = {}
-        exec(self.text.replace(_NUMBER, str(number)), {**globals()}, names)  # noqa: S102  text of this module, see above
+        text = self.text.replace(_NUMBER, f"{number}, {outputs!r}")
+        exec(text, {**globals()}, names)  # noqa: S102  text of this module, see above
         made: Callable[..., Any] = names["forward"]
         return made
 

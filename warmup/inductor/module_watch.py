@@ -9,14 +9,15 @@ no notice: the artifacts read them anew in each call.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch._C._dynamo.guards import RootGuardManager, TensorGuards
 from torch._dynamo.guards import GuardManagerType
 
-_DICTS = "dicts"
+_DICTS: Final = "dicts"
+_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks")
 
 
 class ModuleWatch:
@@ -34,6 +35,9 @@ class ModuleWatch:
         has_addresses: bool,
     ) -> None:
         watched = [each for module in modules for each in _watched_dicts(module)]
+        hooks = [vars(module)[name] for module in modules for name in _HOOKS]
+        self._empty = [each for each in hooks if not each]  # truth is read faster than a version
+        watched += [each for each in hooks if each]
         self._dicts = {_DICTS: [*{id(each): each for each in (*watched, *dicts)}.values()]}
         self._versions = _versions_of(self._dicts[_DICTS])
         self._tensors: list[Any] = [*{id(tensor): tensor for tensor in tensors}.values()]
@@ -46,7 +50,7 @@ class ModuleWatch:
 
     def is_same(self) -> bool:
         """Whether nothing has changed since the watch was made."""
-        if not self._versions.check(self._dicts):
+        if any(self._empty) or not self._versions.check(self._dicts):
             return False
         if self._addresses is None:
             return bool(self._layouts.check(*self._tensors))
@@ -56,8 +60,6 @@ class ModuleWatch:
 def _watched_dicts(module: nn.Module) -> Iterator[dict[str, Any]]:
     own = vars(module)
     yield own
-    yield own["_forward_hooks"]
-    yield own["_forward_pre_hooks"]
     yield from (own[name] for name in ("_parameters", "_buffers", "_modules") if own[name])
 
 

@@ -1,9 +1,10 @@
 """`call_layer`: the op that stands for a repeated layer in the graph around the layers.
 
-The graph around the layers has a node for each call of a layer, ``warmup::layer(inputs, number)``.
+The graph around the layers has a node for each call of a layer, ``warmup::layer``.
 Tracing asks the op for the layouts of its outputs, running it calls the layer's artifact; both are
 in the `LayerProgram` that the thread runs or traces. A number means the same layer in every
-process, so a graph from inductor's caches is right as well. A CUDA graph records what the artifacts
+process, and the node names the layouts of its outputs, so a graph from inductor's caches is right
+as well. A CUDA graph records what the artifacts
 launch, and its replay does not come here.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -134,10 +136,18 @@ def tracing_program(program: LayerProgram) -> Iterator[None]:
         _state.tracing = before
 
 
-def call_layer(inputs: list[torch.Tensor], number: int) -> list[torch.Tensor]:
-    """Return the outputs of the call *number* of the program that runs; dynamo can trace it."""
-    found: list[torch.Tensor] = torch.ops.warmup.layer(inputs, number)
+def call_layer(inputs: list[torch.Tensor], number: int, outputs: str) -> list[torch.Tensor]:
+    """Return the outputs of the call *number* of the program that runs; dynamo can trace it.
+
+    *outputs* names their layouts, so that the key of a cached graph has them.
+    """
+    found: list[torch.Tensor] = torch.ops.warmup.layer(inputs, number, outputs)
     return found
+
+
+def name_of(layouts: Sequence[TensorLayout]) -> str:
+    """Return a short name that other *layouts* do not have."""
+    return hashlib.sha256(repr([tuple(each) for each in layouts]).encode()).hexdigest()[:16]
 
 
 @functools.cache
@@ -145,20 +155,21 @@ def define_op() -> Any:
     """Define the op, once in a process; the library that defines it."""
     library: Any = torch.library.Library("warmup", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define(
-        "layer(Tensor[] inputs, int number) -> Tensor[]", tags=(torch.Tag.needs_exact_strides,)
+        "layer(Tensor[] inputs, int number, str outputs) -> Tensor[]",
+        tags=(torch.Tag.needs_exact_strides,),
     )
     library.impl("layer", _run, "CompositeExplicitAutograd")
     torch.library.register_fake("warmup::layer", _trace, lib=library)
     return library
 
 
-def _run(inputs: list[torch.Tensor], number: int) -> Tensors:
+def _run(inputs: list[torch.Tensor], number: int, _outputs: str) -> Tensors:
     program = _state.running
     assert program is not None, "a graph with opaque layers runs by run_program alone"
     return program.calls[number](inputs)
 
 
-def _trace(inputs: list[torch.Tensor], number: int) -> list[torch.Tensor]:
+def _trace(inputs: list[torch.Tensor], number: int, _outputs: str) -> list[torch.Tensor]:
     program = _state.tracing
     if program is None:
         raise OtherLayoutError("the graph around the layers was traced again")

@@ -20,7 +20,13 @@ from torch import nn
 from warmup.inductor.layer_artifact import LayerArtifact
 from warmup.inductor.layer_compiler import LayerCompiler, Ranges
 from warmup.inductor.layer_form import Path, UnshareableLayerError, tensors_of_call
-from warmup.inductor.opaque_call import LayerProgram, define_op, run_program, seen_as_compiling
+from warmup.inductor.opaque_call import (
+    LayerProgram,
+    define_op,
+    name_of,
+    run_program,
+    seen_as_compiling,
+)
 from warmup.models.outputs import worst_error
 from warmup.models.repeated_groups import LayerGroup, hooked_module
 from warmup.models.shadow import shadow_of
@@ -276,7 +282,10 @@ class _ProofRun:
 
     def finished(self) -> LayerProgram:
         """Return the program of all calls, with the outputs of each."""
-        self.program.outputs += [shared.artifact.outputs for shared in self._used.values()]
+        for number, (layer, shared) in enumerate(self._used.items()):
+            artifact = shared.artifact
+            self.program.outputs.append(artifact.outputs)
+            self.forwards[layer] = artifact.form.forward(number, name_of(artifact.outputs))
         return self.program
 
     def _run(self, layer: nn.Module, args: Any, kwargs: Any) -> Any:
