@@ -230,7 +230,7 @@ def test_8_bit_integers_have_no_value_to_spare() -> None:
 
 
 def test_a_result_in_integers_is_judged_like_any_other() -> None:
-    """The reference of what a region quantized has 8 bits too: one unit off is right, twenty not."""
+    """What a region quantized has a reference in 8 bits: a unit off is right, twenty are not."""
     torch.manual_seed(0)
     reference = torch.randint(-127, 100, (64, 64), dtype=torch.int8)
     assert judge_output(reference + 1, reference, 2e-2)[1] is None
