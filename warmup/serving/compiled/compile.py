@@ -14,6 +14,7 @@ from warmup.buckets.dims import (
     parse_dynamic_dims,
 )
 from warmup.core.errors import SettingsError
+from warmup.core.events import logger
 from warmup.table.policy import TOLERANCE
 
 if TYPE_CHECKING:
@@ -103,4 +104,10 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     handle = None
     if table is not None:
         handle = install(table, on_miss=on_miss, model=model, bundle=bundle)
+        if served.sharing is not None:
+            logger.info(
+                "layers=%r: the table is of whole graphs; keys that only layers compiled "
+                "alone ask for are misses",
+                layers,
+            )
     return CompiledModel(served, artifacts, call_for, handle)
