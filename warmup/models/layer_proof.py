@@ -17,10 +17,10 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from warmup.inductor.layer_artifact import LayerArtifact
-from warmup.inductor.layer_compiler import LayerCompiler, Ranges
-from warmup.inductor.layer_form import Path, UnshareableLayerError, tensors_of_call
-from warmup.inductor.opaque_call import (
+from warmup.inductor.layers.artifact import LayerArtifact
+from warmup.inductor.layers.compiler import LayerCompiler, Ranges
+from warmup.inductor.layers.form import Path, UnshareableLayerError, tensors_of_call
+from warmup.inductor.layers.opaque_call import (
     LayerProgram,
     define_op,
     name_of,

@@ -20,8 +20,8 @@ from warmup.inductor.artifacts import (
     graph_break_reason,
     with_own_code,
 )
-from warmup.inductor.module_watch import ModuleWatch
-from warmup.inductor.opaque_call import OtherLayoutError, run_program, tracing_program
+from warmup.inductor.layers.module_watch import ModuleWatch
+from warmup.inductor.layers.opaque_call import OtherLayoutError, run_program, tracing_program
 from warmup.models.layer_proof import (
     LayerProof,
     NotSharedError,

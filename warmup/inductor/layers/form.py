@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from warmup.inductor.opaque_call import call_layer
+from warmup.inductor.layers.opaque_call import call_layer
 
 Path = tuple[Any, ...]  # into (args, kwargs): 0 or 1, then keys
 _CONSTANTS: Final = (bool, int, float, str, bytes, type(None), torch.dtype)

@@ -11,9 +11,10 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 from warmup.inductor.artifacts import graph_break_reason
 from warmup.inductor.dynamic_dims import mark_range
-from warmup.inductor.layer_artifact import LayerArtifact, is_aligned
-from warmup.inductor.layer_form import Path, UnshareableLayerError, form_of, tensors_of_call
-from warmup.inductor.layer_trace import (
+from warmup.inductor.layers.artifact import LayerArtifact, is_aligned
+from warmup.inductor.layers.form import Path, UnshareableLayerError, form_of, tensors_of_call
+from warmup.inductor.layers.opaque_call import SizeOf, TensorLayout
+from warmup.inductor.layers.trace import (
     LAYER,
     LayerTrace,
     readable,
@@ -21,7 +22,6 @@ from warmup.inductor.layer_trace import (
     tracing_backend,
     value_at,
 )
-from warmup.inductor.opaque_call import SizeOf, TensorLayout
 
 Ranges = Mapping[Path, Mapping[int, tuple[int, int]]]  # smallest and largest size by dim
 

@@ -14,7 +14,7 @@ from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 from torch._inductor.output_code import CompiledFxGraph
 
-from warmup.inductor.layer_form import UnshareableLayerError
+from warmup.inductor.layers.form import UnshareableLayerError
 from warmup.inductor.patches import Patches
 
 LAYER: Final = "layer"  # the name of the layer in the frame that dynamo compiles
