@@ -69,6 +69,7 @@ def check(
         ),
     ] = True,
     bundle: options.Bundle = None,
+    save_artifacts: Annotated[Path | None, typer.Option(hidden=True)] = None,
     fail_on: Annotated[
         FailOnRows | None, typer.Option(help="unstable: end with code 11 if a row is unstable.")
     ] = None,
@@ -119,6 +120,7 @@ def check(
                     policy=policy,
                     pad_weights=pad_weights,
                     bundle=bundle,
+                    save_artifacts=save_artifacts,
                     observer=run,
                 )
     if fail_on is FailOnRows.UNSTABLE:

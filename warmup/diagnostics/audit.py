@@ -273,6 +273,7 @@ def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
 def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
     runs = ledger.runs.values()
     asked = {key for run in runs for key in (*run.hits, *run.tuned, *(k for k, _ in run.misses))}
+    asked |= {key for run in runs for key in run.artifact_rows}
     if named is not None:
         return _unasked(read(Path(named)).rows.keys(), asked)
     rows: set[str] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,6 +26,7 @@ from warmup.inductor.artifacts import (
     with_own_code,
 )
 from warmup.inductor.dynamic_dims import mark_range
+from warmup.serving.compiled.ahead import AheadCalls
 from warmup.serving.compiled.arguments import Arguments, TensorArgument
 from warmup.serving.handle import installed
 
@@ -48,6 +49,7 @@ class ServedModel:
     """A model, the arguments with its dynamic dims, and the settings that all its buckets share.
 
     ``breaks`` has the graph breaks so far, ``uncompiled`` counts calls that no artifact served.
+    ``ahead`` serves buckets, or saves them, by calls that are compiled ahead of time.
     """
 
     model: nn.Module
@@ -58,6 +60,7 @@ class ServedModel:
     is_strict: bool = False
     breaks: list[str] = field(default_factory=list)
     uncompiled: Counter[UncompiledReason] = field(default_factory=Counter)
+    ahead: AheadCalls | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def without_artifact(self, reason: UncompiledReason, message: str) -> ServingCall:
@@ -123,6 +126,7 @@ class BucketArtifact:
         self._lock = threading.Lock()
         name = "_".join(f"{name}_{size}" for name, size in self.sizes.items())
         self._entry = with_own_code(served.model, f"warmup_{name}")
+        self._here: BucketArtifact | None = None  # beside an artifact that was compiled ahead
 
     def __str__(self) -> str:
         return ",".join(f"{name}={interval}" for name, interval in self.intervals.items())
@@ -130,13 +134,26 @@ class BucketArtifact:
     @property
     def artifacts(self) -> int:
         """How many artifacts were compiled for this bucket."""
+        if self._here is not None:
+            return 1 + self._here.artifacts
         return count_artifacts(self._entry)
 
     def drop_artifacts(self) -> None:
         """Drop the artifacts of this bucket: the next call compiles again."""
         with self._lock:
             drop_artifacts(self._entry)
+            self._here = None
             self.call = self._first
+
+    def compiled_here(self, *args: Any, **kwargs: Any) -> Any:
+        """Serve a call by an artifact that is compiled in this process, at the first such call."""
+        if self._here is None:
+            self._here = self._beside()
+        return self._here.call(*args, **kwargs)
+
+    def _beside(self) -> BucketArtifact:
+        """Return this bucket without calls that are compiled ahead of time."""
+        return type(self)(replace(self.served, ahead=None), self.intervals)
 
     def _first(self, *args: Any, **kwargs: Any) -> Any:
         with self._lock:
@@ -148,6 +165,10 @@ class BucketArtifact:
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         """Return the function that serves calls from now on, and the result of this call."""
+        ahead = self.served.ahead
+        if ahead is not None and (found := ahead.serve(self, args, kwargs)) is not None:
+            self._here = self._here or self._beside()
+            return found
         compiled, result = self.served.compile(self._entry, args, kwargs)
         return compiled, result
 

@@ -55,7 +55,10 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
 
     Calls that no artifact serves are served uncompiled and counted, or with *outside* ``error``
     refused. A *table* is installed with *on_miss* and *bundle*, and weights are padded as it says;
-    see `warmup.install`. Nothing is compiled before the first call or `CompiledModel.warm`. Calls
+    see `warmup.install`. A bucket whose compiled artifact is in the bundle of the installed table is
+    served by that artifact, if the model is the one that it was made from; the first result is
+    compared with the uncompiled model's. Other buckets, and calls that the artifact was not made
+    for, are compiled here and counted. Nothing is compiled before the first call or `CompiledModel.warm`. Calls
     may come from several threads.
 
     Raises:
@@ -64,8 +67,10 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     """
     from warmup.serving.compiled.arguments import TensorArgument
     from warmup.serving.compiled.bucket import ServedModel
+    from warmup.serving.compiled.bundled import bundled_artifacts
     from warmup.serving.compiled.model import CompiledModel
     from warmup.serving.compiled.routing import make_buckets
+    from warmup.serving.handle import installed
     from warmup.serving.install import install
 
     if policy not in set(ShapePolicy):
@@ -90,4 +95,5 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     handle = None
     if table is not None:
         handle = install(table, on_miss=on_miss, model=model, bundle=bundle)
-    return CompiledModel(served, artifacts, call_for, handle)
+    served.ahead = bundled = bundled_artifacts(served, artifacts, handle or installed())
+    return CompiledModel(served, artifacts, call_for, handle, bundled)
