@@ -10,6 +10,7 @@ measured and ``compiled`` the kernels that the bundle lacked.
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -26,18 +27,17 @@ def rename(model: nn.Module) -> None:
     first = model.layers[0]
     first.renamed = first.up
     del first.up
-    first.forward = lambda x: x + first.down(nn.functional.gelu(first.renamed(x)))
+    first.forward = lambda x: nn.functional.gelu(first.renamed(x)) * first.scale
 
 
 def widen(model: nn.Module) -> None:
-    """Give the first layer another width."""
-    first = model.layers[0]
-    first.up, first.down = nn.Linear(32, 80), nn.Linear(80, 32)
+    """Let two layers pass wider tensors."""
+    model.layers[0].up, model.layers[1].up = nn.Linear(32, 48), nn.Linear(48, 32)
 
 
 def tie(model: nn.Module) -> None:
     """Let two layers share their weights."""
-    model.layers[1] = model.layers[0]
+    model.layers[1].up = model.layers[0].up
 
 
 def transpose(model: nn.Module) -> None:
@@ -83,26 +83,35 @@ def serve(
     began = time.monotonic()
     served = warmup.compile(
         module,
-        dims={"x": {0: "seqlen"}},
+        dims={"x": {1: "seqlen"}},
         buckets={"seqlen": [dict(bucket.sizes)["seqlen"] for bucket in buckets]},
         policy=policy,
         mode=mode,
         table=table,
         bundle=bundle,
-        on_miss="strict",
         **({"independent": ("seqlen",)} if policy == "pad" else {}),
     )
     from torch._dynamo.utils import counters
     from torch._inductor.graph import GraphLowering
+    from torch._inductor.runtime.benchmarking import Benchmarker
 
-    lowered, worst = [], 0.0
-    lower = GraphLowering.run
+    lowered: list[object] = []
+    measured: list[object] = []
+    worst = 0.0
 
-    def count(graph: Any, *args: Any) -> Any:
-        lowered.append(graph)
-        return lower(graph, *args)
+    def counting(original: Callable[..., Any], into: list[object]) -> Callable[..., Any]:
+        def count(this: Any, *args: Any, **kwargs: Any) -> Any:
+            into.append(this)
+            return original(this, *args, **kwargs)
 
-    with torch.no_grad(), patch.object(GraphLowering, "run", count):
+        return count
+
+    lower, measure = GraphLowering.run, Benchmarker.benchmark
+    with (
+        torch.no_grad(),
+        patch.object(GraphLowering, "run", counting(lower, lowered)),
+        patch.object(Benchmarker, "benchmark", counting(measure, measured)),
+    ):
         for bucket in buckets:
             made = make_inputs(loaded, (), bucket, torch.device("cpu"), None)
             expected = module(*made.args, **made.kwargs)
@@ -110,35 +119,45 @@ def serve(
                 found = served(*made.args, **made.kwargs)
                 worst = max(worst, float((found - expected).norm() / expected.norm()))
         seconds = time.monotonic() - began
+        counts = {
+            "frames": counters["stats"].get("unique_graphs", 0),
+            "graphs": len(lowered),
+            "benchmarks": len(measured),
+            "compiled": _bundle_of(served).compiled_besides(),
+            "hits": dict(_handle_of(served).report().hits),
+        }
         made = make_inputs(loaded, (), buckets[0], torch.device("cpu"), None)
-        before = served.report().misfits
-        odd = served(made.args[0].double().float(), negative=True)
-        odd_error = float((odd + module(*made.args)).norm())
-    handle, report = served.handle, served.report()
-    assert handle is not None
-    assert handle.bundle is not None
-    counted = handle.report()
+        odd = served(*made.args, negative=True)
+        expected = module(*made.args, negative=True)
+        odd_error = float((odd - expected).norm() / expected.norm())
+    report, bundle, counted = served.report(), _bundle_of(served), _handle_of(served).report()
     return {
-        "bundle_refused": handle.bundle.refused,
-        "artifacts": handle.bundle.artifacts,
+        **counts,
+        "bundle_refused": bundle.refused,
+        "artifacts": bundle.artifacts,
         "bundled": report.bundled,
         "refused": report.refused,
-        "frames_before_odd_call": None,
-        "frames": counters["stats"].get("unique_graphs", 0),
-        "graphs": len(lowered),
-        "benchmarks": counters["inductor"].get("benchmarking.InductorBenchmarker.benchmark", 0),
-        "compiled": handle.bundle.compiled_besides(),
         "error": worst,
-        "misfits": report.misfits - before,
+        "misfits": report.misfits,
         "odd_error": odd_error,
-        "hits": dict(counted.hits),
         "from_cache": counted.from_cache,
+        "decisions": counted.cached_decisions,
         "artifact_rows": dict(counted.artifact_rows),
         "unused": counted.unused,
         "said": str(counted),
         "of_model": str(report),
         "seconds": seconds,
     }
+
+
+def _handle_of(served: Any) -> Any:
+    assert served.handle is not None
+    return served.handle
+
+
+def _bundle_of(served: Any) -> Any:
+    assert _handle_of(served).bundle is not None
+    return served.handle.bundle
 
 
 if __name__ == "__main__":
