@@ -32,9 +32,9 @@ class Run:
     ``choices`` has the compiled choices of each key. ``misses`` counts by key and reason,
     ``uncovered`` by site, ``foreign`` the loaded graphs of another table by its digest, and
     ``outside`` calls that no artifact served, by reason. ``artifacts`` counts the artifacts of a
-    bundle that were loaded, ``artifact_rows`` the rows that they were compiled from. ``bypassed`` has the causes why graphs did
-    not ask the table, and ``is_finished`` says that there is a summary. ``seen`` has the sequence
-    numbers.
+    bundle that were loaded, ``artifact_rows`` the rows that they were compiled from. ``bypassed``
+    has the causes why graphs did not ask the table, and ``is_finished`` says that there is a
+    summary. ``seen`` has the sequence numbers.
     """
 
     name: str
@@ -200,15 +200,8 @@ class Ledger:
         elif name in (EventName.SUMMARY, EventName.BYPASSED):
             run.is_finished |= name == EventName.SUMMARY
             run.bypassed |= {fields["cause"]} if name == EventName.BYPASSED else set()
-        elif name == EventName.CACHED:
-            run.from_cache += 1
-            run.cached_decisions += fields["decisions"]
-            run.cached_misses += fields["misses"]
-        elif name == EventName.ARTIFACT:
-            run.artifacts += fields["refused"] is None
-            run.artifact_rows.update(fields["rows"])
-        elif name == EventName.FOREIGN:
-            run.foreign[fields["compiled_under"]] += 1
+        elif name in (EventName.CACHED, EventName.ARTIFACT, EventName.FOREIGN):
+            _count_loaded(run, name, fields)
         elif name == EventName.UNCOVERED:
             run.uncovered[fields["site"]] += 1
         elif name == EventName.OUTSIDE:
@@ -287,6 +280,19 @@ def _details_of(record: Mapping[str, Any]) -> MissDetails:
         tuple(shared),
         sys.intern(choice) if isinstance(choice, str) else None,
     )
+
+
+def _count_loaded(run: Run, name: str, fields: Mapping[str, Any]) -> None:
+    """Count a graph or an artifact that was compiled in another process."""
+    if name == EventName.CACHED:
+        run.from_cache += 1
+        run.cached_decisions += fields["decisions"]
+        run.cached_misses += fields["misses"]
+    elif name == EventName.ARTIFACT:
+        run.artifacts += fields["refused"] is None
+        run.artifact_rows.update(fields["rows"])
+    else:
+        run.foreign[fields["compiled_under"]] += 1
 
 
 def _note_choice(run: Run, key: str, choice: Any) -> None:

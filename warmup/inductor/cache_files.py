@@ -4,8 +4,9 @@ File names in a bundle: ``triton/KEY/FILE`` for kernels compiled by Triton (`Fil
 triton/runtime/cache.py, 3.6 to 3.9), ``cpp/AB/FILE`` for libraries built by the C++ compiler
 (`CppCodeCache` in codecache.py), ``fxgraph/...`` and ``aotautograd/...`` for whole graphs, which
 contain Python objects that inductor unpickles, ``compiled/FILE`` for artifacts that are compiled
-ahead of time (ahead_of_time.py), which are named by their SHA-256. Inductor and Triton look every file up by a hash of
-its inputs: a file that does not match is never loaded, and a missing file is compiled.
+ahead of time (ahead_of_time.py), which are named by their SHA-256. Inductor and Triton look every
+other file up by a hash of its inputs: a file that does not match is never loaded, and a missing
+file is compiled.
 """
 
 from __future__ import annotations

@@ -90,11 +90,7 @@ class Handle(AbstractContextManager["Handle"]):
             artifact_rows=dict(tally.artifact_rows),
             artifacts_refused=tally.artifacts_refused,
             unused=tuple(
-                sorted(
-                    key
-                    for key in self.table.rows.keys() - asked
-                    if kind_of(key).is_asked
-                )
+                sorted(key for key in self.table.rows.keys() - asked if kind_of(key).is_asked)
             ),
         )
 

@@ -21,8 +21,8 @@ class Report:
     graphs that were compiled under another table, by its digest, or ``none`` for no table; refused
     graphs are among them. ``artifacts`` counts buckets that an artifact of the bundle serves,
     ``artifact_rows`` by key the rows that answered while these artifacts were compiled, and
-    ``artifacts_refused`` the artifacts that did not fit. ``unused`` are rows that inductor never asked for; rows for weights are
-    no lookups, and not among them.
+    ``artifacts_refused`` the artifacts that did not fit. ``unused`` are rows that inductor never
+    asked for; rows for weights are no lookups, and not among them.
     """
 
     digest: str

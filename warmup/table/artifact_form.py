@@ -81,7 +81,7 @@ def parse_form(text: str) -> ArtifactForm:
         ValueError: *text* is not the JSON of a form.
     """
     value = _of(parse_json(text), dict)
-    if value.keys() != {field for field in ArtifactForm.__slots__}:
+    if value.keys() != set(ArtifactForm.__slots__):
         raise ValueError("an artifact's description has other names than it should")
     model = _of(value["model"], dict)
     return ArtifactForm(

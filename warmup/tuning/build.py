@@ -88,8 +88,8 @@ def build(
     padded. Where padding pays, each bucket is run again with padded weights, so that the table has
     the rows of the model with and without padding. With *bundle* the kernels that serving compiles
     are written beside the table, see `warmup.tuning.pack_bundle`; with *bundle_graphs*, the mode of
-    the server's torch.compile, its graphs too; with *bundle_compiled*, a mode, each bucket compiled
-    ahead of time, which `warmup.compile` serves without compiling.
+    the server's torch.compile, its graphs too. With *bundle_compiled*, a mode, the bundle has each
+    bucket compiled ahead of time, which `warmup.compile` serves without compiling.
 
     Where an earlier build of the same model has finished every bucket, and the table still has its
     rows, nothing is compiled: see `warmup.tuning.earlier_builds`. With *dry_run* the report has a
@@ -184,6 +184,7 @@ def build(
             model,
             setup.runtime,
             words,
+            serves_compiles=bundle or bundle_graphs is not None,
             graphs_for=bundle_graphs,
             artifacts_for=bundle_compiled,
         )

@@ -84,17 +84,18 @@ def pack(
     runtime: Runtime,
     words: Sequence[str],
     *,
+    serves_compiles: bool,
     graphs_for: str | None = None,
     artifacts_for: str | None = None,
 ) -> PackedBundle:
     """Write the bundle of *table* beside it, and return its contents in numbers.
 
     ``warmup check --prime`` compiles and calls *model* in a process and in caches of its own, with
-    *words* as options for the inputs (`input_options`) and the device. A model whose weights the
-    table pads is primed twice, with padded and with unpadded weights. With *graphs_for*, a mode of
-    torch.compile, the graphs that a server in that mode compiles are packed as well. With
-    *artifacts_for*, a mode, each bucket is compiled ahead of time in another process, and packed
-    with the kernels that it loads.
+    *words* as options for the inputs (`input_options`) and the device. With *serves_compiles* the
+    kernels are packed that a server compiles; a model whose weights the table pads is primed twice,
+    with padded and with unpadded weights. With *graphs_for*, a mode of torch.compile, the graphs
+    that such a server in that mode compiles are packed as well. With *artifacts_for*, a mode, each
+    bucket is compiled ahead of time, and packed with the kernels that its artifact loads.
 
     Raises:
         BundleError: the table does not serve the model, or the bundle cannot be written.
@@ -109,7 +110,7 @@ def pack(
     variants = [[], ["--no-pad-weights"]] if has_weights else [[]]
     with tempfile.TemporaryDirectory(prefix="warmup-bundle-") as folder:
         caches = Caches(Path(folder))
-        for options in variants:
+        for options in variants if serves_compiles else []:
             _prime(path, [*arguments, *mode, *options], caches)
         graphs = read_graphs(caches.inductor) if graphs_for is not None else {}
         artifacts: dict[str, bytes] = {}

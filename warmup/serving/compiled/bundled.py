@@ -141,9 +141,7 @@ def bundled_artifacts(
     except (BundleError, ValueError) as error:
         logger.warning("artifacts of the bundle %s are not used: %s", path, error)
         return None
-    forms = {
-        form.bucket: form for form in all_forms if form.mode == mode and form.bucket in names
-    }
+    forms = {form.bucket: form for form in all_forms if form.mode == mode and form.bucket in names}
     if not forms:
         said = "no artifact of the bundle %s is for these buckets in the mode %s; it has %s"
         others = ", ".join(sorted(f"{form.bucket} ({form.mode})" for form in all_forms))

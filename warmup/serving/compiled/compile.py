@@ -55,11 +55,13 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
 
     Calls that no artifact serves are served uncompiled and counted, or with *outside* ``error``
     refused. A *table* is installed with *on_miss* and *bundle*, and weights are padded as it says;
-    see `warmup.install`. A bucket whose compiled artifact is in the bundle of the installed table is
-    served by that artifact, if the model is the one that it was made from; the first result is
-    compared with the uncompiled model's. Other buckets, and calls that the artifact was not made
-    for, are compiled here and counted. Nothing is compiled before the first call or `CompiledModel.warm`. Calls
+    see `warmup.install`. Nothing is compiled before the first call or `CompiledModel.warm`. Calls
     may come from several threads.
+
+    Where the bundle of the installed table has an artifact for a bucket, in this *mode* and made
+    from this model, the artifact serves the bucket, and nothing is compiled. Its first result is
+    compared with the uncompiled model's, so that call runs the model twice. A call that the
+    artifact was not made for is compiled here and counted.
 
     Raises:
         SettingsError: an argument cannot be used, or the model is in training mode.

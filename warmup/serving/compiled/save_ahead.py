@@ -50,7 +50,9 @@ class ArtifactWriter:
             raise ModelError("the call has more arguments than forward", "correct the inputs")
         versions = list(_versions(model, arguments))
         expected = model(**arguments)
-        changed = [name for name, version in _versions(model, arguments) if (name, version) not in versions]
+        changed = [
+            name for name, version in _versions(model, arguments) if (name, version) not in versions
+        ]
         if changed:
             raise ModelError(
                 f"a call changes {', '.join(changed[:3])}",
@@ -65,11 +67,19 @@ class ArtifactWriter:
                 f"torch cannot save the compiled call: {first_line(error)}",
                 "use --bundle or --bundle-graphs",
             ) from error
-        rows = tuple(sorted(key for key, count in self.handle.report().hits.items() if count > before.get(key, 0)))
+        rows = tuple(
+            sorted(
+                key
+                for key, count in self.handle.report().hits.items()
+                if count > before.get(key, 0)
+            )
+        )
         result = loaded.run(model, arguments)
         distance, limit = worst_error(expected, result, bucket.served.tolerance)
         if not distance <= limit:
-            usual, _ = worst_error(expected, bucket.compiled_here(*args, **kwargs), bucket.served.tolerance)
+            usual, _ = worst_error(
+                expected, bucket.compiled_here(*args, **kwargs), bucket.served.tolerance
+            )
             limit = max(limit, MOST_TIMES * usual)
         if not distance <= limit:
             raise ModelError(
