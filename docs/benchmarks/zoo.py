@@ -98,7 +98,7 @@ class Zoo:
         """Build the table *name*; return its facts, with the seconds of earlier tries."""
         table, begun = folder / f"{name}.json", time.monotonic()
         timings, part = folder / f"{name}.jsonl", folder / "part.jsonl"
-        words = ["build", *entry.words, "--out", str(table), "--json"]
+        words = ["build", "-vv", *entry.words, "--out", str(table), "--json"]
         words += ["--launch", self.asked.launch] if self.asked.launch else []
         words += ["--timings", str(part), "--device", self.asked.device]
         try:

@@ -22,10 +22,11 @@ PROGRAM = Path(__file__).resolve().parents[2] / "tests/programs/serve_block.py"
 FACTORS = "n=1024 k=2048 {} a=row b=col"
 BY_ROW = f"scaled_mm m=16 {FACTORS.format('f8_e4m3fn')} scale=f32[16,1]:f32[1,1024] accum=fast"
 BY_TENSOR = f"scaled_mm m=16 {FACTORS.format('f8_e4m3fn')} scale=f32[]:f32[]"
+SCALED = "mul(f32[64,1]),mul(f32[1024]),to(f32)"
 KEYS = {
     "rows": f"{BY_ROW} out=bf16 | epilogue=none",
     "tensor": f"{BY_TENSOR} out=bf16 | epilogue=silu",
-    "int8": f"int_mm m=64 {FACTORS.format('i8')} out=i32 | epilogue=mul(f32[64,1]),mul(f32[1024])",
+    "int8": f"int_mm m=64 {FACTORS.format('i8')} out=i32 | epilogue={SCALED}",
 }
 Built = tuple[dict[str, Row], dict[str, dict[str, Any]]]
 

@@ -6,6 +6,7 @@ How fast they are at serving sizes, docs/benchmarks/zoo.py measures.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -29,7 +30,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, do: str) -> dict[str, Any
     """Build or serve the models in a fresh process with empty caches."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / do / "inductor"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(folder / do / "triton"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests/programs/zoo.py"), do, *NAMES],
         cwd=folder,

@@ -79,6 +79,18 @@ def test_a_residual_is_fused_into_the_gemm_before_the_norm_takes_it(ask: Ask) ->
     assert contradictions(fused) == []
 
 
+def test_every_residual_of_a_stream_is_fused(ask: Ask) -> None:
+    """Inductor alone repeats an addition in each kernel that reads it, with nothing to fuse left.
+
+    The four products that add to the stream are one kernel then.
+    """
+    found = ask("residual stream", True, None, True, batch=2, seq=128)
+    assert contradictions(found) == []
+    adding = [launch for launch in found["launches"] if "w2_1" in launch]
+    assert len(adding) == 4
+    assert len({launch.partition(".run")[0] for launch in adding}) == 1
+
+
 def test_a_fusion_that_inductor_does_not_make_is_reported(ask: Ask) -> None:
     """Of two products one takes the gate; the row of the other says fused, and is contradicted."""
     found = ask("gated", True, True)

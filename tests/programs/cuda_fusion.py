@@ -64,6 +64,13 @@ def normed_residual(x: Any, w: Any, b: Any, stream: Any) -> Any:
     return added, F.layer_norm(added, (added.shape[-1],))
 
 
+def residual_stream(x: Any, w: Any, b: Any, w2: Any, b2: Any) -> Any:
+    for _ in range(2):
+        x = x + F.linear(F.layer_norm(x, (WIDTH,)).sin().repeat(1, 1, 4), w2, b2)
+        x = x + F.linear(F.gelu(F.linear(F.layer_norm(x, (WIDTH,)), w, b)), w2, b2)
+    return F.layer_norm(x, (WIDTH,))
+
+
 # The function, and its inputs after x: "w" a weight, "b" a bias, "y" as large as the output, "v"
 # and "c" the weight and bias of a second product.
 CASES: dict[str, tuple[Call, str]] = {
@@ -74,6 +81,7 @@ CASES: dict[str, tuple[Call, str]] = {
     "gated": (lambda x, w, other: F.silu(F.linear(x, w)) * F.linear(x, other), "ww"),
     "cast": (lambda x, w, b: F.linear(x, w, b).float(), "wb"),
     "mlp": (mlp, "wbvc"),
+    "residual stream": (residual_stream, "wbvc"),
     "int8 operand": (lambda x, w: F.linear(x.to(torch.bfloat16), w), "w"),
     "relu of a batched product": (lambda x, y: F.relu(torch.bmm(x, y.transpose(1, 2))), "t"),
 }

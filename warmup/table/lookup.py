@@ -67,6 +67,9 @@ class Lookup:
     A row that is not trusted is a miss, and is measured again without its winner. The keys in
     ``excused`` are not measured, and their misses are reported without an error. ``launch_search``
     and ``reduction_search`` are those of the table's policy.
+
+    ``differing`` are the keys for which inductor fused another way than their rows say. They are
+    reported, unless ``settles``: whoever compiles chooses other winners for them.
     """
 
     rows: Mapping[str, Row]
@@ -81,6 +84,8 @@ class Lookup:
     excused: Collection[str] = ()
     launch_search: bool = False
     reduction_search: bool = False
+    settles: bool = False
+    differing: dict[str, None] = field(default_factory=dict)
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
@@ -187,9 +192,13 @@ class Lookup:
         return result.row.winner
 
     def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
+        if fused == found:
+            return
+        with self._lock:
+            self.differing[key] = None
         expected, done = (_FUSION_WORDS[word] for word in (fused, found))
         option = f"fusion of {key}"
-        if fused == found or not self._is_first_report(option):
+        if self.settles or not self._is_first_report(option):
             return
         self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=done)
         warn(

@@ -31,6 +31,7 @@ class ServedBucket:
     is the number of graphs that torch.compile made of the first call. ``is_same_shortened``: the
     model without its repeated layers asked for the same keys. ``cost`` is that of the first call,
     None where nothing measures it, and ``counts`` says how often the graphs asked for each key.
+    ``differing`` are the keys for which inductor fused another way than their rows say.
     """
 
     keys: tuple[str, ...]
@@ -41,6 +42,7 @@ class ServedBucket:
     graphs: int = 1
     cost: CallCost | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+    differing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +76,14 @@ class BucketCompiler:
         shortened = self._tune_shortened(calls[:1], name)
         new_keys = self.progress.keys_since(since)
         served = self._serve(calls, name) if shortened is not None else None
-        if served is None:
+        if served is None or served.differing:
             served = self.tune_as_is(calls, name)
         if unused := new_keys.difference(served.keys):
             logger.info("bucket %s: rows of the shortened model alone: %d", name, len(unused))
         self.progress.discard(unused, since)
         self.progress.reopen(unused)
+        for key in served.differing:
+            logger.warning("bucket %s: not fused as its row says: %s", name, key)
         is_same_shortened = shortened is not None and set(shortened.keys) == set(served.keys)
         return replace(served, is_same_shortened=is_same_shortened)
 
@@ -114,6 +118,7 @@ class BucketCompiler:
             excused=self.progress.distrusted,
             launch_search=self.progress.table.policy.launch_search,
             reduction_search=self.progress.table.policy.reduction_search,
+            settles=True,
         )
 
     def serve_from(self, keys: Collection[str], calls: Sequence[Inputs], name: str) -> list[Any]:
@@ -168,6 +173,8 @@ class BucketCompiler:
     def _tune_all(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
         """Compile until each question has a row; remove rows that a pad decision made useless.
 
+        A row that inductor does not fuse in the model as it did in the region is measured again.
+
         Raises as `tune` does.
         """
         from warmup.tuning.pad_regions import drop_rows, measure_padding
@@ -175,11 +182,20 @@ class BucketCompiler:
         since, padding = len(self.progress.tuned), self.tuner.padding
         padding.forget()
         served = self._compile(calls, name, OnMiss.TUNE)
-        while padding.waiting:
+        while padding.waiting or self._unfuse(served.differing):
             measure_padding(self)
             served = self._compile(calls, name, OnMiss.TUNE)
             drop_rows(self, self.progress.keys_since(since).difference(served.keys), since)
         return served
+
+    def _unfuse(self, keys: Collection[str]) -> bool:
+        """Let *keys* be measured again without fusing; return whether any of them will be."""
+        new = [key for key in keys if key not in self.tuner.apart]
+        for key in new:
+            logger.info("fused in its region, and not in the model; measured apart: %s", key)
+        self.tuner.apart.update(new)
+        self.progress.measure_again(new)
+        return any(map(self.progress.must_retune, new))
 
     def _serve(self, calls: Sequence[Inputs], name: str) -> ServedBucket | None:
         """Serve the bucket from rows alone; None when a row is missing."""
@@ -228,6 +244,7 @@ class BucketCompiler:
             graphs=graphs,
             cost=costs[0] if costs else None,
             counts=dict(keys),
+            differing=tuple(lookup.differing),
         )
 
     def _call_compiled(

@@ -194,7 +194,7 @@ def build(
         final,
         digest_of(final),
         tuple(results),
-        tuple(progress.tuned),
+        progress.measured,
         time.monotonic() - started,
         not_tuned=dict(tuner.rows.not_tuned),
         not_fused=dict(tuner.rows.not_fused),

@@ -151,7 +151,7 @@ def build_problems(
         final,
         digest_of(final),
         tuple(results),
-        tuple(progress.tuned),
+        progress.measured,
         time.monotonic() - started,
         known,
         not_rebuilt,

@@ -11,7 +11,6 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -121,7 +120,7 @@ class RegionCompiler:
 
         chosen = {**self._known, self.key: winner}
         rows = {key: Row(chosen_winner, NO_EVIDENCE) for key, chosen_winner in chosen.items()}
-        lookup = _RegionLookup(rows, OnMiss.FALLBACK, Emitter([note]))
+        lookup = Lookup(rows, OnMiss.FALLBACK, Emitter([note]), settles=True)
         tag = f"warmup-region-{hashlib.sha256(str(winner).encode()).hexdigest()[:16]}"
         attachment = connect().attach(lookup, self._options, tag, quiet=True)
         try:
@@ -134,22 +133,12 @@ class RegionCompiler:
             raise BuildError(f"{winner} is not in the compiled region", "it is timed bare")
         self._watches[winner] = watch, winner.fused is None or not lookup.differing
         if winner.fused is not None and lookup.differing:
+            key = next(iter(lookup.differing))
             raise BuildError(
-                f"with {winner} inductor does not fuse as decided for {lookup.differing[0]}",
+                f"with {winner} inductor does not fuse as decided for {key}",
                 "this candidate is left out",
             )
         return compiled
-
-
-@dataclass
-class _RegionLookup(Lookup):
-    """The rows of a region, with the keys for which inductor fused another way than they say."""
-
-    differing: list[str] = field(default_factory=list)
-
-    def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
-        if fused != found:
-            self.differing.append(key)
 
 
 def region_reference(region: Region, device: torch.device, sets: Operands) -> list[torch.Tensor]:

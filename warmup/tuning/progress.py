@@ -44,7 +44,7 @@ class Progress:
     ``replaces``: the first row written replaces the whole table at ``path``. ``can_search``: this
     device has candidates beyond inductor's list. ``given_up`` has, by key, why a problem could not
     be measured; an existing row of such a key stays. ``measured_peaks`` returns the peaks of the
-    device, which the table keeps. ``tuned`` are the problems measured by this build, in order.
+    device, which the table keeps. ``tuned`` are the measurements of this build, in order.
     ``kept`` has, by key, why a row that was measured again stays as it was. ``distrusted`` has, by
     key, why this build does not trust a row; it does not measure these keys again.
     """
@@ -67,6 +67,11 @@ class Progress:
     def rows(self) -> Mapping[str, Row]:
         """The rows on disk, by key."""
         return self.table.rows
+
+    @property
+    def measured(self) -> tuple[Tuned, ...]:
+        """The problems measured by this build, each once, as they were measured last."""
+        return tuple({tuned.key: tuned for tuned in self.tuned}.values())
 
     @property
     def is_done(self) -> bool:
@@ -109,7 +114,8 @@ class Progress:
             origin = replace(table.provenance, peaks=self.measured_peaks())
             table = replace(table, provenance=origin)
         if (before := table.rows.get(tuned.key)) is not None:
-            self._replaced[tuned.key] = before
+            if tuned.key not in self.keys_since(0):
+                self._replaced[tuned.key] = before
             reason = self._why_kept(tuned.row.evidence, before.evidence)
             if reason is not None and before.untrusted is None:
                 self.kept[tuned.key] = reason
@@ -190,6 +196,11 @@ class Progress:
         marked = {key: replace(self.rows[key], untrusted=reason) for key in keys}
         self.table = distrust_rows(self.path, marked)
         self.distrusted |= dict.fromkeys(keys, reason)
+
+    def measure_again(self, keys: Collection[str]) -> None:
+        """Let this build measure *keys* again, although they have rows."""
+        self.revisit = replace(self.revisit, keys=self.revisit.keys | frozenset(keys))
+        self.reopen(keys)
 
     def reopen(self, keys: Collection[str]) -> None:
         """Allow *keys* to be measured once more by this build."""

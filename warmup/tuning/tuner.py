@@ -55,7 +55,8 @@ class Tuner:
     ``options`` are the inductor options that serving shares. ``rows`` makes the rows, and keeps why
     a key has none. ``watch`` waits for a quiet machine, and says which measurements other processes
     disturbed: those rows have the library default. Pad questions are kept in ``padding`` for a
-    caller that compiles regions, if there is one.
+    caller that compiles regions, if there is one. For the keys in ``apart`` nothing is fused into a
+    template: in the model inductor does not fuse what it fuses in the region alone.
     """
 
     device: torch.device
@@ -65,6 +66,7 @@ class Tuner:
     process: TrialProcess = field(default_factory=lambda: TrialProcess(own_command()))
     options: Mapping[str, OptionValue] = field(default_factory=dict)
     padding: PadQuestions = field(default_factory=PadQuestions)
+    apart: set[str] = field(default_factory=set)
     bounds: PeakBounds = field(init=False)
     rows: RowMaker = field(init=False)
     watch: MachineWatch = field(init=False)
@@ -172,7 +174,8 @@ class Tuner:
                 ]
                 if others:
                     alone, most = faster_alone(bare, library, self.method), self.method.fused_top_k
-                    outcomes = run_ways(self.process.run, trial, others, alone, most)
+                    fuses = question.problem.key not in self.apart
+                    outcomes = run_ways(self.process.run, trial, others, alone, most, fuses=fuses)
         except TrialNotRunError as error:
             self.rows.not_fused[question.problem.key] = str(error)
             return bare

@@ -24,6 +24,8 @@ def run_ways(
     others: Sequence[Winner],
     may_win_alone: Iterable[Winner],
     most: int,
+    *,
+    fuses: bool = True,
 ) -> tuple[Outcome, ...]:
     """Return the outcomes in *trial* of its library's kernel and of the first *most* of *others*.
 
@@ -38,19 +40,21 @@ def run_ways(
         candidates = tuple(map(Candidate, winners))
         return as_decided(run(replace(trial, candidates=candidates)).outcomes)
 
-    outcomes = outcomes_of(trial.library, *ways_of(others[:most], may_win_alone))
+    ways = ways_of(others[:most], may_win_alone, fuses=fuses)
+    outcomes = outcomes_of(trial.library, *ways)
     if more := less_demanding(others[most:], outcomes)[:most]:
         outcomes = outcomes_of(*(one.winner for one in outcomes), *ways_of(more))
     return outcomes
 
 
 def ways_of(
-    candidates: Iterable[Winner], may_win_alone: Iterable[Winner] = ()
+    candidates: Iterable[Winner], may_win_alone: Iterable[Winner] = (), *, fuses: bool = True
 ) -> tuple[Winner, ...]:
     """Return each of *candidates* as it is compiled: a template fused, and not fused where it pays.
 
     A template that is not fused has the same kernels behind it as the library default, so it can
     win only if it is faster alone: those are in *may_win_alone*. Other candidates have one way.
+    Without *fuses* no template is fused.
     """
     alone = frozenset(may_win_alone)
     ways: list[Winner] = []
@@ -58,7 +62,8 @@ def ways_of(
         if candidate.family is not Family.TEMPLATE:
             ways.append(candidate)
             continue
-        ways.append(replace(candidate, fused=True))
+        if fuses:
+            ways.append(replace(candidate, fused=True))
         if candidate in alone:
             ways.append(replace(candidate, fused=False))
     return tuple(ways)

@@ -60,7 +60,7 @@ _MEL = "input_features=[batch,128,3000]:bf16"
 _HEARD = "heard=[batch,1500,1280]:bf16"
 
 SERVED = _by_name(
-    Entry("vit", "vision.py:vit", ("batch=1,8",), _pixels(518)),
+    Entry("vit", "vision.py:vit", ("batch=8",), _pixels(518)),
     Entry("bert-large", "encoders.py:bert_large", ("batch=1,16;seqlen=384",), _INPUT_IDS),
     Entry("llama3-8b-tokens", "decoders.py:llama3", (_TOKENS,), _IDS),
     Entry("t5", "encoders.py:t5", ("batch=1,8;seqlen=512",), _INPUT_IDS),
@@ -80,6 +80,7 @@ SERVED = _by_name(
     ),
     Entry("mixtral", "decoders.py:mixtral", ("batch=1;seqlen=512",), _IDS),
     Entry("swinv2", "vision.py:swinv2", ("batch=8",), _pixels(256)),
+    Entry("vit-1", "vision.py:vit", ("batch=1",), _pixels(518)),
     Entry("swinv2-1", "vision.py:swinv2", ("batch=1",), _pixels(256)),
 )
 

@@ -1,5 +1,7 @@
 """`epilogue_of`: the pointwise operators after a GEMM that the scheduler may fuse into it, as text.
 
+`end_of_epilogue` is the node of the last of them.
+
 The text is taken from the FX graph at lowering and is canonical: it does not depend on node names
 or on the order of commutative arguments. It is a prediction; the scheduler decides
 (torch/_inductor/scheduler.py, can_fuse). torch decomposes activations before lowering, and this
@@ -57,23 +59,44 @@ def epilogue_of(node: Node) -> str:
     gemm = node.meta.get("val")
     if not isinstance(gemm, torch.Tensor):
         return NO_EPILOGUE
-    steps: list[str] = []
-    current = node
-    while (
-        len(steps) < MAX_EPILOGUE_STEPS
-        and (nodes := _next_nodes(current, gemm.numel())) is not None
-    ):
-        texts = {current: _INPUT_TEXT}
-        for member in nodes:
-            texts[member] = _text_of(member, texts, gemm.dtype)
-        current = nodes[-1]
-        if texts[current] != _INPUT_TEXT:
-            steps.append(_as_step(texts[current]))
-    out = current.meta["val"].dtype
+    found = list(_steps_after(node, gemm))
+    steps = [step for step, _ in found if step]
+    out = (found[-1][1] if found else node).meta["val"].dtype
     if out != gemm.dtype:
         steps.append(f"to({dtype_name(out)})")
     text = ",".join(steps) or NO_EPILOGUE
     return text if len(text) <= MAX_EPILOGUE else f"~{_hash(text)}"
+
+
+def end_of_epilogue(node: Node) -> Node | None:
+    """Return the last node of the epilogue of the GEMM *node*; None where there is no epilogue.
+
+    A cast to a wider dtype at its end is left to the kernel that reads the result.
+    """
+    gemm = node.meta.get("val")
+    if not isinstance(gemm, torch.Tensor):
+        return None
+    end = None
+    for _, current in _steps_after(node, gemm):
+        if current.meta["val"].dtype.itemsize <= gemm.dtype.itemsize:
+            end = current
+    return end
+
+
+def _steps_after(node: Node, gemm: torch.Tensor) -> Iterator[tuple[str, Node]]:
+    """Yield the text of each step behind *node*, which computes *gemm*, and the step's last node.
+
+    The text is empty where the step leaves its values as they are, such as a view.
+    """
+    current, count = node, 0
+    while count < MAX_EPILOGUE_STEPS and (nodes := _next_nodes(current, gemm.numel())) is not None:
+        texts = {current: _INPUT_TEXT}
+        for member in nodes:
+            texts[member] = _text_of(member, texts, gemm.dtype)
+        current = nodes[-1]
+        step = "" if texts[current] == _INPUT_TEXT else _as_step(texts[current])
+        count += bool(step)
+        yield step, current
 
 
 def _next_nodes(start: Node, numel: Any) -> list[Node] | None:

@@ -1,8 +1,10 @@
 """`Fusions`: forces for each GEMM whether operations are fused into its template, as its row says.
 
 The scheduler asks ``InductorChoices.can_fuse`` about every pair of nodes, and the answer False is
-final. True is not: fusing must be legal too. So what became of each decision is read from the
-scheduler when it generates code, and reported where it differs from the row.
+final. True is not: fusing must be legal too, and the operations must have a buffer of their own.
+Lowering gives none to an operation that each kernel that reads its result can repeat, so the end of
+an epilogue that is to be fused is realized. What became of each decision is read from the scheduler
+when it generates code, and reported where it differs from the row.
 """
 
 from __future__ import annotations
@@ -13,10 +15,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from torch._inductor.choices import InductorChoices
+from torch._inductor.graph import GraphLowering
+from torch._inductor.ir import TensorBox
 from torch._inductor.scheduler import Scheduler
 from torch._inductor.virtualized import V
+from torch.fx import Node
 
 from warmup.core.rows import Winner
+from warmup.inductor.gemm.epilogues import end_of_epilogue
+from warmup.inductor.gemm.key import current_node
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
@@ -24,6 +31,7 @@ from warmup.keys.question import Answers
 _UNDECIDED: Final = ("", None)
 _Decisions = dict[str, tuple[str, bool]]  # buffer of a template -> key of its row, and `fused`
 _decided: weakref.WeakKeyDictionary[Any, _Decisions] = weakref.WeakKeyDictionary()  # by graph
+_ends: weakref.WeakKeyDictionary[Any, set[Node]] = weakref.WeakKeyDictionary()  # by graph
 _deciding = threading.Lock()
 
 
@@ -38,6 +46,7 @@ class Fusions:
     def attach(self, patches: Patches) -> None:
         """Force decisions until *patches* is restored."""
         patches.on_restore(self._deactivate)
+        patches.wrap(GraphLowering, "run_node", self._wrap_run_node)
         patches.wrap(InductorChoices, "can_fuse", self._wrap_can_fuse)
         patches.wrap(Scheduler, "codegen", self._wrap_codegen)
 
@@ -53,9 +62,24 @@ class Fusions:
         if winner.fused is None:
             return
         node = selected[0] if isinstance(selected, tuple) else selected  # from torch 2.12 on
+        gemm = current_node()
+        end = end_of_epilogue(gemm) if winner.fused and gemm is not None else None
         with _deciding:
             decisions = _decided.setdefault(V.graph, {})
             decisions[node.get_name()] = (key, winner.fused)
+            if end is not None:
+                _ends.setdefault(V.graph, set()).add(end)
+
+    def _wrap_run_node(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_node(graph: Any, node: Node) -> Any:
+            result = original(graph, node)
+            with _deciding:
+                is_end = node in _ends.get(graph, ())
+            if is_end and isinstance(result, TensorBox):
+                result.realize()
+            return result
+
+        return run_node
 
     def _wrap_can_fuse(self, original: Callable[..., bool]) -> Callable[..., bool]:
         def can_fuse(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:

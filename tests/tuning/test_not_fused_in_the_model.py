@@ -1,0 +1,107 @@
+"""Rows that inductor fuses in their region and not in the model: measured again, not fused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from warmup.core.rows import Family, Row, Tuned, Winner
+from warmup.table import Table
+from warmup.table.lookup import OnMiss
+from warmup.table.store import read, write
+from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
+from warmup.tuning.pad_questions import PadQuestions
+from warmup.tuning.progress import Progress
+from warmup.tuning.report import Observer
+from warmup.tuning.ways import ways_of
+
+FUSED = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),), "0123abcd", fused=True)
+APART = replace(FUSED, fused=False)
+
+
+@dataclass
+class _Tuner:
+    padding: PadQuestions = field(default_factory=PadQuestions)
+    apart: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Compiler(BucketCompiler):
+    """Compiles nothing: in its model, inductor fuses nothing into the GEMM of ``key``."""
+
+    key: str
+    row: Row
+    compiled: list[OnMiss] = field(default_factory=list)
+
+    def _compile(self, calls: object, name: str, on_miss: OnMiss) -> ServedBucket:
+        self.compiled.append(on_miss)
+        if on_miss is OnMiss.TUNE and self.progress.must_tune(self.key):
+            winner = APART if self.key in self.tuner.apart else FUSED
+            self.progress.save(Tuned(self.key, replace(self.row, winner=winner), ()))
+        differs = self.progress.rows[self.key].winner.fused is True
+        found = (self.key,) if differs else ()
+        return ServedBucket(keys=(self.key,), outputs=[], uncovered={}, differing=found)
+
+
+Make = Callable[[bool], _Compiler]
+
+
+@pytest.fixture
+def make(
+    make_key: Callable[..., str],
+    make_row: Callable[..., Row],
+    make_table: Callable[..., Table],
+    tmp_path: Path,
+) -> Make:
+    """``make(has_row)``: a compiler, with a fused row of an earlier build or an empty table."""
+
+    def make(has_row: bool) -> _Compiler:
+        key, row, path, nothing = make_key(16), make_row(), tmp_path / "t.json", Any
+        table = make_table({key: replace(row, winner=FUSED)} if has_row else {})
+        write(path, table)
+        progress = Progress(
+            path=path,
+            table=table,
+            replaces=False,
+            observer=Observer(),
+            can_search=False,
+            given_up={},
+            measured_peaks=lambda: None,
+        )
+        tuner: Any = _Tuner()
+        setup: Any = nothing
+        model: Any = nothing
+        return _Compiler(setup=setup, model=model, progress=progress, tuner=tuner, key=key, row=row)
+
+    return make
+
+
+@pytest.mark.parametrize("has_row", [False, True])
+def test_a_row_that_is_not_fused_in_the_model_is_measured_again(make: Make, has_row: bool) -> None:
+    """The row on disk is not fused then, and the bucket was served from it; so an earlier row."""
+    compiler = make(has_row)
+    served = compiler.tune_as_is([], "seqlen=16")
+    assert served.differing == ()
+    assert compiler.compiled == [OnMiss.TUNE, OnMiss.TUNE, OnMiss.STRICT]
+    assert read(compiler.progress.path).rows[compiler.key].winner == APART
+    assert [tuned.row.winner for tuned in compiler.progress.measured] == [APART]
+
+
+def test_a_row_is_measured_again_once(make: Make) -> None:
+    """Where that changes nothing, the build ends all the same."""
+    compiler = make(True)
+    compiler.tuner.apart.add(compiler.key)
+    assert compiler.tune_as_is([], "seqlen=16").differing == (compiler.key,)
+    assert compiler.compiled == [OnMiss.TUNE]
+
+
+def test_a_template_that_is_measured_apart_has_no_fused_way() -> None:
+    """It is compiled not fused where that may win, else not at all."""
+    plain, other = replace(FUSED, fused=None), replace(FUSED, uid="triton::other", fused=None)
+    assert ways_of([plain, other], [plain], fuses=False) == (APART,)
