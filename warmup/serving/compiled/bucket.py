@@ -169,8 +169,12 @@ class BucketArtifact:
         if ahead is not None and (found := ahead.serve(self, args, kwargs)) is not None:
             self._here = self._here or self._beside()
             return found
-        compiled, result = self.served.compile(self._entry, args, kwargs)
+        compiled, result = self.served.compile(self._entry, *self.marked(args, kwargs))
         return compiled, result
+
+    def marked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments with dims marked as dynamic, where the artifact is to have any."""
+        return args, kwargs
 
 
 class RangeArtifact(BucketArtifact):
@@ -179,6 +183,19 @@ class RangeArtifact(BucketArtifact):
     _error: ModelError | None = None  # the interval is too wide for one artifact
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
+        try:
+            with own_cache_entries(f"warmup-{self._ranges()}"):
+                return super()._compile(args, kwargs)
+        except Exception as error:
+            too_wide = range_error(error, str(self))
+            if too_wide is None:
+                raise
+            self._error = too_wide
+            self.call = self._refuse
+            raise too_wide from error
+
+    def marked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments with each dynamic dim marked with its range."""
         aliases: set[int] = set()
 
         def mark(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
@@ -191,16 +208,7 @@ class RangeArtifact(BucketArtifact):
             mark_range(tensor, dim.dim, interval.low, interval.high, hint=interval.high)
             return tensor
 
-        try:
-            with own_cache_entries(f"warmup-{self._ranges()}"):
-                return super()._compile(*self.served.replace(args, kwargs, mark))
-        except Exception as error:
-            too_wide = range_error(error, str(self))
-            if too_wide is None:
-                raise
-            self._error = too_wide
-            self.call = self._refuse
-            raise too_wide from error
+        return self.served.replace(args, kwargs, mark)
 
     def _ranges(self) -> str:
         """Return the interval of each dynamic dim as text, which does not depend on dims' names."""

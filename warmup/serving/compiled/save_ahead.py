@@ -60,7 +60,8 @@ class ArtifactWriter:
             )
         before = self.handle.report().hits
         try:
-            content, sources = compile_ahead(model, arguments, self.mode)
+            marked = names.named(*bucket.marked(args, kwargs)) or {}
+            content, sources = compile_ahead(model, marked, self.mode)
             loaded = load_ahead(content)
         except Exception as error:
             raise ModelError(
