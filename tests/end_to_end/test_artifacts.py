@@ -155,6 +155,27 @@ def test_a_model_that_differs_is_refused(changed: dict[str, Any], change: str, r
     assert found["sizes"]["8"]["error"] < 1e-5
 
 
+@pytest.fixture(scope="module")
+def by_policy(bmm_tables: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Artifacts of a range and of an exact size, each served at its size and at a smaller one."""
+    folder = tmp_path_factory.mktemp("policies")
+    program = str(ROOT / "tests" / "programs" / "range_artifacts.py")
+    done = run(folder, folder, program, MODEL, str(bmm_tables[0]), str(folder))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(("policy", "bucket"), [("range", "seqlen=2..8"), ("pad", "seqlen=8")])
+def test_an_artifact_serves_smaller_sizes(
+    by_policy: dict[str, Any], policy: str, bucket: str
+) -> None:
+    """An artifact of a range does, and an exact artifact does by padding; nothing is traced."""
+    found = by_policy[policy]
+    assert (found["bundled"], found["refused"], found["misfits"]) == ([bucket], {}, 0)
+    assert found["frames"] == 0
+    assert max(found["errors"]) < 1e-5
+
+
 def test_a_check_primes_by_artifacts(built: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     """It loads them as a server does, and compiles nothing."""
     words = ("check", "t.json", "--device", "cpu", "--bundle", "t.bundle", "--prime")

@@ -19,10 +19,10 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from warmup.core.artifact_form import SourceLines
 from warmup.core.errors import InductorChangedError
 from warmup.inductor.internals import ARTIFACT_INTERNALS, check_internals
 from warmup.inductor.versions import ARTIFACTS_SINCE, check_supported
-from warmup.table.artifact_form import SourceLines
 
 _TORCH: Final = "torch"
 

@@ -26,7 +26,7 @@ import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
 
 _GRAPH_FOLDERS: Final = ("fxgraph", "aotautograd")
-_ARTIFACTS: Final = "compiled"
+_AHEAD: Final = "compiled"
 _ARTIFACT_FILES: Final = (".json", ".bin")  # the form of an artifact, and the artifact
 _ARTIFACT_FOLDER: Final = "warmup-compiled"  # in inductor's cache folder
 _TRITON: Final = "triton"
@@ -64,12 +64,12 @@ def read_graphs(folder: Path) -> dict[str, bytes]:
 def read_artifacts(folder: Path) -> dict[str, bytes]:
     """Return the artifacts in *folder*, and their forms, by name."""
     paths = sorted(path for path in folder.iterdir() if path.suffix in _ARTIFACT_FILES)
-    return {f"{_ARTIFACTS}/{path.name}": path.read_bytes() for path in paths}
+    return {f"{_AHEAD}/{path.name}": path.read_bytes() for path in paths}
 
 
 def is_form(name: str) -> bool:
     """Return whether the member *name* of a bundle is the form of an artifact."""
-    return name.startswith(f"{_ARTIFACTS}/") and name.endswith(_ARTIFACT_FILES[0])
+    return name.startswith(f"{_AHEAD}/") and name.endswith(_ARTIFACT_FILES[0])
 
 
 def read_artifact_file(sha256: str, *, is_form: bool) -> bytes:
@@ -154,7 +154,7 @@ def _roots(device: torch.device) -> dict[str, Path]:
     return {
         _TRITON: Path(triton_cache_dir(index)),
         _CPP: folder,
-        _ARTIFACTS: folder / _ARTIFACT_FOLDER,
+        _AHEAD: folder / _ARTIFACT_FOLDER,
         **{kind: folder / kind for kind in _GRAPH_FOLDERS},
     }
 

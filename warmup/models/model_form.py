@@ -9,8 +9,8 @@ from itertools import chain
 
 from torch import nn
 
+from warmup.core.artifact_form import ModelForm
 from warmup.core.dtypes import dtype_name
-from warmup.table.artifact_form import ModelForm
 
 
 def form_of(model: nn.Module) -> ModelForm:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from warmup.core.artifact_form import ArtifactForm, parse_form
 from warmup.core.errors import BundleError
 from warmup.core.events import logger
 from warmup.core.permissions import other_writers, remark_on_writers
 from warmup.core.runtime import Runtime
-from warmup.table.artifact_form import ArtifactForm, parse_form
 from warmup.table.bundle_file import OpenBundle, needs_of, open_bundle
 
 if TYPE_CHECKING:

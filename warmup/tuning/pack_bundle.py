@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from warmup.core.artifact_form import parse_form
 from warmup.core.child_process import Caches
 from warmup.core.error_text import printable
 from warmup.core.errors import BundleError
 from warmup.core.runtime import Runtime
 from warmup.keys.registry import kind_of
-from warmup.table.artifact_form import parse_form
 from warmup.table.bundle_file import BUNDLE_SUFFIX, needs_of, write_bundle
 from warmup.table.codec import digest_of
 from warmup.table.store import read

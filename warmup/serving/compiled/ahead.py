@@ -1,11 +1,11 @@
-"""`AheadCalls`: what serves a bucket with calls that are compiled ahead of time, or saves them."""
+"""`serving_call`: serves calls by an artifact that was compiled ahead of time, others otherwise."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -13,18 +13,6 @@ from warmup.core.errors import ModelError
 
 if TYPE_CHECKING:
     from warmup.inductor.ahead_of_time import LoadedArtifact
-    from warmup.serving.compiled.bucket import BucketArtifact
-
-Call = Callable[..., Any]
-
-
-class AheadCalls(Protocol):
-    """Makes the calls of buckets without the compile of a first call."""
-
-    def serve(
-        self, bucket: BucketArtifact, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Call, Any] | None:
-        """Return the function that serves *bucket* and the result of this call; None for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +63,8 @@ def argument_names(model: nn.Module) -> ArgumentNames:
 
 
 def serving_call(
-    model: nn.Module, loaded: LoadedArtifact, names: ArgumentNames, otherwise: Call
-) -> Call:
+    model: nn.Module, loaded: LoadedArtifact, names: ArgumentNames, otherwise: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return a function that serves calls of *model* by *loaded*, others by *otherwise*.
 
     The guards of the artifact decide, as those of torch.compile do.

@@ -26,7 +26,6 @@ from warmup.inductor.artifacts import (
     with_own_code,
 )
 from warmup.inductor.dynamic_dims import mark_range
-from warmup.serving.compiled.ahead import AheadCalls
 from warmup.serving.compiled.arguments import Arguments, TensorArgument
 from warmup.serving.handle import installed
 
@@ -42,6 +41,15 @@ class DimChange(Protocol):
 
     def __call__(self, tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
         """Return the other tensor."""
+
+
+class AheadCalls(Protocol):
+    """Makes or loads calls that are compiled ahead of time."""
+
+    def serve(
+        self, bucket: BucketArtifact, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[ServingCall, Any] | None:
+        """Return the function that serves *bucket* and the result of this call; None for none."""
 
 
 @dataclass

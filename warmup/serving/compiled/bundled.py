@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from warmup.core.artifact_form import ArtifactForm
 from warmup.core.error_text import first_line
 from warmup.core.errors import BundleError
 from warmup.core.events import logger
 from warmup.models.model_form import form_of
 from warmup.models.outputs import worst_error
-from warmup.serving.compiled.ahead import ArgumentNames, Call, argument_names, serving_call
-from warmup.table.artifact_form import ArtifactForm
+from warmup.serving.compiled.ahead import ArgumentNames, argument_names, serving_call
 from warmup.table.policy import MOST_TIMES
 
 if TYPE_CHECKING:
     from warmup.inductor.ahead_of_time import LoadedArtifact
-    from warmup.serving.compiled.bucket import BucketArtifact, ServedModel
+    from warmup.serving.compiled.bucket import BucketArtifact, ServedModel, ServingCall
     from warmup.serving.handle import Handle
     from warmup.serving.unpack_bundle import UnpackedBundle
 
@@ -44,7 +44,7 @@ class BundledArtifacts:
 
     def serve(
         self, bucket: BucketArtifact, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Call, Any] | None:
+    ) -> tuple[ServingCall, Any] | None:
         """Return the function that serves *bucket* and the result of this call.
 
         The artifact is loaded, its form is compared with the model, and its first result with that
@@ -76,7 +76,7 @@ class BundledArtifacts:
         bucket: BucketArtifact,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-    ) -> tuple[Call, Any]:
+    ) -> tuple[ServingCall, Any]:
         model = bucket.served.model
         names = argument_names(model)
         loaded = self._loaded.get(form.bucket) or self._load(form, bucket.served)
@@ -110,7 +110,7 @@ class BundledArtifacts:
 
     def _otherwise(
         self, bucket: BucketArtifact, loaded: LoadedArtifact, names: ArgumentNames
-    ) -> Call:
+    ) -> ServingCall:
         """Return a function that serves calls that the artifact does not fit, and counts them."""
         model = bucket.served.model
 

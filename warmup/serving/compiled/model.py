@@ -12,8 +12,7 @@ from warmup.buckets.dims import DynamicDim, ShapePolicy
 if TYPE_CHECKING:
     import torch
 
-    from warmup.serving.compiled.ahead import AheadCalls
-    from warmup.serving.compiled.bucket import BucketArtifact, ServedModel
+    from warmup.serving.compiled.bucket import AheadCalls, BucketArtifact, ServedModel
     from warmup.serving.compiled.bundled import BundledArtifacts
     from warmup.serving.compiled.routing import CallFor
     from warmup.serving.handle import Handle

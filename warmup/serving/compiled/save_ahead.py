@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from warmup.core.artifact_form import ArtifactForm
 from warmup.core.error_text import first_line
 from warmup.core.errors import ModelError
 from warmup.models.model_form import form_of
 from warmup.models.outputs import tensors_of, worst_error
-from warmup.serving.compiled.ahead import Call, argument_names, serving_call
-from warmup.table.artifact_form import ArtifactForm
+from warmup.serving.compiled.ahead import argument_names, serving_call
 from warmup.table.policy import MOST_TIMES
 
 if TYPE_CHECKING:
-    from warmup.serving.compiled.bucket import BucketArtifact
+    from warmup.serving.compiled.bucket import BucketArtifact, ServingCall
     from warmup.serving.handle import Handle
 
 
@@ -34,7 +34,7 @@ class ArtifactWriter:
 
     def serve(
         self, bucket: BucketArtifact, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Call, Any]:
+    ) -> tuple[ServingCall, Any]:
         """Compile this call of *bucket*, save it, and return it with its result.
 
         Raises:

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 
 from warmup.core.strict_json import parse_json
 
-_SHOWN: Final = 3
-_T = TypeVar("_T")
+_MOST_NAMED: Final = 3
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class ModelForm:
         ]
         if not found:
             return None
-        others = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        return "; ".join(found[:_SHOWN]) + others
+        others = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        return "; ".join(found[:_MOST_NAMED]) + others
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,11 @@ def _texts(value: Any) -> dict[str, str]:
     return {name: _of(text, str) for name, text in _of(value, dict).items()}
 
 
-def _list(value: Any, read: Callable[[Any], _T]) -> list[_T]:
+def _list(value: Any, read: Callable[[Any], _Value]) -> list[_Value]:
     return [read(each) for each in _of(value, list)]
 
 
-def _of(value: Any, kind: type[_T]) -> _T:
+def _of(value: Any, kind: type[_Value]) -> _Value:
     if type(value) is not kind:
         raise ValueError(f"an artifact's description has no {kind.__name__} where one belongs")
     return value
