@@ -15,6 +15,7 @@ class Layer(nn.Module):
         self.up, self.down = nn.Linear(_HIDDEN, 2 * _HIDDEN), nn.Linear(2 * _HIDDEN, _HIDDEN)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output."""
         inner = nn.functional.gelu(self.up(self.norm(hidden_states)))
         return hidden_states + self.down(inner)
 
@@ -27,6 +28,7 @@ class Layers(nn.Module):
         self.layers = nn.ModuleList(Layer() for _ in range(count))
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Return the output of the last layer."""
         for layer in self.layers:
             hidden_states = layer(hidden_states)
         return hidden_states

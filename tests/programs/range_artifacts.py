@@ -35,7 +35,7 @@ def write(model: str, table: str, folder: Path) -> str:
     with warmup.install(table) as handle:
         for policy in ("range", "exact"):
             served = warmup.compile(loaded.module, **HOW, policy=policy)
-            served.save_ahead(ArtifactWriter(folder, handle, "default"))
+            served._save_ahead(ArtifactWriter(folder, handle, "default"))
             served(*inputs.args)
         digest = handle.digest
     path = folder / "t.bundle"

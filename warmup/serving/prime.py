@@ -205,7 +205,8 @@ class _Priming:
         from warmup.serving.compiled.save_ahead import ArtifactWriter
 
         assert self.compiled is not None
-        self.compiled.save_ahead(ArtifactWriter(folder, handle, self.mode))
+        writer = ArtifactWriter(folder, handle, self.mode)
+        self.compiled._save_ahead(writer)  # noqa: SLF001  no part of the public class
 
     def run_all(self, buckets: Sequence[Bucket], handle: Handle, observer: PrimeObserver) -> None:
         """Run every bucket, and tell *observer*."""

@@ -95,7 +95,7 @@ class CompiledModel:
         """
         return self._call_for(args, kwargs)(*args, **kwargs)
 
-    def save_ahead(self, writer: AheadCalls) -> None:
+    def _save_ahead(self, writer: AheadCalls) -> None:
         """Let *writer* compile each bucket ahead of time, at its first call from now on."""
         self._served.ahead = writer
 
