@@ -11,13 +11,15 @@ from __future__ import annotations
 import hashlib
 import io
 import linecache
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
 import torch
+import torch._inductor
 from torch import nn
+from torch._dynamo.guards import CheckFunctionManager
 
 from warmup.core.artifact_form import SourceLines
 from warmup.core.errors import InductorChangedError
@@ -25,6 +27,7 @@ from warmup.inductor.internals import ARTIFACT_INTERNALS, check_internals
 from warmup.inductor.versions import ARTIFACTS_SINCE, check_supported
 
 _TORCH: Final = "torch"
+_SAVED_BY_NAME: Final = frozenset({"TYPE_MATCH", "BUILTIN_MATCH"})  # not by the object's identity
 
 
 def refusal_of_torch() -> str | None:
@@ -50,7 +53,9 @@ def compile_ahead(
     Raises:
         Exception: torch cannot compile the call as one graph, or cannot save the graph.
     """
-    compiled: Any = torch.compile(call_model, dynamic=False, fullgraph=True, mode=mode)
+    check_internals(ARTIFACT_INTERNALS)
+    options = {**torch._inductor.list_mode_options(mode), "guard_filter_fn": _guards_to_save}
+    compiled: Any = torch.compile(call_model, dynamic=False, fullgraph=True, options=options)
     artifact = compiled.aot_compile(((model,), dict(arguments)))
     content = type(artifact).serialize(artifact).serialized_data
     lines = {
@@ -108,6 +113,24 @@ def load_ahead(content: bytes) -> LoadedArtifact:
     if not hasattr(function, "fn"):
         raise InductorChangedError("torch.compiler.load_compiled_function returns no fn")
     return LoadedArtifact(function)
+
+
+def _guards_to_save(guards: Sequence[Any]) -> list[bool]:
+    """Return which of *guards* an artifact keeps.
+
+    As torch does without a filter (`aot_compile_fullgraph`), guards on globals and on the identity
+    of an object are left out, which mean nothing in another process; torch forgets those that are
+    derived from other guards, and then refuses to save.
+    """
+    identities = frozenset(CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
+    return [
+        not guard.is_global
+        and (
+            guard.guard_type in _SAVED_BY_NAME
+            or identities.isdisjoint((guard.guard_type, *guard.derived_guard_types))
+        )
+        for guard in guards
+    ]
 
 
 def _sha256_of(module: str, first: int, end: int) -> str:
