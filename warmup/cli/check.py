@@ -69,7 +69,13 @@ def check(
         ),
     ] = True,
     bundle: options.Bundle = None,
-    save_artifacts: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    save_artifacts: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --prime: an existing folder for each bucket compiled ahead of time, as "
+            "`build --bundle-compiled` packs it."
+        ),
+    ] = None,
     fail_on: Annotated[
         FailOnRows | None, typer.Option(help="unstable: end with code 11 if a row is unstable.")
     ] = None,
