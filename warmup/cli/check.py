@@ -93,6 +93,11 @@ def check(
     """
     if prime != (model is not None):
         raise SettingsError("--prime and --model belong together", "give both, or neither")
+    if save_artifacts is not None and not (prime and save_artifacts.is_dir()):
+        raise SettingsError(
+            f"--save-artifacts {shown(save_artifacts)} needs --prime, and a folder that exists",
+            "give --prime and --model, and make the folder",
+        )
     if on_miss not in ("strict", "fallback"):
         raise SettingsError(f"--on-miss {on_miss!r} is not for priming", "use strict or fallback")
     if ready_file is not None:
