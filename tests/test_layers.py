@@ -49,7 +49,7 @@ NAMES_INTERNALS = ("warmup.inductor", "warmup.serving.startup")
 # module handles rows of all kinds through those of OF_EVERY_KIND.
 OF_ONE_KIND = (
     *("warmup.inductor.gemm.", "warmup.inductor.launch.", "warmup.inductor.pad_mm."),
-    *("warmup.inductor.reduction.", "warmup.keys"),
+    *("warmup.inductor.reduction.", "warmup.inductor.convolution.", "warmup.keys"),
     *("warmup.models.gemm_", "warmup.models.padding.", "warmup.models.precision"),
     # These run a bucket once more with padded weights, the kind `weight`.
     *("warmup.tuning.session", "warmup.tuning.bucket_run"),

@@ -7,12 +7,14 @@ Equal Llama-shaped layers. A cell is one start of a server, from the table or in
 one build, in a process of its own with empty caches. Cells run in order of worth and each is
 written when it is done; the cell that is under way when the *limit* is over is ended and not
 written, and --resume goes on with what lacks. The table of the starts is completed for the buckets
-and layers of the next cell; from eight layers on all ask for the same rows.
+and layers of the next cell; from eight layers on all ask for the same rows. The kind
+``table-sources-anew`` is a start from the table in which C++ sources are written as torch does.
 
 Of a start: seconds from the start of the process to the last of the first outputs, and of them
 importing, loading the model, compiling (dynamo's own sum) and the rest of the first calls; the
 largest resident memory of the process, and of it and its compile workers together (looked at five
-times a second; what they share counts in each); device memory; and what the caches hold afterwards.
+times a second; what they share counts in each); device memory; the processor's seconds of the
+process and of the compilers it started; and what the caches hold afterwards.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import contextlib
 import functools
 import json
 import os
+import resource
 import sys
 import tempfile
 import threading
@@ -51,6 +54,7 @@ CELLS = (
     *(("table", 2, 1), ("table", 32, 1), ("default", 2, 1), ("default", 32, 1)),
     *(("table", 2, 20), ("default", 2, 20), ("build", 2, 1), ("build", 32, 1)),
     *(("table", 32, 20), ("default", 32, 20)),
+    *(("table-sources-anew", layers, buckets) for buckets in (1, 5, 20) for layers in (2, 8, 32)),
 )
 _SECONDS_BETWEEN_LOOKS = 0.2
 _MOST_LAYERS_TUNED = 8  # more ask for nothing else
@@ -112,7 +116,7 @@ def run_cell(cell: Cell, asked: argparse.Namespace, until: float) -> dict[str, A
     case: dict[str, Any] = {
         "model": f"{HERE / 'growth.py'}:{asked.width}_{layers}",
         "inputs": [f"hidden_states=[1,seqlen,{WIDTHS[asked.width]['hidden']}]:bf16"],
-        "seqlens": sorted(SIZES[:buckets]),
+        "seqlens": sorted(asked.sizes[:buckets]),
         "device": asked.device,
         "spawned": time.monotonic(),
     }
@@ -123,9 +127,11 @@ def run_cell(cell: Cell, asked: argparse.Namespace, until: float) -> dict[str, A
             case["out"] = asked.table if kind == "complete" else f"{folder}/table.json"
         else:
             case |= {"kind": kind, "table": asked.table}
+        before_s = _cpu_seconds()
         with begin(folder) as remote, watching(remote.pid) as resident:
             left = max(until - time.monotonic(), 0)
             answer = dict(remote.ask({"do": what, **case}, left))
+        answer["cpu_seconds"] = round(_cpu_seconds() - before_s, 3)
         (Path(folder) / "log").unlink()
         files = [path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()]
     if what == "start":
@@ -136,12 +142,18 @@ def run_cell(cell: Cell, asked: argparse.Namespace, until: float) -> dict[str, A
     return {**answer, **own, "kind": kind, "layers": layers, "buckets": buckets}
 
 
+def _cpu_seconds() -> float:
+    """Return the processor's seconds of all processes that ended, compilers among them."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def measure(asked: argparse.Namespace) -> None:
     """Run the cells that lack, and write the document after each."""
     until = time.monotonic() + asked.limit
     document: dict[str, Any] = {
         "width": {asked.width: WIDTHS[asked.width]},
-        "sizes": SIZES,
+        "sizes": asked.sizes,
         "machine": ask_fresh("machine", device=asked.device),
         "built": [],
         "cells": [],
@@ -160,7 +172,7 @@ def measure(asked: argparse.Namespace) -> None:
         created = {"created": now()}
         try:
             tuned = [min(layers, _MOST_LAYERS_TUNED), buckets]
-            if kind == "table" and tuned not in document["built"]:
+            if kind.startswith("table") and tuned not in document["built"]:
                 run_cell(("complete", *tuned), asked, until)
                 document["built"].append(tuned)
             cell = run_cell((kind, layers, buckets), asked, until)
@@ -185,6 +197,7 @@ def main() -> None:
     parser.add_argument("--kinds", type=lambda text: text.split(","), default="table,default,build")
     parser.add_argument("--layers", type=numbers, default="2,8,32")
     parser.add_argument("--buckets", type=numbers, default="1,5,20", help="of the starts")
+    parser.add_argument("--sizes", type=numbers, default=SIZES, help="of the buckets")
     parser.add_argument("--table", default="growth-table.json", help="where the starts' table is")
     parser.add_argument("--resume", action="store_true", help="run the cells that lack in RESULTS")
     measure(parser.parse_args())

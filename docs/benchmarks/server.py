@@ -7,7 +7,8 @@ A start goes through phases: importing torch and warmup, importing inductor, ins
 loading the model, and compiling and calling every bucket once. A server with a table installs it
 before it loads its model; another server imports inductor when it compiles. ``seconds`` are those
 of importing inductor, installing and calling; torch, the model and the context of the GPU are what
-every server needs. Benchmarks are counted twice: by site, as warmup's own watch sees them, and at
+every server needs. ``phases`` and ``phases_by_bucket`` say what the seconds were spent on, from
+torch's own timers. Benchmarks are counted twice: by site, as warmup's own watch sees them, and at
 ``CachingAutotuner.bench``, below that watch (``configs_timed``).
 """
 
@@ -35,6 +36,7 @@ from mix_server import MixServer
 import warmup
 from warmup.bench.compare.remote import serve
 from warmup.buckets.bucket import Bucket, parse_inputs
+from warmup.core.phases import Phase, PhaseClock, added, document_of
 from warmup.inductor import connect
 from warmup.models.loading import Inputs, load_model, make_inputs
 from warmup.serving.compiled.find_dims import find_dims
@@ -59,19 +61,6 @@ _ARTIFACTS = "bundle-compiled"  # by warmup.compile under an installed table wit
 _GRAPH_CALLS = 3  # of a size, until its CUDA graph is recorded and was replayed
 
 Answer = dict[str, Any]
-
-
-class Phases(dict[str, float]):
-    """Seconds by phase, each from the end of the phase before."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last = time.monotonic()
-
-    def end(self, name: str) -> None:
-        """Write down the phase that ends now."""
-        last, self._last = self._last, time.monotonic()
-        self[name] = round(self._last - last, 3)
 
 
 @dataclass(kw_only=True)
@@ -109,35 +98,43 @@ class Server:
         torch.manual_seed(0)
         self.synchronize()  # which makes the context of a GPU
         saved = Path(self.artifacts or "").read_bytes() if self.kind == "mega-cache" else None
-        phases, ready = Phases(), [0.0]
+        clock, ready = PhaseClock(), [0.0]
         has_table = self.table is not None and self.kind in _WAYS
         if has_table or self.kind.startswith(("table", "bundle")):
-            self._count()
-            phases.end("import")
-            self.handle = warmup.install(self.table, device=self.device, bundle=self.bundle)
-            phases.end("install")
+            self._count(clock)
+            if self.kind == "table-sources-anew":
+                from warmup.inductor.gemm.cpp_sources import CppSources
+
+                CppSources.attach = _attach_nothing
+            with clock.phase(Phase.INSTALL):
+                self.handle = warmup.install(self.table, device=self.device, bundle=self.bundle)
             ready = _watch_workers()
-        self._load()
-        phases.end("load")
+        with clock.phase(Phase.LOAD):
+            self._load()
         if self.handle is None:
-            self._count()
-            phases.end("import")
-        begun = time.monotonic()
+            self._count(clock)
+        before, begun = clock.take(), time.monotonic()
         if saved is not None:
             torch.compiler.load_cache_artifacts(saved)
-        by_bucket = Phases()
-        for number, call in enumerate(self._first_calls()):
-            call()
-            self.synchronize()
-            by_bucket.end(str(number))
-        phases.end("call")
-        install_s = phases["import"] + phases["install"] if self.handle else 0.0
+            clock.charge(Phase.CACHES)
+        by_bucket = []
+        for call in self._first_calls():
+            with clock.phase(Phase.FIRST_CALLS):
+                call()
+                self.synchronize()
+            by_bucket.append(clock.take())
+        call_s = time.monotonic() - begun
+        install_s = before[Phase.IMPORT] + before[Phase.INSTALL] if self.handle else 0.0
         return {
-            **self._facts(list(by_bucket.values())),
-            **{f"{name}_seconds": value for name, value in phases.items()},
+            **self._facts([round(sum(phases.values()), 3) for phases in by_bucket]),
+            "phases": document_of(added((before, *by_bucket))),
+            "phases_by_bucket": [document_of(phases) for phases in by_bucket],
+            "import_seconds": round(before[Phase.IMPORT], 3),
+            "load_seconds": round(before[Phase.LOAD], 3),
+            "call_seconds": round(call_s, 3),
             "torch_seconds": _TORCH_S,
             "install_seconds": round(install_s, 3),
-            "seconds": round((install_s or phases["import"]) + phases["call"], 3),
+            "seconds": round((install_s or before[Phase.IMPORT]) + call_s, 3),
             "workers_after_seconds": round(ready[0] - begun, 3) if ready and self.handle else None,
             **self.counts(),
         }
@@ -147,10 +144,13 @@ class Server:
         if self.is_gpu:
             torch.cuda.synchronize(self.on)
 
-    def _count(self) -> None:
-        """Import inductor, and count benchmarks from now on."""
-        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+    def _count(self, clock: PhaseClock) -> None:
+        """Import inductor, count benchmarks from now on, and let torch's timers drive *clock*."""
+        with clock.phase(Phase.IMPORT):
+            from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
+            inductor = connect()
+        self._open.enter_context(inductor.time_phases(clock))
         original = CachingAutotuner.bench
 
         @wraps(original)
@@ -159,7 +159,7 @@ class Server:
             return original(*args, **kwargs)
 
         CachingAutotuner.bench = bench
-        self._sites = self._open.enter_context(connect().count_benchmarks())
+        self._sites = self._open.enter_context(inductor.count_benchmarks())
 
     def counts(self) -> Answer:
         """Return what was measured and compiled until now."""
@@ -232,15 +232,12 @@ class Server:
     def _facts(self, by_bucket: Sequence[float]) -> Answer:
         """Return what dynamo, inductor and the device say of the start."""
         utils = torch._dynamo.utils
-        names, texts = utils.compile_times(repr="csv", aggregate=True)
-        phases = {name: round(float(text), 3) for name, text in zip(names, texts, strict=True)}
-        compile_s = phases.get("_compile.compile_inner", 0.0)
+        compile_s = sum(utils.compilation_time_metrics.get("_compile.compile_inner", ()))
         return {
             "start": self.kind,
             "seconds_by_bucket": by_bucket,
-            "compile_seconds": compile_s,
+            "compile_seconds": round(compile_s, 3),
             "first_call_seconds": round(sum(by_bucket) - compile_s, 3),
-            "phase_seconds": {name: value for name, value in phases.items() if value >= 0.1},
             "kernels": utils.counters["inductor"]["async_compile_cache_miss"],
             "graphs_from_cache": utils.counters["inductor"]["fxgraph_cache_hit"],
             "threads": torch._inductor.async_compile.get_compile_threads(),
@@ -308,6 +305,10 @@ def machine(device: str, **_spawned: float) -> Answer:
     """Return the facts of this machine and its runtime."""
     here = {"cores": os.cpu_count(), "python": sys.version.split()[0]}
     return asdict(connect().runtime(device)) | here
+
+
+def _attach_nothing(*_: object) -> None:
+    """Leave the writing of C++ sources to torch."""
 
 
 def _watch_workers() -> list[float]:

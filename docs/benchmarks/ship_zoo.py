@@ -7,6 +7,7 @@ its result docs/benchmarks/results/zoo-GPU-NAME.json, where GPU is the device's 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +18,14 @@ from zoo import is_done
 from warmup.table.store import read
 
 TABLES = HERE.parents[1] / "tables"
+_FOLDER = re.compile(r'(?<=")/[^"]*/(docs/benchmarks/[^"]*|[^/"]+/table\.json)(?=")')
+
+
+def shared(text: str) -> str:
+    """Return the result *text* without folders and marks of the machine that it was measured on."""
+    document = json.loads(_FOLDER.sub(r"\1", text))
+    del document["machine"]
+    return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
 
 def ship(out: Path, name: str) -> None:
@@ -29,7 +38,8 @@ def ship(out: Path, name: str) -> None:
     slug = read(table).provenance.runtime.device.slug
     (TABLES / slug).mkdir(exist_ok=True)
     shutil.copyfile(table, TABLES / slug / f"zoo.{name}.bf16.json")
-    shutil.copyfile(found, HERE / "results" / f"zoo-{slug.split('-')[1]}-{name}.json")
+    result = HERE / "results" / f"zoo-{slug.split('-')[1]}-{name}.json"
+    result.write_text(shared(found.read_text(encoding="utf-8")), encoding="utf-8")
     say(f"{name}: {slug}")
 
 

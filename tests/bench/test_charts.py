@@ -16,6 +16,7 @@ import pytest
 
 from warmup.bench.charts.chart import Chart, Series
 from warmup.bench.charts.draw import draw, draw_all, svg_of
+from warmup.bench.charts.starts import start_chart
 from warmup.cli.explain import explain
 from warmup.cli.explain_chart import chart_of
 from warmup.core.errors import SettingsError
@@ -499,3 +500,18 @@ def test_importing_charts_imports_no_matplotlib() -> None:
     """Whoever names a chart does not pay for drawing it."""
     code = "import sys, warmup.bench.charts.chart; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_phases_without_height_are_drawn_as_other() -> None:
+    """Each bar keeps its height; a phase stands alone where it is 1 % of the highest bar."""
+    bars = {
+        "first": {"import": 90.0, "aot": 0.5, "caches": 0.4, "other": 9.1},
+        "second": {"aot": 2.0, "caches": 0.1, "other": 0.0},
+        "failed": None,
+    }
+    chart = start_chart("Start", "", bars, x_label="variant", note="")
+    assert [(series.name, series.values) for series in chart.series] == [
+        ("import", (90.0, 0.0, None)),
+        ("AOT", (0.5, 2.0, None)),
+        ("other, and below 1 %", (9.5, 0.1, None)),
+    ]

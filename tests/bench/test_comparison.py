@@ -30,6 +30,7 @@ from warmup.buckets.bucket import Bucket
 from warmup.cli.compare_render import document, heading, sentences, spell
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
+from warmup.core.phases import Phase
 from warmup.core.roofline import Peaks
 from warmup.core.runtime import Runtime
 from warmup.core.samples import Samples
@@ -60,15 +61,17 @@ def cells(
 def result(name: str, *by_bucket: Sequence[float], **changes: object) -> Result:
     how = How(name) if name in set(How) else How.DEFAULT
     output = FirstOutput(
-        process_seconds=12.5, call_seconds=3.25, benchmarks=4, hits=2, misses=1, peak_bytes=2**20
+        process_seconds=12.5,
+        phases={Phase.AOT: 1.25, Phase.MEASURING: 2.0},
+        benchmarks=4,
+        hits=2,
+        misses=1,
+        peak_bytes=2**20,
     )
     fields: dict[str, object] = {
         "variant": Variant(name, how, "m.py:M"),
         "start": Start(
-            import_seconds=3.0,
-            load_seconds=1.5,
-            install_seconds=1.0,
-            measure_seconds=4.0,
+            phases_before={Phase.IMPORT: 3.5, Phase.LOAD: 1.5, Phase.INSTALL: 1.0},
             outputs=(output, output),
             sites={"launch": 8},
             miss_reasons={},
@@ -326,12 +329,12 @@ def test_charts_have_a_place_for_each_bucket_and_the_peak(report: Report) -> Non
     """Rates are drawn against the measured peak; a variant that was not timed is left out."""
     lost = result("table", failure="no", start=None, cells=())
     charts = charts_of(document(report(result("default", FLAT, FLAT), lost, peaks=PEAKS)))
-    assert set(charts) == {"latency", "bandwidth", "tflops", "start"}
+    assert set(charts) == {"latency", "bandwidth", "tflops", "start", "start-default"}
     assert charts["latency"].groups == ("seqlen=16", "seqlen=560")
     assert [series.name for series in charts["latency"].series] == ["default"]
     assert charts["bandwidth"].reference == ("measured peak", 4000.0)
     assert charts["tflops"].reference == ("measured bf16 peak", 800.0)
-    assert [series.values[1] for series in charts["start"].series] == [None] * 4
+    assert [series.values[1] for series in charts["start"].series] == [None] * 5
 
 
 def test_charts_are_titled_with_the_name_of_the_model(report: Report) -> None:
@@ -350,15 +353,26 @@ def test_without_a_peak_bandwidth_is_not_drawn_beside_arithmetic(report: Report)
 
 
 def test_a_start_is_drawn_in_phases_that_sum_to_it(report: Report) -> None:
-    """Importing takes what comes before the model and after it; compiling is what remains."""
+    """A phase of several buckets is one part of the bar, in the order of a start."""
     start = charts_of(document(report(result("default", FLAT))))["start"]
     assert start.kind == "stacked"
-    assert {series.name: series.values for series in start.series} == {
-        "importing": (4.0,),
-        "loading the model": (1.5,),
-        "first calls: compiling": (3.0,),
-        "first calls: measuring": (4.0,),
-    }
+    assert [(series.name, series.values) for series in start.series] == [
+        ("import", (3.5,)),
+        ("load", (1.5,)),
+        ("install", (1.0,)),
+        ("AOT", (2.5,)),
+        ("measuring", (4.0,)),
+    ]
+
+
+def test_a_start_is_drawn_by_bucket_where_there_are_several(report: Report) -> None:
+    """Each compiled variant has a chart: before its first bucket, and each bucket."""
+    results = result("eager", FLAT, FLAT), result("default", FLAT, FLAT)
+    charts = charts_of(document(report(*results)))
+    assert [name for name in charts if name.startswith("start-")] == ["start-default"]
+    drawn = charts["start-default"]
+    assert drawn.groups == ("before", "seqlen=16", "seqlen=560")
+    assert {series.name: series.values for series in drawn.series}["AOT"] == (0.0, 1.25, 1.25)
 
 
 @pytest.mark.parametrize("name", ["compare-llama-h200", "compare-swiglu-h200"])

@@ -281,7 +281,7 @@ run = CheckRun(Path("t.json"), as_json=True)
 first, second = Bucket((("seqlen", 16),)), Bucket((("seqlen", 64),))
 run.bucket_started(first)
 run.bucket_finished(PrimedBucket(
-    bucket=first, hits=2, cached=0, cached_misses=0, misses=(), uncovered=(), seconds=1.0,
+    bucket=first, hits=2, cached=0, cached_misses=0, misses=(), uncovered=(), phases={},
     problem=None))
 run.bucket_started(second)
 with run.limited(0.05):
@@ -301,3 +301,10 @@ with run.limited(0.05):
 def test_work_within_the_limit_is_left_alone(check: Command) -> None:
     """A limit that is not reached changes nothing."""
     assert check("ready.json", "--timeout", "600").returncode == 0
+
+
+def test_a_chart_needs_a_start(check: Command) -> None:
+    """Without --prime nothing is started, so there is nothing to draw."""
+    done = check("ready.json", "--chart", "start")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "error: --chart draws the start of --prime; give --prime and --model\n"

@@ -268,7 +268,7 @@ def tables(
     def run(runtime: Runtime | None = None) -> Finding:
         monkeypatch.chdir(tmp_path)
         monkeypatch.delenv("WARMUP_TABLE", raising=False)
-        monkeypatch.setattr("warmup.table.store.search_folders", lambda: (Path("tables"),))
+        monkeypatch.setattr("warmup.table.discovery.search_folders", lambda: (Path("tables"),))
         monkeypatch.setattr(torch_facts, "collect_facts", lambda _: GPU)
         if runtime is not None:
             Path("t.json").write_text(encode(make_table(runtime=runtime)))

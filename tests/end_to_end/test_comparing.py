@@ -13,6 +13,7 @@ import pytest
 from forked_python import run_forked
 
 from warmup.cli import main
+from warmup.core.phases import Phase
 from warmup.table import Table
 from warmup.table.store import write
 
@@ -134,14 +135,42 @@ def test_a_start_counts_from_its_process(variants: dict[str, dict[str, Any]]) ->
         assert output["peak_bytes"] > 0
 
 
-def test_the_phases_of_a_start_are_timed(variants: dict[str, dict[str, Any]]) -> None:
-    """What comes before the first call and the calls are the whole start; measuring is in calls."""
+def test_the_phases_of_a_start_add_up_to_it(variants: dict[str, dict[str, Any]]) -> None:
+    """Each of them is rounded to a millisecond, so the sum is within one for each phase."""
     for name in ("eager", "default", "table"):
         start = variants[name]["start"]
-        before = [start[f"{phase}_seconds"] for phase in ("import", "load", "install")]
-        assert min(before) >= 0
-        assert sum(before) + start["call_seconds"] == pytest.approx(start["process_seconds"], 0.1)
-        assert (start["measure_seconds"] > 0) == (start["benchmarks"] > 0)
+        (output,) = start["outputs"]
+        for whole, phases in (
+            (start["process_seconds"], start["phases"]),
+            (output["call_seconds"], output["phases"]),
+            (start["process_seconds"] - output["call_seconds"], start["phases_before"]),
+        ):
+            assert sum(phases.values()) == pytest.approx(whole, abs=0.001 * len(Phase))
+            assert min(phases.values()) >= 0
+
+
+def test_each_variant_has_the_phases_that_it_went_through(
+    variants: dict[str, dict[str, Any]],
+) -> None:
+    """Eager mode compiles nothing, only a table is installed, and no variant measures here."""
+    phases = {
+        name: set(variants[name]["start"]["phases"]) for name in ("eager", "default", "table")
+    }
+    assert phases["eager"] == {"import", "load", "first_calls", "other"}
+    assert phases["table"] - phases["default"] == {"install"}
+    assert {"tracing", "aot", "lowering", "code_generation"} <= phases["default"]
+    assert "measuring" not in phases["default"] | phases["table"]
+
+
+def test_the_report_has_the_phases_of_each_start(
+    done: subprocess.CompletedProcess[str],
+) -> None:
+    """A column for each variant, within 80 columns."""
+    lines = done.stdout.splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith("seconds"))
+    assert lines[begin].split()[:4] == ["seconds", "eager", "default", "table"]
+    assert lines[begin + 1].split()[0] == "import"
+    assert max(map(len, lines[begin : begin + 12])) <= 80
 
 
 def test_equal_weights_give_equal_outputs(variants: dict[str, dict[str, Any]]) -> None:

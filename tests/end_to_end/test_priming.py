@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from forked_python import run_forked
 
+from warmup.core.phases import Phase
 from warmup.table.store import read, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,6 +99,30 @@ def test_a_failing_bucket_does_not_stop_the_others(
     assert [each["problem"] is None for each in document["buckets"]] == [True, False, False]
 
 
+def test_each_bucket_has_the_phases_of_its_own_compile(
+    partly: subprocess.CompletedProcess[str],
+) -> None:
+    """All are traced; the second failed while it was lowered, the third before that."""
+    document = json.loads(partly.stdout)
+    phases = [set(each["phases"]) for each in document["buckets"]]
+    assert ["tracing" in each for each in phases] == [True, True, True]
+    assert ["lowering" in each for each in phases] == [True, True, False]
+    assert ["code_generation" in each for each in phases] == [True, False, False]
+    assert {"import", "load", "install"} <= set(document["phases_before"])
+    assert "tracing" not in document["phases_before"]
+
+
+def test_the_phases_of_a_bucket_add_up_to_its_seconds(
+    partly: subprocess.CompletedProcess[str],
+) -> None:
+    """Each of them is rounded to a millisecond, so the sum is within one for each phase."""
+    document = json.loads(partly.stdout)
+    wholes = [(each["seconds"], each["phases"]) for each in document["buckets"]]
+    whole = sum(document["phases_before"].values()) + sum(seconds for seconds, _ in wholes)
+    for seconds, phases in [*wholes, (whole, document["phases"])]:
+        assert sum(phases.values()) == pytest.approx(seconds, abs=0.002 * len(Phase))
+
+
 def test_a_partly_primed_table_is_code_11(partly: subprocess.CompletedProcess[str]) -> None:
     """The state is partly, in the code and in the document."""
     assert (partly.returncode, json.loads(partly.stdout)["state"]) == (11, "partly")
@@ -150,6 +175,17 @@ def test_a_primed_server_finds_its_graphs_in_the_cache(batched: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = serve(batched, "batched", "Batched", "example_inputs(16)", "fallback")
     assert (result["from_cache"], result["hits"], result["reasons"]) == (1, 0, {})
+
+
+def test_a_start_over_warm_caches_lowers_nothing(batched: Path) -> None:
+    """Primed again, the graph comes from the cache, and the chart of that start is drawn."""
+    done = prime(batched, BATCHED, "16", "--json", "--chart", "start")
+    (bucket,) = json.loads(done.stdout)["buckets"]
+    assert (done.returncode, bucket["from_cache"]) == (0, 1)
+    assert {"tracing", "aot", "caches", "first_calls"} <= set(bucket["phases"])
+    assert set(bucket["phases"]).isdisjoint({"lowering", "scheduling", "code_generation"})
+    assert (batched / "start.png").stat().st_size > 0
+    assert "<svg" in (batched / "start.svg").read_text()
 
 
 def test_a_miss_is_told_again_from_the_cache(batched: Path) -> None:

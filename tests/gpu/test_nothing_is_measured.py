@@ -130,15 +130,16 @@ def test_without_a_table_the_same_start_measures(serve: Serve, table: Path, tmp_
 def test_other_products_and_a_convolution_are_not_measured(
     run: Callable[..., str], serve: Serve, tmp_path: Path
 ) -> None:
-    """int_mm and scaled_mm have rows, a convolution keeps the library: nothing is measured."""
+    """int_mm, scaled_mm and a convolution have rows: nothing is measured."""
     path = tmp_path / "mixed.json"
     run(
         tmp_path / "build",
         *("-m", "warmup", "build", "--model", "tests/programs/models/mixed_ops.py:MixedOps"),
         *("--seqlens", "64", "--out", str(path)),
     )
-    ops = {key.split(" ")[0] for key in json.loads(path.read_text())["rows"]["gemm"]}
-    assert ops >= {"int_mm", "scaled_mm"}
+    rows = json.loads(path.read_text())["rows"]
+    assert {key.split(" ")[0] for key in rows["gemm"]} >= {"int_mm", "scaled_mm"}
+    assert len(rows["convolution"]) == 1
     case = {"table": str(path), "seqlens": [64], "mode": "default", "model": "mixed"}
     result = serve(tmp_path / "serve", **case, uncovered="forbid")
     assert (result["benchmarker"], result["autotuner"]) == (0, 0)

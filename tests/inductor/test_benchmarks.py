@@ -1,4 +1,4 @@
-"""Watching inductor's benchmarker: what is counted and timed, on functions that do nothing."""
+"""Watching inductor's benchmarker on functions that do nothing: counts, and the phase."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 import pytest
 from torch._inductor.runtime.benchmarking import Benchmarker
 
+from warmup.core.phases import Phase, PhaseClock
 from warmup.inductor import connect
 
 
@@ -15,28 +16,29 @@ def measure(seconds: float = 0.0) -> float:
     return float(Benchmarker().benchmark_cpu(lambda: time.sleep(seconds), warmup=1, rep=1))
 
 
-def test_each_measurement_is_timed_once_while_the_context_is_open() -> None:
+def test_measuring_is_a_phase_while_the_context_is_open() -> None:
     """The seconds hold those of the function; nothing is timed before or afterwards."""
     measure()
-    with connect().time_benchmarks() as seconds:
+    clock = PhaseClock()
+    with connect().time_phases(clock):
         measure(0.01)
-        assert len(seconds) == 1
-        assert 0.01 <= seconds[0] < 10
-        measure()
+        assert 0.01 <= clock.take()[Phase.MEASURING] < 10
     measure()
-    assert len(seconds) == 2
+    assert Phase.MEASURING not in clock.take()
 
 
 def test_a_measurement_that_fails_is_timed_too() -> None:
-    """Its time is spent, whatever came of it."""
+    """Its time is spent, whatever came of it, and what follows is not measuring."""
 
     def fail() -> None:
         raise RuntimeError("no kernel")
 
-    with connect().time_benchmarks() as seconds:
+    clock = PhaseClock()
+    with connect().time_phases(clock):
         with pytest.raises(RuntimeError, match="no kernel"):
             Benchmarker().benchmark_cpu(fail)
-        assert len(seconds) == 1
+        assert Phase.MEASURING in clock.take()
+        assert Phase.MEASURING not in clock.take()
 
 
 def test_timing_changes_neither_counts_nor_sites() -> None:
@@ -44,7 +46,7 @@ def test_timing_changes_neither_counts_nor_sites() -> None:
     inductor = connect()
     with inductor.count_benchmarks() as alone:
         measure()
-    with inductor.time_benchmarks() as seconds, inductor.count_benchmarks() as inside:
+    with inductor.time_phases(PhaseClock()), inductor.count_benchmarks() as inside:
         measure()
     assert dict(inside) == dict(alone)
-    assert (sum(alone.values()), len(seconds)) == (1, 1)
+    assert sum(alone.values()) == 1

@@ -95,15 +95,32 @@ def test_what_inductor_does_not_leave_open_is_not_asked(ask: Ask, name: str) -> 
 
 @pytest.mark.parametrize(("case", "by_rule"), [(INNER, "persistent"), (LONG, "looped")])
 def test_a_build_calls_both_kernels(ask: Ask, case: dict[str, Any], by_rule: str) -> None:
-    """Both are generated, compiled and called; the control is the way by inductor's rule."""
+    """Both are generated, compiled and called, first the control: the way by inductor's rule."""
     found = ask(**case, on_miss="tune", wins="looped")
     assert found["called"] == {"persistent": None, "looped": None}
     assert found["library"] == by_rule
+    is_persistent = by_rule == "persistent"
     assert ["@triton_heuristics.persistent_reduction" in each for each in found["sources"]] == [
-        True,
-        False,
+        is_persistent,
+        not is_persistent,
     ]
     assert names(found) == ["problem.tuned"]
+
+
+def test_each_way_has_a_searched_launch_config(ask: Ask) -> None:
+    """A search begins at the configs of default mode of each kernel; none of them makes a row."""
+    found = ask(**INNER, on_miss="tune", wins="looped")
+    persistent, looped = found["configs"]
+    assert all(config.startswith("persistent_reduction(") for config in persistent)
+    assert all("R0_BLOCK=" in config for config in looped)
+    assert names(found) == ["problem.tuned"]
+
+
+def test_what_both_ways_write_can_be_compared(ask: Ask) -> None:
+    """Both take the same arguments, and what they wrote is compared tensor by tensor."""
+    found = ask(**CHOICES["with two outputs"], on_miss="tune", wins="looped")
+    assert found["written"]["looped"] == found["written"]["persistent"]
+    assert found["written"]["looped"] == ["(4096, 4096) torch.bfloat16"] * 2
 
 
 @pytest.mark.parametrize(
@@ -122,7 +139,7 @@ def test_a_build_compiles_what_is_served(ask: Ask, case: dict[str, Any], way: st
 
 
 def test_a_way_that_does_not_load_cannot_win(ask: Ask) -> None:
-    """The reason is the error of its call, and the other way is compiled."""
+    """The reason is that of its first config, and the other way is compiled."""
     found = ask(case="rms norm", r=640, on_miss="tune", wins="looped", refuse=True)
     assert found["called"]["persistent"] is None
     assert "OutOfResources" in found["called"]["looped"]

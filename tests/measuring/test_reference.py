@@ -229,6 +229,16 @@ def test_8_bit_integers_have_no_value_to_spare() -> None:
     assert judge_output(out, out.double(), 0.0) == (0.0, None, "")
 
 
+def test_a_result_in_integers_is_judged_like_any_other() -> None:
+    """What a region quantized has a reference in 8 bits: a unit off is right, twenty are not."""
+    torch.manual_seed(0)
+    reference = torch.randint(-127, 100, (64, 64), dtype=torch.int8)
+    assert judge_output(reference + 1, reference, 2e-2)[1] is None
+    wrong = reference.clone()
+    wrong[0, 0] += 20
+    assert judge_output(wrong, reference, 2e-2)[1] is Rejection.WRONG
+
+
 def test_a_result_without_elements_is_right() -> None:
     """An empty output has no error."""
     nothing = torch.empty(0, 4)

@@ -24,7 +24,7 @@ from warmup.core.trial import Outcome
 from warmup.keys.pad import AS_IS, PADDED
 from warmup.measuring.machine_watch import MachineWatch
 from warmup.models.loading import load_model
-from warmup.tuning import pad_regions, tuner
+from warmup.tuning import region_ways, tuner
 
 
 def pad_on_cpu() -> None:
@@ -45,7 +45,7 @@ def state_times(faster: Winner) -> None:
         ]
 
     slower = AS_IS if faster == PADDED else PADDED
-    run_trial, time_calls = pad_regions.run_trial, tuner.time_calls
+    run_trial, time_calls = region_ways.run_trial, tuner.time_calls
 
     def run(trial: Any, *args: Any, **kw: Any) -> list[Outcome]:
         real = run_trial(trial, *args, **kw)  # compiles, calls and checks both ways
@@ -55,7 +55,7 @@ def state_times(faster: Winner) -> None:
     def time(calls: Mapping[Winner, Callable[[int], object]], *args: Any) -> list[Outcome]:
         return stated(calls, slower) if PADDED in calls else time_calls(calls, *args)
 
-    pad_regions.run_trial, tuner.time_calls = run, time  # type: ignore[assignment]
+    region_ways.run_trial, tuner.time_calls = run, time  # type: ignore[assignment]
     MachineWatch.measuring = lambda _: nullcontext(lambda: False)  # type: ignore[method-assign,assignment,return-value]
 
 
@@ -63,17 +63,17 @@ def state_times(faster: Winner) -> None:
 def counting_compiles() -> Iterator[list[str]]:
     """Collect the ways in which regions were compiled while the context is open."""
     compiled: list[str] = []
-    original = pad_regions._Ways.compile
+    original = region_ways._Ways.compile
 
     def compile_way(self: Any, winner: Winner, inputs: Any) -> None:
         compiled.append(winner.uid)
         original(self, winner, inputs)
 
-    pad_regions._Ways.compile = compile_way  # type: ignore[method-assign]
+    region_ways._Ways.compile = compile_way  # type: ignore[method-assign]
     try:
         yield compiled
     finally:
-        pad_regions._Ways.compile = original  # type: ignore[method-assign]
+        region_ways._Ways.compile = original  # type: ignore[method-assign]
 
 
 def build(spelled: str, table: str, *, all_layers: bool = False) -> dict[str, Any]:

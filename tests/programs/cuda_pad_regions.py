@@ -39,7 +39,7 @@ from warmup.core.trial import Region, TensorSpec  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.regions import module_of  # noqa: E402
 from warmup.keys.pad import AS_IS, PADDED  # noqa: E402
-from warmup.keys.question import PadQuestion, Question  # noqa: E402
+from warmup.keys.question import Question, RegionQuestion  # noqa: E402
 from warmup.keys.registry import kind_of  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
@@ -85,7 +85,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Shape, ...]]] = {
 class Asking:
     """Keeps pad questions, and decides nothing; what it would run has no device."""
 
-    questions: list[PadQuestion] = field(default_factory=list)
+    questions: list[RegionQuestion] = field(default_factory=list)
 
     def measure(self, question: Question) -> Tuned | None:
         raise AssertionError(question.problem.key)
@@ -93,7 +93,7 @@ class Asking:
     def measure_calls(self, key: str, *_: Any) -> Tuned | None:
         raise AssertionError(key)
 
-    def measure_padding(self, question: PadQuestion) -> Tuned | None:
+    def measure_region(self, question: RegionQuestion) -> Tuned | None:
         self.questions.append(question)
         return None
 
@@ -133,7 +133,7 @@ def trace(function: Callable[..., Any], specs: Collection[TensorSpec]) -> tuple[
     return graph, inputs, mode
 
 
-def ask(function: Callable[..., Any], specs: Collection[TensorSpec]) -> list[PadQuestion]:
+def ask(function: Callable[..., Any], specs: Collection[TensorSpec]) -> list[RegionQuestion]:
     """Return the pad questions of *function*, in the order in which they are asked."""
     graph, _, mode = trace(function, specs)
     tuner = Asking()
@@ -197,7 +197,7 @@ def run(name: str) -> dict[str, Any]:
     return {"questions": questions, "whole": whole}
 
 
-def _both_ways(question: PadQuestion, region: Region) -> dict[str, Any]:
+def _both_ways(question: RegionQuestion, region: Region) -> dict[str, Any]:
     module = module_of(region, torch.device("cuda:0"))
     ways = {way.uid: lower(module, region.inputs, way, question.keys_in_region) for way in WAYS}
     outputs = [region.steps[i].target for i in region.outputs]

@@ -6,8 +6,9 @@ One case a line on stdin, one result a line on stdout. ``way`` is what every row
 there are no rows. ``x`` and ``r`` are the sizes, and ``ranged`` makes ``x`` a range from 2 to it.
 ``on_miss`` is ``tune`` for a build, whose stated times make the way ``wins`` the faster;
 ``search`` says whether the table's policy has ``reduction_search``, and ``refuse`` makes every
-config of a looped kernel refuse to load. The result has the kernels' names, the events, and the
-sources that a build generated to time them.
+config of a looped kernel refuse to load. ``parts`` is what every row of a reduction that inductor
+splits says; without ``splits`` there are no such rows, and no question. The result has the kernels'
+names, the events, the sources that a build generated to time them, and the questions about regions.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import fake_gpu
@@ -34,9 +36,12 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
+from warmup.core.live_search import LiveSearch  # noqa: E402
 from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.keys.reduction import LOOPED, PERSISTENT  # noqa: E402
+from warmup.keys.registry import kind_of  # noqa: E402
+from warmup.keys.split import split_into  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
@@ -67,6 +72,12 @@ CASES: dict[str, Callable[[Any, Any], Any]] = {
     "norm of what a sort wrote": lambda x, w: rms_norm(torch.sort(x, stable=True)[0], w),
     "sort": lambda x, _: torch.sort(x, stable=True)[0],
     "product of rows": lambda x, _: torch.cumsum(x, -1),
+    "row sums": lambda x, _: x.float().sum(-1),
+    "mean of rows": lambda x, _: x.mean(0),
+    "variance": lambda x, _: x.float().var(-1),
+    "largest": lambda x, _: x.abs().amax(),
+    "argmax": lambda x, _: x.argmax(-1),
+    "counted": lambda x, _: (x > 0).sum(-1),
 }
 
 
@@ -86,27 +97,33 @@ def generate(case: dict[str, Any]) -> str:
 
 
 class CallingTuner(fake_gpu.StatedTuner):
-    """Calls each candidate once, and keeps what came of it by name: None, or its error."""
+    """Calls the kernel of each way, and keeps what came of it by name: None, or its error.
+
+    Of the launch configs of a kernel those of default mode are tried, without the grid and the
+    descent; ``written`` has the shapes and dtypes that the kernel of each way wrote.
+    """
 
     def __init__(self, wins: str | None) -> None:
         super().__init__(lambda winner: 1.0 if winner.uid == wins else 2.0)
         self.called: dict[str, str | None] = {}
+        self.written: dict[str, list[str]] = {}
+        self.configs: list[list[str]] = []
         self.library = ""
 
-    def measure_calls(
-        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
-    ) -> Tuned | None:
-        self.library = str(library)
-        ran = {}
-        for winner, call in calls.items():
-            self.called[winner.uid] = None
-            try:
+    def try_search(self, search: LiveSearch) -> Winner | None:
+        self.configs.append([str(winner) for winner in search.calls])
+        return super().try_search(replace(search, more=lambda _: {}))
+
+    def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
+        if kind_of(key).name == "reduction":
+            self.library = str(search.listed[0])
+            self.called |= {way.uid: reason for way, reason in search.uncompiled.items()}
+            for way, call in search.calls.items():
                 call(0)
-            except Exception as error:  # noqa: BLE001  as the real tuner does
-                self.called[winner.uid] = f"{type(error).__name__}: {error}"
-            else:
-                ran[winner] = call
-        return super().measure_calls(key, library, ran)
+                self.called[way.uid] = None
+                tensors = search.written(way)
+                self.written[way.uid] = [f"{tuple(one.shape)} {one.dtype}" for one in tensors]
+        return super().measure_search(key, search)
 
 
 class Generated:
@@ -135,12 +152,15 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     rows: dict[str, Row] = {}
     if "way" in case:
         rows = {key: Row(WAYS[case["way"]], EVIDENCE) for key in keys_of(case)}
+    if "parts" in case:
+        rows = {key: Row(split_into(case["parts"]), EVIDENCE) for key in keys_of(case)}
     lookup = Lookup(
         rows,
         OnMiss(case.get("on_miss", "strict")),
         Emitter([events.append]),
         tuner=tuner,
-        reduction_search=case.get("search", True),
+        reduction_search=case.get("search", not case.get("splits")),
+        split_search=case.get("splits", False),
     )
     WORK.clear()
     REFUSED.clear()
@@ -164,14 +184,30 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         "sources": sources,
         "called": tuner.called,
         "library": tuner.library,
+        "configs": tuner.configs,
+        "written": tuner.written,
         "compiled": list(WORK.compiled),
+        "questions": [
+            {
+                "key": asked.key,
+                "ways": [str(way) for way in asked.ways],
+                "steps": [] if asked.region is None else [s.target for s in asked.region.steps],
+            }
+            for asked in tuner.questions
+        ],
     }
 
 
 def keys_of(case: dict[str, Any]) -> list[str]:
     """Return the keys that *case* asks for."""
     events: list[Event] = []
-    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([events.append]), reduction_search=True)
+    lookup = Lookup(
+        {},
+        OnMiss.FALLBACK,
+        Emitter([events.append]),
+        reduction_search=not case.get("splits"),
+        split_search=case.get("splits", False),
+    )
     attachment = connect().attach(lookup, {}, "test", quiet=True)
     try:
         generate(case)

@@ -20,7 +20,7 @@ from warmup.core.method import Method
 from warmup.core.rows import Tuned, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome
-from warmup.keys.question import PadQuestion, Question
+from warmup.keys.question import Question, RegionQuestion
 from warmup.measuring.measured_rows import make_row
 
 _KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)
@@ -184,7 +184,7 @@ class StatedTuner:
 
     time_us: Callable[[Winner], float]
     timed: dict[str, float] = field(default_factory=dict)
-    questions: list[PadQuestion] = field(default_factory=list)
+    questions: list[RegionQuestion] = field(default_factory=list)
 
     def measure(self, question: Question) -> Tuned | None:
         raise AssertionError(question.problem.key)
@@ -199,6 +199,11 @@ class StatedTuner:
             self.timed[",".join(f"{name}={value}" for name, value in winner.kwargs)] = time
             outcomes.append(Outcome(winner=winner, samples=Samples((time,))))
         return make_row(key, outcomes, library, Method())
+
+    def try_search(self, search: LiveSearch) -> Winner | None:
+        """Search as for a row."""
+        tuned = self.measure_search("", search)
+        return None if tuned is None else tuned.row.winner
 
     def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
         """Follow the search to its end, and choose as the real one does."""
@@ -216,7 +221,7 @@ class StatedTuner:
         tuned = make_row(key, outcomes, control, Method())
         return None if tuned is None else replace(tuned, searched=search.counts())
 
-    def measure_padding(self, question: PadQuestion) -> Tuned | None:
+    def measure_region(self, question: RegionQuestion) -> Tuned | None:
         """Choose between inductor's own calls."""
         self.questions.append(question)
         return self.measure_calls(question.key, question.library, question.calls)

@@ -11,7 +11,7 @@ from warmup.core.errors import StaleTableWarning, TableMismatchError
 from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.serving.admission import admit
 from warmup.table import Table
-from warmup.table.store import FoundTable
+from warmup.table.discovery import FoundTable
 
 Make = Callable[..., Table]
 MakeRuntime = Callable[..., Runtime]

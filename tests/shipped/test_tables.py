@@ -98,7 +98,10 @@ def policy_is_known(table: Table) -> Iterator[str]:
         check_options(policy.options)
         known = choose_policy(asked, table.provenance.runtime.device.type, switches)
         known = replace(
-            known, launch_search=policy.launch_search, reduction_search=policy.reduction_search
+            known,
+            launch_search=policy.launch_search,
+            reduction_search=policy.reduction_search,
+            split_search=policy.split_search,
         )
     except SettingsError as error:
         yield str(error)

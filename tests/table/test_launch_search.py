@@ -1,4 +1,4 @@
-"""``launch_search`` and ``reduction_search`` in a policy: what was measured everywhere."""
+"""``launch_search``, ``reduction_search`` and ``split_search``: what was measured everywhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from warmup.table.policy import PolicyOptions, choose_policy
 MakeTable = Callable[..., Table]
 
 
-@pytest.fixture(params=["launch_search", "reduction_search"])
+@pytest.fixture(params=["launch_search", "reduction_search", "split_search"])
 def name(request: pytest.FixtureRequest) -> str:
     """The field of the policy."""
     return str(request.param)

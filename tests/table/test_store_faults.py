@@ -20,7 +20,8 @@ from warmup.core.rows import Row
 from warmup.table import Table
 from warmup.table import store as store_module
 from warmup.table.codec import encode
-from warmup.table.store import add_rows, check_writable, find, read, remove_rows, write
+from warmup.table.discovery import find
+from warmup.table.store import add_rows, check_writable, read, remove_rows, write
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 ROUNDS = os.environ.get("WARMUP_TESTS_KILL_ROUNDS", "12")  # 100 take about 20 s

@@ -16,8 +16,8 @@ from warmup.table import Table
 from warmup.table.lookup import OnMiss
 from warmup.table.store import read, write
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
-from warmup.tuning.pad_questions import PadQuestions
 from warmup.tuning.progress import Progress
+from warmup.tuning.region_questions import RegionQuestions
 from warmup.tuning.report import Observer
 from warmup.tuning.ways import ways_of
 
@@ -27,7 +27,7 @@ APART = replace(FUSED, fused=False)
 
 @dataclass
 class _Tuner:
-    padding: PadQuestions = field(default_factory=PadQuestions)
+    region_questions: RegionQuestions = field(default_factory=RegionQuestions)
     apart: set[str] = field(default_factory=set)
 
 

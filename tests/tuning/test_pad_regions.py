@@ -22,12 +22,12 @@ from warmup.core.rows import Rejection, Row, Scope, Tuned
 from warmup.core.samples import Samples
 from warmup.core.trial import Fill, Outcome, Region, Step, TensorSpec
 from warmup.keys.pad import AS_IS, PADDED
-from warmup.keys.question import PadQuestion
-from warmup.measuring.measured_rows import make_pad_row
+from warmup.keys.question import RegionQuestion
+from warmup.measuring.measured_rows import make_ways_row
 from warmup.table.lookup import Lookup, OnMiss
-from warmup.tuning.pad_questions import WaitingQuestion
-from warmup.tuning.pad_regions import _with_finite_result
-from warmup.tuning.trials import pad_trial
+from warmup.tuning.region_questions import WaitingQuestion
+from warmup.tuning.region_ways import _with_finite_result
+from warmup.tuning.trials import ways_trial
 from warmup.tuning.tuner import Tuner
 
 PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/build_unaligned.py")
@@ -103,7 +103,7 @@ def test_operands_are_positive_where_the_result_would_not_be_finite(
         Step("aten.mm.default", ({"step": 0}, {"input": 1}), {}),
     )
     asked = question(Region((SPEC, SPEC), steps, (1,), (1,)))
-    trial = pad_trial(asked, torch.device("cpu"), Method(), {}, winners=(AS_IS, PADDED), seed=0)
+    trial = ways_trial(asked, torch.device("cpu"), Method(), {}, seed=0)
     assert {spec.fill for spec in _with_finite_result(trial).operands} == {fill}
 
 
@@ -118,7 +118,7 @@ def test_a_quantized_output_of_a_pad_region_has_its_own_tolerance() -> None:
     )
     asked = question(Region((SPEC, SPEC), steps, (2,), (1,)))
     policy = {"f32": 1e-5, "bf16": 1e-2}
-    trial = pad_trial(asked, torch.device("cpu"), Method(), policy, winners=(AS_IS,), seed=0)
+    trial = ways_trial(asked, torch.device("cpu"), Method(), policy, seed=0)
     assert trial.tolerance == 1e-5
     assert trial.tolerances["int8"] == trial.tolerances["bfloat16"] == 1e-2
 
@@ -128,9 +128,9 @@ def outcomes(as_is_us: float, padded_us: float) -> list[Outcome]:
     return [Outcome(winner=way, samples=Samples((us,) * 12), error=0.0) for way, us in pairs]
 
 
-def question(region: Region | None, reason: str = "") -> PadQuestion:
+def question(region: Region | None, reason: str = "") -> RegionQuestion:
     calls = {way: (lambda _number: None) for way in (AS_IS, PADDED)}
-    return PadQuestion(KEY, AS_IS, calls, region, frozenset({KEY}), reason)
+    return RegionQuestion(KEY, (AS_IS, PADDED), region, frozenset({KEY}), reason, calls)
 
 
 @pytest.fixture
@@ -142,13 +142,13 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> Tuner:
 
 def test_a_question_waits_once_for_its_region(tuner: Tuner) -> None:
     """Equal layers ask the same; a region's own questions are not kept, and calls are dropped."""
-    tuner.padding.is_used = True
+    tuner.region_questions.is_used = True
     for _ in range(2):
-        assert tuner.measure_padding(question(REGION)) is None
-    with tuner.padding.measuring() as waiting:
-        assert tuner.measure_padding(question(REGION)) is None
+        assert tuner.measure_region(question(REGION)) is None
+    with tuner.region_questions.measuring() as waiting:
+        assert tuner.measure_region(question(REGION)) is None
         ((key, calls),) = [(one.question.key, one.question.calls) for one in waiting]
-    assert (key, dict(calls), tuner.padding.waiting) == (KEY, {}, {})
+    assert (key, dict(calls), tuner.region_questions.waiting) == (KEY, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_without_a_region_or_a_second_compile_inductors_own_calls_decide(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """At once, and the reason is kept with the row's key, and logged for a server."""
-    tuner.padding.is_used = is_used
+    tuner.region_questions.is_used = is_used
     caplog.set_level("INFO", "warmup")
-    tuned = tuner.measure_padding(question(region, "" if region else "a range"))
+    tuned = tuner.measure_region(question(region, "" if region else "a range"))
     assert tuned is not None
     assert (tuned.row.winner, tuned.row.evidence.scope) == (AS_IS, Scope.BARE)
     assert tuner.rows.not_fused[KEY].startswith(said)
@@ -183,7 +183,7 @@ def test_a_region_without_a_time_as_it_is_decides_nothing(tuner: Tuner, way: Any
         one if one.winner != way else Outcome(winner=way, said="it failed")
         for one in outcomes(30.0, 40.0)
     ]
-    tuned = tuner.pad_row(waiting, timed, None, failure="", is_disturbed=False)
+    tuned = tuner.ways_row(waiting, timed, None, failure="", is_disturbed=False)
     assert tuned is not None
     is_own = way == AS_IS
     assert tuned.row.evidence.time_us == (10.0 if is_own else 30.0)
@@ -198,7 +198,7 @@ def test_a_failure_of_inductors_own_calls_rejects_nothing() -> None:
         Outcome(winner=way, rejection=Rejection.CRASHED, said="it failed")
         for way in (AS_IS, PADDED)
     ]
-    tuned = make_pad_row(KEY, outcomes(20.0, 10.0), failed, AS_IS, Method())
+    tuned = make_ways_row(KEY, outcomes(20.0, 10.0), failed, AS_IS, Method())
     assert isinstance(tuned, Tuned)
     evidence = tuned.row.evidence
     assert (tuned.row.winner, evidence.scope, evidence.bare_us) == (PADDED, Scope.FUSED, None)
@@ -209,7 +209,7 @@ def test_a_failure_of_inductors_own_calls_rejects_nothing() -> None:
 def test_padding_that_was_wrong_is_not_offered_again(make_row: Callable[..., Row]) -> None:
     """The question of a key whose padded row is not trusted has the unpadded way alone."""
     row = replace(make_row(), winner=PADDED, untrusted="the output was wrong")
-    asked: list[PadQuestion] = []
+    asked: list[RegionQuestion] = []
 
     class _Measurer:
         def measure(self, question: Any) -> None:
@@ -218,12 +218,12 @@ def test_padding_that_was_wrong_is_not_offered_again(make_row: Callable[..., Row
         def measure_calls(self, *_: Any) -> None:
             raise AssertionError
 
-        def measure_padding(self, question: PadQuestion) -> None:
+        def measure_region(self, question: RegionQuestion) -> None:
             asked.append(question)
 
         def close(self) -> None:
             pass
 
     lookup = Lookup({KEY: row}, OnMiss.TUNE, Emitter([]), tuner=_Measurer())
-    assert lookup.measure_padding(question(REGION)) is None
-    assert [list(one.calls) for one in asked] == [[AS_IS]]
+    assert lookup.measure_region(question(REGION)) is None
+    assert [(one.ways, list(one.calls)) for one in asked] == [((AS_IS,), [AS_IS])]

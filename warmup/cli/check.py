@@ -18,14 +18,23 @@ from typing import Annotated
 
 import typer
 
+from warmup.bench.charts.draw import check_matplotlib, draw
 from warmup.buckets.bucket import Bucket
 from warmup.buckets.dims import ShapePolicy
 from warmup.cli import options
-from warmup.cli.check_render import document, spell_bucket, spell_file, spell_outcome, stderr_lines
+from warmup.cli.check_render import (
+    chart_of,
+    document,
+    spell_bucket,
+    spell_file,
+    spell_outcome,
+    stderr_lines,
+)
 from warmup.cli.output import complain, fold, meanings, print_json, print_line
 from warmup.core.error_text import remedy_for, shown
 from warmup.core.errors import SettingsError
 from warmup.core.files import remove_output, write_output
+from warmup.core.phases import PhaseSeconds
 from warmup.models.padding.prepare import Prepared
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.prime import PrimeObserver
@@ -85,21 +94,17 @@ def check(
     timeout: Annotated[
         float | None, typer.Option(min=0.0, help="Seconds until the check ends with code 11.")
     ] = None,
+    chart: Annotated[
+        Path | None,
+        typer.Option(help="Draw what the start with --prime was made of, as PNG and SVG."),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Check that a table is ready on this machine.
 
     With --prime, compile and call every bucket of --model from the table too.
     """
-    if prime != (model is not None):
-        raise SettingsError("--prime and --model belong together", "give both, or neither")
-    if save_artifacts is not None and not (prime and save_artifacts.is_dir()):
-        raise SettingsError(
-            f"--save-artifacts {shown(save_artifacts)} needs --prime, and a folder that exists",
-            "give --prime and --model, and make the folder",
-        )
-    if on_miss not in ("strict", "fallback"):
-        raise SettingsError(f"--on-miss {on_miss!r} is not for priming", "use strict or fallback")
+    _check_words(on_miss, save_artifacts, primes=prime, has_model=model is not None)
     if ready_file is not None:
         _remove(ready_file)
     run = CheckRun(table, as_json=as_json)
@@ -136,6 +141,8 @@ def check(
                 )
     if fail_on is FailOnRows.UNSTABLE:
         run.report = run.report.without_unstable_rows
+    if chart is not None and run.report.buckets:
+        draw(chart_of(run.report, str(model)), chart)
     if ready_file is not None and run.report.state is Readiness.READY:
         write_output(ready_file, f"{run.report.digest}\n", "--ready-file")
     run.finish()
@@ -169,6 +176,10 @@ class CheckRun(PrimeObserver):
         self._groups_padded = len(prepared.padded)
         groups = f"groups of weights: {self._groups_padded}"
         self._print(f"padded    {groups}, as install(table, model=model) pads them at serving")
+
+    def buckets_begin(self, before: PhaseSeconds) -> None:
+        """Keep the phases of the start until the first bucket."""
+        self.report = replace(self.report, phases_before=before)
 
     def bucket_started(self, bucket: Bucket) -> None:
         """Keep the position; before the first bucket, print what the counts mean."""
@@ -235,3 +246,26 @@ def _remove(ready_file: Path) -> None:
             f"--ready-file {shown(ready_file)}: {error.strerror}",
             remedy_for(error, "name a file in a writable folder"),
         ) from error
+
+
+def _check_words(
+    on_miss: str, save_artifacts: Path | None, *, primes: bool, has_model: bool
+) -> None:
+    """Check the options that belong together.
+
+    Raises:
+        SettingsError: one of them cannot be used.
+    """
+    if primes != has_model:
+        raise SettingsError("--prime and --model belong together", "give both, or neither")
+    if save_artifacts is not None and not (primes and save_artifacts.is_dir()):
+        raise SettingsError(
+            f"--save-artifacts {shown(save_artifacts)} needs --prime, and a folder that exists",
+            "give --prime and --model, and make the folder",
+        )
+    if on_miss not in ("strict", "fallback"):
+        raise SettingsError(f"--on-miss {on_miss!r} is not for priming", "use strict or fallback")
+    if chart is not None:
+        if not prime:
+            raise SettingsError("--chart draws the start of --prime", "give --prime and --model")
+        check_matplotlib()

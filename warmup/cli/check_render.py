@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from warmup.bench.charts.chart import Chart
+from warmup.bench.charts.starts import start_chart
 from warmup.cli.output import versions
+from warmup.cli.phase_render import PHASES_PAGE, columns_by_bucket, phase_grid
+from warmup.core.phases import document_of
 from warmup.core.runtime import Runtime
+from warmup.core.version import __version__
 from warmup.serving.check import CheckReport, PrimedBucket
 from warmup.serving.unpack_bundle import UnpackedBundle
 
@@ -41,6 +46,9 @@ def spell_outcome(report: CheckReport) -> Iterator[str]:
     if report.table is None:
         return
     if report.buckets:
+        yield f"start     what it was made of ({PHASES_PAGE}):"
+        pairs = [(primed.bucket, primed.phases) for primed in report.buckets]
+        yield from phase_grid(columns_by_bucket(report.phases_before, pairs), indent=10)
         ready = sum(bucket.problem is None for bucket in report.buckets)
         yield f"primed    {ready} of {len(report.buckets)} buckets"
     if report.bundle is not None and report.bundle.refused is None:
@@ -79,6 +87,8 @@ def document(report: CheckReport, groups_padded: int) -> dict[str, Any]:
         ],
         "remarks": list(report.remarks),
         "groups_padded": groups_padded,
+        "phases": document_of(report.phases),
+        "phases_before": document_of(report.phases_before),
         "bundle": None if report.bundle is None else _document_of_bundle(report.bundle),
         "buckets": [
             {
@@ -90,11 +100,29 @@ def document(report: CheckReport, groups_padded: int) -> dict[str, Any]:
                 "misses": list(primed.misses),
                 "uncovered": list(primed.uncovered),
                 "seconds": round(primed.seconds, 3),
+                "phases": document_of(primed.phases),
                 "problem": primed.problem,
             }
             for primed in report.buckets
         ],
     }
+
+
+def chart_of(report: CheckReport, model: str) -> Chart:
+    """Return the chart of the phases of the start that primed the buckets of *model*."""
+    assert report.here is not None  # a bucket was primed here
+    here = report.here
+    return start_chart(
+        f"Start of {model.rpartition(':')[2]}",
+        "Lower is better. Seconds by phase, before the first bucket and in each.",
+        {
+            "phases_before": document_of(report.phases_before),
+            **{str(each.bucket): document_of(each.phases) for each in report.buckets},
+        },
+        x_label="bucket",
+        note=f"{here.device.name or 'unnamed device'}, {versions(here.torch, here.triton)}, "
+        f"warmup {__version__}",
+    )
 
 
 def _document_of_bundle(bundle: UnpackedBundle) -> dict[str, Any]:

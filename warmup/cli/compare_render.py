@@ -7,15 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import Any, Final
 
-from warmup.bench.compare.comparison import BucketTime, Comparison, Ratio, Result
+from warmup.bench.compare.comparison import (
+    BucketTime,
+    Comparison,
+    FirstOutput,
+    How,
+    Ratio,
+    Result,
+)
 from warmup.bench.compare.verdict import host_limits, overall, rates, speedups, verdict
 from warmup.cli.output import ABSENT, digits, fold, grid, percent, spell_peaks, timing, versions
+from warmup.cli.phase_render import PHASES_PAGE, columns_by_bucket, phase_grid
 from warmup.core.method import Launch
+from warmup.core.phases import document_of
 from warmup.core.units import MIB
 
-_SCHEMA: Final = 1
+_SCHEMA: Final = 2
 
 
 def spell(report: Comparison) -> Iterator[str]:
@@ -24,7 +34,7 @@ def spell(report: Comparison) -> Iterator[str]:
     No line is wider than 80 columns where names allow.
     """
     yield from heading(report)
-    for lines in (_latencies(report), _rates(report), _starts(report)):
+    for lines in (_latencies(report), _rates(report), _starts(report), *_phases(report)):
         yield ""
         yield from lines
     yield ""
@@ -124,19 +134,22 @@ def _document_of_variant(report: Comparison, result: Result) -> dict[str, Any]:
         else {
             "process_seconds": start.process_seconds,
             "call_seconds": round(start.call_seconds, 3),
-            "import_seconds": start.import_seconds,
-            "load_seconds": start.load_seconds,
-            "install_seconds": start.install_seconds,
-            "measure_seconds": start.measure_seconds,
+            "phases": document_of(start.phases),
+            "phases_before": document_of(start.phases_before),
             "benchmarks": start.benchmarks,
             "sites": dict(start.sites),
             "hits": start.hits,
             "misses": start.misses,
             "miss_reasons": dict(start.miss_reasons),
             "peak_bytes": start.peak_bytes,
-            "outputs": [asdict(output) for output in start.outputs],
+            "outputs": [_document_of_output(output) for output in start.outputs],
         },
     }
+
+
+def _document_of_output(output: FirstOutput) -> dict[str, Any]:
+    phases = document_of(output.phases)
+    return {**asdict(output), "call_seconds": round(output.call_seconds, 3), "phases": phases}
 
 
 def _document_of_cell(report: Comparison, result: Result, index: int) -> dict[str, Any]:
@@ -229,6 +242,19 @@ def _starts(report: Comparison) -> Iterator[str]:
             )
     head = ("start of", "all s", "calls s", "benchmarks", "hits", "misses", "peak MiB")
     return grid(head, rows, texts=1, gap=1)
+
+
+def _phases(report: Comparison) -> Iterator[Iterator[str]]:
+    """Yield the phases of all starts, and of each compiled variant's by bucket if several."""
+    starts = {result.variant: result.start for result in report.results if result.start is not None}
+    by_variant = {variant.name: start.phases for variant, start in starts.items()}
+    yield chain([f"what the starts were made of ({PHASES_PAGE}):"], phase_grid(by_variant))
+    for variant, start in starts.items():
+        if variant.how is not How.EAGER and len(report.buckets) > 1:
+            phases = [output.phases for output in start.outputs]
+            pairs = list(zip(report.buckets, phases, strict=True))
+            table = phase_grid(columns_by_bucket(start.phases_before, pairs))
+            yield chain([f"what the start of {variant.name} was made of, by bucket:"], table)
 
 
 def _spell_ratio(found: Ratio | None) -> str:

@@ -84,6 +84,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "misses-out": "FILE",
         "ready-file": "FILE",
         "svg": "FILE",
+        "chart": "FILE",
         "charts": None,
         "format": None,
         "json": None,

@@ -32,6 +32,9 @@ class Family(StrEnum):
 KwargValue = bool | int | str | None
 MAX_INT = 2**31 - 1
 _TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "block_m", "block_n", "block_k")
+_SHORT_KWARGS: Final = (
+    *(("w", "num_warps"), ("s", "num_stages"), ("k", "k_split"), ("", "parts")),
+)
 _FUSED_WORDS: Final = {None: "", True: " fused", False: " not fused"}
 
 
@@ -71,7 +74,7 @@ class Winner:
 
     @property
     def short(self) -> str:
-        """The uid, block sizes, warps, stages and splits, short enough for a printed column."""
+        """The uid, blocks, warps, stages, splits or parts, short enough for a printed column."""
         kwargs = dict(self.kwargs)
         block = "x".join(
             str(kwargs[name])
@@ -79,9 +82,7 @@ class Winner:
             if name in kwargs
         )
         extra = "".join(
-            f" {letter}{kwargs[name]}"
-            for letter, name in (("w", "num_warps"), ("s", "num_stages"), ("k", "k_split"))
-            if name in kwargs
+            f" {letter}{kwargs[name]}" for letter, name in _SHORT_KWARGS if name in kwargs
         )
         return f"{self.uid}{' ' + block if block else ''}{extra}{_FUSED_WORDS[self.fused]}"
 

@@ -74,7 +74,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A GEMM with the operations that inductor may fuse into it or into what follows it.
+    """A GEMM, or a reduction, with the operations that may be fused into it or what follows it.
 
     Which kernels run beside a GEMM depends on the GEMM's own kernel: a Triton template computes the
     operations that follow in the same kernel, a library call leaves them to another one. A region

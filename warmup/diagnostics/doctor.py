@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from warmup.core.errors import TableError, TableNotFoundError
 from warmup.core.runtime import Device, Runtime, closed_gate, compare_runtimes
 from warmup.core.units import GIB
-from warmup.table.store import discover, find
+from warmup.table.discovery import discover, find
 
 if TYPE_CHECKING:
     from warmup.inductor.host_facts import Compiler, Folder

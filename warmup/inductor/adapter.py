@@ -18,6 +18,7 @@ import torch._dynamo
 from torch._inductor.utils import fresh_cache
 
 from warmup.core.errors import SettingsError
+from warmup.core.phases import PhaseClock
 from warmup.core.runtime import Runtime
 from warmup.inductor.internals import INTERNALS, check_internals
 from warmup.inductor.patches import Patches
@@ -40,8 +41,9 @@ class KindHooks(Protocol):
 
     - `Answers.hit`, once the winner found is what is compiled.
     - `Answers.measure_calls` when there is no winner and `Answers.tunes`: the winner returned, or
-      the library default for None, is compiled. (GEMM selections use `Answers.measure`, pad
-      decisions `Answers.measure_padding`.)
+      the library default for None, is compiled. (GEMM selections use `Answers.measure`, launch
+      configs and reductions `Answers.measure_search`, and what only a compiled region shows
+      `Answers.measure_region`.)
     - `Answers.miss` otherwise, and the library default is compiled. A problem that no key can spell
       is a miss with the reason ``not_described``; its text begins with the kind's name.
     """
@@ -108,14 +110,14 @@ class Inductor:
             patches.restore()
 
     @contextlib.contextmanager
-    def time_benchmarks(self) -> Iterator[list[float]]:
-        """Collect the seconds of each of inductor's measurements, in every thread, while open."""
-        from warmup.inductor.benchmarks import BenchmarkWatch
+    def time_phases(self, clock: PhaseClock) -> Iterator[None]:
+        """Let torch's own timers of this thread drive *clock* while the context is open."""
+        from warmup.inductor.phase_timers import PhaseTimers
 
-        patches, seconds = Patches(), list[float]()
-        BenchmarkWatch(report_seconds=seconds.append).attach(patches)
+        patches = Patches()
+        PhaseTimers(clock).attach(patches)
         try:
-            yield seconds
+            yield
         finally:
             patches.restore()
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
@@ -33,7 +32,6 @@ _OUTER_SITES: Final = (
     ("_functorch/partitioners.py", "", "partitioner"),
     ("kernel/custom_op.py", "", "custom_op"),
     ("codegen/multi_kernel.py", "", "multi_kernel"),
-    ("inductor/reduction/kernels.py", "", "reduction"),
     ("codegen/simd.py", "mix_order", "mix_order_split"),
     ("triton/runtime/autotuner.py", "", _USERS_OWN),
 )
@@ -48,18 +46,18 @@ _SELECTION_FRAMES: Final = ("__call__", "do_autotuning", "benchmark")
 
 
 class BenchmarkWatch:
-    """Reports every outermost measurement: its site to *report*, then its seconds.
+    """Reports every outermost measurement: its site to *report*, and its end to *report_end*.
 
     A report of the site may raise, and there is no measurement then.
     """
 
     def __init__(
         self,
-        report: Callable[[str], None] | None = None,
-        report_seconds: Callable[[float], None] | None = None,
+        report: Callable[[str], None],
+        report_end: Callable[[], None] | None = None,
     ) -> None:
         self._report = report
-        self._report_seconds = report_seconds
+        self._report_end = report_end
         self._depth = threading.local()
         self._active = True
 
@@ -84,16 +82,15 @@ class BenchmarkWatch:
         def measure(*args: Any, **kwargs: Any) -> Any:
             depth = getattr(self._depth, "value", 0)
             is_outermost = self._active and depth == 0
-            if is_outermost and self._report is not None:
+            if is_outermost:
                 self._report(_site(sys._getframe(1)))
             self._depth.value = depth + 1
-            begun = time.perf_counter()
             try:
                 return original(*args, **kwargs)
             finally:
                 self._depth.value = depth
-                if is_outermost and self._report_seconds is not None:
-                    self._report_seconds(time.perf_counter() - begun)
+                if is_outermost and self._report_end is not None:
+                    self._report_end()
 
         return measure
 

@@ -31,7 +31,7 @@ from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Winner
 from warmup.inductor.patches import Patches
-from warmup.keys.question import Answers, PadQuestion, Question
+from warmup.keys.question import Answers, Question, RegionQuestion
 from warmup.keys.registry import kind_of
 
 _GRAPH_MARK: Final = "_warmup_compiled"
@@ -201,6 +201,10 @@ class _CountingAnswers(Answers):
     def reduction_search(self) -> bool:
         return self._answers.reduction_search
 
+    @property
+    def split_search(self) -> bool:
+        return self._answers.split_search
+
     def neighbours(self, key: str) -> Sequence[Winner]:
         return self._answers.neighbours(key)
 
@@ -232,9 +236,12 @@ class _CountingAnswers(Answers):
         self._count_decision(key)
         return self._answers.measure_search(key, search)
 
-    def measure_padding(self, question: PadQuestion) -> Winner | None:
+    def try_search(self, search: LiveSearch) -> Winner | None:
+        return self._answers.try_search(search)
+
+    def measure_region(self, question: RegionQuestion) -> Winner | None:
         self._count_decision(question.key)
-        return self._answers.measure_padding(question)
+        return self._answers.measure_region(question)
 
     def uncovered(self, site: str) -> None:
         self._answers.uncovered(site)

@@ -73,6 +73,8 @@ INTERNALS: Final = (
     "torch._dynamo.eval_frame:_debug_get_cache_entry_list",
     "torch._dynamo.device_interface:DeviceGuard",
     "torch._dynamo.exc:Unsupported",
+    "torch._dynamo.utils:ChromiumEventLogger.log_event_end(self, event_name)",
+    "torch._dynamo.utils:ChromiumEventLogger.log_event_start(self, event_name)",
     "torch._dynamo.utils:CompilationMetrics.recompile_reason",
     "torch._dynamo.utils:counters",
     "torch._dynamo.utils:get_compilation_metrics()",
@@ -111,7 +113,14 @@ INTERNALS: Final = (
         "torch._inductor.codegen.cpp_gemm_template:CppGemmTemplate.add_choices"
         "(choices, layout, input_nodes)"
     ),
+    "torch._inductor.codegen.common:KernelTemplate._template_from_string(source)",
     "torch._inductor.codegen.cpp_template_kernel:CppTemplateCaller",
+    (
+        "torch._inductor.codegen.cpp_template_kernel:CppTemplateKernel.def_kernel"
+        "(self, inputs, outputs)"
+    ),
+    "torch._inductor.codegen.cpp_template_kernel:CppTemplateKernel.render(self, template)",
+    "torch._inductor.codegen.cpp_template_kernel:parse_expr_with_index_symbols(expr)",
     "torch._inductor.compile_fx:compile_fx(model_, example_inputs_, inner_compile, config_patches)",
     "torch._inductor.compile_fx:fx_codegen_and_compile",
     "torch._inductor.config:max_autotune",
@@ -144,6 +153,10 @@ INTERNALS: Final = (
     "torch._inductor.ir:TensorBox",
     "torch._inductor.ir:FlexibleLayout.get_fixed_layout_without_freezing(self)",
     "torch._inductor.ir:MutableBox",
+    (
+        "torch._inductor.ir:Reduction.num_splits(device, dst_dtype, src_dtype, inner_fn, ranges, "
+        "reduction_ranges, reduction_type, reduction_numel, input_node)"
+    ),
     "torch._inductor.kernel_inputs:MMKernelInputs.mat1mat2",
     "torch._inductor.kernel_inputs:MMKernelInputs.mnk_symbolic",
     "torch._inductor.kernel.bmm:bmm_template.uid",
@@ -208,7 +221,11 @@ INTERNALS: Final = (
         "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__"
         "(self, name, choices, input_nodes, layout)"
     ),
+    "torch._inductor.kernel.conv:conv2d_template",
+    "torch._inductor.kernel.conv:conv3d_template",
     "torch._inductor.select_algorithm:AlgorithmSelectorCache.benchmark_in_sub_process",
+    "torch._inductor.select_algorithm:ExternKernelCaller.to_callable(self)",
+    "torch._inductor.select_algorithm:TritonTemplateCaller",
     (
         "torch._inductor.select_algorithm:AlgorithmSelectorCache.get_inputs"
         "(choices, input_nodes, layout, input_gen_fns)"

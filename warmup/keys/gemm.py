@@ -28,7 +28,7 @@ COVERED = VIA_CHOICES | CPU_LINEAR
 LIBRARY_ONLY = frozenset(
     {
         *("grouped_mm", "scaled_grouped_mm", "sparse_semi_structured_mm"),
-        *("convolution", "convolution_bwd_weight", "convolution_bwd_input"),
+        *("convolution_bwd_weight", "convolution_bwd_input"),
     }
 )
 

@@ -62,22 +62,28 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class PadQuestion:
-    """Whether to pad the operands of one unaligned GEMM, to be measured.
+class RegionQuestion:
+    """A decision about the kernels of a region, to be measured by compiling the region each way.
 
-    ``library`` is the way without padding. ``calls`` are inductor's own calls of both ways: the
-    library's GEMM with separate pad kernels. They may be made only until the question is answered.
-    ``region`` is the GEMM with what is computed around it, which is what runs; None where plain
-    values cannot describe it, for ``reason``. A compiled region may ask inductor's question by any
-    of ``keys_in_region``.
+    ``ways`` are the winners to choose among, that of default mode first. ``region`` is the operator
+    in question with what is computed around it, which is what runs; None where plain values cannot
+    describe it, for ``reason``. A compiled region may ask inductor's question by any of
+    ``keys_in_region``. ``calls`` are inductor's own calls of the ways, for a GEMM that may be
+    padded: the library's GEMM with separate pad kernels. They may be made only until the question
+    is answered; a reduction that may be split has none.
     """
 
     key: str
-    library: Winner
-    calls: Mapping[Winner, Callable[[int], object]]
+    ways: tuple[Winner, ...]
     region: Region | None
     keys_in_region: frozenset[str] = frozenset()
     reason: str = ""
+    calls: Mapping[Winner, Callable[[int], object]] = field(default_factory=dict)
+
+    @property
+    def library(self) -> Winner:
+        """The way of default mode."""
+        return self.ways[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,10 @@ class Answers(Protocol):
     def reduction_search(self) -> bool:
         """True when reductions are persistent or looped as rows say, else by inductor's rule."""
 
+    @property
+    def split_search(self) -> bool:
+        """True when reductions are split as rows say, else by inductor's rule."""
+
     def neighbours(self, key: str) -> Sequence[Winner]:
         """Return winners of GEMM problems similar to *key*, nearest first (only if `tunes`)."""
 
@@ -157,11 +167,17 @@ class Answers(Protocol):
         None as for `measure`.
         """
 
-    def measure_padding(self, question: PadQuestion) -> Winner | None:
-        """Measure both ways of *question* and return the winner.
+    def try_search(self, search: LiveSearch) -> Winner | None:
+        """Time the candidates of *search* as `measure_search` does, for no key: makes no row.
 
-        None when neither could be measured, and in a build, which measures when the compile is over
-        and compiles again; the GEMM stays unpadded then.
+        Returns the winner; None when no candidate could be measured.
+        """
+
+    def measure_region(self, question: RegionQuestion) -> Winner | None:
+        """Measure the ways of *question* and return the winner.
+
+        None when none could be measured, and in a build, which measures when the compile is over
+        and compiles again; the way of default mode is compiled then.
         """
 
     def uncovered(self, site: str) -> None:

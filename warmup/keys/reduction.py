@@ -31,7 +31,6 @@ REDUCTION: Final = Kind(
     families=frozenset({Family.REDUCTION}),
     nearest_by=("x", "r"),
     hooks="warmup.inductor.reduction.hooks:ReductionLoops",
-    sites=frozenset({"reduction"}),
     work="warmup.keys.work:reduction_work",
     hidden=frozenset({"reads", "writes", "body"}),
     summary="reductions",

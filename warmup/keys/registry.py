@@ -10,14 +10,18 @@ from collections.abc import Callable
 from typing import Final
 
 from warmup.core.roofline import Work
+from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm import GEMM
 from warmup.keys.kind import Kind
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
 from warmup.keys.reduction import REDUCTION
+from warmup.keys.split import SPLIT
 from warmup.keys.weight import WEIGHT
 
-KINDS: Final = {kind.name: kind for kind in (GEMM, LAUNCH, PAD, REDUCTION, WEIGHT)}
+KINDS: Final = {
+    kind.name: kind for kind in (GEMM, CONVOLUTION, LAUNCH, PAD, REDUCTION, SPLIT, WEIGHT)
+}
 
 
 def kind_of(key: str) -> Kind:

@@ -11,11 +11,13 @@ from typing import Final
 
 from warmup.core.dtypes import item_bytes
 from warmup.core.roofline import Work
+from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
 from warmup.keys.reduction import REDUCTION
 from warmup.keys.registry import ingredients_of
+from warmup.keys.split import SPLIT
 from warmup.keys.weight import parse_weight
 
 # Ops of one product whose operands are both in the key, by the name that keys give to them.
@@ -24,6 +26,7 @@ _CPU_LINEARS: Final = frozenset({"linear_unary", "linear_binary", "packed_linear
 _PRODUCT: Final = ("batch", "m", "n", "k", "a", "b")
 _TWO_PRODUCTS: Final = "mm_plus_mm"
 _BIAS_ALONG: Final = {"1d": "n", "2d": "mn", "3d": "bmn"}  # the dims along which a bias varies
+_REGION_STEPS: Final = 64  # warmup/inductor/gemm/region_members.py
 _PASSES: Final = 2  # a loop over a reduction reads its input twice; an input may be written too
 
 
@@ -51,6 +54,22 @@ def gemm_work(key: str) -> Work | None:
         moved += math.prod(extent[dim] for dim in bias) * item_bytes(problem.dtype)
     dtype = "tf32" if problem.fp32 == "tf32" else problem.dtype
     return Work(dtype, products * 2 * batch * m * n * k, moved)
+
+
+def convolution_work(key: str) -> Work | None:
+    """Return the work of a convolution key: input, weight and output once."""
+    named = CONVOLUTION.ingredients(key)
+    x, w, stride, padding = (
+        [int(size) for size in named[name].split("x")] for name in ("x", "w", "stride", "padding")
+    )
+    out = [
+        (size + 2 * margin - kernel) // step + 1
+        for size, kernel, step, margin in zip(x[2:], w[2:], stride, padding, strict=True)
+    ]
+    written = x[0] * w[0] * math.prod(out)
+    moved = (math.prod(x) + math.prod(w) + written) * item_bytes(named["dtype"])
+    dtype = "tf32" if named.get("fp32") == "tf32" else named["dtype"]
+    return Work(dtype, 2 * written * math.prod(w[1:]), moved)
 
 
 def pad_work(key: str) -> Work | None:
@@ -115,6 +134,21 @@ def reduction_work(key: str) -> Work | None:
     x, r = int(named["x"]), int(named["r"])
     most = _PASSES * x * r * (sum(reads) + sum(writes))
     return Work("", None, (x // 2 + 1) * r * min(reads), most_moved=most)
+
+
+def split_work(key: str) -> Work | None:
+    """Return the work of a split key: bounds of its bytes; None where no input has all elements.
+
+    What is timed is the region around the reduction, whose operators may each read and write the
+    elements once more.
+    """
+    named = SPLIT.ingredients(key)
+    reads = [item_bytes(dtype) for dtype in named["reads"].split(",") if dtype != "none"]
+    if not reads:
+        return None
+    elements = int(named["x"]) * int(named["r"])
+    most = _REGION_STEPS * _PASSES * elements * max(*reads, item_bytes(named["dtype"]))
+    return Work("", None, elements * sum(reads), most_moved=most)
 
 
 def _sizes(dims: Iterable[object]) -> list[int] | None:

@@ -165,7 +165,7 @@ def make_fused_row(
     return Tuned(bare.key, Row(fused.row.winner, evidence), timings)
 
 
-def make_pad_row(
+def make_ways_row(
     key: str,
     outcomes: Sequence[Outcome],
     bare: Sequence[Outcome],

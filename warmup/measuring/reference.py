@@ -134,6 +134,8 @@ def judge_output(
     one unit of its own rounding is no error (an eighth of a large ``float8_e4m3fn``), and neither
     is the largest value of its dtype in place of a larger one.
     """
+    if not reference.dtype.is_floating_point:  # what a region rounded to integers
+        reference = reference.to(torch.float64)
     wide = out.to(reference.dtype)
     is_narrow = out.dtype.is_floating_point and out.dtype.itemsize == 1
     if is_narrow:  # conversions saturate

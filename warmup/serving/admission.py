@@ -9,7 +9,7 @@ from warmup.core.errors import StaleTableWarning, TableError, TableMismatchError
 from warmup.core.notices import warn
 from warmup.core.runtime import Mismatch, Runtime
 from warmup.table import Table
-from warmup.table.store import FoundTable, discover, find
+from warmup.table.discovery import FoundTable, discover, find
 
 
 def find_table(table: str | os.PathLike[str] | Table | None, here: Runtime) -> FoundTable:

@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Final
 from warmup.buckets.bucket import Bucket
 from warmup.core.error_text import first_line
 from warmup.core.errors import AdapterError, BundleError, SettingsError, TableError
+from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
 from warmup.core.rows import Family
 from warmup.core.runtime import Mismatch, Runtime, closed_gate, compare_runtimes
 from warmup.keys.registry import kind_of
 from warmup.serving.unpack_bundle import verify
 from warmup.table import Table
 from warmup.table.codec import digest_of
-from warmup.table.store import find
+from warmup.table.discovery import find
 
 if TYPE_CHECKING:
     from warmup.serving.unpack_bundle import UnpackedBundle
@@ -55,6 +56,7 @@ class PrimedBucket:
     ``misses`` are keys without a usable row, ``uncovered`` the sites of refused measurements.
     ``cached`` counts the decisions of graphs from inductor's caches, ``cached_misses`` those of
     them without a row. ``problem`` is why the bucket is not ready, None when it is ready.
+    ``phases`` say what the time of the bucket was spent on.
     """
 
     bucket: Bucket
@@ -63,8 +65,13 @@ class PrimedBucket:
     cached_misses: int
     misses: tuple[str, ...]
     uncovered: tuple[str, ...]
-    seconds: float
+    phases: PhaseSeconds
     problem: str | None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds for compiling and calling the bucket: the sum of its phases."""
+        return sum(self.phases.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +79,8 @@ class CheckReport:
     """A checked table. ``problems`` keep it from being ready; ``remarks`` do not.
 
     ``table`` and ``digest`` are None when the file is invalid, ``here`` when this machine could
-    not be described, ``bundle`` when no bundle was unpacked.
+    not be described, ``bundle`` when no bundle was unpacked. ``phases_before`` are the phases
+    before the first bucket.
     """
 
     state: Readiness
@@ -83,8 +91,14 @@ class CheckReport:
     digest: str | None = None
     here: Runtime | None = None
     mismatches: tuple[Mismatch, ...] = ()
+    phases_before: PhaseSeconds = field(default_factory=dict)
     buckets: tuple[PrimedBucket, ...] = ()
     bundle: UnpackedBundle | None = None
+
+    @property
+    def phases(self) -> PhaseSeconds:
+        """Seconds of the start by phase, in all buckets and before them."""
+        return added((self.phases_before, *(bucket.phases for bucket in self.buckets)))
 
     @property
     def rows(self) -> Mapping[str, int]:
@@ -131,7 +145,7 @@ def check(
     Raises:
         SettingsError: *expect_digest* is not a SHA-256 digest.
     """
-    path = Path(table)
+    path, clock = Path(table), PhaseClock()
     if expect_digest is not None and _DIGEST.fullmatch(expect_digest.lower()) is None:
         raise SettingsError(
             f"--expect-digest {expect_digest!r} is not a SHA-256 digest",
@@ -150,9 +164,10 @@ def check(
         here=here,
     )
     report = _compare_digest(report, expect_digest)
-    report = _describe_here(report, file.table, device) if here is None else report
+    report = _describe_here(report, file.table, device, clock) if here is None else report
     report = _compare_machines(report, file.table)
-    return report if bundle is None else _compare_bundle(report, Path(bundle))
+    report = report if bundle is None else _compare_bundle(report, Path(bundle))
+    return replace(report, phases_before=clock.take())
 
 
 def _doubts(table: Table) -> Iterator[str]:
@@ -199,16 +214,20 @@ def _compare_machines(report: CheckReport, table: Table) -> CheckReport:
     return replace(report, state=state, mismatches=tuple(mismatches), remarks=tuple(remarks))
 
 
-def _describe_here(report: CheckReport, table: Table, device: str) -> CheckReport:
+def _describe_here(
+    report: CheckReport, table: Table, device: str, clock: PhaseClock
+) -> CheckReport:
     """Add this machine to *report*, and the problems that a server would have on it."""
     with _cuda_warnings() as warned:
         try:
-            from warmup.inductor import connect
-            from warmup.inductor.machine import check_compiler, describe_runtime, resolve_device
+            with clock.phase(Phase.IMPORT):
+                from warmup.inductor import connect
+                from warmup.inductor.machine import check_compiler, describe_runtime, resolve_device
 
             wanted = resolve_device(device)
             report = replace(report, here=describe_runtime(wanted))
-            connect()
+            with clock.phase(Phase.IMPORT):
+                connect()
         except (AdapterError, SettingsError) as error:
             return report.with_problems(Readiness.MISMATCH, str(error))
         except (ImportError, OSError, KeyError, RuntimeError) as error:

@@ -28,7 +28,7 @@ from warmup.table.lookup import Lookup
 if TYPE_CHECKING:
     from warmup.inductor.adapter import Attachment
     from warmup.serving.unpack_bundle import UnpackedBundle
-    from warmup.table.store import FoundTable
+    from warmup.table.discovery import FoundTable
 
 _installed: list[Handle] = []
 install_lock = threading.RLock()  # reentrant: what is imported meanwhile may install as well

@@ -150,6 +150,7 @@ def install(
         tuner,
         launch_search=found.table.policy.launch_search,
         reduction_search=found.table.policy.reduction_search,
+        split_search=found.table.policy.split_search,
     )
     notices = Notices(
         found.origin or "the table",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +15,7 @@ from warmup.buckets.dims import ShapePolicy, sizes_by_dim, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.error_text import first_line
 from warmup.core.errors import ContradictionWarning, ModelError, SettingsError, warmup_error_in
+from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.handle import Handle
 from warmup.serving.install import install
@@ -41,6 +42,9 @@ class PrimeObserver:
 
     def model_prepared(self, prepared: Prepared) -> None:
         """Weights were padded as the table says, before the first bucket."""
+
+    def buckets_begin(self, before: PhaseSeconds) -> None:
+        """The table is installed, and *before* are the phases of the start until now."""
 
     def bucket_started(self, bucket: Bucket) -> None:
         """A bucket begins to compile."""
@@ -77,8 +81,8 @@ def prime(
     A measurement that no row covers is refused. A bucket that fails does not stop the others. A
     *bundle* is unpacked first; a bundle that does not fit is a problem, and so is an artifact of it
     that does not fit the model. With *save_artifacts*, a folder, each bucket is compiled ahead of
-    time, and its artifact is written there. Arguments have the form of
-    the command line's options. A *checked* table that is not ready is returned unchanged.
+    time, and its artifact is written there. Arguments have the form of the command line's options.
+    A *checked* table that is not ready is returned unchanged.
 
     Raises:
         SettingsError, ModelError: an argument or the model cannot be used.
@@ -98,41 +102,50 @@ def prime(
         sizes, buckets = sizes_by_dim(buckets), with_ranges(buckets)
     else:
         sizes = _sizes_of(buckets)
-    from warmup.inductor.machine import resolve_device
-    from warmup.models.inferred_inputs import resolve_inputs
-    from warmup.models.loading import load_model, parse_cast
+    clock = PhaseClock()
+    with clock.phase(Phase.IMPORT):
+        from warmup.inductor import connect
+        from warmup.inductor.machine import resolve_device
+        from warmup.models.inferred_inputs import resolve_inputs
+        from warmup.models.loading import load_model, parse_cast
 
-    with warnings.catch_warnings(record=True) as caught:
+        inductor = connect()
+    with warnings.catch_warnings(record=True) as caught, contextlib.ExitStack() as stack:
         warnings.simplefilter("always")
-        cast, loaded = parse_cast(dtype), load_model(model)
-        resolved = resolve_inputs(loaded, specs, buckets, cast)
-        watcher.model_loaded(resolved.assumptions)
-        work = _Priming(
-            loaded, resolved.specs, resolve_device(device), cast, checked.table.policy.seed, mode
-        )
-        work.move_model()
-        with install(
-            checked.table,
-            on_miss=on_miss,
-            uncovered="forbid",
-            device=str(work.device),
-            model=work.model.module if pad_weights else None,
-            bundle=bundle,
-            quiet=True,  # the report of each bucket says it
-        ) as handle:
-            prepared = handle.prepared
-            if prepared is not None and prepared.padded:
-                watcher.model_prepared(prepared)
+        stack.enter_context(inductor.time_phases(clock))
+        with clock.phase(Phase.LOAD):
+            cast, loaded = parse_cast(dtype), load_model(model)
+            resolved = resolve_inputs(loaded, specs, buckets, cast)
+            watcher.model_loaded(resolved.assumptions)
+            on, seed = resolve_device(device), checked.table.policy.seed
+            work = _Priming(loaded, resolved.specs, on, cast, seed, mode, clock)
+            work.move_model()
+        with clock.phase(Phase.INSTALL):
+            handle = stack.enter_context(
+                install(
+                    checked.table,
+                    on_miss=on_miss,
+                    uncovered="forbid",
+                    device=str(on),
+                    model=work.model.module if pad_weights else None,
+                    bundle=bundle,
+                    quiet=True,  # the report of each bucket says it
+                )
+            )
             unpacked = handle.bundle
-            has_artifacts = unpacked is not None and unpacked.artifacts > 0
-            if policy == ShapePolicy.RANGE or has_artifacts or save_artifacts is not None:
+            is_ahead = save_artifacts is not None or bool(unpacked and unpacked.artifacts)
+            if policy == ShapePolicy.RANGE or is_ahead:
                 work.compile_buckets(policy, sizes, buckets[-1])
             if save_artifacts is not None:
                 work.save_artifacts(save_artifacts, handle)
-            work.run_all(buckets, handle, watcher)
-            is_silent = handle.report().is_silent
+        prepared = handle.prepared
+        if prepared is not None and prepared.padded:
+            watcher.model_prepared(prepared)
+        before = added((checked.phases_before, clock.take()))
+        watcher.buckets_begin(before)
+        work.run_all(buckets, handle, watcher)
+        is_silent = handle.report().is_silent
     problems = [*work.problems, *work.refusals]
-    is_ahead = has_artifacts or save_artifacts is not None
     is_thawed = is_ahead and bool(checked.table.policy.options.get("freezing"))
     if is_silent and not problems and not is_thawed:
         problems.append("no bucket asked for a decision: the table is for another model")
@@ -144,7 +157,9 @@ def prime(
         if isinstance(warning.message, ContradictionWarning)
     )
     remarks = (*checked.remarks, *contradictions, *work.breaks, *([_THAWED] if is_thawed else []))
-    primed = replace(checked, buckets=tuple(work.done), remarks=remarks, bundle=unpacked)
+    primed = replace(
+        checked, phases_before=before, buckets=tuple(work.done), remarks=remarks, bundle=unpacked
+    )
     return primed.with_problems(Readiness.PARTLY, *problems)
 
 
@@ -158,6 +173,7 @@ class _Priming:
     dtype: torch.dtype | None
     seed: int
     mode: str
+    clock: PhaseClock
     done: list[PrimedBucket] = field(default_factory=list)
     compiled: CompiledModel | None = None  # serves buckets of a range, and by artifacts
 
@@ -217,7 +233,7 @@ class _Priming:
 
     def run(self, bucket: Bucket, handle: Handle) -> PrimedBucket:
         """Compile and call one bucket; return what that added to the table's report."""
-        before, started = handle.report(), time.monotonic()
+        before = handle.report()
         try:
             self._call(bucket)
             problem = None
@@ -242,7 +258,7 @@ class _Priming:
             cached_misses=cached_misses,
             misses=misses,
             uncovered=uncovered,
-            seconds=time.monotonic() - started,
+            phases=self.clock.take(),
             problem=problem,
         )
 
@@ -254,12 +270,17 @@ class _Priming:
 
         if self.compiled is None:
             torch.compiler.reset()  # past its recompile limit dynamo runs the model uncompiled
-        inputs = self._inputs(bucket)
-        with naming_dtypes(self.model.module, inputs), torch.no_grad():
-            served = self.compiled or compile_model(self.model.module, self.mode)
+        with self.clock.phase(Phase.LOAD):
+            inputs = self._inputs(bucket)
+        served = self.compiled or compile_model(self.model.module, self.mode)
+        with (
+            self.clock.phase(Phase.FIRST_CALLS),
+            naming_dtypes(self.model.module, inputs),
+            torch.no_grad(),
+        ):
             served(*inputs.args, **inputs.kwargs)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
 
     def _inputs(self, bucket: Bucket) -> Inputs:
         import torch

@@ -57,6 +57,7 @@ _PROVENANCE: Final = frozenset({"device", "runtime", "warmup", "created", "diges
 _DEVICE_MEMBERS: Final = frozenset({*DEVICE_TEXT, *DEVICE_COUNT, "mig"})
 _RUNTIME: Final = frozenset({"torch", *VERSIONS})
 _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
+_SEARCH_FIELDS: Final = frozenset({"launch_search", "reduction_search", "split_search"})
 _ROW_MEMBERS: Final = frozenset({"winner", "evidence"})
 _ROW_OPTIONAL: Final = frozenset({"untrusted"})  # of a row that must not be served
 _WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
@@ -169,7 +170,7 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
 
 
 def _read_policy(node: Node) -> Policy:
-    members = node.members(_POLICY, optional=frozenset({"launch_search", "reduction_search"}))
+    members = node.members(_POLICY, optional=_SEARCH_FIELDS)
     options: dict[str, OptionValue] = {}
     for name, value in members["options"].items():
         if _OPTION.fullmatch(name) is None:
@@ -181,8 +182,7 @@ def _read_policy(node: Node) -> Policy:
         timing=_read_timing(members["timing"]),
         seed=members["seed"].integer(0, MAX_INT),
         tolerance=dict(_read_limit(*member) for member in members["tolerance"].items()),
-        launch_search="launch_search" in members and members["launch_search"].true(),
-        reduction_search="reduction_search" in members and members["reduction_search"].true(),
+        **{name: name in members and members[name].true() for name in _SEARCH_FIELDS},
     )
 
 

@@ -118,6 +118,7 @@ def _policy(policy: Policy) -> dict[str, object]:
         "tolerance": {name: float(limit) for name, limit in policy.tolerance.items()},
         **({"launch_search": True} if policy.launch_search else {}),
         **({"reduction_search": True} if policy.reduction_search else {}),
+        **({"split_search": True} if policy.split_search else {}),
     }
 
 

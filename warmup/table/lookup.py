@@ -27,7 +27,7 @@ from warmup.core.notices import warn
 from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
-from warmup.keys.question import PadQuestion, Question
+from warmup.keys.question import Question, RegionQuestion
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.cache_tags import shown_tag
 from warmup.table.question_measurer import QuestionMeasurer
@@ -65,8 +65,8 @@ class Lookup:
     ``retunes`` is true is a miss although it has a row, until it is measured again.
 
     A row that is not trusted is a miss, and is measured again without its winner. The keys in
-    ``excused`` are not measured, and their misses are reported without an error. ``launch_search``
-    and ``reduction_search`` are those of the table's policy.
+    ``excused`` are not measured, and their misses are reported without an error. ``launch_search``,
+    ``reduction_search`` and ``split_search`` are those of the table's policy.
 
     ``differing`` are the keys for which inductor fused another way than their rows say. They are
     reported, unless ``settles``: whoever compiles chooses other winners for them.
@@ -84,6 +84,7 @@ class Lookup:
     excused: Collection[str] = ()
     launch_search: bool = False
     reduction_search: bool = False
+    split_search: bool = False
     settles: bool = False
     differing: dict[str, None] = field(default_factory=dict)
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
@@ -164,14 +165,19 @@ class Lookup:
             return None
         return self._tuned(self.tuner.measure_search(key, without(search, self._banned(key))))
 
-    def measure_padding(self, question: PadQuestion) -> Winner | None:
+    def try_search(self, search: LiveSearch) -> Winner | None:
+        assert self.tuner is not None
+        return self.tuner.try_search(search)
+
+    def measure_region(self, question: RegionQuestion) -> Winner | None:
         assert self.tuner is not None
         if question.key in self.excused:
             return None
         if (banned := self._banned(question.key)) not in (None, question.library):
+            ways = tuple(winner for winner in question.ways if winner != banned)
             calls = {winner: call for winner, call in question.calls.items() if winner != banned}
-            question = replace(question, calls=calls)
-        return self._tuned(self.tuner.measure_padding(question))
+            question = replace(question, ways=ways, calls=calls)
+        return self._tuned(self.tuner.measure_region(question))
 
     def _banned(self, key: str) -> Winner | None:
         """Return the winner of a row that is not trusted, None without such a row."""

@@ -37,8 +37,8 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
     """Return the union of *tables*, which are for one device and runtime, and a line per conflict.
 
     Of two rows for a key the newer table's is taken, unless only one of them is trusted (`merge`).
-    Provenance and policy are the newest table's, but ``launch_search`` and ``reduction_search`` are
-    those of all tables.
+    Provenance and policy are the newest table's, but ``launch_search``, ``reduction_search`` and
+    ``split_search`` are those of all tables.
     """
     ordered = sorted(tables, key=lambda table: table.provenance.created)
     rows: dict[str, Row] = {}
@@ -54,6 +54,7 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
         ordered[-1].policy,
         launch_search=all(table.policy.launch_search for table in tables),
         reduction_search=all(table.policy.reduction_search for table in tables),
+        split_search=all(table.policy.split_search for table in tables),
     )
     return replace(ordered[-1], policy=policy, rows=rows), tuple(conflicts)
 

@@ -72,8 +72,8 @@ def choose_policy(
         # The C++ GEMM template needs constant weights (utils.py, use_cpp_gemm_template).
         options["freezing"] = True
     else:
-        # Leaves convolutions a single choice; no row kind covers Triton's.
-        options["max_autotune_conv_backends"] = "ATEN"
+        has_triton = "TRITON" in str(options["max_autotune_gemm_backends"])
+        options["max_autotune_conv_backends"] = "ATEN,TRITON" if has_triton else "ATEN"
     options |= BUILD_MODES[asked.mode]
     if BUILD_MODES[asked.mode]:
         # With these options its split size is measured while compiling, and no row could record it.
@@ -90,6 +90,7 @@ def choose_policy(
         tolerance=limits,
         launch_search=device_type != "cpu",  # a CPU's kernels have no launch config
         reduction_search=device_type != "cpu",  # and reduce without Triton
+        split_search=device_type != "cpu",
     )
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from warmup.core.live_search import LiveSearch
 from warmup.core.rows import Tuned, Winner
-from warmup.keys.question import PadQuestion, Question
+from warmup.keys.question import Question, RegionQuestion
 
 
 class QuestionMeasurer(Protocol):
@@ -24,7 +24,10 @@ class QuestionMeasurer(Protocol):
     def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
         """Time the calls of *search*, and those that it adds; None as above."""
 
-    def measure_padding(self, question: PadQuestion) -> Tuned | None:
+    def try_search(self, search: LiveSearch) -> Winner | None:
+        """Time *search* and return its winner, which makes no row; None as above."""
+
+    def measure_region(self, question: RegionQuestion) -> Tuned | None:
         """Return the row for *question*; None when it is measured later, or could not be."""
 
     def close(self) -> None:

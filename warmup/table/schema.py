@@ -55,6 +55,7 @@ class Policy:
     eager mode and of a candidate against its reference. ``launch_search``: launch configs were
     searched, so that every kernel that has one has a row, also where inductor lists one config.
     ``reduction_search``: every reduction that may be persistent or looped has a row.
+    ``split_search``: so has every reduction of fixed sizes that inductor's rule splits.
     """
 
     mode: str
@@ -64,13 +65,14 @@ class Policy:
     tolerance: Mapping[str, float]
     launch_search: bool = False
     reduction_search: bool = False
+    split_search: bool = False
 
 
 def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], ...]:
     """Return each field in which two policies differ, with both values."""
     fields: list[tuple[str, object, object]] = [
         (f"policy {name}", getattr(a, name), getattr(b, name))
-        for name in ("mode", "seed", "launch_search", "reduction_search")
+        for name in ("mode", "seed", "launch_search", "reduction_search", "split_search")
     ]
     fields += [
         (f"policy timing {name}", getattr(a.timing, name), getattr(b.timing, name))

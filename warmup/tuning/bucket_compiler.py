@@ -118,6 +118,7 @@ class BucketCompiler:
             excused=self.progress.distrusted,
             launch_search=self.progress.table.policy.launch_search,
             reduction_search=self.progress.table.policy.reduction_search,
+            split_search=self.progress.table.policy.split_search,
             settles=True,
         )
 
@@ -171,19 +172,19 @@ class BucketCompiler:
         return None
 
     def _tune_all(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
-        """Compile until each question has a row; remove rows that a pad decision made useless.
+        """Compile until each question has a row; remove rows that a region's row made useless.
 
         A row that inductor does not fuse in the model as it did in the region is measured again.
 
         Raises as `tune` does.
         """
-        from warmup.tuning.pad_regions import drop_rows, measure_padding
+        from warmup.tuning.region_ways import drop_rows, measure_regions
 
-        since, padding = len(self.progress.tuned), self.tuner.padding
-        padding.forget()
+        since, questions = len(self.progress.tuned), self.tuner.region_questions
+        questions.forget()
         served = self._compile(calls, name, OnMiss.TUNE)
-        while padding.waiting or self._unfuse(served.differing):
-            measure_padding(self)
+        while questions.waiting or self._unfuse(served.differing):
+            measure_regions(self)
             served = self._compile(calls, name, OnMiss.TUNE)
             drop_rows(self, self.progress.keys_since(since).difference(served.keys), since)
         return served

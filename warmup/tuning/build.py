@@ -150,7 +150,7 @@ def build(
             measured_peaks=tuner.bounds.peaks,
             revisit=revisit_for(table, search_budget, retry=retry, force=force),
         )
-        tuner.rows.only, tuner.padding.is_used = progress.revisit.retried, True
+        tuner.rows.only, tuner.region_questions.is_used = progress.revisit.retried, True
         tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
         compiler = BucketCompiler(
             setup=setup, model=loaded, progress=progress, tuner=tuner, measure_cost=tuner.cost_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -14,7 +14,7 @@ from warmup.core.roofline import Work
 from warmup.core.rows import Tuned, Winner
 from warmup.core.trial import Candidate, Region, Step, TensorSpec, Trial, ViewSpec
 from warmup.keys.gemm_text import at_upper_end
-from warmup.keys.question import PadQuestion, Question
+from warmup.keys.question import Question, RegionQuestion
 from warmup.keys.registry import ingredients_of
 from warmup.measuring.operands import dtype_named
 from warmup.measuring.reference import NARROW_TOLERANCE
@@ -85,16 +85,15 @@ def region_trial(
     )
 
 
-def pad_trial(
-    question: PadQuestion,
+def ways_trial(
+    question: RegionQuestion,
     device: torch.device,
     method: Method,
     tolerance: Mapping[str, float],
     *,
-    winners: Iterable[Winner],
     seed: int,
 ) -> Trial:
-    """Return the trial of the region of *question*, compiled as each of *winners* says."""
+    """Return the trial of the region of *question*, compiled in each of its ways."""
     region, ingredients = question.region, ingredients_of(question.key)
     assert region is not None
     return Trial(
@@ -104,7 +103,7 @@ def pad_trial(
         operands=region.inputs,
         views=_whole(region.inputs),
         out=_NO_TENSOR,
-        candidates=tuple(map(Candidate, winners)),
+        candidates=tuple(map(Candidate, question.ways)),
         library=question.library,
         method=method,
         tolerance=_tolerance(ingredients["dtype"], tolerance),

@@ -24,11 +24,11 @@ from warmup.core.method import Method, OptionValue, Search
 from warmup.core.rows import Rejection, Tuned, Winner
 from warmup.core.trial import Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
-from warmup.keys.question import LiveTrial, PadQuestion, Question
+from warmup.keys.question import LiveTrial, Question, RegionQuestion
 from warmup.measuring.enqueue import cost_of
 from warmup.measuring.live_search import time_search, with_narrow_band
 from warmup.measuring.machine_watch import MachineWatch
-from warmup.measuring.measured_rows import doubtful_us, make_fused_row, make_pad_row
+from warmup.measuring.measured_rows import doubtful_us, make_fused_row, make_ways_row
 from warmup.measuring.range_regret import (
     is_within_bound,
     with_bare_range_regret,
@@ -36,11 +36,12 @@ from warmup.measuring.range_regret import (
     worst_regret_over_bound,
 )
 from warmup.measuring.screening import time_calls
+from warmup.measuring.selection import select_winner
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
 from warmup.measuring.trials import run_trial
 from warmup.table import Policy
-from warmup.tuning.pad_questions import PadQuestions, WaitingQuestion
 from warmup.tuning.peak_bounds import PeakBounds
+from warmup.tuning.region_questions import RegionQuestions, WaitingQuestion
 from warmup.tuning.row_maker import RowMaker
 from warmup.tuning.size_range import choose_for_range
 from warmup.tuning.trials import bare_trial, challengers, faster_alone, region_trial, work_of
@@ -54,9 +55,10 @@ class Tuner:
     ``tolerance`` is the largest relative L2 error against the reference, by dtype of the output.
     ``options`` are the inductor options that serving shares. ``rows`` makes the rows, and keeps why
     a key has none. ``watch`` waits for a quiet machine, and says which measurements other processes
-    disturbed: those rows have the library default. Pad questions are kept in ``padding`` for a
-    caller that compiles regions, if there is one. For the keys in ``apart`` nothing is fused into a
-    template: in the model inductor does not fuse what it fuses in the region alone.
+    disturbed: those rows have the library default. Questions that only a compiled region can answer
+    are kept in ``region_questions`` for a caller that compiles regions, if there is one. For the
+    keys in ``apart`` nothing is fused into a template: in the model inductor does not fuse what it
+    fuses in the region alone.
     """
 
     device: torch.device
@@ -65,7 +67,7 @@ class Tuner:
     seed: int = 0
     process: TrialProcess = field(default_factory=lambda: TrialProcess(own_command()))
     options: Mapping[str, OptionValue] = field(default_factory=dict)
-    padding: PadQuestions = field(default_factory=PadQuestions)
+    region_questions: RegionQuestions = field(default_factory=RegionQuestions)
     apart: set[str] = field(default_factory=set)
     bounds: PeakBounds = field(init=False)
     rows: RowMaker = field(init=False)
@@ -224,30 +226,42 @@ class Tuner:
         )
         return None if tuned is None else replace(tuned, searched=counts)
 
+    def try_search(self, search: LiveSearch) -> Winner | None:
+        """Return the winner of *search*, measured as by `measure_search`; there is no row."""
+        method = with_narrow_band(self.method)
+        with self.watch.measuring() as is_disturbed, torch.no_grad():
+            outcomes, library = time_search(search, self.device, method, self.tolerance)
+        selected = select_winner(outcomes, library, method, is_disturbed=is_disturbed())
+        return None if selected is None else selected.outcome.winner
+
     def cost_of(self, call: Callable[[], object]) -> CallCost | None:
         """Return what *call*, which has run before, costs; None on a CPU."""
         return None if self.device.type == "cpu" else cost_of(call, self.device)
 
-    def measure_padding(self, question: PadQuestion) -> Tuned | None:
+    def measure_region(self, question: RegionQuestion) -> Tuned | None:
         """Keep *question* where its region can be measured later; else return its row.
 
-        That row has the times of inductor's own calls, and ``rows.not_fused`` says why.
+        That row has the times of inductor's own calls, and ``rows.not_fused`` says why. Without
+        such calls there is no row.
         """
-        if not self.padding.is_open_to(question.key):
+        if not self.region_questions.is_open_to(question.key):
             return None
         if not self.rows.is_wanted(question.key, question.library):
             return None
-        with self.watch.measuring() as is_disturbed:
-            outcomes = time_calls(question.calls, question.library, self.device, self.method)
+        outcomes, was_disturbed = list[Outcome](), False
+        if question.calls:
+            with self.watch.measuring() as is_disturbed:
+                outcomes = time_calls(question.calls, question.library, self.device, self.method)
+            was_disturbed = is_disturbed()
         without_calls = replace(question, calls={})  # they hold memory
-        waiting = WaitingQuestion(without_calls, outcomes, is_disturbed())
-        if question.region is None or not self.padding.is_used:
+        waiting = WaitingQuestion(without_calls, outcomes, was_disturbed)
+        if question.region is None or not self.region_questions.is_used:
             reason = question.reason or "it was asked while serving, which compiles a model once"
-            return self._bare_pad_row(waiting, reason)
-        self.padding.keep(waiting)
+            return self._bare_ways_row(waiting, reason)
+        self.region_questions.keep(waiting)
         return None
 
-    def pad_row(
+    def ways_row(
         self,
         waiting: WaitingQuestion,
         outcomes: Sequence[Outcome],
@@ -256,25 +270,29 @@ class Tuner:
         failure: str,
         is_disturbed: bool,
     ) -> Tuned | None:
-        """Return the row for *outcomes* of both ways in the region of *waiting*.
+        """Return the row for *outcomes* of the ways in the region of *waiting*.
 
-        Where the region as it is has no time, inductor's own calls decide; without any outcomes
-        *failure* says why.
+        Where the way of default mode has no time, inductor's own calls decide, if there are any;
+        without any outcomes *failure* says why.
         """
         key, library = waiting.question.key, waiting.question.library
         as_is = next((one for one in outcomes if one.winner == library), None)
-        tuned = make_pad_row(
+        tuned = make_ways_row(
             *(key, outcomes, waiting.bare, library, self.method),
             clock_mhz=clock_mhz,
             is_disturbed=is_disturbed,
         )
         if tuned is None or as_is is None or as_is.time_us is None:
-            return self._bare_pad_row(waiting, as_is.said if as_is else failure)
+            return self._bare_ways_row(waiting, as_is.said if as_is else failure)
         self.rows.forget(key)
         return tuned
 
-    def _bare_pad_row(self, waiting: WaitingQuestion, reason: str) -> Tuned | None:
+    def _bare_ways_row(self, waiting: WaitingQuestion, reason: str) -> Tuned | None:
         key, library = waiting.question.key, waiting.question.library
+        if not waiting.bare:
+            logger.info("%s: not measured: %s", key, reason)  # a server prints no report of a build
+            self.rows.give_up(key, library, reason)
+            return None
         self.rows.not_fused[key] = f"inductor's own calls decided: {reason}"
         logger.info("%s: %s", key, self.rows.not_fused[key])  # a server prints no report of a build
         return self.rows.row_for(key, waiting.bare, library, is_disturbed=waiting.is_disturbed)

@@ -89,7 +89,7 @@ def _bars(chart: Chart, axes: Axes) -> None:
     for number, series in enumerate(chart.series):
         shift = width * (number + 0.5 - count / 2)
         places = [group + shift for group in range(len(chart.groups))]
-        hatch = _HATCHES[number // _COLOURS % len(_HATCHES)]
+        hatch = _hatch_of(number)
         axes.bar(places, _numbers(series.values), width * _BAR, label=series.name, hatch=hatch)
         if series.low:
             ends = list(zip(_numbers(series.low), _numbers(series.high), strict=True))
@@ -104,9 +104,10 @@ def _stacks(chart: Chart, axes: Axes) -> None:
     """Draw stacked bars, and last an invisible bar as high as each stack, for its label."""
     groups = range(len(chart.groups))
     sums = [math.nan] * len(groups)
-    for series in chart.series:
+    for number, series in enumerate(chart.series):
         feet = [0.0 if math.isnan(height) else height for height in sums]
-        axes.bar(groups, _numbers(series.values), _GROUP_WIDTH_SHARE / 2, feet, label=series.name)
+        values, width, hatch = _numbers(series.values), _GROUP_WIDTH_SHARE / 2, _hatch_of(number)
+        axes.bar(groups, values, width, feet, label=series.name, hatch=hatch)
         rows = zip(sums, feet, series.values, strict=True)
         sums = [height if value is None else foot + value for height, foot, value in rows]
     axes.bar(groups, sums, _GROUP_WIDTH_SHARE / 2, label="_sum", color="none", edgecolor="none")
@@ -172,6 +173,11 @@ def _scale(chart: Chart, axes: Axes, missing: Sequence[float]) -> None:
     else:
         names = [textwrap.fill(name, 2 * _LINE) for name in chart.groups]
         axes.set_xticks(range(count), names, rotation=30, ha="right", rotation_mode="anchor")
+
+
+def _hatch_of(number: int) -> str:
+    """Return the hatch of the bars of series *number*, whose colour other series may have too."""
+    return _HATCHES[number // _COLOURS % len(_HATCHES)]
 
 
 def _numbers(values: Sequence[float | None]) -> list[float]:

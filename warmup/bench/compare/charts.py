@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from warmup.bench.charts.chart import Chart, Series
+from warmup.bench.charts.starts import start_chart
+from warmup.bench.compare.comparison import How
+
+_START: Final = "Lower is better. From the start of the process"
 
 
 def charts_of(record: Mapping[str, Any]) -> dict[str, Chart]:
@@ -23,12 +27,9 @@ def charts_of(record: Mapping[str, Any]) -> dict[str, Chart]:
     by_bucket: dict[str, Any] = {
         **shared,
         "x_label": "bucket",
-        "groups": tuple(
-            ",".join(f"{name}={size}" for name, size in bucket["bucket"].items())
-            for bucket in record["buckets"]
-        ),
+        "groups": tuple(_name_of(bucket) for bucket in record["buckets"]),
     }
-    peak = peaks and peaks["tflops"].get(dtype)
+    peak, variants = peaks and peaks["tflops"].get(dtype), record["variants"]
     charts = {
         "latency": Chart(
             title=f"Latency of {model}",
@@ -56,22 +57,23 @@ def charts_of(record: Mapping[str, Any]) -> dict[str, Chart]:
             reference=peak and (f"measured {dtype} peak", peak),
             **by_bucket,
         ),
-        "start": Chart(
-            title=f"Start of {model}",
-            subtitle="Lower is better. From the start of the process to the first outputs of all "
-            "buckets, with empty caches.",
+        "start": start_chart(
+            f"Start of {model}",
+            f"{_START} to the first outputs of all buckets, with empty caches.",
+            {each["name"]: each["start"] and _phases_of(each["start"]) for each in variants},
             x_label="variant",
-            y_label="time, s",
-            groups=tuple(variant["name"] for variant in record["variants"]),
-            series=_phases([variant["start"] for variant in record["variants"]]),
-            kind="stacked",
-            **shared,
+            note=shared["note"],
         ),
+        **_starts_by_bucket(record, shared["note"]),
     }
     drawn = {name: chart for name, chart in charts.items() if _has_value(chart)}
     if peaks is None and "tflops" in drawn:
         drawn.pop("bandwidth", None)
     return drawn
+
+
+def _name_of(bucket: Mapping[str, Any]) -> str:
+    return ",".join(f"{name}={size}" for name, size in bucket["bucket"].items())
 
 
 def _has_value(chart: Chart) -> bool:
@@ -95,26 +97,39 @@ def _series(record: Mapping[str, Any], field: str) -> tuple[Series, ...]:
     )
 
 
-def _phases(starts: Sequence[Mapping[str, Any] | None]) -> tuple[Series, ...]:
-    """Return the seconds of each phase, by variant; None where a variant has no start."""
-    phases: list[Any] = [start and _phases_of(start) for start in starts]
-    names = next((list(start) for start in phases if start), [])
-    return tuple(
-        Series(name=name, values=tuple(start and start[name] for start in phases)) for name in names
-    )
-
-
-def _phases_of(start: Mapping[str, Any]) -> dict[str, float]:
-    """Return the seconds of each phase; their sum is the whole start."""
-    total, calls = start["process_seconds"], start["call_seconds"]
-    if "measure_seconds" not in start:  # in documents from before phases were timed
-        before = {"importing and loading": total - calls}
-        return {**before, "first calls: compiling, measuring": calls}
-    importing = start["import_seconds"] + start["install_seconds"]
-    loading, measuring = start["load_seconds"], start["measure_seconds"]
-    return {
-        "importing": importing,
-        "loading the model": loading,
-        "first calls: compiling": total - importing - loading - measuring,
-        "first calls: measuring": measuring,
+def _starts_by_bucket(record: Mapping[str, Any], note: str) -> dict[str, Chart]:
+    """Return a chart of the start of each compiled variant, where there are several buckets."""
+    model = record["origin"]["model"].rpartition(":")[2]
+    names = [_name_of(bucket) for bucket in record["buckets"]]
+    starts = {
+        each["name"]: each["start"]
+        for each in record["variants"]
+        if each["start"] and "phases" in each["start"] and each["how"] != How.EAGER
     }
+    return {
+        f"start-{variant}": start_chart(
+            f"Start of {model}, variant {variant}",
+            f"{_START} to the first call, and then to the first output of each bucket.",
+            {
+                "before": start["phases_before"],
+                **{
+                    name: output["phases"]
+                    for name, output in zip(names, start["outputs"], strict=True)
+                },
+            },
+            x_label="bucket",
+            note=note,
+        )
+        for variant, start in starts.items()
+        if len(names) > 1
+    }
+
+
+def _phases_of(start: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return the seconds of each phase; their sum is the whole start."""
+    if "phases" in start:
+        phases: Mapping[str, float] = start["phases"]
+        return phases
+    calls = start["call_seconds"]  # documents of schema 1 have no phases
+    before = start["process_seconds"] - calls
+    return {"importing and loading": before, "first calls: compiling, measuring": calls}

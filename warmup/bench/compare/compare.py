@@ -24,7 +24,8 @@ from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.core.version import __version__
 from warmup.models.padding.prepare import paddings
 from warmup.table.codec import digest_of
-from warmup.table.store import FoundTable, discover, find, write
+from warmup.table.discovery import FoundTable, discover, find
+from warmup.table.store import write
 
 DEFAULT_ROUNDS: Final = 30
 DEFAULT_TIMEOUT_S: Final = 1800.0

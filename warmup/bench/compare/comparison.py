@@ -17,6 +17,7 @@ from warmup.buckets.bucket import Bucket
 from warmup.core.call_cost import CallCost
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
+from warmup.core.phases import PhaseSeconds, added
 from warmup.core.roofline import Peaks
 from warmup.core.runtime import Runtime
 from warmup.core.samples import Samples
@@ -58,37 +59,43 @@ class Variant:
 class FirstOutput:
     """The first call of a bucket, until its outputs are computed.
 
-    ``process_seconds`` run from the start of the process to the end of the call, ``call_seconds``
-    are those of the call alone. ``benchmarks``, ``hits`` and ``misses`` are counts of this call;
-    hits and misses are None without a table. ``peak_bytes`` is the peak memory of the process so
-    far: allocated memory on a GPU, resident memory on CPU.
+    ``process_seconds`` run from the start of the process to the end of the call, ``phases`` say
+    what the seconds since the output before were spent on. ``benchmarks``, ``hits`` and ``misses``
+    are counts of this call; hits and misses are None without a table. ``peak_bytes`` is the peak
+    memory of the process so far: allocated memory on a GPU, resident memory on CPU.
     """
 
     process_seconds: float
-    call_seconds: float
+    phases: PhaseSeconds
     benchmarks: int
     hits: int | None
     misses: int | None
     peak_bytes: int
+
+    @property
+    def call_seconds(self) -> float:
+        """Seconds of the call: the sum of its phases."""
+        return sum(self.phases.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """The start of a variant: the first outputs of all buckets, in order.
 
-    Three phases precede the first call: ``import_seconds``, from the start of the process until it
-    takes requests; ``load_seconds``, for the model and its inputs; and ``install_seconds``, for
-    importing inductor and installing a table. ``measure_seconds`` is the time of all benchmarks.
-    ``sites`` counts benchmarks by the site in inductor that asked for them.
+    ``phases_before`` are those before the first call: importing torch and inductor, loading the
+    model and its inputs, and installing a table. ``sites`` counts benchmarks by the site in
+    inductor that asked for them.
     """
 
-    import_seconds: float
-    load_seconds: float
-    install_seconds: float
-    measure_seconds: float
+    phases_before: PhaseSeconds
     outputs: tuple[FirstOutput, ...]
     sites: Mapping[str, int]
     miss_reasons: Mapping[str, int]
+
+    @property
+    def phases(self) -> PhaseSeconds:
+        """Seconds of the whole start by phase."""
+        return added((self.phases_before, *(output.phases for output in self.outputs)))
 
     @property
     def process_seconds(self) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from warmup.bench.compare.comparison import How
+from warmup.core.phases import Phase, PhaseClock
 
 if TYPE_CHECKING:
     from warmup.inductor.adapter import Inductor
@@ -19,10 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InductorWatch:
-    """The counts of inductor's benchmarks so far; ``seconds`` has the time of each benchmark."""
+    """The counts of inductor's benchmarks so far."""
 
     counted: Counter[str]
-    seconds: Sequence[float]
     handle: Handle | None
 
     def counts(self) -> tuple[int, int | None, int | None]:
@@ -52,27 +52,30 @@ class InductorWatch:
 
 @contextlib.contextmanager
 def watching(
-    how: How, table: str | None, device: str, padded: torch.nn.Module | None
+    how: How, table: str | None, device: str, padded: torch.nn.Module | None, clock: PhaseClock
 ) -> Iterator[InductorWatch]:
-    """Count and time benchmarks until the exit; install *table* if *how* serves from a table.
+    """Count benchmarks until the exit, and let torch's timers drive *clock*.
 
-    Installing pads the weights of *padded* that the table has padding for.
+    If *how* serves from a table, *table* is installed. Installing pads the weights of *padded* that
+    the table has padding for.
     """
     if how is How.EAGER:
-        yield InductorWatch(Counter(), (), None)
+        yield InductorWatch(Counter(), None)
         return
-    from warmup.inductor import connect
+    with clock.phase(Phase.IMPORT):
+        from warmup.inductor import connect
 
-    inductor: Inductor = connect()
-    with inductor.time_benchmarks() as seconds:
+        inductor: Inductor = connect()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(inductor.time_phases(clock))
         if how.is_served:
-            from warmup.serving.install import install
+            with clock.phase(Phase.INSTALL):
+                from warmup.serving.install import install
 
-            # The report says which fields mismatch, and counts the misses.
-            with install(
-                table, device=device, model=padded, allow_mismatch=True, quiet=True
-            ) as handle:
-                yield InductorWatch(Counter(), seconds, handle)
+                # The report says which fields mismatch, and counts the misses.
+                handle = stack.enter_context(
+                    install(table, device=device, model=padded, allow_mismatch=True, quiet=True)
+                )
+            yield InductorWatch(Counter(), handle)
         else:
-            with inductor.count_benchmarks() as counted:
-                yield InductorWatch(counted, seconds, None)
+            yield InductorWatch(stack.enter_context(inductor.count_benchmarks()), None)

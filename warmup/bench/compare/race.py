@@ -27,6 +27,7 @@ from warmup.bench.compare.comparison import (
 from warmup.bench.compare.remote import Answer, Entrant, Remote
 from warmup.core.child_process import Caches
 from warmup.core.errors import ModelError
+from warmup.core.phases import phases_from
 from warmup.core.roofline import Peaks
 from warmup.core.samples import Samples
 from warmup.core.turns import in_turn
@@ -215,12 +216,10 @@ class Race:
 
 
 def _start_from(answer: Answer) -> Start:
+    outputs = ({**output, "phases": phases_from(output["phases"])} for output in answer["outputs"])
     return Start(
-        import_seconds=answer["import_seconds"],
-        load_seconds=answer["load_seconds"],
-        install_seconds=answer["install_seconds"],
-        measure_seconds=answer["measure_seconds"],
-        outputs=tuple(FirstOutput(**output) for output in answer["outputs"]),
+        phases_before=phases_from(answer["phases_before"]),
+        outputs=tuple(FirstOutput(**output) for output in outputs),
         sites=answer["sites"],
         miss_reasons=answer["miss_reasons"],
     )

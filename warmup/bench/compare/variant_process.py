@@ -19,13 +19,14 @@ from typing import Any, Final
 
 import torch
 
-from warmup.bench.compare.comparison import FirstOutput, How
+from warmup.bench.compare.comparison import How
 from warmup.bench.compare.copies import Copies, copy_operands
 from warmup.bench.compare.inductor_watch import InductorWatch, watching
 from warmup.bench.compare.remote import Answer, serve
 from warmup.bench.compare.tensors import check_shapes, digest_of, tensors_in
 from warmup.buckets.bucket import Bucket, parse_inputs
 from warmup.core.method import L2, Launch
+from warmup.core.phases import Phase, PhaseClock, document_of
 from warmup.measuring.clock import Batch, batch_of, wall_us
 from warmup.models.dtype_mismatch import naming_dtypes
 from warmup.models.inferred_inputs import resolve_inputs
@@ -72,25 +73,26 @@ class VariantProcess:
 
     def start(self, **case: Any) -> Answer:
         """Load, compile and call the model in every bucket; answer with a `Start` and remarks."""
-        given, begun = Case(**case), time.monotonic()
+        given = Case(**case)
+        clock = PhaseClock(since=given.spawned)
+        clock.charge(Phase.IMPORT)
         self._device = torch.device(given.device)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
-        self._load(given)
-        loaded = time.monotonic()
+        with clock.phase(Phase.LOAD):
+            self._load(given)
         assert self._module is not None
         how = How(given.how)
         padded = self._module if how is How.TABLE_PADDED else None
-        watch = self._open.enter_context(watching(how, given.table, given.device, padded))
+        watch = self._open.enter_context(watching(how, given.table, given.device, padded, clock))
         self._served = self._compiled(how)
-        installed = time.monotonic()
-        outputs = [self._first_output(i, given.spawned, watch) for i in range(len(self._inputs))]
+        before = clock.take()
+        outputs = [
+            self._first_output(i, given.spawned, watch, clock) for i in range(len(self._inputs))
+        ]
         return {
-            "import_seconds": round(begun - given.spawned, 3),
-            "load_seconds": round(loaded - begun, 3),
-            "install_seconds": round(installed - loaded, 3),
-            "measure_seconds": round(sum(watch.seconds), 3),
-            "outputs": [asdict(output) for output in outputs],
+            "phases_before": document_of(before),
+            "outputs": outputs,
             "sites": watch.sites(),
             "miss_reasons": watch.miss_reasons(),
             "remarks": watch.remarks(),
@@ -231,25 +233,27 @@ class VariantProcess:
         torch.compiler.config.fail_on_recompile_limit_hit = True
         return compile_model(self._module, _MODE_OF.get(how))
 
-    def _first_output(self, number: int, spawned: float, watch: InductorWatch) -> FirstOutput:
-        before, begun = watch.counts(), time.monotonic()
+    def _first_output(
+        self, number: int, spawned: float, watch: InductorWatch, clock: PhaseClock
+    ) -> Answer:
+        before = watch.counts()
         assert self._module is not None
-        with naming_dtypes(self._module, self._inputs[number]):
+        with clock.phase(Phase.FIRST_CALLS), naming_dtypes(self._module, self._inputs[number]):
             self._call(self._inputs[number])
             self._synchronize()
-        done = time.monotonic()
-        after = watch.counts()
+        done, phases = time.monotonic(), clock.take()
         benchmarks, hits, misses = (
-            None if a is None or b is None else a - b for a, b in zip(after, before, strict=True)
+            None if a is None or b is None else a - b
+            for a, b in zip(watch.counts(), before, strict=True)
         )
-        return FirstOutput(
-            process_seconds=round(done - spawned, 3),
-            call_seconds=round(done - begun, 3),
-            benchmarks=benchmarks or 0,
-            hits=hits,
-            misses=misses,
-            peak_bytes=self._peak_bytes(),
-        )
+        return {
+            "process_seconds": round(done - spawned, 3),
+            "phases": document_of(phases),
+            "benchmarks": benchmarks or 0,
+            "hits": hits,
+            "misses": misses,
+            "peak_bytes": self._peak_bytes(),
+        }
 
     def _call(self, inputs: Inputs) -> Any:
         assert self._served is not None

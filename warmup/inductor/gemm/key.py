@@ -135,10 +135,10 @@ def dim_of(size: Any, shapes: Any) -> Dim:
 
 
 def _layout(operand: Any) -> Layout:
-    return layout_of(list(operand.get_size()), _strides(operand), _known_equal, _dim)
+    return layout_of(list(operand.get_size()), strides_of(operand), _known_equal, _dim)
 
 
-def _strides(operand: Any) -> list[Any]:
+def strides_of(operand: Any) -> list[Any]:
     """Return the strides that *operand* has, or will have once its layout is fixed.
 
     A flexible layout gets padded strides when inductor fixes it (ir.py, _pad_strides), which can

@@ -9,6 +9,7 @@ only one of the two GEMMs can fuse the gate.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Final
@@ -16,7 +17,7 @@ from typing import Final
 import torch
 from torch.fx import Node
 
-from warmup.inductor.gemm.sizes import bytes_of, is_size
+from warmup.inductor.gemm.sizes import bytes_of, is_size, sizes_of
 
 _MAX_STEPS: Final = 64
 _PROLOGUE_STEPS: Final = 8
@@ -105,6 +106,26 @@ def pair_of(node: Node) -> Node | None:
     return source if isinstance(source, Node) and source.target in PAIR_OPS else None
 
 
+def is_reduction(node: Node) -> bool:
+    """Return whether *node* is a reduction that inductor computes in generated kernels."""
+    has_tag = torch.Tag.reduction in getattr(node.target, "tags", ())
+    is_pair = node.target in PAIR_OPS
+    return is_pair or (is_tensor(node) and (has_tag or node.target in _REDUCTION_OPS))
+
+
+def is_read_again(reduction: Node) -> bool:
+    """Return whether an operator of the region after *reduction* reads its rows once more.
+
+    That is its operand, or a tensor of the same size of which generated kernels make the operand.
+    """
+    operand, *_ = tensors_of(reduction)
+    sources = {operand, *producers_of(reduction)}
+    sources |= {node for source in tuple(sources) for node in source.all_input_nodes}
+    rows = {node for node in sources if _elements_of(node) == _elements_of(operand)}
+    after = set(members_of(reduction, set())) - {reduction}
+    return any(not rows.isdisjoint(node.all_input_nodes) for node in after)
+
+
 def viewed_by(node: Node) -> Node:
     """Return the node whose memory *node* is, as far as views tell."""
     while isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
@@ -172,11 +193,14 @@ def _siblings(gemm: Node, members: set[Node]) -> set[Node]:
     return siblings
 
 
+def _elements_of(node: Node) -> int | None:
+    sizes = sizes_of(node)
+    return None if sizes is None else math.prod(sizes)
+
+
 def _is_generated(node: Node) -> bool:
     """Whether inductor computes *node* in a generated kernel."""
-    target = node.target
-    is_reduction = target in _REDUCTION_OPS or torch.Tag.reduction in getattr(target, "tags", ())
-    return _is_pointwise(node) or (is_reduction and is_tensor(node))
+    return _is_pointwise(node) or (is_tensor(node) and is_reduction(node))
 
 
 def _is_pointwise(node: Node) -> bool:

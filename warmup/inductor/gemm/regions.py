@@ -21,6 +21,7 @@ from warmup.inductor.gemm.region_members import (
     GEMM_OPS_OF_8_BITS,
     PAIR_OPS,
     SCALED_OP,
+    is_reduction,
     is_tensor,
     members_of,
     outputs_of,
@@ -78,18 +79,30 @@ def whole_region_of(gemm: Node) -> Region | None:
     whatever they read, since the padding of an operand is fused into them. Operands have the
     layouts of the graph. A dynamic size is replaced by its hint.
     """
-    if gemm.target not in GEMM_OPS or not is_tensor(gemm):
-        return None
-    order = {node: i for i, node in enumerate(gemm.graph.nodes)}
-    producers = producers_of(gemm)
-    members = sorted({*producers, *members_of(gemm, set())}, key=order.__getitem__)
+    return _with_producers(gemm) if gemm.target in GEMM_OPS and is_tensor(gemm) else None
+
+
+def region_of_reduction(reduction: Node) -> Region | None:
+    """Return *reduction* with what makes its operand and what follows; None if no plain value.
+
+    Operands have the layouts of the graph, and a dynamic size is replaced by its hint.
+    """
+    return _with_producers(reduction) if is_reduction(reduction) else None
+
+
+def _with_producers(root: Node) -> Region | None:
+    order = {node: i for i, node in enumerate(root.graph.nodes)}
+    producers = producers_of(root)
+    members = sorted({*producers, *members_of(root, set())}, key=order.__getitem__)
     if not all(spec_of_node(node) for node in members if node.target not in PAIR_OPS):
         return None
-    # What else the graph keeps of the producers it keeps with padding and without.
-    kept = producers - {viewed_by(node) for node in tensors_of(gemm)}
-    outputs = [node for node in outputs_of(members) if node not in kept]
+    # What else the graph keeps of the producers it keeps whatever is decided.
+    kept = producers - {viewed_by(node) for node in tensors_of(root)}
+    outputs = [node for node in outputs_of(members) if node not in kept] or [root]
+    if any(node.target in PAIR_OPS or pair_of(node) for node in outputs):
+        return None  # one of two results is no output
     try:
-        return _to_region(gemm, members, outputs or [gemm], {})
+        return _to_region(root, members, outputs, {})
     except _NotPlainError:
         return None
 
@@ -143,7 +156,7 @@ def _flops(node: Node) -> int:
 
 
 def _to_region(
-    gemm: Node, members: list[Node], outputs: list[Node], laid_out: dict[Node, TensorSpec]
+    root: Node, members: list[Node], outputs: list[Node], laid_out: dict[Node, TensorSpec]
 ) -> Region:
     inputs: dict[Node, TensorSpec] = {}
     operations = [node for node in members if pair_of(node) is None]
@@ -173,7 +186,8 @@ def _to_region(
         )
         for node in operations
     )
-    gemms = [gemm, *(node for node in members if node.target in GEMM_OPS and node is not gemm)]
+    gemms = [root] if root.target in GEMM_OPS else []
+    gemms += (node for node in members if node.target in GEMM_OPS and node is not root)
     return Region(
         inputs=_filled(inputs, gemms),
         steps=described,

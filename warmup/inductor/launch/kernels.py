@@ -236,6 +236,13 @@ def call_of(kernel: Any, launcher: Any, arguments: OwnArguments) -> Callable[[in
     return call
 
 
+def written_by(call: Callable[[int], object], arguments: OwnArguments) -> list[torch.Tensor]:
+    """Return copies of what *call* writes when *arguments* have their first values."""
+    arguments.restore()
+    call(0)
+    return arguments.results()
+
+
 def keep_only_launcher(kernel: Any, launcher: Any) -> None:
     """Leave *launcher* as the only launcher of *kernel*, and save it in inductor's cache, if any.
 

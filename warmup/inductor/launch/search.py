@@ -21,7 +21,7 @@ from warmup.core.search import CandidateSource, SearchCounts
 from warmup.core.trial import TimedCall
 from warmup.inductor.launch.compiling import CompileConfigs
 from warmup.inductor.launch.configs import make_config, refusal_reason, winner_of
-from warmup.inductor.launch.kernels import OwnArguments, call_of, spills
+from warmup.inductor.launch.kernels import OwnArguments, call_of, spills, written_by
 from warmup.inductor.launch.lists import (
     default_list,
     grid_of,
@@ -75,6 +75,11 @@ class LaunchSearch:
             uncompiled=self._uncompiled,
             counts=self._counts,
         )
+
+    @property
+    def first_failure(self) -> str:
+        """Why the first config that was tried does not compile; empty where it does."""
+        return next(iter(self._uncompiled.values()), "")
 
     def launcher_of(self, winner: Winner) -> Any:
         """Return the loaded kernel of a config that was tried."""
@@ -165,9 +170,7 @@ class LaunchSearch:
 
     def _written(self, winner: Winner) -> list[Any]:
         call = call_of(self._kernel, self._launchers[winner], self._arguments)
-        self._arguments.restore()
-        call(0)
-        return self._arguments.results()
+        return written_by(call, self._arguments)
 
     def _counts(self) -> SearchCounts:
         tried = self._launchers.keys() | self._uncompiled.keys()

@@ -28,7 +28,7 @@ from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
 from warmup.keys.gemm import Dim, Layout
 from warmup.keys.pad import AS_IS, PADDED, PadProblem
-from warmup.keys.question import Answers, PadQuestion
+from warmup.keys.question import Answers, RegionQuestion
 
 _BATCHED: Final = 3
 _BIAS_FORMS: Final = {0: "scalar", 1: "1d", 2: "2d", 3: "3d"}
@@ -128,7 +128,7 @@ class PadDecisions:
             as_is, padded = self._local.calls
             calls = {AS_IS: _numbered(as_is), PADDED: _numbered(padded)}
             problem, match, mat1 = self._local.asked
-            return self._answers.measure_padding(_question(problem, match, mat1, calls)) == PADDED
+            return self._answers.measure_region(_question(problem, match, mat1, calls)) == PADDED
 
         return is_padded_faster
 
@@ -142,7 +142,7 @@ class PadDecisions:
 
 def _question(
     problem: PadProblem, match: Any, mat1: Any, calls: Mapping[Winner, Callable[[int], object]]
-) -> PadQuestion:
+) -> RegionQuestion:
     """Return the question about the GEMM of *match*, with its region where a region can say it."""
     alignment = pad_mm.get_alignment_size(mat1)
     ends = [dim.high for dim in (problem.m, problem.n, problem.k) if not dim.is_static]
@@ -153,7 +153,7 @@ def _question(
     elif (region := whole_region_of(match.output_node())) is None:
         reason = "what surrounds the GEMM cannot be described"
     keys = problem.keys_in_region() if region is not None else frozenset[str]()
-    return PadQuestion(problem.key, AS_IS, calls, region, keys, reason)
+    return RegionQuestion(problem.key, tuple(calls), region, keys, reason, calls)
 
 
 def _numbered(call: Callable[[], Any]) -> Callable[[int], object]:

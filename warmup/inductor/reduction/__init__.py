@@ -1,5 +1,5 @@
-"""The row kind `reduction`: answers or measures whether a reduction is persistent or looped.
+"""The row kinds `reduction` and `split`: how a reduction's kernels are made.
 
-Imports `core`, `keys`, `warmup.inductor` and its folder `launch`. `warmup.inductor.adapter`
-attaches its hooks.
+Persistent or looped, and in how many parts. Imports `core`, `keys`, `warmup.inductor` and its
+folders `gemm` and `launch`. `warmup.inductor.adapter` attaches the hooks.
 """

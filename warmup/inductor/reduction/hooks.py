@@ -21,7 +21,7 @@ from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Winner
 from warmup.inductor.patches import Patches
 from warmup.inductor.reduction.features import key_of
-from warmup.inductor.reduction.kernels import calls_of
+from warmup.inductor.reduction.kernels import search_of
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
 from warmup.keys.reduction import LOOPED, PERSISTENT
@@ -84,8 +84,9 @@ class ReductionLoops:
             self._answers.hit(key, answer)
             return answer
         if self._answers.tunes:
-            calls = calls_of(scheduling, features, (PERSISTENT, LOOPED), create)
-            return self._answers.measure_calls(key, by_rule, calls) or by_rule
+            ways = by_rule, LOOPED if by_rule == PERSISTENT else PERSISTENT
+            search = search_of(self._answers, scheduling, features, ways, create)
+            return self._answers.measure_search(key, search) or by_rule
         self._answers.miss(key, answer, str(by_rule))
         return by_rule
 

@@ -1,13 +1,14 @@
-"""`calls_of`: calls of a reduction's kernel, persistent and looped, made while code is generated.
+"""`search_of`: the kernels of a reduction, persistent and looped, made while code is generated.
 
 Both kernels are generated for the same nodes as inductor generates a kernel to time it
-(`generate_kernel_code_from_nodes`): a module with the kernel and arguments of its own for it. They
-run with the fastest config that inductor lists for them with max-autotune.
+(`generate_kernel_code_from_nodes`): a module with the kernel and arguments for it. Both take the
+arguments of the first, and each runs with the launch config that a search finds for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -17,7 +18,10 @@ from torch._inductor.codecache import PyCodeCache
 from torch._inductor.utils import Placeholder
 from torch._inductor.virtualized import V
 
+from warmup.core.live_search import LiveSearch
+from warmup.core.method import Search
 from warmup.core.rows import Winner
+from warmup.core.search import SearchCounts
 from warmup.core.trial import TimedCall
 from warmup.inductor.launch.compiling import compile_configs
 from warmup.inductor.launch.kernels import (
@@ -25,30 +29,56 @@ from warmup.inductor.launch.kernels import (
     call_of,
     leave_to_inductor,
     offered_configs,
+    written_by,
 )
-from warmup.inductor.launch.lists import listed_by_inductor
+from warmup.inductor.launch.search import LaunchSearch
+from warmup.keys.question import Answers
 
 _GENERATED_NAME: Final = "triton_"
+_NO_CONFIGS: Final = SearchCounts(search=Search.DEFAULT, listed=0)
 
 
-def calls_of(
-    scheduling: Any, features: Any, ways: Iterable[Winner], create: Callable[[Winner], Any]
-) -> dict[Winner, TimedCall]:
-    """Return a call for each of *ways*; *create* returns the kernels that inductor makes for it.
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """The kernel of one way with the launch config found for it, as a call on its arguments."""
 
-    A way that does not compile has a call that raises the reason.
+    call: TimedCall
+    arguments: OwnArguments
+    searched: SearchCounts
+
+
+def search_of(
+    answers: Answers,
+    scheduling: Any,
+    features: Any,
+    ways: Sequence[Winner],
+    create: Callable[[Winner], Any],
+) -> LiveSearch:
+    """Return the decision between *ways*, that of inductor's rule first, ready to be measured.
+
+    *create* returns the kernels that inductor makes for a way. *answers* search the launch config
+    of each, and ``counts`` has the configs. A way that does not compile is in ``uncompiled``.
     """
-    counted = metrics.generated_kernel_count
-    calls: dict[Winner, TimedCall] = {}
+    made: dict[Winner, _Way] = {}
+    uncompiled: dict[Winner, str] = {}
+    counted, given = metrics.generated_kernel_count, _Given()
     with torch.random.fork_rng(devices=[V.graph.get_current_device_or_throw()]):
         for way in ways:
             try:
                 (kernel,) = create(way)
-                calls[way] = _call(_generate(scheduling, features.node_schedule, kernel))
+                source = _generate(scheduling, features.node_schedule, kernel)
+                made[way] = _searched(answers, source, given)
             except Exception as error:  # noqa: BLE001  a compiler or driver may raise anything
-                calls[way] = _raising(error)
+                uncompiled[way] = f"{type(error).__name__}: {error}".partition("\n")[0]
     metrics.generated_kernel_count = counted
-    return calls
+    return LiveSearch(
+        listed=(ways[0],),
+        calls={way: one.call for way, one in made.items()},
+        more=lambda _times_us: {},
+        written=lambda way: written_by(made[way].call, made[way].arguments),
+        uncompiled=uncompiled,
+        counts=lambda: sum((one.searched for one in made.values()), _NO_CONFIGS),
+    )
 
 
 def _generate(scheduling: Any, schedule: Iterable[Any], kernel: Any) -> str:
@@ -59,25 +89,49 @@ def _generate(scheduling: Any, schedule: Iterable[Any], kernel: Any) -> str:
     return source.replace(str(Placeholder.KERNEL_NAME), _GENERATED_NAME)
 
 
-def _call(source: str) -> TimedCall:
-    """Return a call of the kernel in *source*, with the fastest config that inductor lists."""
+class _Given:
+    """The arguments of the first kernel, which the other kernel must be able to take."""
+
+    def __init__(self) -> None:
+        self._names: tuple[str, ...] = ()
+        self._args: list[Any] = []
+
+    def args_for(self, kernel: Any, make: Callable[[], Iterable[Any]]) -> list[Any]:
+        """Return the arguments for *kernel*; the first time they are made by *make*.
+
+        Raises:
+            RuntimeError: *kernel* takes other arguments.
+        """
+        if not self._args:
+            self._args = list(make())
+            self._names = tuple(kernel.fn.arg_names[: len(self._args)])
+        names = tuple(kernel.fn.arg_names[: len(self._args)])
+        if names != self._names:
+            raise RuntimeError(
+                f"the kernel takes {names}, and that of inductor's rule {self._names}"
+            )
+        return self._args
+
+
+def _searched(answers: Answers, source: str, given: _Given) -> _Way:
+    """Return the kernel in *source* with the launch config that *answers* find for it.
+
+    Raises:
+        RuntimeError: no config of it compiles and runs, or it takes other arguments than *given*.
+    """
     module: Any = PyCodeCache.load(source)
     kernel = getattr(module, _GENERATED_NAME)
     leave_to_inductor(kernel)
     offered = offered_configs(kernel)
     kernel.precompile()
-    longer = listed_by_inductor(kernel, max_autotune=True)
-    args = module.get_args()
-    loaded = compile_configs(kernel, (*offered, *longer))
-    launchers = [each for each in loaded if not isinstance(each, str)]
-    if not launchers:
-        raise RuntimeError(str(loaded[0]))
-    fastest = min(launchers, key=lambda launcher: kernel.bench(launcher, *args))
-    return call_of(kernel, fastest, OwnArguments(kernel, args, {}))
-
-
-def _raising(error: Exception) -> TimedCall:
-    def call(_number: int) -> object:
-        raise error
-
-    return call
+    args = given.args_for(kernel, module.get_args)
+    search = LaunchSearch(kernel, offered, args, {}, compile_configs)
+    live = search.start()
+    if live is None:
+        raise RuntimeError(search.first_failure)
+    winner = answers.try_search(live)
+    if winner is None:
+        raise RuntimeError("no launch config of the kernel could be measured")
+    arguments = OwnArguments(kernel, args, {})
+    call = call_of(kernel, search.launcher_of(winner), arguments)
+    return _Way(call, arguments, live.counts())

@@ -38,7 +38,7 @@ from warmup.models.padding.prepare import Prepared, pad_by_rows
 from warmup.models.wide_run import run_wide
 from warmup.table.lookup import Lookup, OnMiss
 from warmup.tuning.judge import Judge
-from warmup.tuning.pad_regions import measure_padding
+from warmup.tuning.region_ways import measure_regions
 from warmup.tuning.weights.linear_module import LinearModule, make_linear_module
 from warmup.tuning.weights.row_counts import count_rows
 
@@ -167,11 +167,11 @@ def _compare_sizes(
         BuildError: a module failed, or could not be timed.
         OutputMismatchError: a module disagrees with eager.
     """
-    padding = session.compiler.tuner.padding
-    padding.forget()
+    questions = session.compiler.tuner.region_questions
+    questions.forget()
     tuned = _time_sizes(session, group, m, sizes, on_miss)
-    while padding.waiting:
-        measure_padding(session.compiler)
+    while questions.waiting:
+        measure_regions(session.compiler)
         tuned = _time_sizes(session, group, m, sizes, on_miss)
     times = {} if tuned is None else _times(tuned)
     if tuned is None or len(times) < len(sizes):
@@ -192,7 +192,7 @@ def _time_sizes(
     with compiler.attached(lookup, on_miss), empty_caches(), torch.no_grad():
         for size in sizes:
             calls[winner_of(structure, size)] = _make_call(session, group, m, size)
-        if compiler.tuner.padding.waiting:
+        if compiler.tuner.region_questions.waiting:
             return None
         key, own = structure.key(m), winner_of(structure, structure.features)
         return compiler.tuner.measure_calls(key, own, calls)

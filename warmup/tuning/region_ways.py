@@ -1,8 +1,8 @@
-"""`measure_padding`: decides about padding by compiling what will run both ways.
+"""`measure_regions`: decides about padding and split reductions by compiling what will run.
 
-The region around an unaligned GEMM is compiled as it is and padded, under the table of the build:
-GEMMs and kernels without a row are tuned on the way, as in a bucket. Then both are checked against
-a run in higher precision and timed against each other.
+The region around an unaligned GEMM is compiled as it is and padded, and that around a reduction in
+several numbers of parts, under the table of the build: GEMMs and kernels without a row are tuned on
+the way, as in a bucket. Then the ways are checked against a run in higher precision, and timed.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from warmup.measuring.operands import OperandSets
 from warmup.measuring.trials import run_trial
 from warmup.table.lookup import OnMiss
 from warmup.tuning.fused import NO_EVIDENCE, Compiled, RegionSets, region_reference
-from warmup.tuning.trials import pad_trial
+from warmup.tuning.trials import ways_trial
 
 if TYPE_CHECKING:
-    from warmup.keys.question import PadQuestion
+    from warmup.keys.question import RegionQuestion
     from warmup.table.lookup import Lookup
-    from warmup.tuning.pad_questions import WaitingQuestion
     from warmup.tuning.progress import Progress
+    from warmup.tuning.region_questions import WaitingQuestion
     from warmup.tuning.tuner import Tuner
 
 
-class PadTuning(Protocol):
+class RegionTuning(Protocol):
     """What a build has to measure regions with; `warmup.tuning.bucket_compiler` implements it."""
 
     @property
@@ -57,14 +57,15 @@ class PadTuning(Protocol):
         """Let *lookup* answer inductor while the context is open; it is compiled under *what*."""
 
 
-def measure_padding(compiler: PadTuning) -> None:
-    """Measure each pad question that waits, and save its row.
+def measure_regions(compiler: RegionTuning) -> None:
+    """Measure each question that waits, and save its row.
 
-    A region that cannot be compiled or timed as it is leaves the times of inductor's own calls as
-    the decision: `RowMaker.not_fused` says why.
+    Where the region cannot be compiled or timed as in default mode, the times of inductor's own
+    calls decide: `RowMaker.not_fused` says why. Without such calls there is no row, and
+    `RowMaker.not_tuned` says why.
     """
     tuner, progress = compiler.tuner, compiler.progress
-    with tuner.padding.measuring() as waiting:
+    with tuner.region_questions.measuring() as waiting:
         for one in waiting:
             given_up, since = set(tuner.rows.not_tuned), len(progress.tuned)
             with tuner.rows.measuring_any():
@@ -73,7 +74,7 @@ def measure_padding(compiler: PadTuning) -> None:
             for key in set(tuner.rows.not_tuned) - given_up:
                 tuner.rows.forget(key)
             clock_mhz = sm_clock_mhz(tuner.device)
-            tuned = tuner.pad_row(
+            tuned = tuner.ways_row(
                 *(one, timed.outcomes, clock_mhz),
                 failure=timed.failure,
                 is_disturbed=timed.is_disturbed,
@@ -84,7 +85,7 @@ def measure_padding(compiler: PadTuning) -> None:
                 progress.save(tuned)
 
 
-def drop_rows(compiler: PadTuning, keys: Collection[str], since: int) -> None:
+def drop_rows(compiler: RegionTuning, keys: Collection[str], since: int) -> None:
     """Remove the rows of *keys*, measured from number *since* on, which nobody will ask for.
 
     Raises:
@@ -109,22 +110,20 @@ class _TimedWays:
     keys: Mapping[Winner, set[str]] = field(default_factory=dict)
 
 
-def _time_ways(compiler: PadTuning, waiting: WaitingQuestion) -> _TimedWays:
+def _time_ways(compiler: RegionTuning, waiting: WaitingQuestion) -> _TimedWays:
     tuner, question = compiler.tuner, waiting.question
-    winners = tuple(outcome.winner for outcome in waiting.bare)
     with empty_caches(), torch.no_grad():
         try:
             trial = _with_finite_result(
-                pad_trial(
+                ways_trial(
                     *(question, tuner.device, tuner.method, tuner.tolerance),
-                    winners=winners,
                     seed=tuner.seed,
                 )
             )
             make_sets = partial(RegionSets, trial, tuner.device)
             ways = _Ways(compiler, question, trial)
             inputs = make_sets(trial.seed, 1).views(0)
-            for winner in winners:
+            for winner in question.ways:
                 ways.compile(winner, inputs)
             with tuner.watch.measuring() as is_disturbed:
                 outcomes = run_trial(
@@ -158,7 +157,7 @@ def _with_finite_result(trial: Trial) -> Trial:
 class _Ways:
     """The compiled ways of one region, or the errors that compiling them raised."""
 
-    def __init__(self, compiler: PadTuning, question: PadQuestion, trial: Trial) -> None:
+    def __init__(self, compiler: RegionTuning, question: RegionQuestion, trial: Trial) -> None:
         assert trial.region is not None
         self._compiler, self._question, self._region = compiler, question, trial.region
         self._device = compiler.tuner.device
@@ -167,7 +166,7 @@ class _Ways:
         self._errors: dict[Winner, Exception] = {}
 
     def compile(self, winner: Winner, inputs: list[torch.Tensor]) -> None:
-        """Compile the region with *winner* for its padding; tune what has no row.
+        """Compile the region as *winner* says; tune what has no row.
 
         An error is kept for `make_call`, where it rejects this way.
 
@@ -188,7 +187,7 @@ class _Ways:
             retunes=lambda key: key not in forced and progress.must_retune(key),
         )
         try:
-            with self._compiler.attached(lookup, OnMiss.TUNE, f"region-{winner.uid}"):
+            with self._compiler.attached(lookup, OnMiss.TUNE, f"region-{winner}"):
                 compiled: Compiled = compile_model(module_of(self._region, self._device))
                 compiled(*inputs)
         except Exception as error:
@@ -199,7 +198,7 @@ class _Ways:
         else:
             self._compiled[winner] = compiled
             if keys.isdisjoint(asked):
-                self._errors[winner] = BuildError("the compiled region asks about another GEMM")
+                self._errors[winner] = BuildError("the compiled region asks for another key")
 
     def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:
         """Return the call of the region compiled as *candidate* says.

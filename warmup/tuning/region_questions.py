@@ -1,7 +1,8 @@
-"""`PadQuestions`: the pad decisions that a compile asked for, until their regions are measured.
+"""`RegionQuestions`: decisions that a compile asked for, until their regions are measured.
 
-Inductor asks while it compiles, and cannot compile a region then. So a build answers that nothing
-is padded, measures when the compile is over (`warmup.tuning.pad_regions`), and compiles again.
+Whether a GEMM is padded, and into how many parts a reduction is split. Inductor asks while it
+compiles, and cannot compile a region then. So a build answers as default mode does, measures when
+the compile is over (`warmup.tuning.region_ways`), and compiles again.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from warmup.core.trial import Outcome
-from warmup.keys.question import PadQuestion
+from warmup.keys.question import RegionQuestion
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingQuestion:
-    """A pad question with its region, and the outcomes of inductor's own calls of both ways."""
+    """A question with its region, and the outcomes of inductor's own calls, if there are any."""
 
-    question: PadQuestion
+    question: RegionQuestion
     bare: Sequence[Outcome]
     is_disturbed: bool
 
 
 @dataclass
-class PadQuestions:
-    """The pad questions that wait, by key, in the order in which they were asked.
+class RegionQuestions:
+    """The questions that wait, by key, in the order in which they were asked.
 
     ``asked`` has the keys that were kept since the last `forget`: none is kept twice. Only where
     somebody compiles again, which ``is_used`` says, are questions kept at all.

@@ -1,0 +1,76 @@
+"""Convolutions for a stated H100: compiled as rows say, asked for in a build, missed without rows.
+
+Each case is one line to tests/programs/cuda_convolution.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+Ask = Callable[..., dict[str, Any]]
+TILE = {"BLOCK_M": 128, "BLOCK_N": 64}
+
+
+@pytest.fixture(scope="module")
+def ask(
+    conversation: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ask]:
+    """``ask("narrow", tile=TILE)``: generate the code of a case under a table."""
+    with conversation("cuda_convolution.py", tmp_path_factory.mktemp("convolution")) as generate:
+        yield lambda case, **words: generate(case=case, **words)
+
+
+def calls_library(found: dict[str, Any]) -> bool:
+    return any(line.startswith("extern_kernels.convolution(") for line in found["launches"])
+
+
+def test_a_row_names_the_template_and_its_tile(ask: Ask) -> None:
+    """Its kernel is compiled, with the bias and the relu fused into it; the row is a hit."""
+    found = ask("narrow", tile=TILE)
+    assert found["error"] is None
+    assert not calls_library(found)
+    assert sum(line.startswith("triton_tem") for line in found["launches"]) == 1
+    (event,) = found["events"]
+    assert event["name"] == "lookup.hit"
+    assert "BLOCK_M=128,BLOCK_N=64," in event["winner"]
+
+
+def test_a_row_names_the_library(ask: Ask) -> None:
+    """A hit too: the library's kernel is a decision."""
+    found = ask("patches", library=True)
+    assert calls_library(found)
+    assert [event["name"] for event in found["events"]] == ["lookup.hit"]
+
+
+def test_without_a_row_the_library_is_compiled_and_missed(ask: Ask) -> None:
+    """The miss has the key; strict serving refuses it."""
+    found = ask("patches")
+    assert calls_library(found)
+    (event,) = found["events"]
+    assert (event["name"], event["choice"]) == ("lookup.missed", "aten::convolution")
+    assert event["key"].startswith("convolution x=8x3x518x518 w=768x3x14x14 stride=14x14 ")
+    assert ask("patches", on_miss="strict")["error"].startswith("MissError")
+
+
+def test_a_build_times_what_inductor_lists(ask: Ask) -> None:
+    """The library and every template, each once; the fastest is compiled."""
+    found = ask("narrow", on_miss="tune", tile=TILE)
+    assert [event["name"] for event in found["events"]] == ["problem.tuned"]
+    assert "BLOCK_M=128,BLOCK_N=64," in found["events"][0]["winner"]
+    assert len(found["timed"]) == len(set(found["candidates"]))
+    assert len(found["timed"]) > 5
+    assert not calls_library(found)
+
+
+@pytest.mark.parametrize("words", [{"ranged": True}, {"backends": "ATEN"}])
+def test_where_there_is_no_choice_nothing_is_asked(ask: Ask, words: dict[str, Any]) -> None:
+    """For a range of batches, and in tables of earlier builds, whose policy leaves the library."""
+    found = ask("patches", on_miss="strict", **words)
+    assert found["error"] is None
+    assert found["events"] == []
+    assert calls_library(found)

@@ -1,0 +1,82 @@
+"""How often the source of a C++ template is written, and that the code stays the same.
+
+Eight equal layers with two products each, all with the C++ template, in tests/programs/
+cpp_sources.py: once as an attached table has the sources written, once as torch writes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "cpp_sources.py"
+BF16 = {"layers": 8, "sizes": [16, 48], "dtype": "bfloat16"}  # products of mkldnn's patterns
+F32 = {"layers": 2, "sizes": [16], "dtype": "float32", "ranged": True}  # products of MKL
+PRODUCTS = 8 * 2 * 2  # by layers and sizes
+
+Answer = dict[str, Any]
+
+
+def _ask(run_once: Callable[..., tuple[Path, str]], way: str, variables: dict[str, str]) -> Any:
+    words = (str(PROGRAM), way, json.dumps([BF16, F32]))
+    _, said = run_once(f"cpp-sources-{way}", *words, **variables)
+    return json.loads(said.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def by_warmup(
+    run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]
+) -> tuple[Answer, Answer]:
+    """The layers in bf16, and two in f32 along a range, under an attached table."""
+    bf16, f32 = _ask(run_once, "warmup", variables)
+    return bf16, f32
+
+
+@pytest.fixture(scope="module")
+def by_torch(
+    run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]
+) -> tuple[Answer, Answer]:
+    """The same under the same table, with torch's own functions where warmup replaces them."""
+    bf16, f32 = _ask(run_once, "torch", variables)
+    return bf16, f32
+
+
+def test_the_generated_code_is_the_same(
+    by_warmup: tuple[Answer, Answer], by_torch: tuple[Answer, Answer]
+) -> None:
+    """Wrapper and kernels are byte-equal in each case, but for the addresses of the weights."""
+    for ours, torchs in zip(by_warmup, by_torch, strict=True):
+        assert ours["code"] == torchs["code"]
+        assert all("_micro_gemm" in code for code in ours["code"])
+
+
+def test_no_source_is_written_for_a_benchmark(by_warmup: tuple[Answer, Answer]) -> None:
+    """A source is written once for each product that a row answers: the source that is compiled."""
+    counts = by_warmup[0]["counts"]
+    assert by_warmup[0]["hits"] == PRODUCTS
+    assert (counts["candidates"], counts["sources"]) == (PRODUCTS, PRODUCTS)
+
+
+def test_torch_writes_each_source_twice(by_torch: tuple[Answer, Answer]) -> None:
+    """The control: without the hooks the counter sees a second source for each product."""
+    counts = by_torch[0]["counts"]
+    assert (counts["candidates"], counts["sources"]) == (PRODUCTS, 2 * PRODUCTS)
+
+
+def test_the_parts_of_sources_are_parsed_once_in_a_process(
+    by_warmup: tuple[Answer, Answer], by_torch: tuple[Answer, Answer]
+) -> None:
+    """Fewer templates than products are parsed, where torch parses some for every source."""
+    parsed = [by_warmup[0]["counts"][what] for what in ("templates", "expressions")]
+    again = [by_torch[0]["counts"][what] for what in ("templates", "expressions")]
+    assert max(parsed) < PRODUCTS
+    assert min(again) > 2 * PRODUCTS
+
+
+def test_torchs_own_functions_are_put_back(by_warmup: tuple[Answer, Answer]) -> None:
+    """After the table is detached, all functions that write sources are torch's own."""
+    assert by_warmup[0]["is_restored"]

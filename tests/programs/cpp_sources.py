@@ -1,0 +1,175 @@
+"""Generate the code of equal layers from rows of the C++ template, and count how it was written.
+
+    python cpp_sources.py torch '[{"layers": 8, "sizes": [16, 48], "dtype": "bfloat16"}]'
+
+No compiler is started. With ``torch`` all sources are written as torch does, with ``warmup`` as an
+attached table has them written. The result has for each case the code of each size, without the
+addresses of the weights, which are a comment in it; and how many C++ candidates there were, how
+many sources were written, and how many jinja templates and index expressions were parsed. With
+``ranged`` a size stands for all from 2 to 64.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jinja2
+import torch
+from torch import nn
+from torch._inductor import config, select_algorithm
+from torch._inductor.codegen import cpp_template_kernel
+from torch._inductor.codegen.common import KernelTemplate
+from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
+from torch._inductor.graph import GraphLowering
+
+from warmup.core.events import Emitter, Event
+from warmup.core.rows import Evidence, Family, Row, Winner
+from warmup.inductor import connect
+from warmup.inductor.gemm.choices import identify, is_library, post_op_of
+from warmup.inductor.gemm.key import describe
+from warmup.keys.gemm import CPU_LINEAR
+from warmup.table.lookup import Lookup, OnMiss
+
+Selector = select_algorithm.AlgorithmSelectorCache
+EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
+OPTIONS = {"max_autotune_gemm": True, "freezing": True, "max_autotune_gemm_backends": "ATEN,CPP"}
+WIDTH, INNER = 64, 160
+ADDRESS = re.compile(r"^(\w+ = None  # device.*) \w+$", re.MULTILINE)
+HOOKED = (
+    (cpp_template_kernel.CppTemplateKernel, "render"),
+    (KernelTemplate, "_template_from_string"),
+    (cpp_template_kernel, "parse_expr_with_index_symbols"),
+)
+
+
+class Layer(nn.Module):
+    """An FFN with a residual; its last product has a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(WIDTH, INNER, bias=False)
+        self.down = nn.Linear(INNER, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(nn.functional.silu(self.up(x)))
+
+
+class GeneratedError(Exception):
+    """The code is generated; nothing is compiled."""
+
+
+def generate(
+    layers: int, sizes: list[int], dtype: torch.dtype, *, ranged: bool = False
+) -> list[str]:
+    """Return the code that inductor generates for each of *sizes*."""
+    codes: list[str] = []
+
+    def take(code: str) -> None:
+        codes.append(ADDRESS.sub(r"\1", code))
+        raise GeneratedError
+
+    torch._dynamo.reset()
+    model = nn.Sequential(*(Layer() for _ in range(layers))).to(dtype).eval()
+    compiled = torch.compile(model, dynamic=False)
+    GraphLowering.save_output_code = staticmethod(take)
+    for size in sizes:
+        x = torch.ones(size, WIDTH, dtype=dtype)
+        if ranged:
+            torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
+        try:
+            with torch.no_grad():
+                compiled(x)
+        except Exception as error:
+            if len(codes) == sizes.index(size):
+                raise error from None
+    GraphLowering.save_output_code = None
+    return codes
+
+
+def template_rows(sizes: list[int], dtype: torch.dtype, *, ranged: bool) -> dict[str, Row]:
+    """Return a row with the C++ template for every product of a layer."""
+    rows: dict[str, Row] = {}
+    original = Selector.__call__
+
+    def select(
+        cache: Any, name: str, choices: list[Any], nodes: Any, layout: Any, *args: Any, **kw: Any
+    ) -> Any:
+        post_op = post_op_of(choices) if name in CPU_LINEAR else None
+        winners: list[Winner] = [one for one in map(identify, choices) if one is not None]
+        key = describe(name, list(nodes), layout, post_op).key
+        rows[key] = next(Row(one, EVIDENCE) for one in winners if one.family is Family.CPP)
+        library = [choice for choice in choices if is_library(choice)]
+        return original(cache, name, library[:1], nodes, layout, *args, **kw)
+
+    Selector.__call__ = select
+    try:
+        with config.patch(OPTIONS):
+            generate(1, sizes, dtype, ranged=ranged)
+    finally:
+        Selector.__call__ = original
+    return rows
+
+
+@contextmanager
+def counting() -> Iterator[Counter[str]]:
+    """Count the sources that are written and the parts that are parsed."""
+    counts: Counter[str] = Counter()
+    undo: list[Callable[[], None]] = []
+
+    def count(owner: Any, name: str, what: str) -> None:
+        original = getattr(owner, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            counts[what] += 1
+            return original(*args, **kwargs)
+
+        setattr(owner, name, counted)
+        undo.append(lambda: setattr(owner, name, original))
+
+    count(CppGemmTemplate, "render", "sources")
+    count(CppGemmTemplate, "generate", "candidates")
+    count(jinja2.Environment, "compile", "templates")
+    count(cpp_template_kernel, "parse_expr", "expressions")
+    try:
+        yield counts
+    finally:
+        for each in undo:
+            each()
+
+
+def run(
+    way: str, layers: int, sizes: list[int], dtype: str, *, ranged: bool = False
+) -> dict[str, Any]:
+    """Generate the code under a table whose rows all have the C++ template."""
+    kind = getattr(torch, dtype)
+    rows = template_rows(sizes, kind, ranged=ranged)
+    own = [vars(owner)[name] for owner, name in HOOKED]
+    events: list[Event] = []
+    lookup = Lookup(rows, OnMiss.STRICT, Emitter([events.append]))
+    attachment = connect().attach(lookup, OPTIONS, "test")
+    try:
+        if way == "torch":
+            for (owner, name), original in zip(HOOKED, own, strict=True):
+                setattr(owner, name, original)
+        with counting() as counts:
+            code = generate(layers, sizes, kind, ranged=ranged)
+    finally:
+        attachment.detach()
+    return {
+        "code": code,
+        "counts": dict(counts),
+        "hits": sum(event.name == "lookup.hit" for event in events),
+        "problems": len(rows),
+        "is_restored": [vars(owner)[name] for owner, name in HOOKED] == own,
+    }
+
+
+if __name__ == "__main__":
+    answers = [run(sys.argv[1], **case) for case in json.loads(sys.argv[2])]
+    sys.stdout.write(json.dumps(answers) + "\n")

@@ -1,0 +1,112 @@
+"""`PhaseClock`: the seconds of a start by `Phase`, where no second is counted twice."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Final
+
+DECIMALS: Final = 3  # of seconds in documents
+
+
+class Phase(StrEnum):
+    """What a start spends time on, in the order of a start.
+
+    A second belongs to the innermost phase under way: `FIRST_CALLS` do not contain the compile that
+    a first call causes, and `MEASURING` is not part of the phase in which inductor measures.
+    """
+
+    IMPORT = "import"
+    LOAD = "load"
+    INSTALL = "install"
+    TRACING = "tracing"
+    AOT = "aot"
+    CACHES = "caches"
+    LOWERING = "lowering"
+    SCHEDULING = "scheduling"
+    CODE_GENERATION = "code_generation"
+    LOADING_CODE = "loading_code"
+    COMPILING_KERNELS = "compiling_kernels"
+    WAITING_FOR_KERNELS = "waiting_for_kernels"
+    MEASURING = "measuring"
+    FIRST_CALLS = "first_calls"
+    OTHER = "other"
+
+    @property
+    def label(self) -> str:
+        """The phase as reports and charts print it."""
+        return "AOT" if self is Phase.AOT else self.value.replace("_", " ")
+
+
+PhaseSeconds = Mapping[Phase, float]
+
+
+class PhaseClock:
+    """A clock that adds each second to one phase: the innermost that was entered, else `OTHER`.
+
+    The seconds of all phases add up to the time since *since*, by `time.monotonic`; without it,
+    since the clock was made. A clock is for one thread.
+    """
+
+    def __init__(self, since: float | None = None) -> None:
+        self._seconds: dict[Phase, float] = {}
+        self._under_way = [Phase.OTHER]
+        self._since = time.monotonic() if since is None else since
+
+    def enter(self, phase: Phase) -> None:
+        """Begin *phase* inside the phase under way; `leave` ends it."""
+        self.charge(self._under_way[-1])
+        self._under_way.append(phase)
+
+    def leave(self) -> None:
+        """End the innermost phase that was entered."""
+        self.charge(self._under_way[-1])
+        if len(self._under_way) > 1:
+            self._under_way.pop()
+
+    @contextlib.contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Enter *phase*, and leave it and all that is still under way inside it at the exit."""
+        depth = len(self._under_way)
+        self.enter(phase)
+        try:
+            yield
+        finally:
+            self.charge(self._under_way[-1])
+            del self._under_way[depth:]
+
+    def charge(self, phase: Phase) -> None:
+        """Add the time since the last change of phases to *phase*, not to the phase under way."""
+        now = time.monotonic()
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._since
+        self._since = now
+
+    def take(self) -> dict[Phase, float]:
+        """Return the seconds of each phase since the last `take`, or since the clock began.
+
+        Phases that were not entered are missing.
+        """
+        self.charge(self._under_way[-1])
+        taken, self._seconds = self._seconds, {}
+        return {phase: taken[phase] for phase in Phase if phase in taken}
+
+
+def added(parts: Iterable[PhaseSeconds]) -> dict[Phase, float]:
+    """Return the sum of *parts* by phase, in the order of a start."""
+    sums: dict[Phase, float] = {}
+    for part in parts:
+        for phase, seconds in part.items():
+            sums[phase] = sums.get(phase, 0.0) + seconds
+    return {phase: sums[phase] for phase in Phase if phase in sums}
+
+
+def document_of(seconds: PhaseSeconds) -> dict[str, float]:
+    """Return *seconds* as JSON values, each rounded to a millisecond."""
+    return {str(phase): round(taken, DECIMALS) for phase, taken in seconds.items()}
+
+
+def phases_from(document: Mapping[str, float]) -> dict[Phase, float]:
+    """Return the phases of what `document_of` returned."""
+    return {Phase(name): seconds for name, seconds in document.items()}

@@ -1,0 +1,77 @@
+"""`search_of`: inductor's choices for a convolution as calls on random tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._inductor.select_algorithm import ExternKernelCaller
+
+from warmup.core.live_search import LiveSearch
+from warmup.core.method import Search
+from warmup.core.rows import Winner
+from warmup.core.search import SearchCounts
+from warmup.core.trial import TimedCall
+from warmup.inductor.gemm.key import strides_of
+
+
+def search_of(
+    choices: Mapping[Winner, Any], library: Winner, inputs: Sequence[Any], layout: Any
+) -> LiveSearch:
+    """Return the search among *choices*, which are compiled; *library* is the control.
+
+    Input and weight are random, such that a result has about the size of an input.
+    """
+    x, w = (_random(one) for one in inputs[:2])
+    w /= math.sqrt(math.prod(w.shape[1:]))
+    sizes, strides = ([int(size) for size in of] for of in (layout.size, layout.stride))
+    out = torch.empty_strided(sizes, strides, dtype=x.dtype, device=x.device)
+    runs = {winner: _ChoiceCall.of(choice, (x, w), out) for winner, choice in choices.items()}
+    calls: dict[Winner, TimedCall] = {winner: run.call for winner, run in runs.items()}
+    counts = SearchCounts(search=Search.DEFAULT, listed=len(calls))
+    return LiveSearch(
+        listed=(library,),
+        calls=calls,
+        more=lambda _times_us: {},
+        written=lambda winner: runs[winner].written(),
+        uncompiled={},
+        counts=lambda: counts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ChoiceCall:
+    """A call of one choice, which returns its result or writes it to ``out``."""
+
+    run: Callable[[], Any]
+    out: torch.Tensor
+
+    @classmethod
+    def of(cls, choice: Any, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> _ChoiceCall:
+        if isinstance(choice, ExternKernelCaller):
+            untyped: Any = choice  # in torch
+            library: Callable[..., Any] = untyped.to_callable()
+            return cls(lambda: library(*inputs), out)
+        return cls(choice.bmreq.make_run_fn(*inputs, out=out), out)
+
+    def call(self, _number: int) -> object:
+        return self.run()
+
+    def written(self) -> list[torch.Tensor]:
+        """Call once, on an output without values, and return the result."""
+        self.out.fill_(math.nan)
+        returned = self.run()
+        return [returned if isinstance(returned, torch.Tensor) else self.out.clone()]
+
+
+def _random(operand: Any) -> torch.Tensor:
+    sizes, strides = (
+        [int(size) for size in of] for of in (operand.get_size(), strides_of(operand))
+    )
+    tensor = torch.empty_strided(
+        sizes, strides, dtype=operand.get_dtype(), device=operand.get_device()
+    )
+    return tensor.normal_()
