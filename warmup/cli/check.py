@@ -105,6 +105,10 @@ def check(
     With --prime, compile and call every bucket of --model from the table too.
     """
     _check_words(on_miss, save_artifacts, primes=prime, has_model=model is not None)
+    if chart is not None:
+        if not prime:
+            raise SettingsError("--chart draws the start of --prime", "give --prime and --model")
+        check_matplotlib()
     if ready_file is not None:
         _remove(ready_file)
     run = CheckRun(table, as_json=as_json)
@@ -265,7 +269,3 @@ def _check_words(
         )
     if on_miss not in ("strict", "fallback"):
         raise SettingsError(f"--on-miss {on_miss!r} is not for priming", "use strict or fallback")
-    if chart is not None:
-        if not prime:
-            raise SettingsError("--chart draws the start of --prime", "give --prime and --model")
-        check_matplotlib()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
-from warmup.buckets.dims import ShapePolicy, sizes_by_dim, with_ranges
+from warmup.buckets.dims import ShapePolicy, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.error_text import first_line
 from warmup.core.errors import ContradictionWarning, ModelError, SettingsError, warmup_error_in
@@ -97,11 +97,7 @@ def prime(
         return checked
     watcher = observer or PrimeObserver()
     buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
-    policy = ShapePolicy.RANGE if policy == ShapePolicy.RANGE else ShapePolicy.EXACT
-    if policy == ShapePolicy.RANGE:
-        sizes, buckets = sizes_by_dim(buckets), with_ranges(buckets)
-    else:
-        sizes = _sizes_of(buckets)
+    buckets = with_ranges(buckets) if policy == ShapePolicy.RANGE else buckets
     clock = PhaseClock()
     with clock.phase(Phase.IMPORT):
         from warmup.inductor import connect
@@ -135,7 +131,7 @@ def prime(
             unpacked = handle.bundle
             is_ahead = save_artifacts is not None or bool(unpacked and unpacked.artifacts)
             if policy == ShapePolicy.RANGE or is_ahead:
-                work.compile_buckets(policy, sizes, buckets[-1])
+                work.compile_buckets(policy, buckets)
             if save_artifacts is not None:
                 work.save_artifacts(save_artifacts, handle)
         prepared = handle.prepared
@@ -203,17 +199,19 @@ class _Priming:
                 f"the model does not fit on {self.device} ({first_line(error)})"
             ) from error
 
-    def compile_buckets(
-        self, policy: str, sizes: Mapping[str, tuple[int, ...]], largest: Bucket
-    ) -> None:
-        """Serve the buckets of *sizes* by `warmup.compile`."""
+    def compile_buckets(self, policy: str, buckets: Sequence[Bucket]) -> None:
+        """Serve *buckets* by `warmup.compile`."""
         from warmup.serving.compiled.compile import compile as compile_model
         from warmup.serving.compiled.find_dims import find_dims
 
         module = self.model.module
-        dims = find_dims(module, self._inputs, largest)
         self.compiled = compile_model(
-            module, dims=dims, buckets=sizes, policy=policy, outside="error", mode=self.mode
+            module,
+            dims=find_dims(module, self._inputs, buckets[-1]),
+            buckets=_sizes_of(buckets),
+            policy=ShapePolicy.RANGE if policy == ShapePolicy.RANGE else ShapePolicy.EXACT,
+            outside="error",
+            mode=self.mode,
         )
 
     def save_artifacts(self, folder: Path, handle: Handle) -> None:
