@@ -151,7 +151,7 @@ class SharingBucket(Protocol):
     def other_sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OtherSizes | None:
         """Return a call with other sizes of the bucket; None for a bucket of one size."""
 
-    def as_compiled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    def marked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments as a compile gets them."""
 
     def cache_entries(self) -> AbstractContextManager[None]:
@@ -241,7 +241,7 @@ class SharedLayers:
             self.drop_artifacts()
             try:
                 with self._bucket.cache_entries():
-                    return self.compile(*self._bucket.as_compiled(args, kwargs))
+                    return self.compile(*self._bucket.marked(args, kwargs))
             except NotSharedError as error:
                 self._sharing.refuse(str(error))
                 self._is_whole = True
