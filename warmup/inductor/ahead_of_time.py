@@ -71,8 +71,8 @@ def changed_source(sources: Iterable[SourceLines]) -> str | None:
     for lines in sources:
         try:
             here = _sha256_of(lines.module, lines.first, lines.end)
-        except ImportError as error:
-            return f"the module {lines.module}, from which it was traced, is missing ({error})"
+        except Exception as error:  # noqa: BLE001  a module may raise anything on import
+            return f"{lines.module}, which it was traced from, cannot be imported ({error})"
         if here != lines.sha256:
             return f"{lines.module}, lines {lines.first} to {lines.end - 1}, has changed"
     return None
