@@ -177,9 +177,7 @@ def test_a_model_that_differs_is_refused(changed: dict[str, Any], change: str, r
 
 
 @pytest.fixture(scope="module")
-def by_policy(
-    built: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
-) -> Any:
+def by_policy(built: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Artifacts of a range and of an exact size, each served at its size and at a smaller one."""
     folder = tmp_path_factory.mktemp("policies")
     program = str(ROOT / "tests" / "programs" / "range_artifacts.py")
