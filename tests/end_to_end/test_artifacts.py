@@ -206,9 +206,19 @@ def test_a_check_primes_by_artifacts(built: tuple[Path, dict[str, Any]], tmp_pat
     assert "; 0 kernels compiled that it lacks" in done.stdout
 
 
-def test_modes_with_cuda_graphs_are_refused(tmp_path: Path) -> None:
-    """Before anything is tuned, in one line with the reason."""
-    words = ("build", "--model", MODEL, "--seqlens", "8", "--bundle-compiled", "reduce-overhead")
-    done = run(tmp_path, tmp_path, "-m", "warmup", *words)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("build", "--bundle-compiled", "reduce-overhead"),
+        ("check", "t.json", "--prime", "--mode", "reduce-overhead", "--save-artifacts", "."),
+    ],
+    ids=["build", "check"],
+)
+def test_modes_with_cuda_graphs_are_refused(
+    built: tuple[Path, dict[str, Any]], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Before anything is tuned or compiled, in one line with the reason."""
+    model = ("--model", MODEL, "--seqlens", "8", "--device", "cpu")
+    done = run(tmp_path, built[0], "-m", "warmup", *words, *model)
     assert done.returncode == 3
     assert "records CUDA graphs" in done.stderr

@@ -22,7 +22,8 @@ from torch import nn
 from torch._dynamo.guards import CheckFunctionManager
 
 from warmup.core.artifact_form import SourceLines
-from warmup.core.errors import InductorChangedError
+from warmup.core.compile_modes import COMPILE_MODES, GRAPH_MODES
+from warmup.core.errors import InductorChangedError, SettingsError
 from warmup.inductor.internals import ARTIFACT_INTERNALS, check_internals
 from warmup.inductor.versions import ARTIFACTS_SINCE, check_supported
 
@@ -36,6 +37,21 @@ def refusal_of_torch() -> str | None:
         needed = ".".join(map(str, ARTIFACTS_SINCE))
         return f"torch {torch.__version__} cannot save compiled calls, torch {needed} can"
     return None
+
+
+def check_savable(mode: str) -> None:
+    """Check that this torch can save calls that are compiled in *mode* of torch.compile.
+
+    Raises:
+        SettingsError: it cannot, or there is no such mode.
+    """
+    modes = [each for each in COMPILE_MODES if each not in GRAPH_MODES]
+    if mode not in modes:
+        reason = "records CUDA graphs, which torch does not save with an artifact"
+        what = reason if mode in GRAPH_MODES else "is not a mode"
+        raise SettingsError(f"artifacts: {mode!r} {what}", f"use one of {', '.join(modes)}")
+    if (refusal := refusal_of_torch()) is not None:
+        raise SettingsError(f"artifacts: {refusal}", "use --bundle-graphs")
 
 
 def call_model(model: nn.Module, /, **arguments: Any) -> Any:
