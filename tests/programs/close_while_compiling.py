@@ -35,7 +35,7 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
 import warmup
 from warmup.inductor import cached_graphs
-from warmup.inductor.gemm import hooks
+from warmup.inductor.gemm import listing
 from warmup.table.lookup import Lookup
 
 LOG = Path(sys.argv[1]).with_name("audit.jsonl")
@@ -81,17 +81,17 @@ def install() -> Any:
 def close_at_selection() -> None:
     """Compile three layers, and close the table when the candidates of the second are listed."""
     handle = install()
-    listed, calls = hooks.DeferredCppChoices, itertools.count()
+    listed, calls = listing.DeferredCppChoices, itertools.count()
 
     def list_and_close(*args: Any) -> Any:
         if next(calls) == 1:
             in_thread(handle.close).join()
         return listed(*args)
 
-    hooks.DeferredCppChoices = list_and_close  # type: ignore[assignment,misc]
+    listing.DeferredCppChoices = list_and_close  # type: ignore[assignment,misc]
     model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(3))).eval()
     compile_once(model, torch.randn(8, 16))
-    hooks.DeferredCppChoices = listed  # type: ignore[misc]
+    listing.DeferredCppChoices = listed  # type: ignore[misc]
 
 
 def close_in_rounds(count: int) -> None:

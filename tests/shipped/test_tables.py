@@ -27,6 +27,7 @@ from warmup.table.store import read, write
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = sorted((ROOT / "tables").rglob("*.json"))
+CONVOLUTIONS = "max_autotune_conv_backends"
 SWITCHES = {"max_autotune_gemm", "max_autotune", "coordinate_descent_tuning"}  # every torch has
 
 OfFile = Callable[[Path], Iterator[str]]
@@ -97,8 +98,12 @@ def policy_is_known(table: Table) -> Iterator[str]:
     try:
         check_options(policy.options)
         known = choose_policy(asked, table.provenance.runtime.device.type, switches)
+        options = dict(known.options)
+        if policy.options.get(CONVOLUTIONS) == "ATEN":
+            options[CONVOLUTIONS] = "ATEN"  # earlier builds left them to the library
         known = replace(
             known,
+            options=options,
             launch_search=policy.launch_search,
             reduction_search=policy.reduction_search,
             split_search=policy.split_search,
