@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import json
 import logging
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -129,6 +130,14 @@ class ManyForms(Layer):
         return y, {"second": second, "none": cache, "mean": [y.mean(), 3]}
 
 
+class OddFloats(Layer):
+    """Called with an infinite float and with a NaN; returns both."""
+
+    def forward(self, x: torch.Tensor, limit: float, *, fill: float) -> tuple[Any, ...]:  # type: ignore[override]
+        y = super().forward(x).clamp(max=limit)
+        return y, limit, torch.where(y.isnan(), fill, y), fill
+
+
 class Model(nn.Module):
     """Layers one after the other, between two Linears."""
 
@@ -156,6 +165,13 @@ class FormsModel(Model):
         places = (x, x * 3) if layer is self.layers[0] else (x * 2, x.cos())
         y, more = layer(x, mask=x > 1, places=places, cache=None, scale=0.5)
         out: torch.Tensor = y + more["second"] + more["mean"][0]
+        return out
+
+
+class FloatsModel(Model):
+    def step(self, layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y, limit, z, fill = layer(x, math.inf, fill=math.nan)
+        out: torch.Tensor = y + z if limit == math.inf and fill != fill else x  # noqa: PLR0124
         return out
 
 
@@ -385,6 +401,7 @@ def main() -> None:
         for name, (kind, alter) in SHARED.items():
             found[name] = case(_model(kind, alter), said)
         found["forms"] = case(FormsModel([ManyForms(each) for each in range(4)]).eval(), said)
+        found["floats"] = case(FloatsModel([OddFloats(each) for each in range(3)]).eval(), said)
         found["counting_model"] = case(
             CountingModel([Layer(index) for index in range(3)]).eval(), said
         )

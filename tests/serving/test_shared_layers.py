@@ -33,6 +33,7 @@ def served(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str])
         ("alternates", 4, 2),
         ("other_eps", 4, 2),
         ("forms", 4, 2),
+        ("floats", 3, 1),
         ("other_shape", 3, 1),
         ("parametrized", 3, 1),
         ("strided", 3, 1),
