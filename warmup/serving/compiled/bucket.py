@@ -27,7 +27,9 @@ from warmup.inductor.artifacts import (
     with_own_code,
 )
 from warmup.inductor.dynamic_dims import mark_range
-from warmup.models.layer_proof import LayerProof, NotSharedError, OtherSizes
+from warmup.models.layer_proof import LayerProof
+from warmup.models.other_sizes import OtherSizes
+from warmup.models.proved_layers import NotSharedError
 from warmup.serving.compiled.arguments import Arguments, TensorArgument
 from warmup.serving.compiled.shared_layers import LayerSharing, SharedLayers
 from warmup.serving.handle import installed

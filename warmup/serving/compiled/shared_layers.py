@@ -22,12 +22,9 @@ from warmup.inductor.artifacts import (
 )
 from warmup.inductor.layers.module_watch import ModuleWatch
 from warmup.inductor.layers.opaque_call import OtherLayoutError, run_program, tracing_program
-from warmup.models.layer_proof import (
-    LayerProof,
-    NotSharedError,
-    OtherSizes,
-    ProvedLayers,
-)
+from warmup.models.layer_proof import LayerProof
+from warmup.models.other_sizes import OtherSizes
+from warmup.models.proved_layers import NotSharedError, ProvedLayers
 from warmup.models.shadow import Shadow, shadow_of
 from warmup.serving.compiled.arguments import Arguments
 
