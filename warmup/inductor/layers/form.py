@@ -22,7 +22,7 @@ from warmup.inductor.layers.opaque_call import call_layer
 Path = tuple[Any, ...]  # into (args, kwargs): 0 or 1, then keys
 _CONSTANTS: Final = (bool, int, float, str, bytes, type(None), torch.dtype)
 _VALUES: Final = ("args", "kwargs")
-_OUTPUTS: Final = "outputs"
+_FOUND_OUTPUTS: Final = "outputs"
 _LOAD: Final = ast.Load()
 
 
@@ -52,7 +52,7 @@ class CallForm:
         is_other = ast.UnaryOp(ast.Not(), ast.BoolOp(ast.And(), [*self.conditions]))
         body: list[ast.stmt] = [
             ast.If(is_other, [ast.Expr(call(()))], []),
-            ast.Assign([ast.Name(_OUTPUTS, ast.Store())], call(self.inputs)),
+            ast.Assign([ast.Name(_FOUND_OUTPUTS, ast.Store())], call(self.inputs)),
             ast.Return(self.returned),
         ]
         return _function(body)
@@ -184,7 +184,7 @@ def _expression(value: Any, made: Mapping[int, int], passed: Mapping[int, Path |
                 raise UnshareableLayerError("returns a tensor that is two of its arguments")
             return _access(path)
         if id(value) in made:
-            return _item(ast.Name(_OUTPUTS, _LOAD), made[id(value)])
+            return _item(ast.Name(_FOUND_OUTPUTS, _LOAD), made[id(value)])
         raise UnshareableLayerError("returns a view of an argument, or what no kernel computed")
     if type(value) in (list, tuple):
         inner = [_expression(each, made, passed) for each in value]
