@@ -138,6 +138,10 @@ class OddFloats(Layer):
         return y, limit, torch.where(y.isnan(), fill, y), fill
 
 
+class Tagged(torch.Tensor):
+    """A tensor of a class of its own."""
+
+
 class Model(nn.Module):
     """Layers one after the other, between two Linears."""
 
@@ -215,6 +219,17 @@ def strided(model: Model) -> None:
     layer.up.weight.data = nn.functional.pad(layer.up.weight.data, (1, 0))[:, 1:]
 
 
+def tagged(model: Model) -> None:
+    layer: Any = model.layers[0]
+    layer.up.weight = nn.Parameter(torch.rand(2 * WIDTH, WIDTH).as_subclass(Tagged))
+
+
+def nested(*blocks: int) -> Model:
+    """Return a model of Sequentials with so many equal blocks."""
+    stages = [nn.Sequential(*(Layer(index) for index in range(count))) for count in blocks]
+    return Model([*stages]).eval()
+
+
 # What alters a model so that layers differ, by name of the case; each is compared with a copy.
 SHARED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
     "equal": (Layer, None),
@@ -236,6 +251,7 @@ REFUSED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
     "writes_input": (WritesInput, None),
     "writes_buffer": (WritesBuffer, None),
     "returns_view": (ReturnsView, None),
+    "tagged": (Layer, tagged),
 }
 
 
@@ -275,8 +291,18 @@ def case(model: Model, said: _Said, policy: str = "exact", sizes: tuple[int, ...
         "graphs": counters["stats"]["unique_graphs"],
         "layers": served.report().layers,
         "said": list(said.lines),
+        "lowered": counters["inductor"]["fxgraph_cache_miss"],
+        "loaded": counters["aot_autograd"]["autograd_cache_hit"],
         "calls": [getattr(each, "calls", 0) for each in (model, *model.layers)],
     }
+
+
+def _toggling(model: Model) -> Callable[[], object]:
+    def toggled() -> None:
+        model.train()
+        model.eval()
+
+    return toggled
 
 
 def _changes(model: Model) -> list[Callable[[], object]]:
@@ -311,7 +337,18 @@ def _changes(model: Model) -> list[Callable[[], object]]:
         layers[1].up.register_forward_hook(lambda _module, _args, out: out * 2)
 
     return [
-        *(replaced, loaded, pointed, hooked, swapped, configured, trained, doubled, hooked_inside)
+        *(
+            _toggling(model),
+            replaced,
+            loaded,
+            pointed,
+            hooked,
+            swapped,
+            configured,
+            trained,
+            doubled,
+            hooked_inside,
+        )
     ]
 
 
@@ -355,6 +392,43 @@ def otherwise() -> dict[str, Any]:
     return {"error": error, "grad": graded.requires_grad, "before": before, "after": after}
 
 
+def modes() -> dict[str, Any]:
+    """Serve calls in several modes of torch, then all of them again."""
+    model = _model(Layer)
+    served = serve(model)
+    x = torch.randn(SIZE, WIDTH)
+    outputs, errors, graphs = [], [], []
+    for _ in range(2):
+        for mode in (
+            torch.autocast("cpu", torch.bfloat16),
+            torch.inference_mode(),
+            torch.no_grad(),
+        ):
+            with mode:
+                expected, actual = model(x), served(x)
+            outputs.append(str(actual.dtype))
+            errors.append(float((actual - expected).norm() / expected.norm()))
+        graphs.append(counters["stats"]["unique_graphs"])
+    return {
+        "dtypes": outputs,
+        "error": max(errors),
+        "later": graphs[1] - graphs[0],
+        "layers": served.report().layers,
+    }
+
+
+def again() -> dict[str, Any]:
+    """Return what came of models whose graphs are cached, with other weights; nothing else runs."""
+    said = _Said()
+    with torch.no_grad():
+        return {
+            "equal": case(_model(Layer), said),
+            "other_eps": case(_model(Layer, other_eps), said),
+            "forms": case(FormsModel([ManyForms(each) for each in range(4)]).eval(), said),
+            "range": case(_model(Layer), said, "range", (3, 4, 2)),
+        }
+
+
 def warmed() -> dict[str, Any]:
     """Return what came of `CompiledModel.warm`, which compiles kernels beside tracing."""
     model = _model(Layer)
@@ -391,7 +465,11 @@ def _model(kind: type[Layer], alter: Callable[[Model], None] | None = None) -> M
 
 
 def main() -> None:
-    """Serve every case."""
+    """Serve every case; with a seed as argument those of `again`."""
+    if sys.argv[1:]:
+        torch.manual_seed(int(sys.argv[1]))
+        sys.stdout.write(json.dumps(again(), default=dataclasses.asdict) + "\n")
+        return
     said = _Said()
     logging.getLogger("warmup").addHandler(said)
     logging.getLogger("warmup").setLevel(logging.INFO)
@@ -417,6 +495,11 @@ def main() -> None:
         found["changes"] = changes()
         found["otherwise"] = otherwise()
         found["warmed"] = warmed()
+        found["nested"] = case(nested(2, 2, 2), said)
+        found["uneven"] = case(nested(2, 3), said)
+        found["modes"] = modes()
+        with torch._inductor.config.patch(freezing=True):
+            found["refused"]["frozen"] = refusal(_model(Layer))
     with torch.inference_mode():
         found["refused"]["inference"] = refusal(_model(WritesInput))
         found["inference"] = case(_model(Layer), said)

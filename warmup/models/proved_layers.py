@@ -39,7 +39,8 @@ class ProvedLayers:
 
     def __str__(self) -> str:
         layers = sum(len(shared.layers) for shared in self.artifacts)
-        text = f"{layers} layers share {len(self.artifacts)} artifacts in each bucket"
+        artifacts = f"{len(self.artifacts)} artifact{'' if len(self.artifacts) == 1 else 's'}"
+        text = f"{layers} layers share {artifacts} in each bucket, proved equal"
         others = [difference_of(shared) for shared in self.artifacts if shared.difference]
         return f"{text} ({'; '.join(others)})" if others else text
 

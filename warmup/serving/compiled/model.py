@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import torch
 
     from warmup.serving.compiled.bucket import BucketArtifact, ServedModel
+    from warmup.serving.compiled.layer_sharing import SharedLayersReport
     from warmup.serving.compiled.routing import CallFor
-    from warmup.serving.compiled.shared_layers import SharedLayersReport
     from warmup.serving.handle import Handle
 
 
