@@ -20,6 +20,9 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import warmup
+from warmup.keys.weight import Padding, padded_sizes
+from warmup.models.padding.apply import pad
+from warmup.models.padding.groups import find_groups
 
 WIDTH = 8
 SIZE = 4
@@ -42,6 +45,14 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.change(x) * self.shift
+
+
+class Odd(Layer):
+    """Its weights have an odd size, for which they are padded."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.up, self.down = nn.Linear(WIDTH, 45), nn.Linear(45, WIDTH)
 
 
 class ReadsIndex(Layer):
@@ -224,6 +235,11 @@ def tagged(model: Model) -> None:
     layer.up.weight = nn.Parameter(torch.rand(2 * WIDTH, WIDTH).as_subclass(Tagged))
 
 
+def padded(model: Model) -> None:
+    groups = find_groups(model).groups
+    pad(model, {each: Padding(padded_sizes(each.structure.features, "f32")[0]) for each in groups})
+
+
 def nested(*blocks: int) -> Model:
     """Return a model of Sequentials with so many equal blocks."""
     stages = [nn.Sequential(*(Layer(index) for index in range(count))) for count in blocks]
@@ -240,6 +256,7 @@ SHARED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
     "tied_inside": (Layer, tied_inside),
     "parametrized": (Layer, parametrized),
     "strided": (Layer, strided),
+    "padded": (Odd, padded),
 }
 # What cannot be shared: what ``layers="once"`` says.
 REFUSED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {

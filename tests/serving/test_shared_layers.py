@@ -49,6 +49,7 @@ def again(
         ("forms", 4, 2),
         ("floats", 3, 1),
         ("nested", 3, 1),  # Sequentials of Sequentials: the outermost
+        ("padded", 4, 1),
         ("uneven", 5, 2),  # Sequentials of other lengths: the layers inside of each
         ("other_shape", 3, 1),
         ("parametrized", 3, 1),

@@ -67,7 +67,6 @@ class SharedLayers:
 
     def __init__(self, sharing: LayerSharing, proof: LayerProof, bucket: SharingBucket) -> None:
         self._sharing, self._proof, self._bucket = sharing, proof, bucket
-        self._served: _Served | None = None  # by the latest call
         self._by_modes: dict[Any, _Served | None] = {}  # None: not shared in these modes
         self._is_whole = False  # a change has made the layers differ
         self._others: set[Any] = set()  # forms of calls that the whole graph serves
@@ -76,14 +75,14 @@ class SharedLayers:
     @property
     def artifacts(self) -> int:
         """How many graphs around the layers were compiled."""
-        return sum(count_artifacts(each.entry) for each in self._by_modes.values() if each)
+        return sum(count_artifacts(each.entry) for each in [*self._by_modes.values()] if each)
 
     def drop_artifacts(self) -> None:
         """Drop the graphs around the layers; the next compile starts anew."""
         for served in self._by_modes.values():
             if served is not None:
                 drop_artifacts(served.entry)
-        self._by_modes, self._served = {}, None
+        self._by_modes = {}
 
     def compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Prove the layers equal, compile the graph around them; return the result of this call.
@@ -104,8 +103,8 @@ class SharedLayers:
             if (place := graph_break_reason(error)) is not None:
                 raise NotSharedError(f"the graph around the layers breaks: {place}") from error
             raise
-        self._served = _Served(entry, compiled, proved.program, self._watch_of(proved, shadow))
-        self._by_modes[_modes()] = self._served
+        served = _Served(entry, compiled, proved.program, self._watch_of(proved, shadow))
+        self._by_modes[_modes()] = served
         self._sharing.add(proved)
         return result
 
@@ -123,19 +122,13 @@ class SharedLayers:
         """Serve a call: by the shared artifacts if nothing has changed since they were proved."""
         if self._is_whole:
             return self._bucket.whole(*args, **kwargs)
-        served = self._served
-        if served is not None and served.watch.is_same():
-            return self._run(served, args, kwargs)
-        with self._lock:
-            modes = _modes()
-            if modes not in self._by_modes:
-                return self._prove(args, kwargs, modes)
-            served = self._by_modes[modes]
-            if served is not None and not served.watch.is_same():
-                return self._prove_again(args, kwargs, served)
-            self._served = served or self._served
-        if served is None:
+        modes, proved = _modes(), self._by_modes
+        if modes not in proved:
+            return self._prove(args, kwargs, modes)
+        if (served := proved[modes]) is None:
             return self._serve_otherwise(args, kwargs)
+        if not served.watch.is_same():
+            return self._prove_again(args, kwargs, served)
         return self._run(served, args, kwargs)
 
     def _run(self, served: _Served, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -153,12 +146,15 @@ class SharedLayers:
 
     def _prove(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], modes: Any) -> Any:
         """Serve the first call in these *modes*."""
-        try:
-            with self._bucket.cache_entries():
-                return self.compile(*self._bucket.as_compiled(args, kwargs))
-        except NotSharedError as error:
-            logger.warning("%s: layers are not shared here: %s", self._proof.name, error)
-            self._by_modes[modes] = None
+        with self._lock:
+            if modes in self._by_modes:  # another thread was first
+                return self(*args, **kwargs)
+            try:
+                with self._bucket.cache_entries():
+                    return self.compile(*self._bucket.as_compiled(args, kwargs))
+            except NotSharedError as error:
+                logger.warning("%s: layers are not shared here: %s", self._proof.name, error)
+                self._by_modes[modes] = None
         return self._serve_otherwise(args, kwargs)
 
     def _prove_again(
