@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from warmup.core.errors import BundleError
 from warmup.core.runtime import Runtime
 from warmup.serving.unpack_bundle import UnpackedBundle, unpack
 from warmup.table.bundle_file import Manifest, needs_of, write_bundle
@@ -38,6 +39,63 @@ def bundle(tmp_path: Path, make_runtime: MakeRuntime) -> Path:
     path = tmp_path / "t.bundle"
     write_bundle(path, TABLE, needs_of(make_runtime()), FILES)
     return path
+
+
+ARTIFACT = b"code"
+FORM = b"{}"
+
+
+@pytest.fixture
+def with_artifact(tmp_path: Path, make_runtime: MakeRuntime) -> Path:
+    """A bundle with an artifact and its form."""
+    path = tmp_path / "a.bundle"
+    files = {
+        f"compiled/{hashlib.sha256(content).hexdigest()}{suffix}": content
+        for content, suffix in ((ARTIFACT, ".bin"), (FORM, ".json"))
+    }
+    write_bundle(path, TABLE, needs_of(make_runtime()), {**FILES, **files})
+    return path
+
+
+def test_an_artifact_is_read_back(
+    with_artifact: Path, caches: Path, make_runtime: MakeRuntime
+) -> None:
+    """It counts as one, whatever stands beside it, and its content is that of the bundle."""
+    del caches
+    done = unpack(with_artifact, TABLE, make_runtime(), CPU)
+    assert (done.kernels, done.graphs, done.artifacts, done.placed) == (1, 1, 1, 4)
+    assert done.read_artifact(hashlib.sha256(ARTIFACT).hexdigest()) == ARTIFACT
+
+
+@pytest.mark.parametrize("content", [b"other", None], ids=["changed", "removed"])
+def test_an_artifact_that_changed_in_the_caches_is_refused(
+    with_artifact: Path, caches: Path, make_runtime: MakeRuntime, content: bytes | None
+) -> None:
+    """What is loaded is what the bundle had, or nothing."""
+    done = unpack(with_artifact, TABLE, make_runtime(), CPU)
+    (path,) = caches.glob("warmup-compiled/*.bin")
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(BundleError, match="an artifact cannot be read"):
+        done.read_artifact(hashlib.sha256(ARTIFACT).hexdigest())
+
+
+def test_a_form_that_is_none_is_refused(
+    with_artifact: Path, caches: Path, make_runtime: MakeRuntime
+) -> None:
+    """The form is JSON of another kind."""
+    del caches
+    done = unpack(with_artifact, TABLE, make_runtime(), CPU)
+    with pytest.raises(BundleError, match="an artifact's description has other names"):
+        done.artifact_forms()
+
+
+def test_artifacts_of_another_torch_are_not_unpacked(
+    with_artifact: Path, caches: Path, make_runtime: MakeRuntime
+) -> None:
+    """The whole bundle is refused, with both versions."""
+    done = unpack(with_artifact, TABLE, make_runtime(torch="2.13.1"), CPU)
+    assert (done.refused, done.artifacts) == ("torch: bundle 2.13.0, here 2.13.1", 0)
+    assert list(caches.rglob("*.bin")) == []
 
 
 def test_a_bundle_that_fits_is_in_the_caches(

@@ -77,6 +77,8 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
     "Output": {
         "out": "PATH",
         "bundle-graphs": "MODE",
+        "bundle-compiled": "MODE",
+        "save-artifacts": "FOLDER",
         "timings": "FILE",
         "audit-log": "FILE",
         "misses-out": "FILE",

@@ -35,6 +35,7 @@ _OVERRULED_BY: Final[Mapping[tuple[str, str], str]] = {
 # An option on the command line replaces these from the file.
 _OF_MODEL: Final = (
     *("model", "seqlens", "dims", "inputs", "dtype", "budget", "bundle", "bundle_graphs"),
+    "bundle_compiled",
     *("all_layers", "pad_weights", "policy"),
 )
 _REPLACES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -31,9 +31,10 @@ class Run:
 
     ``choices`` has the compiled choices of each key. ``misses`` counts by key and reason,
     ``uncovered`` by site, ``foreign`` the loaded graphs of another table by its digest, and
-    ``outside`` calls that no artifact served, by reason. ``bypassed`` has the causes why graphs did
-    not ask the table, and ``is_finished`` says that there is a summary. ``seen`` has the sequence
-    numbers.
+    ``outside`` calls that no artifact served, by reason. ``artifacts`` counts the artifacts of a
+    bundle that were loaded, ``artifact_rows`` the rows that they were compiled from. ``bypassed``
+    has the causes why graphs did not ask the table, and ``is_finished`` says that there is a
+    summary. ``seen`` has the sequence numbers.
     """
 
     name: str
@@ -49,6 +50,8 @@ class Run:
     from_cache: int = 0
     cached_decisions: int = 0
     cached_misses: int = 0
+    artifacts: int = 0
+    artifact_rows: Counter[str] = field(default_factory=Counter)
     foreign: Counter[str] = field(default_factory=Counter)
     outside: Counter[str] = field(default_factory=Counter)
     seen: set[int] = field(default_factory=set)
@@ -81,6 +84,10 @@ def _text_or_no_table(value: Any) -> str:
     return NO_TABLE if value is None else _text(value)
 
 
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
 def _texts(value: Any) -> tuple[str, ...]:
     if type(value) is not list:
         raise TypeError("no list")
@@ -107,6 +114,7 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.TUNED: {"key": _text},
     EventName.MISSED: {"key": _text, "reason": _text},
     EventName.CACHED: {"decisions": _count, "misses": _count},
+    EventName.ARTIFACT: {"rows": _texts, "refused": _text_or_none},
     EventName.FOREIGN: {"compiled_under": _text_or_no_table},
     EventName.UNCOVERED: {"site": _text},
     EventName.OUTSIDE: {"reason": _text, "calls": _count},
@@ -192,12 +200,8 @@ class Ledger:
         elif name in (EventName.SUMMARY, EventName.BYPASSED):
             run.is_finished |= name == EventName.SUMMARY
             run.bypassed |= {fields["cause"]} if name == EventName.BYPASSED else set()
-        elif name == EventName.CACHED:
-            run.from_cache += 1
-            run.cached_decisions += fields["decisions"]
-            run.cached_misses += fields["misses"]
-        elif name == EventName.FOREIGN:
-            run.foreign[fields["compiled_under"]] += 1
+        elif name in (EventName.CACHED, EventName.ARTIFACT, EventName.FOREIGN):
+            _count_loaded(run, name, fields)
         elif name == EventName.UNCOVERED:
             run.uncovered[fields["site"]] += 1
         elif name == EventName.OUTSIDE:
@@ -276,6 +280,19 @@ def _details_of(record: Mapping[str, Any]) -> MissDetails:
         tuple(shared),
         sys.intern(choice) if isinstance(choice, str) else None,
     )
+
+
+def _count_loaded(run: Run, name: str, fields: Mapping[str, Any]) -> None:
+    """Count a graph or an artifact that was compiled in another process."""
+    if name == EventName.CACHED:
+        run.from_cache += 1
+        run.cached_decisions += fields["decisions"]
+        run.cached_misses += fields["misses"]
+    elif name == EventName.ARTIFACT:
+        run.artifacts += fields["refused"] is None
+        run.artifact_rows.update(fields["rows"])
+    else:
+        run.foreign[fields["compiled_under"]] += 1
 
 
 def _note_choice(run: Run, key: str, choice: Any) -> None:

@@ -3,14 +3,17 @@
 File names in a bundle: ``triton/KEY/FILE`` for kernels compiled by Triton (`FileCacheManager` in
 triton/runtime/cache.py, 3.6 to 3.9), ``cpp/AB/FILE`` for libraries built by the C++ compiler
 (`CppCodeCache` in codecache.py), ``fxgraph/...`` and ``aotautograd/...`` for whole graphs, which
-contain Python objects that inductor unpickles. Inductor and Triton look every file up by a hash of
-its inputs: a file that does not match is never loaded, and a missing file is compiled.
+contain Python objects that inductor unpickles, ``compiled/FILE`` for artifacts that are compiled
+ahead of time (ahead_of_time.py), which are named by their SHA-256. Inductor and Triton look every
+other file up by a hash of its inputs: a file that does not match is never loaded, and a missing
+file is compiled.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import hashlib
 import json
 import shutil
 import tempfile
@@ -23,6 +26,9 @@ import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
 
 _GRAPH_FOLDERS: Final = ("fxgraph", "aotautograd")
+_AHEAD: Final = "compiled"
+_ARTIFACT_FILES: Final = (".json", ".bin")  # the form of an artifact, and the artifact
+_ARTIFACT_FOLDER: Final = "warmup-compiled"  # in inductor's cache folder
 _TRITON: Final = "triton"
 _CPP: Final = "cpp"
 # The files that a kernel is loaded from; the other files of an entry are intermediate code.
@@ -53,6 +59,32 @@ def read_graphs(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in paths if path.is_file()
     }
+
+
+def read_artifacts(folder: Path) -> dict[str, bytes]:
+    """Return the artifacts in *folder*, and their forms, by name."""
+    paths = sorted(path for path in folder.iterdir() if path.suffix in _ARTIFACT_FILES)
+    return {f"{_AHEAD}/{path.name}": path.read_bytes() for path in paths}
+
+
+def is_form(name: str) -> bool:
+    """Return whether the member *name* of a bundle is the form of an artifact."""
+    return name.startswith(f"{_AHEAD}/") and name.endswith(_ARTIFACT_FILES[0])
+
+
+def read_artifact_file(sha256: str, *, is_form: bool) -> bytes:
+    """Return the file of an artifact, or of its form, that was put into the caches.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file has another SHA-256 than *sha256*.
+    """
+    suffix = _ARTIFACT_FILES[0] if is_form else _ARTIFACT_FILES[1]
+    path = Path(cache_dir()) / _ARTIFACT_FOLDER / f"{sha256}{suffix}"
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError(f"{path} has another SHA-256 than its name")
+    return content
 
 
 def is_graph(name: str) -> bool:
@@ -122,6 +154,7 @@ def _roots(device: torch.device) -> dict[str, Path]:
     return {
         _TRITON: Path(triton_cache_dir(index)),
         _CPP: folder,
+        _AHEAD: folder / _ARTIFACT_FOLDER,
         **{kind: folder / kind for kind in _GRAPH_FOLDERS},
     }
 

@@ -42,6 +42,16 @@ DEFERRED_KERNEL_INTERNALS: Final = (
     "torch.fx.experimental.symbolic_shapes:ShapeEnv.get_pruned_guards(self, symints)",
     "torch.fx.experimental.symbolic_shapes:ShapeEnv.produce_guards_expression(self, placeholders)",
 )
+# Checked where an artifact is loaded.
+ARTIFACT_INTERNALS: Final = (
+    "torch._dynamo.aot_compile:AOTCompiledFunction.guard_check(self, args, kwargs)",
+    "torch._dynamo.aot_compile:AOTCompiledFunction.prepare_f_locals(self, args, kwargs)",
+    "torch._dynamo.aot_compile:AOTCompiledFunction.serialize(fn)",
+    "torch._dynamo.aot_compile:AOTCompiledFunction.source_info(self)",
+    "torch._dynamo.guards:CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES",
+    "torch._dynamo.package:InlinedSource",
+    "torch._inductor:list_mode_options(mode)",
+)
 FOLDING_INTERNALS: Final = (
     "torch._inductor.fx_passes.post_grad:is_valid_addmm_fusion(match)",
     "torch._inductor.fx_passes.post_grad:should_prefer_unfused_addmm(match)",

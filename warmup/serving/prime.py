@@ -7,10 +7,11 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
-from warmup.buckets.dims import ShapePolicy, sizes_by_dim, with_ranges
+from warmup.buckets.dims import ShapePolicy, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.error_text import first_line
 from warmup.core.errors import ContradictionWarning, ModelError, SettingsError, warmup_error_in
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from warmup.models.loading import Inputs, LoadedModel
     from warmup.models.padding.prepare import Prepared
     from warmup.serving.compiled.model import CompiledModel
+
+
+_THAWED: Final = (
+    "artifacts read weights as they are: rows of linears with frozen weights are not asked for"
+)
 
 
 class PrimeObserver:
@@ -61,6 +67,7 @@ def prime(
     policy: str = ShapePolicy.EXACT,
     pad_weights: bool = True,
     bundle: str | os.PathLike[str] | None = None,
+    save_artifacts: Path | None = None,
     observer: PrimeObserver | None = None,
 ) -> CheckReport:
     """Compile and call every bucket of *model* once from the table that *checked* found ready.
@@ -72,8 +79,10 @@ def prime(
     warm for servers that install this table in the same way.
 
     A measurement that no row covers is refused. A bucket that fails does not stop the others. A
-    *bundle* is unpacked first; a bundle that does not fit is a problem. Arguments have the form of
-    the command line's options. A *checked* table that is not ready is returned unchanged.
+    *bundle* is unpacked first; a bundle that does not fit is a problem, and so is an artifact of it
+    that does not fit the model. With *save_artifacts*, a folder, each bucket is compiled ahead of
+    time, and its artifact is written there. Arguments have the form of the command line's options.
+    A *checked* table that is not ready is returned unchanged.
 
     Raises:
         SettingsError, ModelError: an argument or the model cannot be used.
@@ -88,8 +97,7 @@ def prime(
         return checked
     watcher = observer or PrimeObserver()
     buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
-    sizes = sizes_by_dim(buckets) if policy == ShapePolicy.RANGE else None
-    buckets = buckets if sizes is None else with_ranges(buckets)
+    buckets = with_ranges(buckets) if policy == ShapePolicy.RANGE else buckets
     clock = PhaseClock()
     with clock.phase(Phase.IMPORT):
         from warmup.inductor import connect
@@ -120,17 +128,22 @@ def prime(
                     quiet=True,  # the report of each bucket says it
                 )
             )
-            if sizes is not None:
-                work.compile_ranges(sizes, buckets[-1])
+            unpacked = handle.bundle
+            is_ahead = save_artifacts is not None or bool(unpacked and unpacked.artifacts)
+            if policy == ShapePolicy.RANGE or is_ahead:
+                work.compile_buckets(policy, buckets)
+            if save_artifacts is not None:
+                work.save_artifacts(save_artifacts, handle)
         prepared = handle.prepared
         if prepared is not None and prepared.padded:
             watcher.model_prepared(prepared)
         before = added((checked.phases_before, clock.take()))
         watcher.buckets_begin(before)
         work.run_all(buckets, handle, watcher)
-        is_silent, unpacked = handle.report().is_silent, handle.bundle
-    problems = work.problems
-    if is_silent and not problems:
+        is_silent = handle.report().is_silent
+    problems = [*work.problems, *work.refusals]
+    is_thawed = is_ahead and bool(checked.table.policy.options.get("freezing"))
+    if is_silent and not problems and not is_thawed:
         problems.append("no bucket asked for a decision: the table is for another model")
     if unpacked is not None and unpacked.refused is not None:
         problems.append(f"bundle {unpacked}")
@@ -139,7 +152,7 @@ def prime(
         for warning in caught
         if isinstance(warning.message, ContradictionWarning)
     )
-    remarks = (*checked.remarks, *contradictions, *work.breaks)
+    remarks = (*checked.remarks, *contradictions, *work.breaks, *([_THAWED] if is_thawed else []))
     primed = replace(
         checked, phases_before=before, buckets=tuple(work.done), remarks=remarks, bundle=unpacked
     )
@@ -158,7 +171,7 @@ class _Priming:
     mode: str
     clock: PhaseClock
     done: list[PrimedBucket] = field(default_factory=list)
-    ranges: CompiledModel | None = None  # serves buckets with the policy range
+    compiled: CompiledModel | None = None  # serves buckets of a range, and by artifacts
 
     @property
     def problems(self) -> list[str]:
@@ -168,8 +181,14 @@ class _Priming:
     @property
     def breaks(self) -> list[str]:
         """Where the graph of the model served by ranges breaks."""
-        breaks = self.ranges.report().breaks if self.ranges is not None else ()
+        breaks = self.compiled.report().breaks if self.compiled is not None else ()
         return [f"the graph breaks: {reason}" for reason in breaks]
+
+    @property
+    def refusals(self) -> list[str]:
+        """Which artifacts of the bundle do not fit, and why."""
+        refused = self.compiled.report().refused if self.compiled is not None else {}
+        return [f"artifact of {bucket}: {reason}" for bucket, reason in refused.items()]
 
     def move_model(self) -> None:
         """Move the model to its device, as its dtype."""
@@ -180,16 +199,28 @@ class _Priming:
                 f"the model does not fit on {self.device} ({first_line(error)})"
             ) from error
 
-    def compile_ranges(self, sizes: Mapping[str, tuple[int, ...]], largest: Bucket) -> None:
-        """Serve the buckets, which are the intervals of *sizes*, by `warmup.compile`."""
+    def compile_buckets(self, policy: str, buckets: Sequence[Bucket]) -> None:
+        """Serve *buckets* by `warmup.compile`."""
         from warmup.serving.compiled.compile import compile as compile_model
         from warmup.serving.compiled.find_dims import find_dims
 
         module = self.model.module
-        dims = find_dims(module, self._inputs, largest)
-        self.ranges = compile_model(
-            module, dims=dims, buckets=sizes, outside="error", mode=self.mode
+        self.compiled = compile_model(
+            module,
+            dims=find_dims(module, self._inputs, buckets[-1]),
+            buckets=_sizes_of(buckets),
+            policy=ShapePolicy.RANGE if policy == ShapePolicy.RANGE else ShapePolicy.EXACT,
+            outside="error",
+            mode=self.mode,
         )
+
+    def save_artifacts(self, folder: Path, handle: Handle) -> None:
+        """Compile each bucket ahead of time at its first call, and write its artifact."""
+        from warmup.serving.compiled.save_ahead import ArtifactWriter
+
+        assert self.compiled is not None
+        writer = ArtifactWriter(folder, handle, self.mode)
+        self.compiled._save_ahead(writer)  # noqa: SLF001  no part of the public class
 
     def run_all(self, buckets: Sequence[Bucket], handle: Handle, observer: PrimeObserver) -> None:
         """Run every bucket, and tell *observer*."""
@@ -235,11 +266,11 @@ class _Priming:
         from warmup.inductor.adapter import compile_model
         from warmup.models.dtype_mismatch import naming_dtypes
 
-        if self.ranges is None:
+        if self.compiled is None:
             torch.compiler.reset()  # past its recompile limit dynamo runs the model uncompiled
         with self.clock.phase(Phase.LOAD):
             inputs = self._inputs(bucket)
-        served = self.ranges or compile_model(self.model.module, self.mode)
+        served = self.compiled or compile_model(self.model.module, self.mode)
         with (
             self.clock.phase(Phase.FIRST_CALLS),
             naming_dtypes(self.model.module, inputs),
@@ -256,6 +287,12 @@ class _Priming:
 
         torch.manual_seed(self.seed)
         return make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
+
+
+def _sizes_of(buckets: Sequence[Bucket]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of each dim of *buckets*, ascending."""
+    pairs = sorted({pair for bucket in buckets for pair in bucket.sizes})
+    return {name: tuple(size for each, size in pairs if each == name) for name, _ in pairs}
 
 
 def _increased(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from warmup.core.events import in_brackets
 from warmup.core.miss_reasons import advice
@@ -19,8 +19,10 @@ class Report:
     caches under this table's digest: they skip the lookups, so their cache entries carry the counts
     ``cached_decisions`` and ``cached_misses``, decisions without a row. ``foreign`` counts loaded
     graphs that were compiled under another table, by its digest, or ``none`` for no table; refused
-    graphs are among them. ``unused`` are rows that inductor never asked for; rows for weights are
-    no lookups, and not among them.
+    graphs are among them. ``artifacts`` counts buckets that an artifact of the bundle serves,
+    ``artifact_rows`` by key the rows that answered while these artifacts were compiled, and
+    ``artifacts_refused`` the artifacts that did not fit. ``unused`` are rows that inductor never
+    asked for; rows for weights are no lookups, and not among them.
     """
 
     digest: str
@@ -34,6 +36,9 @@ class Report:
     cached_misses: int
     foreign: Mapping[str, int]
     unused: tuple[str, ...]
+    artifacts: int = 0
+    artifact_rows: Mapping[str, int] = field(default_factory=dict)
+    artifacts_refused: int = 0
 
     @property
     def is_silent(self) -> bool:
@@ -62,6 +67,9 @@ class Report:
         )
         if self.foreign:
             text += f", {sum(self.foreign.values())} foreign graphs{in_brackets(self.foreign)}"
+        if self.artifacts or self.artifacts_refused:
+            refused = f", {self.artifacts_refused} refused" if self.artifacts_refused else ""
+            text += f", {self.artifacts} artifacts ({len(self.artifact_rows)} rows{refused})"
         if self.tuned:
             text += f", {self.tuned} tuned here"
         if advised := advice(self.miss_reasons):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from warmup.core.artifact_form import ArtifactForm, parse_form
 from warmup.core.errors import BundleError
 from warmup.core.events import logger
 from warmup.core.permissions import other_writers, remark_on_writers
@@ -26,13 +27,15 @@ _SHOWN_NEEDS: Final = 3
 class UnpackedBundle:
     """A bundle after `unpack`: ``refused`` is why it is not used, None when it is used.
 
-    ``kernels`` and ``graphs`` count its files, ``placed`` those that were not in the caches yet.
+    ``kernels`` and ``graphs`` count its files, ``artifacts`` the calls that are compiled ahead of
+    time, ``placed`` the files that were not in the caches yet.
     """
 
     path: Path
     device: torch.device
     kernels: int = 0
     graphs: int = 0
+    artifacts: int = 0
     placed: int = 0
     refused: str | None = None
     _names: tuple[str, ...] = ()
@@ -47,11 +50,43 @@ class UnpackedBundle:
 
         return compiled_since(self._began, self._names, self.device)
 
+    def artifact_forms(self) -> tuple[ArtifactForm, ...]:
+        """Return what each artifact was made from.
+
+        Raises:
+            BundleError: a form is not in the caches any more, or has been changed there.
+        """
+        from warmup.inductor.cache_files import is_form
+
+        names = (Path(name).stem for name in self._names if is_form(name))
+        try:
+            return tuple(parse_form(self._read(name, is_form=True).decode()) for name in names)
+        except ValueError as error:
+            raise BundleError(str(self.path), str(error)) from error
+
+    def read_artifact(self, sha256: str) -> bytes:
+        """Return the artifact with this SHA-256, which is code.
+
+        Raises:
+            BundleError: it is not in the caches any more, or has been changed there.
+        """
+        return self._read(sha256, is_form=False)
+
+    def _read(self, sha256: str, *, is_form: bool) -> bytes:
+        from warmup.inductor.cache_files import read_artifact_file
+
+        try:
+            return read_artifact_file(sha256, is_form=is_form)
+        except (OSError, ValueError) as error:
+            raise BundleError(str(self.path), f"an artifact cannot be read ({error})") from error
+
     def __str__(self) -> str:
         if self.refused is not None:
             return f"{self.path} is not used: {self.refused}"
         graphs = f", {self.graphs} of graphs" if self.graphs else ""
-        return f"{self.path}: {self.kernels} files of kernels{graphs}, {self.placed} new here"
+        artifacts = f", {self.artifacts} artifacts" if self.artifacts else ""
+        files = f"{self.kernels} files of kernels{graphs}{artifacts}"
+        return f"{self.path}: {files}, {self.placed} new here"
 
 
 def unpack(
@@ -64,7 +99,7 @@ def unpack(
     bundle that does not fit is refused with a warning in the log instead of an error, and none of
     its files is unpacked.
     """
-    from warmup.inductor.cache_files import add_to_caches, is_graph
+    from warmup.inductor.cache_files import add_to_caches, is_form, is_graph
 
     path = Path(path)
     try:
@@ -75,8 +110,9 @@ def unpack(
     except (OSError, ValueError) as error:
         return _refused(path, device, f"it cannot be unpacked ({error})")
     names = tuple(bundle.manifest.members)
-    graphs = sum(map(is_graph, names))
-    done = UnpackedBundle(path, device, len(names) - graphs, graphs, placed, _names=names)
+    graphs, artifacts = sum(map(is_graph, names)), sum(map(is_form, names))
+    kernels = len(names) - graphs - 2 * artifacts  # an artifact has a form beside it
+    done = UnpackedBundle(path, device, kernels, graphs, artifacts, placed, _names=names)
     logger.info("bundle %s", done)
     return done
 

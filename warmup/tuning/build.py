@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, with_ranges
-from warmup.core.compile_modes import COMPILE_MODES
+from warmup.core.compile_modes import COMPILE_MODES, GRAPH_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.method import Search
 from warmup.table.codec import digest_of
@@ -51,6 +51,7 @@ def build(
     policy: str = ShapePolicy.EXACT,
     bundle: bool = False,
     bundle_graphs: str | None = None,
+    bundle_compiled: str | None = None,
     all_layers: bool = False,
     force: bool = False,
     retry: str | None = None,
@@ -87,7 +88,8 @@ def build(
     padded. Where padding pays, each bucket is run again with padded weights, so that the table has
     the rows of the model with and without padding. With *bundle* the kernels that serving compiles
     are written beside the table, see `warmup.tuning.pack_bundle`; with *bundle_graphs*, the mode of
-    the server's torch.compile, its graphs too.
+    the server's torch.compile, its graphs too. With *bundle_compiled*, a mode, the bundle has each
+    bucket compiled ahead of time, which `warmup.compile` serves without compiling.
 
     Where an earlier build of the same model has finished every bucket, and the table still has its
     rows, nothing is compiled: see `warmup.tuning.earlier_builds`. With *dry_run* the report has a
@@ -104,7 +106,7 @@ def build(
     """
     started = time.monotonic()
     search_budget = parse_budget(search, budget)
-    _check_words(policy, bundle_graphs)
+    _check_words(policy, bundle_graphs, bundle_compiled)
     buckets = parse_buckets(seqlens, dims)
     if policy == ShapePolicy.RANGE:
         buckets = with_ranges(buckets)
@@ -174,10 +176,18 @@ def build(
     _check_asked(results, retry)
     words = input_options(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
     packed = None
-    if bundle or bundle_graphs is not None:
+    if bundle or bundle_graphs is not None or bundle_compiled is not None:
         watcher.packing_started()
         words = [*words, f"--device={setup.device}"]
-        packed = pack(path, model, setup.runtime, words, bundle_graphs)
+        packed = pack(
+            path,
+            model,
+            setup.runtime,
+            words,
+            serves_compiles=bundle or bundle_graphs is not None,
+            graphs_for=bundle_graphs,
+            artifacts_for=bundle_compiled,
+        )
     final = read(path)
     return BuildReport(
         path,
@@ -261,11 +271,11 @@ def _check_asked(results: Sequence[BucketResult], retry: str | None) -> None:
         )
 
 
-def _check_words(policy: str, bundle_graphs: str | None) -> None:
-    """Check two words of a build's arguments.
+def _check_words(policy: str, bundle_graphs: str | None, bundle_compiled: str | None) -> None:
+    """Check the words of a build's arguments.
 
     Raises:
-        SettingsError: one of them is unknown.
+        SettingsError: one of them is unknown, or torch cannot do it.
     """
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
@@ -274,3 +284,16 @@ def _check_words(policy: str, bundle_graphs: str | None) -> None:
             f"bundle_graphs={bundle_graphs!r} is not a mode",
             f"use one of {', '.join(COMPILE_MODES)}",
         )
+    if bundle_compiled is None:
+        return
+    modes = [mode for mode in COMPILE_MODES if mode not in GRAPH_MODES]
+    if bundle_compiled not in modes:
+        reason = "records CUDA graphs, which torch does not save with an artifact"
+        what = reason if bundle_compiled in GRAPH_MODES else "is not a mode"
+        raise SettingsError(
+            f"bundle_compiled={bundle_compiled!r} {what}", f"use one of {', '.join(modes)}"
+        )
+    from warmup.inductor.ahead_of_time import refusal_of_torch
+
+    if (refusal := refusal_of_torch()) is not None:
+        raise SettingsError(f"bundle_compiled: {refusal}", "use --bundle-graphs")

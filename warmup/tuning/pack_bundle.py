@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from warmup.core.artifact_form import parse_form
 from warmup.core.child_process import Caches
 from warmup.core.error_text import printable
 from warmup.core.errors import BundleError
@@ -29,18 +30,26 @@ _SHOWN_LENGTH: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class PackedBundle:
-    """A written bundle: numbers of kernel and graph files, bytes, and the seconds of packing."""
+    """A written bundle: numbers of kernel and graph files and of artifacts, bytes, and seconds.
+
+    ``artifact_rows`` is the number of rows that answered while the artifacts were compiled.
+    """
 
     path: Path
     kernels: int
     graphs: int
+    artifacts: int
+    artifact_rows: int
     size: int
     seconds: float
 
     def __str__(self) -> str:
         graphs = f", {self.graphs} of graphs" if self.graphs else ""
+        artifacts = (
+            f", {self.artifacts} artifacts from {self.artifact_rows} rows" if self.artifacts else ""
+        )
         return (
-            f"{self.path}: {self.kernels} files of kernels{graphs}, "
+            f"{self.path}: {self.kernels} files of kernels{graphs}{artifacts}, "
             f"{self.size / 1e6:.2f} MB, {self.seconds:.1f} s"
         )
 
@@ -70,36 +79,62 @@ def input_options(
 
 
 def pack(
-    table: Path, model: str, runtime: Runtime, words: Sequence[str], graphs_for: str | None = None
+    table: Path,
+    model: str,
+    runtime: Runtime,
+    words: Sequence[str],
+    *,
+    serves_compiles: bool,
+    graphs_for: str | None = None,
+    artifacts_for: str | None = None,
 ) -> PackedBundle:
     """Write the bundle of *table* beside it, and return its contents in numbers.
 
     ``warmup check --prime`` compiles and calls *model* in a process and in caches of its own, with
-    *words* as options for the inputs (`input_options`) and the device. A model whose weights the
-    table pads is primed twice, with padded and with unpadded weights. With *graphs_for*, a mode of
-    torch.compile, the graphs that a server in that mode compiles are packed as well.
+    *words* as options for the inputs (`input_options`) and the device. With *serves_compiles* the
+    kernels are packed that a server compiles; a model whose weights the table pads is primed twice,
+    with padded and with unpadded weights. With *graphs_for*, a mode of torch.compile, the graphs
+    that such a server in that mode compiles are packed as well. With *artifacts_for*, a mode, each
+    bucket is compiled ahead of time, and packed with the kernels that its artifact loads.
 
     Raises:
         BundleError: the table does not serve the model, or the bundle cannot be written.
     """
-    from warmup.inductor.cache_files import read_graphs, read_kernels
+    from warmup.inductor.cache_files import read_artifacts, read_graphs, read_kernels
 
     started = time.monotonic()
     path, content = bundle_path(table), read(table)
     arguments = [str(table), "--prime", "--model", model, *words]
-    if graphs_for is not None:
-        arguments += ["--mode", graphs_for]
+    mode = [] if graphs_for is None else ["--mode", graphs_for]
     has_weights = not all(kind_of(key).is_asked for key in content.rows)
     variants = [[], ["--no-pad-weights"]] if has_weights else [[]]
     with tempfile.TemporaryDirectory(prefix="warmup-bundle-") as folder:
         caches = Caches(Path(folder))
-        for options in variants:
-            _prime(path, [*arguments, *options], caches)
-        kernels = read_kernels(caches.inductor, caches.triton)
+        for options in variants if serves_compiles else []:
+            _prime(path, [*arguments, *mode, *options], caches)
         graphs = read_graphs(caches.inductor) if graphs_for is not None else {}
-    write_bundle(path, digest_of(content), needs_of(runtime), {**kernels, **graphs})
-    seconds = time.monotonic() - started
-    return PackedBundle(path, len(kernels), len(graphs), path.stat().st_size, seconds)
+        artifacts: dict[str, bytes] = {}
+        rows: set[str] = set()
+        if artifacts_for is not None:
+            saved = Path(folder, "artifacts")
+            saved.mkdir()
+            options = ["--mode", artifacts_for, "--save-artifacts", str(saved)]
+            _prime(path, [*arguments, *options], caches)
+            artifacts = read_artifacts(saved)
+            forms = (parse_form(path.read_text()) for path in saved.glob("*.json"))
+            rows = {row for form in forms for row in form.rows}
+        kernels = read_kernels(caches.inductor, caches.triton)
+    files = {**kernels, **graphs, **artifacts}
+    write_bundle(path, digest_of(content), needs_of(runtime), files)
+    return PackedBundle(
+        path,
+        len(kernels),
+        len(graphs),
+        len(artifacts) // 2,  # an artifact has a form beside it
+        len(rows),
+        path.stat().st_size,
+        time.monotonic() - started,
+    )
 
 
 def _prime(path: Path, arguments: Sequence[str], caches: Caches) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,11 +49,21 @@ class DimChange(Protocol):
         """Return the other tensor."""
 
 
+class AheadCalls(Protocol):
+    """Makes or loads calls that are compiled ahead of time."""
+
+    def serve(
+        self, bucket: BucketArtifact, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[ServingCall, Any] | None:
+        """Return the function that serves *bucket* and the result of this call; None for none."""
+
+
 @dataclass
 class ServedModel:
     """A model, the arguments with its dynamic dims, and the settings that all its buckets share.
 
     ``breaks`` has the graph breaks so far, ``uncompiled`` counts calls that no artifact served.
+    ``ahead`` serves buckets, or saves them, by calls that are compiled ahead of time.
     """
 
     model: nn.Module
@@ -65,6 +75,7 @@ class ServedModel:
     sharing: LayerSharing | None = None  # of repeated layers; None compiles whole graphs
     breaks: list[str] = field(default_factory=list)
     uncompiled: Counter[UncompiledReason] = field(default_factory=Counter)
+    ahead: AheadCalls | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def without_artifact(self, reason: UncompiledReason, message: str) -> ServingCall:
@@ -133,6 +144,7 @@ class BucketArtifact:
         self._entry = with_own_code(served.model, self._name)
         self._shared: SharedLayers | None = None
         self._whole_call: ServingCall | None = None
+        self._here: BucketArtifact | None = None  # beside an artifact that was compiled ahead
 
     def __str__(self) -> str:
         return ",".join(f"{name}={interval}" for name, interval in self.intervals.items())
@@ -140,6 +152,8 @@ class BucketArtifact:
     @property
     def artifacts(self) -> int:
         """How many artifacts were compiled for this bucket."""
+        if self._here is not None:
+            return 1 + self._here.artifacts
         around = 0 if self._shared is None else self._shared.artifacts
         return around + count_artifacts(self._entry)
 
@@ -149,7 +163,18 @@ class BucketArtifact:
             drop_artifacts(self._entry)
             if self._shared is not None:
                 self._shared.drop_artifacts()
+            self._here = None
             self.call = self._first
+
+    def compiled_here(self, *args: Any, **kwargs: Any) -> Any:
+        """Serve a call by an artifact that is compiled in this process, at the first such call."""
+        if self._here is None:
+            self._here = self._beside()
+        return self._here.call(*args, **kwargs)
+
+    def _beside(self) -> BucketArtifact:
+        """Return this bucket without calls that are compiled ahead of time."""
+        return type(self)(replace(self.served, ahead=None), self.intervals)
 
     def _first(self, *args: Any, **kwargs: Any) -> Any:
         with self._lock:
@@ -161,6 +186,11 @@ class BucketArtifact:
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         """Return the function that serves calls from now on, and the result of this call."""
+        ahead = self.served.ahead
+        if ahead is not None and (found := ahead.serve(self, args, kwargs)) is not None:
+            self._here = self._here or self._beside()
+            return found
+        args, kwargs = self.marked(args, kwargs)
         sharing = self.served.sharing
         if sharing is not None and sharing.refusal is None:
             if self._shared is None:
@@ -177,8 +207,8 @@ class BucketArtifact:
         compiled, result = self.served.compile(self._entry, args, kwargs)
         return compiled, result
 
-    def as_compiled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-        """Return the arguments as a compile gets them."""
+    def marked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments with dims marked as dynamic, where the artifact is to have any."""
         return args, kwargs
 
     def cache_entries(self) -> AbstractContextManager[None]:
@@ -193,7 +223,7 @@ class BucketArtifact:
         """Serve a call by the whole graph, where the layers share artifacts for other calls."""
         if self._whole_call is None:
             with self._lock, self.cache_entries():
-                compiled = self.served.compile(self._entry, *self.as_compiled(args, kwargs))
+                compiled = self.served.compile(self._entry, *self.marked(args, kwargs))
                 self._whole_call, result = compiled
             return result
         return self._whole_call(*args, **kwargs)
@@ -204,8 +234,20 @@ class RangeArtifact(BucketArtifact):
 
     _error: ModelError | None = None  # the interval is too wide for one artifact
 
-    def as_compiled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-        """Return the arguments with their dynamic dims marked."""
+    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
+        try:
+            with self.cache_entries():
+                return super()._compile(args, kwargs)
+        except Exception as error:
+            too_wide = range_error(error, str(self))
+            if too_wide is None:
+                raise
+            self._error = too_wide
+            self.call = self._refuse
+            raise too_wide from error
+
+    def marked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments with each dynamic dim marked with its range."""
         aliases: set[int] = set()
 
         def mark(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
@@ -239,18 +281,6 @@ class RangeArtifact(BucketArtifact):
             return resized(tensor, dim.dim, ranges[dim.name][1]) if dim.name in ranges else tensor
 
         return OtherSizes(*self.served.replace(args, kwargs, resize), ranges)
-
-    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
-        try:
-            with self.cache_entries():
-                return super()._compile(*self.as_compiled(args, kwargs))
-        except Exception as error:
-            too_wide = range_error(error, str(self))
-            if too_wide is None:
-                raise
-            self._error = too_wide
-            self.call = self._refuse
-            raise too_wide from error
 
     def _ranges(self) -> str:
         """Return the interval of each dynamic dim as text, which does not depend on dims' names."""

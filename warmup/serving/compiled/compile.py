@@ -64,6 +64,11 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     see `warmup.install`. Nothing is compiled before the first call or `CompiledModel.warm`. Calls
     may come from several threads.
 
+    Where the bundle of the installed table has an artifact for a bucket, in this *mode* and made
+    from this model, the artifact serves the bucket, and nothing is compiled. Its first result is
+    compared with the uncompiled model's, so that call runs the model twice. A call that the
+    artifact was not made for is compiled here and counted.
+
     Raises:
         SettingsError: an argument cannot be used, or the model is in training mode.
         LayersError: layers must be compiled once, and none repeat.
@@ -71,9 +76,11 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     """
     from warmup.serving.compiled.arguments import TensorArgument
     from warmup.serving.compiled.bucket import ServedModel
+    from warmup.serving.compiled.bundled import bundled_artifacts
     from warmup.serving.compiled.layer_sharing import LayerSharing
     from warmup.serving.compiled.model import CompiledModel
     from warmup.serving.compiled.routing import make_buckets
+    from warmup.serving.handle import installed
     from warmup.serving.install import install
 
     if policy not in set(ShapePolicy):
@@ -110,4 +117,5 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
                 "alone ask for are misses",
                 layers,
             )
-    return CompiledModel(served, artifacts, call_for, handle)
+    served.ahead = bundled = bundled_artifacts(served, artifacts, handle or installed())
+    return CompiledModel(served, artifacts, call_for, handle, bundled)

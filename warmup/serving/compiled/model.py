@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ from warmup.buckets.dims import DynamicDim, ShapePolicy
 if TYPE_CHECKING:
     import torch
 
-    from warmup.serving.compiled.bucket import BucketArtifact, ServedModel
+    from warmup.serving.compiled.bucket import AheadCalls, BucketArtifact, ServedModel
+    from warmup.serving.compiled.bundled import BundledArtifacts
     from warmup.serving.compiled.layer_sharing import SharedLayersReport
     from warmup.serving.compiled.routing import CallFor
     from warmup.serving.handle import Handle
@@ -26,6 +27,9 @@ class CompiledReport:
     more when something else than a dynamic size has changed. ``outside`` counts calls that no
     artifact served, by reason. ``breaks`` has the place and the reason of each graph break.
     ``layers`` says how repeated layers were compiled, None where whole graphs were asked for.
+    ``bundled`` names the buckets that artifacts of the bundle serve, ``refused`` has the reasons
+    why other artifacts of the bundle do not, ``misfits`` counts calls of such a bucket that its
+    artifact was not compiled for.
     """
 
     policy: ShapePolicy
@@ -33,6 +37,9 @@ class CompiledReport:
     outside: Mapping[str, int]
     breaks: tuple[str, ...]
     layers: SharedLayersReport | None = None
+    bundled: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    misfits: int = 0
 
     @property
     def recompiles(self) -> int:
@@ -44,10 +51,17 @@ class CompiledReport:
         outside = "".join(f", {count} calls {reason}" for reason, count in self.outside.items())
         return (
             f"policy {self.policy}: {compiled} of {len(self.artifacts)} buckets compiled, "
-            f"{self.recompiles} recompiles{outside}"
+            f"{self.recompiles} recompiles{outside}{self._of_bundle}"
             + "".join(f"\ngraph break: {place}" for place in self.breaks)
             + (f"\n{self.layers}" if self.layers is not None else "")
         )
+
+    @property
+    def _of_bundle(self) -> str:
+        served = f", {len(self.bundled)} from the bundle" if self.bundled else ""
+        refused = f", {len(self.refused)} artifacts of the bundle refused" if self.refused else ""
+        misfits = f", {self.misfits} calls unlike the artifact's" if self.misfits else ""
+        return f"{served}{refused}{misfits}"
 
 
 class CompiledModel:
@@ -61,6 +75,7 @@ class CompiledModel:
     _served: ServedModel
     _buckets: tuple[BucketArtifact, ...]
     _call_for: CallFor
+    _bundled: BundledArtifacts | None
 
     def __init__(
         self,
@@ -68,9 +83,10 @@ class CompiledModel:
         buckets: tuple[BucketArtifact, ...],
         call_for: CallFor,
         handle: Handle | None,
+        bundled: BundledArtifacts | None = None,
     ) -> None:
         own = self.__dict__
-        own["handle"], own["_served"] = handle, served
+        own["handle"], own["_served"], own["_bundled"] = handle, served, bundled
         own["_buckets"], own["_call_for"] = buckets, call_for
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -82,6 +98,10 @@ class CompiledModel:
             ModelError: a dim cannot be dynamic in the interval of its bucket.
         """
         return self._call_for(args, kwargs)(*args, **kwargs)
+
+    def _save_ahead(self, writer: AheadCalls) -> None:
+        """Let *writer* compile each bucket ahead of time, at its first call from now on."""
+        self._served.ahead = writer
 
     def warm(self, *args: Any, **kwargs: Any) -> None:
         """Compile every bucket now, with the inputs of this call cut or repeated to its sizes.
@@ -123,6 +143,7 @@ class CompiledModel:
             {reason.value: count for reason, count in self._served.uncompiled.items()},
             tuple(self._served.breaks),
             None if self._served.sharing is None else self._served.sharing.report(),
+            *(() if (own := self._bundled) is None else own.counts()),
         )
 
     def close(self) -> None:

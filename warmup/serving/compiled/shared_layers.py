@@ -41,7 +41,7 @@ class SharingBucket(Protocol):
     def other_sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OtherSizes | None:
         """Return a call with other sizes of the bucket; None for a bucket of one size."""
 
-    def as_compiled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    def marked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments as a compile gets them."""
 
     def cache_entries(self) -> AbstractContextManager[None]:
@@ -151,7 +151,7 @@ class SharedLayers:
                 return self(*args, **kwargs)
             try:
                 with self._bucket.cache_entries():
-                    return self.compile(*self._bucket.as_compiled(args, kwargs))
+                    return self.compile(*self._bucket.marked(args, kwargs))
             except NotSharedError as error:
                 logger.warning("%s: layers are not shared here: %s", self._proof.name, error)
                 self._by_modes[modes] = None
@@ -168,7 +168,7 @@ class SharedLayers:
             self.drop_artifacts()
             try:
                 with self._bucket.cache_entries():
-                    return self.compile(*self._bucket.as_compiled(args, kwargs))
+                    return self.compile(*self._bucket.marked(args, kwargs))
             except NotSharedError as error:
                 self._sharing.refuse(str(error))
                 self._is_whole = True

@@ -1,0 +1,139 @@
+"""`compile_ahead` and `load_ahead`: a call of a model compiled in a process, and run in another.
+
+torch saves what it compiled with the guards of the call (``aot_compile`` of torch.compile,
+torch/_dynamo/aot_compile.py). Loading compiles nothing but C++ kernels that the cache folder lacks:
+no frame is traced and no graph is lowered. The bytes are a pickle of torch's: loading them can run
+anything, so only bytes from a trusted bundle are loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import linecache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+import torch
+import torch._inductor
+from torch import nn
+from torch._dynamo.guards import CheckFunctionManager
+
+from warmup.core.artifact_form import SourceLines
+from warmup.core.errors import InductorChangedError
+from warmup.inductor.internals import ARTIFACT_INTERNALS, check_internals
+from warmup.inductor.versions import ARTIFACTS_SINCE, check_supported
+
+_TORCH: Final = "torch"
+_SAVED_BY_NAME: Final = frozenset({"TYPE_MATCH", "BUILTIN_MATCH"})  # not by the object's identity
+
+
+def refusal_of_torch() -> str | None:
+    """Return why this torch cannot compile ahead of time, None where it can."""
+    if check_supported(torch.__version__) < ARTIFACTS_SINCE:
+        needed = ".".join(map(str, ARTIFACTS_SINCE))
+        return f"torch {torch.__version__} cannot save compiled calls, torch {needed} can"
+    return None
+
+
+def call_model(model: nn.Module, /, **arguments: Any) -> Any:
+    """Return ``model(**arguments)``: the function that is compiled, with the model as argument."""
+    return model(**arguments)
+
+
+def compile_ahead(
+    model: nn.Module, arguments: Mapping[str, Any], mode: str
+) -> tuple[bytes, tuple[SourceLines, ...]]:
+    """Return the compiled call ``model(**arguments)``, and the lines that it was traced from.
+
+    Sizes are fixed, except those of dims that are marked as dynamic. Lines of torch are left out.
+
+    Raises:
+        Exception: torch cannot compile the call as one graph, or cannot save the graph.
+    """
+    check_internals(ARTIFACT_INTERNALS)
+    options = {**torch._inductor.list_mode_options(mode), "guard_filter_fn": _guards_to_save}
+    compiled: Any = torch.compile(call_model, dynamic=False, fullgraph=True, options=options)
+    artifact = compiled.aot_compile(((model,), dict(arguments)))
+    content = type(artifact).serialize(artifact).serialized_data
+    lines = {
+        (source.module, source.firstlineno, source.lastlineno)
+        for source in artifact.source_info().inlined_sources
+        if source.module.partition(".")[0] != _TORCH
+    }
+    return content, tuple(SourceLines(*each, _sha256_of(*each)) for each in sorted(lines))
+
+
+def changed_source(sources: Iterable[SourceLines]) -> str | None:
+    """Return which of *sources* reads otherwise here than where it was compiled, None for none."""
+    for lines in sources:
+        try:
+            here = _sha256_of(lines.module, lines.first, lines.end)
+        except ImportError as error:
+            return f"the module {lines.module}, from which it was traced, is missing ({error})"
+        if here != lines.sha256:
+            return f"{lines.module}, lines {lines.first} to {lines.end - 1}, has changed"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedArtifact:
+    """A compiled call, loaded by `load_ahead`."""
+
+    _function: Any
+
+    def fits(self, model: nn.Module, arguments: Mapping[str, Any]) -> bool:
+        """Whether the guards hold: the call is of the kind that was compiled."""
+        return bool(self._function.guard_check(model, **arguments))
+
+    def misfit(self, model: nn.Module, arguments: Mapping[str, Any]) -> str:
+        """Return the first guard that does not hold."""
+        values = self._function.prepare_f_locals(model, **arguments)
+        found = self._function._artifacts.guard_manager.check_verbose(values)
+        return "; ".join(found.verbose_code_parts)
+
+    def run(self, model: nn.Module, arguments: Mapping[str, Any]) -> Any:
+        """Return the result of the call; its guards are not checked."""
+        return self._function.fn(model, **arguments)
+
+
+def load_ahead(content: bytes) -> LoadedArtifact:
+    """Load *content*, which `compile_ahead` returned in a process like this one, and is trusted.
+
+    Raises:
+        InductorChangedError: torch has other internals than the supported versions.
+        Exception: torch cannot load it.
+    """
+    check_internals(ARTIFACT_INTERNALS)
+    function = torch.compiler.load_compiled_function(
+        io.BytesIO(content), f_globals=call_model.__globals__
+    )
+    if not hasattr(function, "fn"):
+        raise InductorChangedError("torch.compiler.load_compiled_function returns no fn")
+    return LoadedArtifact(function)
+
+
+def _guards_to_save(guards: Sequence[Any]) -> list[bool]:
+    """Return which of *guards* an artifact keeps.
+
+    As torch does without a filter (`aot_compile_fullgraph`), guards on globals and on the identity
+    of an object are left out, which mean nothing in another process; torch forgets those that are
+    derived from other guards, and then refuses to save.
+    """
+    identities = frozenset(CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
+    return [
+        not guard.is_global
+        and (
+            guard.guard_type in _SAVED_BY_NAME
+            or identities.isdisjoint((guard.guard_type, *guard.derived_guard_types))
+        )
+        for guard in guards
+    ]
+
+
+def _sha256_of(module: str, first: int, end: int) -> str:
+    path = getattr(import_module(module), "__file__", None) or ""
+    lines = linecache.getlines(path)[first - 1 : end - 1]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
