@@ -165,6 +165,7 @@ def test_a_call_with_gradients_is_served_by_the_whole_graph(served: dict[str, An
     found = served["otherwise"]
     assert found["grad"]
     assert found["before"]["otherwise"] == 1
+    assert found["before"]["shared"] == 3
     assert found["error"] <= TOLERANCE
 
 

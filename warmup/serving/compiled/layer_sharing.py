@@ -63,7 +63,7 @@ class LayerSharing:
         self.form, self.groups = form, groups
         self.refusal: str | None = None
         self._counts: Counter[str] = Counter()
-        self._proved: ProvedLayers | None = None
+        self._shared = self._artifacts = 0  # a later proof changes the lists of the earlier one
         self._lock = threading.Lock()
 
     @classmethod
@@ -100,7 +100,9 @@ class LayerSharing:
     def add(self, proved: ProvedLayers) -> None:
         """Note what was proved; log the first time which layers share artifacts."""
         with self._lock:
-            is_first, self._proved = self._proved is None, proved
+            is_first = self._artifacts == 0
+            self._shared = sum(len(each.layers) for each in proved.artifacts)
+            self._artifacts = len(proved.artifacts)
         if is_first:
             logger.info("layers: %s", proved)
 
@@ -114,10 +116,9 @@ class LayerSharing:
 
     def report(self) -> SharedLayersReport:
         """Return the counts so far."""
-        shared = () if self._proved is None else self._proved.artifacts
         return SharedLayersReport(
-            shared=sum(len(each.layers) for each in shared),
-            artifacts=len(shared),
+            shared=self._shared,
+            artifacts=self._artifacts,
             changes=self._counts["changes"],
             otherwise=self._counts["otherwise"],
             refusal=self.refusal,
