@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from forked_python import run_forked
 
+from warmup.core.rows import Evidence, Family, Row, Winner
+from warmup.core.version import __version__
 from warmup.diagnostics.audit import audit
+from warmup.table import Provenance, Table
+from warmup.table.policy import PolicyOptions, choose_policy
+from warmup.table.store import write
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = f"{ROOT / 'tests' / 'programs' / 'models' / 'layered.py'}:Layered"
 SERVE = str(ROOT / "tests" / "programs" / "serve_artifacts.py")
 BMM = "bmm batch=4 m=8 n=32 k=32 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
-
-RunOnce = Callable[..., tuple[Path, str]]
+LINEAR = (
+    "packed_linear m=32 n=32 k=32 f32 a=row b=packed out=f32 fp32=ieee | epilogue=gelu,mul(0.5)"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,13 +37,26 @@ def needs_aot_compile() -> None:
 
 
 @pytest.fixture(scope="module")
-def built(run_once: RunOnce, variables: dict[str, str]) -> tuple[Path, dict[str, Any]]:
-    """A table of the layered model for 8 rows, its bundle with artifacts, and the build's JSON."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A table of the layered model for 8 rows, its bundle with artifacts, and the build's JSON.
+
+    The table has the two rows before the build, which measures nothing then.
+    """
+    from warmup.inductor import connect
+
+    folder = tmp_path_factory.mktemp("built")
+    inductor = connect()
+    evidence = Evidence(time_us=1.0, library_us=1.0, runner_up=None, runner_up_us=None, tried=2)
+    library = {BMM: "aten::bmm", LINEAR: "aten::_mkl_linear"}
+    rows = {key: Row(Winner(Family.EXTERN, uid, ()), evidence) for key, uid in library.items()}
+    policy = choose_policy(PolicyOptions(), "cpu", inductor.quiet_switches())
+    provenance = Provenance(inductor.runtime("cpu"), __version__, "2026-01-01T00:00:00Z")
+    write(folder / "t.json", Table(provenance, policy, rows))
     words = ("-m", "warmup", "build", "--json", "--device", "cpu", "--model", MODEL)
-    words += ("--seqlens", "8", "--out", "t.json")
-    words += ("--bundle-compiled", "default")
-    folder, text = run_once("artifacts", *words, **variables)
-    return folder, json.loads(text)
+    words += ("--seqlens", "8", "--out", "t.json", "--bundle-compiled", "default")
+    done = run(folder / "caches", folder, *words)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder, json.loads(done.stdout)
 
 
 def run(caches: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -46,6 +64,7 @@ def run(caches: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str
     own = {
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "WARMUP_AUDIT_LOG": str(caches / "audit.jsonl"),
+        "WARMUP_WAIT_FOR_QUIET": "0",
         "PYTHONPATH": str(ROOT),
     }
     return run_forked(*words, env={**os.environ, **own}, cwd=cwd)
@@ -77,7 +96,7 @@ def changed(
     built: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
     """What became of models that differ from the model of the build."""
-    changes = "rename,widen,tie,transpose,scale,swap_function"
+    changes = "rename,widen,tie,transpose,scale,swap_function,add_output,loosen"
     return serve(tmp_path_factory.mktemp("changed"), built[0], "8", changes)
 
 
@@ -143,6 +162,8 @@ def test_an_audit_knows_the_rows_of_artifacts(
         ("transpose", "here f32[32,32] strides 1,32 on cpu"),
         ("scale", ".scale == 0.5"),
         ("swap_function", "its output is "),
+        ("add_output", "its first call failed (ValueError"),
+        ("loosen", "forward takes others by position only"),
     ],
 )
 def test_a_model_that_differs_is_refused(changed: dict[str, Any], change: str, reason: str) -> None:
@@ -156,11 +177,11 @@ def test_a_model_that_differs_is_refused(changed: dict[str, Any], change: str, r
 
 
 @pytest.fixture(scope="module")
-def by_policy(bmm_tables: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def by_policy(built: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Artifacts of a range and of an exact size, each served at its size and at a smaller one."""
     folder = tmp_path_factory.mktemp("policies")
     program = str(ROOT / "tests" / "programs" / "range_artifacts.py")
-    done = run(folder, folder, program, MODEL, str(bmm_tables[0]), str(folder))
+    done = run(folder, built[0], program, MODEL, "t.json", "t.bundle", str(folder))
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
@@ -185,9 +206,19 @@ def test_a_check_primes_by_artifacts(built: tuple[Path, dict[str, Any]], tmp_pat
     assert "; 0 kernels compiled that it lacks" in done.stdout
 
 
-def test_modes_with_cuda_graphs_are_refused(tmp_path: Path) -> None:
-    """Before anything is tuned, in one line with the reason."""
-    words = ("build", "--model", MODEL, "--seqlens", "8", "--bundle-compiled", "reduce-overhead")
-    done = run(tmp_path, tmp_path, "-m", "warmup", *words)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("build", "--bundle-compiled", "reduce-overhead"),
+        ("check", "t.json", "--prime", "--mode", "reduce-overhead", "--save-artifacts", "."),
+    ],
+    ids=["build", "check"],
+)
+def test_modes_with_cuda_graphs_are_refused(
+    built: tuple[Path, dict[str, Any]], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Before anything is tuned or compiled, in one line with the reason."""
+    model = ("--model", MODEL, "--seqlens", "8", "--device", "cpu")
+    done = run(tmp_path, built[0], "-m", "warmup", *words, *model)
     assert done.returncode == 3
     assert "records CUDA graphs" in done.stderr

@@ -42,8 +42,14 @@ def test_a_changed_source_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert changed_source([lines]) == "traced_net, lines 1 to 2, has changed"
 
 
-def test_a_missing_module_is_named() -> None:
-    """The artifact was traced from a module that this process cannot import."""
+@pytest.mark.parametrize("source", ["", "raise RuntimeError('not here')", "a ="])
+def test_a_module_that_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """Whatever its import raises: the artifact is refused, and the start goes on."""
+    if source:
+        (tmp_path / "no_such_net.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
     reason = changed_source([SourceLines("no_such_net", 1, 3, "00" * 32)])
     assert reason is not None
-    assert reason.startswith("the module no_such_net, from which it was traced, is missing (")
+    assert reason.startswith("no_such_net, which it was traced from, cannot be imported (")

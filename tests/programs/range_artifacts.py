@@ -1,8 +1,9 @@
-"""Write a bundle of a range's artifact and of an exact size's, and serve both; print JSON.
+"""Write a bundle of a range's artifact, and serve it and that of an exact size; print JSON.
 
-    python range_artifacts.py MODEL TABLE FOLDER
+    python range_artifacts.py MODEL TABLE BUNDLE FOLDER
 
-The exact artifact is served by padding. For each policy: calls of a size inside of the bucket.
+The exact artifact is that of BUNDLE, and is served by padding. For each policy: calls of a size
+inside of the bucket. The range's bundle is written to FOLDER.
 """
 
 import json
@@ -29,16 +30,15 @@ HOW: dict[str, Any] = {
 
 
 def write(model: str, table: str, folder: Path) -> str:
-    """Write the bundle beside nothing, and return its path."""
+    """Write the bundle of a range to *folder*, and return its path."""
     loaded = load_model(model)
     inputs = make_inputs(loaded, (), Bucket((("seqlen", HIGH),)), torch.device("cpu"), None)
     with warmup.install(table) as handle:
-        for policy in ("range", "exact"):
-            served = warmup.compile(loaded.module, **HOW, policy=policy)
-            served._save_ahead(ArtifactWriter(folder, handle, "default"))
-            served(*inputs.args)
+        served = warmup.compile(loaded.module, **HOW, policy="range")
+        served._save_ahead(ArtifactWriter(folder, handle, "default"))
+        served(*inputs.args)
         digest = handle.digest
-    path = folder / "t.bundle"
+    path = folder / "range.bundle"
     write_bundle(path, digest, needs_of(connect().runtime("cpu")), read_artifacts(folder))
     return str(path)
 
@@ -70,11 +70,11 @@ def serve(model: str, table: str, bundle: str, policy: str) -> dict[str, Any]:
     }
 
 
-def main(model: str, table: str, folder: str) -> None:
+def main(model: str, table: str, bundle: str, folder: str) -> None:
     """Print the answers by policy."""
     with torch.no_grad():
-        bundle = write(model, table, Path(folder))
-        found = {policy: serve(model, table, bundle, policy) for policy in ("range", "pad")}
+        bundles = {"range": write(model, table, Path(folder)), "pad": bundle}
+        found = {policy: serve(model, table, path, policy) for policy, path in bundles.items()}
     json.dump(found, sys.stdout)
 
 

@@ -61,13 +61,30 @@ def swap_function(model: Any) -> None:
     model.layers[0].activation = lambda x: torch.relu(x)  # noqa: PLW0108  a function in Python
 
 
+def add_output(model: Any) -> None:
+    """Return a second tensor, which no guard of an artifact sees."""
+    model.finish = lambda x: (x, x)
+
+
+def loosen(model: Any) -> None:
+    """Let forward take any number of arguments, as a decorator may."""
+    original = model.forward
+    model.forward = lambda x, y, *others, **named: original(x, y, *others, **named)  # noqa: PLW0108  another signature
+
+
 CHANGES = {
-    each.__name__: each for each in (keep, rename, widen, tie, transpose, scale, swap_function)
+    each.__name__: each
+    for each in (
+        *(keep, rename, widen, tie, transpose, scale, swap_function),
+        *(add_output, loosen),
+    )
 }
 
 
-def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return how far the tensors are apart."""
+def relative(found: Any, expected: Any) -> float:
+    """Return how far the tensors are apart; of several, the first."""
+    if isinstance(expected, tuple):
+        found, expected = found[0], expected[0]
     return float((found - expected).norm() / expected.norm())
 
 

@@ -183,7 +183,7 @@ def test_a_region_without_a_time_as_it_is_decides_nothing(tuner: Tuner, way: Any
         one if one.winner != way else Outcome(winner=way, said="it failed")
         for one in outcomes(30.0, 40.0)
     ]
-    tuned = tuner.ways_row(waiting, timed, None, failure="", is_disturbed=False)
+    tuned = tuner.rows.ways_row(waiting, timed, None, failure="", is_disturbed=False)
     assert tuned is not None
     is_own = way == AS_IS
     assert tuned.row.evidence.time_us == (10.0 if is_own else 30.0)

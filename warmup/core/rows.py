@@ -32,9 +32,7 @@ class Family(StrEnum):
 KwargValue = bool | int | str | None
 MAX_INT = 2**31 - 1
 _TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "block_m", "block_n", "block_k")
-_SHORT_KWARGS: Final = (
-    *(("w", "num_warps"), ("s", "num_stages"), ("k", "k_split"), ("", "parts")),
-)
+_SHORT_KWARGS: Final = {"num_warps": "w", "num_stages": "s", "k_split": "k", "parts": ""}
 _FUSED_WORDS: Final = {None: "", True: " fused", False: " not fused"}
 
 
@@ -82,7 +80,7 @@ class Winner:
             if name in kwargs
         )
         extra = "".join(
-            f" {letter}{kwargs[name]}" for letter, name in _SHORT_KWARGS if name in kwargs
+            f" {letter}{kwargs[name]}" for name, letter in _SHORT_KWARGS.items() if name in kwargs
         )
         return f"{self.uid}{' ' + block if block else ''}{extra}{_FUSED_WORDS[self.fused]}"
 

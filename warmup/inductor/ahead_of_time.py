@@ -22,7 +22,8 @@ from torch import nn
 from torch._dynamo.guards import CheckFunctionManager
 
 from warmup.core.artifact_form import SourceLines
-from warmup.core.errors import InductorChangedError
+from warmup.core.compile_modes import COMPILE_MODES, GRAPH_MODES
+from warmup.core.errors import InductorChangedError, SettingsError
 from warmup.inductor.internals import ARTIFACT_INTERNALS, check_internals
 from warmup.inductor.versions import ARTIFACTS_SINCE, check_supported
 
@@ -36,6 +37,21 @@ def refusal_of_torch() -> str | None:
         needed = ".".join(map(str, ARTIFACTS_SINCE))
         return f"torch {torch.__version__} cannot save compiled calls, torch {needed} can"
     return None
+
+
+def check_savable(mode: str) -> None:
+    """Check that this torch can save calls that are compiled in *mode* of torch.compile.
+
+    Raises:
+        SettingsError: it cannot, or there is no such mode.
+    """
+    modes = [each for each in COMPILE_MODES if each not in GRAPH_MODES]
+    if mode not in modes:
+        reason = "records CUDA graphs, which torch does not save with an artifact"
+        what = reason if mode in GRAPH_MODES else "is not a mode"
+        raise SettingsError(f"artifacts: {mode!r} {what}", f"use one of {', '.join(modes)}")
+    if (refusal := refusal_of_torch()) is not None:
+        raise SettingsError(f"artifacts: {refusal}", "use --bundle-graphs")
 
 
 def call_model(model: nn.Module, /, **arguments: Any) -> Any:
@@ -71,8 +87,8 @@ def changed_source(sources: Iterable[SourceLines]) -> str | None:
     for lines in sources:
         try:
             here = _sha256_of(lines.module, lines.first, lines.end)
-        except ImportError as error:
-            return f"the module {lines.module}, from which it was traced, is missing ({error})"
+        except Exception as error:  # noqa: BLE001  a module may raise anything on import
+            return f"{lines.module}, which it was traced from, cannot be imported ({error})"
         if here != lines.sha256:
             return f"{lines.module}, lines {lines.first} to {lines.end - 1}, has changed"
     return None

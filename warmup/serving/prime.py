@@ -215,9 +215,15 @@ class _Priming:
         )
 
     def save_artifacts(self, folder: Path, handle: Handle) -> None:
-        """Compile each bucket ahead of time at its first call, and write its artifact."""
+        """Compile each bucket ahead of time at its first call, and write its artifact.
+
+        Raises:
+            SettingsError: this torch, or the mode, has no artifacts that can be saved.
+        """
+        from warmup.inductor.ahead_of_time import check_savable
         from warmup.serving.compiled.save_ahead import ArtifactWriter
 
+        check_savable(self.mode)
         assert self.compiled is not None
         writer = ArtifactWriter(folder, handle, self.mode)
         self.compiled._save_ahead(writer)  # noqa: SLF001  no part of the public class

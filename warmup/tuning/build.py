@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, with_ranges
-from warmup.core.compile_modes import COMPILE_MODES, GRAPH_MODES
+from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.method import Search
 from warmup.table.codec import digest_of
@@ -284,16 +284,7 @@ def _check_words(policy: str, bundle_graphs: str | None, bundle_compiled: str | 
             f"bundle_graphs={bundle_graphs!r} is not a mode",
             f"use one of {', '.join(COMPILE_MODES)}",
         )
-    if bundle_compiled is None:
-        return
-    modes = [mode for mode in COMPILE_MODES if mode not in GRAPH_MODES]
-    if bundle_compiled not in modes:
-        reason = "records CUDA graphs, which torch does not save with an artifact"
-        what = reason if bundle_compiled in GRAPH_MODES else "is not a mode"
-        raise SettingsError(
-            f"bundle_compiled={bundle_compiled!r} {what}", f"use one of {', '.join(modes)}"
-        )
-    from warmup.inductor.ahead_of_time import refusal_of_torch
+    if bundle_compiled is not None:
+        from warmup.inductor.ahead_of_time import check_savable
 
-    if (refusal := refusal_of_torch()) is not None:
-        raise SettingsError(f"bundle_compiled: {refusal}", "use --bundle-graphs")
+        check_savable(bundle_compiled)

@@ -74,7 +74,7 @@ def measure_regions(compiler: RegionTuning) -> None:
             for key in set(tuner.rows.not_tuned) - given_up:
                 tuner.rows.forget(key)
             clock_mhz = sm_clock_mhz(tuner.device)
-            tuned = tuner.ways_row(
+            tuned = tuner.rows.ways_row(
                 *(one, timed.outcomes, clock_mhz),
                 failure=timed.failure,
                 is_disturbed=timed.is_disturbed,

@@ -7,12 +7,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from warmup.core.events import logger
 from warmup.core.method import Method, Search
 from warmup.core.roofline import Work
 from warmup.core.rows import Evidence, Row, Tuned, Winner
 from warmup.core.trial import Outcome
-from warmup.measuring.measured_rows import make_row
+from warmup.measuring.measured_rows import make_row, make_ways_row
 from warmup.tuning.peak_bounds import PeakBounds
+from warmup.tuning.region_questions import WaitingQuestion
 
 
 @dataclass
@@ -64,6 +66,46 @@ class RowMaker:
         elif self.not_tuned.pop(key, None) is not None:  # a later layer or bucket asked again
             del self.library_rows[key]
         return tuned
+
+    def ways_row(
+        self,
+        waiting: WaitingQuestion,
+        outcomes: Sequence[Outcome],
+        clock_mhz: int | None,
+        *,
+        failure: str,
+        is_disturbed: bool,
+    ) -> Tuned | None:
+        """Return the row for *outcomes* of the ways in the region of *waiting*.
+
+        Where the way of default mode has no time, inductor's own calls decide, if there are any;
+        without any outcomes *failure* says why.
+        """
+        key, library = waiting.question.key, waiting.question.library
+        as_is = next((one for one in outcomes if one.winner == library), None)
+        tuned = make_ways_row(
+            *(key, outcomes, waiting.bare, library, self.method),
+            clock_mhz=clock_mhz,
+            is_disturbed=is_disturbed,
+        )
+        if tuned is None or as_is is None or as_is.time_us is None:
+            return self.bare_ways_row(waiting, as_is.said if as_is else failure)
+        self.forget(key)
+        return tuned
+
+    def bare_ways_row(self, waiting: WaitingQuestion, reason: str) -> Tuned | None:
+        """Return the row for the times of inductor's own calls; without any calls there is none.
+
+        ``not_fused`` then has *reason*, or ``not_tuned`` where there is no row.
+        """
+        key, library = waiting.question.key, waiting.question.library
+        if not waiting.bare:
+            logger.info("%s: not measured: %s", key, reason)  # a server prints no report of a build
+            self.give_up(key, library, reason)
+            return None
+        self.not_fused[key] = f"inductor's own calls decided: {reason}"
+        logger.info("%s: %s", key, self.not_fused[key])  # a server prints no report of a build
+        return self.row_for(key, waiting.bare, library, is_disturbed=waiting.is_disturbed)
 
     def is_wanted(self, key: str, library: Winner) -> bool:
         """Return whether *key* may be measured; else keep that it was not."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -28,7 +28,7 @@ from warmup.keys.question import LiveTrial, Question, RegionQuestion
 from warmup.measuring.enqueue import cost_of
 from warmup.measuring.live_search import time_search, with_narrow_band
 from warmup.measuring.machine_watch import MachineWatch
-from warmup.measuring.measured_rows import doubtful_us, make_fused_row, make_ways_row
+from warmup.measuring.measured_rows import doubtful_us, make_fused_row
 from warmup.measuring.range_regret import (
     is_within_bound,
     with_bare_range_regret,
@@ -257,45 +257,9 @@ class Tuner:
         waiting = WaitingQuestion(without_calls, outcomes, was_disturbed)
         if question.region is None or not self.region_questions.is_used:
             reason = question.reason or "it was asked while serving, which compiles a model once"
-            return self._bare_ways_row(waiting, reason)
+            return self.rows.bare_ways_row(waiting, reason)
         self.region_questions.keep(waiting)
         return None
-
-    def ways_row(
-        self,
-        waiting: WaitingQuestion,
-        outcomes: Sequence[Outcome],
-        clock_mhz: int | None,
-        *,
-        failure: str,
-        is_disturbed: bool,
-    ) -> Tuned | None:
-        """Return the row for *outcomes* of the ways in the region of *waiting*.
-
-        Where the way of default mode has no time, inductor's own calls decide, if there are any;
-        without any outcomes *failure* says why.
-        """
-        key, library = waiting.question.key, waiting.question.library
-        as_is = next((one for one in outcomes if one.winner == library), None)
-        tuned = make_ways_row(
-            *(key, outcomes, waiting.bare, library, self.method),
-            clock_mhz=clock_mhz,
-            is_disturbed=is_disturbed,
-        )
-        if tuned is None or as_is is None or as_is.time_us is None:
-            return self._bare_ways_row(waiting, as_is.said if as_is else failure)
-        self.rows.forget(key)
-        return tuned
-
-    def _bare_ways_row(self, waiting: WaitingQuestion, reason: str) -> Tuned | None:
-        key, library = waiting.question.key, waiting.question.library
-        if not waiting.bare:
-            logger.info("%s: not measured: %s", key, reason)  # a server prints no report of a build
-            self.rows.give_up(key, library, reason)
-            return None
-        self.rows.not_fused[key] = f"inductor's own calls decided: {reason}"
-        logger.info("%s: %s", key, self.rows.not_fused[key])  # a server prints no report of a build
-        return self.rows.row_for(key, waiting.bare, library, is_disturbed=waiting.is_disturbed)
 
     def _run(self, question: Question) -> TrialResult:
         """Run the trial of the bare GEMM, unless the same GEMM was measured before.

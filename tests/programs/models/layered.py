@@ -8,6 +8,10 @@ def activate(x: torch.Tensor) -> torch.Tensor:
     return nn.functional.gelu(x)
 
 
+def finish(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
 class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -23,12 +27,13 @@ class Layered(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer() for _ in range(2))
+        self.finish = finish
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, negative: bool = False) -> torch.Tensor:
         x = torch.bmm(x, y)
         for layer in self.layers:
             x = layer(x)
-        return -x if negative else x
+        return self.finish(-x if negative else x)
 
 
 def example_inputs(seqlen: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -34,9 +34,8 @@ from warmup.keys.question import Answers, RegionQuestion
 from warmup.keys.split import SplitProblem, parts_of, split_into
 
 _SCAN: Final = "scan"
-_META_OF_PARTS: Final = (
-    "warmup_parts"  # in the meta of a node: x and r of the parts that a row asks for
-)
+# In the meta of a node: rows and elements of a row of the parts that a row of the table asks for.
+_META_OF_PARTS: Final = "warmup_parts"
 _NAMES: Final = (  # of the parameters of `num_splits`, which callers pass either way
     *("device", "dst_dtype", "src_dtype", "inner_fn", "ranges", "reduction_ranges"),
     *("reduction_type", "reduction_numel", "input_node"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from warmup.core.artifact_form import ArtifactForm
 from warmup.core.error_text import first_line
-from warmup.core.errors import BundleError
+from warmup.core.errors import BundleError, ModelError
 from warmup.core.events import logger
 from warmup.models.model_form import form_of
 from warmup.models.outputs import worst_error
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from warmup.serving.compiled.bucket import BucketArtifact, ServedModel, ServingCall
     from warmup.serving.handle import Handle
     from warmup.serving.unpack_bundle import UnpackedBundle
+
+_TOO_MANY: Final = "more arguments than forward takes by position"
 
 
 class ArtifactRefusedError(Exception):
@@ -41,6 +44,7 @@ class BundledArtifacts:
     refused: dict[str, str] = field(default_factory=dict)
     misfits: int = 0
     _loaded: dict[str, LoadedArtifact] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def serve(
         self, bucket: BucketArtifact, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -59,11 +63,13 @@ class BundledArtifacts:
             call, result = self._checked(form, bucket, args, kwargs)
         except ArtifactRefusedError as error:
             self.refused[name] = str(error)
+            self._loaded.pop(name, None)  # it holds memory of the device
             logger.warning("the artifact of %s is not used: %s; it is compiled", name, error)
             self.handle.artifact(name, (), str(error))
             return None
-        self.served.append(name)
-        self.handle.artifact(name, form.rows, None)
+        if name not in self.served:
+            self.served.append(name)
+            self.handle.artifact(name, form.rows, None)
         return call, result
 
     def counts(self) -> tuple[tuple[str, ...], Mapping[str, str], int]:
@@ -78,16 +84,22 @@ class BundledArtifacts:
         kwargs: Mapping[str, Any],
     ) -> tuple[ServingCall, Any]:
         model = bucket.served.model
-        names = argument_names(model)
+        try:
+            names = argument_names(model)
+        except ModelError as error:
+            raise ArtifactRefusedError(str(error)) from error
         loaded = self._loaded.get(form.bucket) or self._load(form, bucket.served)
         self._loaded[form.bucket] = loaded
         arguments = names.named(args, kwargs)
         if arguments is None or not loaded.fits(model, arguments):
-            reason = loaded.misfit(model, arguments) if arguments is not None else "its arguments"
+            reason = _TOO_MANY if arguments is None else loaded.misfit(model, arguments)
             raise ArtifactRefusedError(f"the first call is of another kind: {reason}")
         expected = model(*args, **kwargs)
-        result = loaded.run(model, arguments)
-        distance, limit = worst_error(expected, result, bucket.served.tolerance)
+        try:
+            result = loaded.run(model, arguments)
+            distance, limit = worst_error(expected, result, bucket.served.tolerance)
+        except Exception as error:  # such as little memory, or outputs of another structure
+            raise ArtifactRefusedError(f"its first call failed ({first_line(error)})") from error
         limit = max(limit, MOST_TIMES * form.error)
         if not distance <= limit:
             raise ArtifactRefusedError(
@@ -115,12 +127,14 @@ class BundledArtifacts:
         model = bucket.served.model
 
         def otherwise(*args: Any, **kwargs: Any) -> Any:
-            self.misfits += 1
-            if self.misfits & (self.misfits - 1) == 0:
+            with self._lock:
+                self.misfits += 1
+                count = self.misfits
+            if count & (count - 1) == 0:
                 arguments = names.named(args, kwargs)
-                reason = "" if arguments is None else loaded.misfit(model, arguments)
-                said = "%s: the artifact is for another kind of call (%s; %d such calls so far)"
-                logger.warning(said, bucket, reason, self.misfits)
+                reason = _TOO_MANY if arguments is None else loaded.misfit(model, arguments)
+                message = "%s: the artifact is for another kind of call (%s; %d such calls so far)"
+                logger.warning(message, bucket, reason, count)
             return bucket.compiled_here(*args, **kwargs)
 
         return otherwise
@@ -138,13 +152,13 @@ def bundled_artifacts(
     mode, names, path = served.mode or "default", set(map(str, buckets)), handle.bundle.path
     try:
         all_forms = handle.bundle.artifact_forms()
-    except (BundleError, ValueError) as error:
+    except BundleError as error:
         logger.warning("artifacts of the bundle %s are not used: %s", path, error)
         return None
     forms = {form.bucket: form for form in all_forms if form.mode == mode and form.bucket in names}
     if not forms:
-        said = "no artifact of the bundle %s is for these buckets in the mode %s; it has %s"
+        message = "no artifact of the bundle %s is for these buckets in the mode %s; it has %s"
         others = ", ".join(sorted(f"{form.bucket} ({form.mode})" for form in all_forms))
-        logger.warning(said, path, mode, others)
+        logger.warning(message, path, mode, others)
         return None
     return BundledArtifacts(handle.bundle, handle, forms)
