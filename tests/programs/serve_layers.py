@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import json
 import logging
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,9 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import warmup
+from warmup.keys.weight import Padding, padded_sizes
+from warmup.models.padding.apply import pad
+from warmup.models.padding.groups import find_groups
 
 WIDTH = 8
 SIZE = 4
@@ -41,6 +45,14 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.change(x) * self.shift
+
+
+class Odd(Layer):
+    """Its weights have an odd size, for which they are padded."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.up, self.down = nn.Linear(WIDTH, 45), nn.Linear(45, WIDTH)
 
 
 class ReadsIndex(Layer):
@@ -129,6 +141,18 @@ class ManyForms(Layer):
         return y, {"second": second, "none": cache, "mean": [y.mean(), 3]}
 
 
+class OddFloats(Layer):
+    """Called with an infinite float and with a NaN; returns both."""
+
+    def forward(self, x: torch.Tensor, limit: float, *, fill: float) -> tuple[Any, ...]:  # type: ignore[override]
+        y = super().forward(x).clamp(max=limit)
+        return y, limit, torch.where(y.isnan(), fill, y), fill
+
+
+class Tagged(torch.Tensor):
+    """A tensor of a class of its own."""
+
+
 class Model(nn.Module):
     """Layers one after the other, between two Linears."""
 
@@ -156,6 +180,13 @@ class FormsModel(Model):
         places = (x, x * 3) if layer is self.layers[0] else (x * 2, x.cos())
         y, more = layer(x, mask=x > 1, places=places, cache=None, scale=0.5)
         out: torch.Tensor = y + more["second"] + more["mean"][0]
+        return out
+
+
+class FloatsModel(Model):
+    def step(self, layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y, limit, z, fill = layer(x, math.inf, fill=math.nan)
+        out: torch.Tensor = y + z if limit == math.inf and fill != fill else x  # noqa: PLR0124
         return out
 
 
@@ -199,6 +230,22 @@ def strided(model: Model) -> None:
     layer.up.weight.data = nn.functional.pad(layer.up.weight.data, (1, 0))[:, 1:]
 
 
+def tagged(model: Model) -> None:
+    layer: Any = model.layers[0]
+    layer.up.weight = nn.Parameter(torch.rand(2 * WIDTH, WIDTH).as_subclass(Tagged))
+
+
+def padded(model: Model) -> None:
+    groups = find_groups(model).groups
+    pad(model, {each: Padding(padded_sizes(each.structure.features, "f32")[0]) for each in groups})
+
+
+def nested(*blocks: int) -> Model:
+    """Return a model of Sequentials with so many equal blocks."""
+    stages = [nn.Sequential(*(Layer(index) for index in range(count))) for count in blocks]
+    return Model([*stages]).eval()
+
+
 # What alters a model so that layers differ, by name of the case; each is compared with a copy.
 SHARED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
     "equal": (Layer, None),
@@ -209,6 +256,7 @@ SHARED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
     "tied_inside": (Layer, tied_inside),
     "parametrized": (Layer, parametrized),
     "strided": (Layer, strided),
+    "padded": (Odd, padded),
 }
 # What cannot be shared: what ``layers="once"`` says.
 REFUSED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
@@ -220,6 +268,7 @@ REFUSED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
     "writes_input": (WritesInput, None),
     "writes_buffer": (WritesBuffer, None),
     "returns_view": (ReturnsView, None),
+    "tagged": (Layer, tagged),
 }
 
 
@@ -259,8 +308,18 @@ def case(model: Model, said: _Said, policy: str = "exact", sizes: tuple[int, ...
         "graphs": counters["stats"]["unique_graphs"],
         "layers": served.report().layers,
         "said": list(said.lines),
+        "lowered": counters["inductor"]["fxgraph_cache_miss"],
+        "loaded": counters["aot_autograd"]["autograd_cache_hit"],
         "calls": [getattr(each, "calls", 0) for each in (model, *model.layers)],
     }
+
+
+def _toggling(model: Model) -> Callable[[], object]:
+    def toggled() -> None:
+        model.train()
+        model.eval()
+
+    return toggled
 
 
 def _changes(model: Model) -> list[Callable[[], object]]:
@@ -295,7 +354,18 @@ def _changes(model: Model) -> list[Callable[[], object]]:
         layers[1].up.register_forward_hook(lambda _module, _args, out: out * 2)
 
     return [
-        *(replaced, loaded, pointed, hooked, swapped, configured, trained, doubled, hooked_inside)
+        *(
+            _toggling(model),
+            replaced,
+            loaded,
+            pointed,
+            hooked,
+            swapped,
+            configured,
+            trained,
+            doubled,
+            hooked_inside,
+        )
     ]
 
 
@@ -339,6 +409,43 @@ def otherwise() -> dict[str, Any]:
     return {"error": error, "grad": graded.requires_grad, "before": before, "after": after}
 
 
+def modes() -> dict[str, Any]:
+    """Serve calls in several modes of torch, then all of them again."""
+    model = _model(Layer)
+    served = serve(model)
+    x = torch.randn(SIZE, WIDTH)
+    outputs, errors, graphs = [], [], []
+    for _ in range(2):
+        for mode in (
+            torch.autocast("cpu", torch.bfloat16),
+            torch.inference_mode(),
+            torch.no_grad(),
+        ):
+            with mode:
+                expected, actual = model(x), served(x)
+            outputs.append(str(actual.dtype))
+            errors.append(float((actual - expected).norm() / expected.norm()))
+        graphs.append(counters["stats"]["unique_graphs"])
+    return {
+        "dtypes": outputs,
+        "error": max(errors),
+        "later": graphs[1] - graphs[0],
+        "layers": served.report().layers,
+    }
+
+
+def again() -> dict[str, Any]:
+    """Return what came of models whose graphs are cached, with other weights; nothing else runs."""
+    said = _Said()
+    with torch.no_grad():
+        return {
+            "equal": case(_model(Layer), said),
+            "other_eps": case(_model(Layer, other_eps), said),
+            "forms": case(FormsModel([ManyForms(each) for each in range(4)]).eval(), said),
+            "range": case(_model(Layer), said, "range", (3, 4, 2)),
+        }
+
+
 def warmed() -> dict[str, Any]:
     """Return what came of `CompiledModel.warm`, which compiles kernels beside tracing."""
     model = _model(Layer)
@@ -375,7 +482,11 @@ def _model(kind: type[Layer], alter: Callable[[Model], None] | None = None) -> M
 
 
 def main() -> None:
-    """Serve every case."""
+    """Serve every case; with a seed as argument those of `again`."""
+    if sys.argv[1:]:
+        torch.manual_seed(int(sys.argv[1]))
+        sys.stdout.write(json.dumps(again(), default=dataclasses.asdict) + "\n")
+        return
     said = _Said()
     logging.getLogger("warmup").addHandler(said)
     logging.getLogger("warmup").setLevel(logging.INFO)
@@ -385,6 +496,7 @@ def main() -> None:
         for name, (kind, alter) in SHARED.items():
             found[name] = case(_model(kind, alter), said)
         found["forms"] = case(FormsModel([ManyForms(each) for each in range(4)]).eval(), said)
+        found["floats"] = case(FloatsModel([OddFloats(each) for each in range(3)]).eval(), said)
         found["counting_model"] = case(
             CountingModel([Layer(index) for index in range(3)]).eval(), said
         )
@@ -400,6 +512,11 @@ def main() -> None:
         found["changes"] = changes()
         found["otherwise"] = otherwise()
         found["warmed"] = warmed()
+        found["nested"] = case(nested(2, 2, 2), said)
+        found["uneven"] = case(nested(2, 3), said)
+        found["modes"] = modes()
+        with torch._inductor.config.patch(freezing=True):
+            found["refused"]["frozen"] = refusal(_model(Layer))
     with torch.inference_mode():
         found["refused"]["inference"] = refusal(_model(WritesInput))
         found["inference"] = case(_model(Layer), said)

@@ -21,6 +21,20 @@ def served(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str])
     return found
 
 
+@pytest.fixture(scope="module")
+def again(
+    run_once: Callable[..., tuple[Path, str]], variables: dict[str, str], served: dict[str, Any]
+) -> dict[str, Any]:
+    """What a second process found, with other weights and the caches on disk of the first."""
+    assert served
+    caches = run_once("layers")[0] / "inductor"
+    seed = "1"
+    words = "layers-again", str(PROGRAM), seed
+    said = run_once(*words, **{**variables, "TORCHINDUCTOR_CACHE_DIR": str(caches)})[1]
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
 @pytest.mark.parametrize(
     ("name", "shared", "artifacts"),
     [
@@ -33,6 +47,10 @@ def served(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str])
         ("alternates", 4, 2),
         ("other_eps", 4, 2),
         ("forms", 4, 2),
+        ("floats", 3, 1),
+        ("nested", 3, 1),  # Sequentials of Sequentials: the outermost
+        ("padded", 4, 1),
+        ("uneven", 5, 2),  # Sequentials of other lengths: the layers inside of each
         ("other_shape", 3, 1),
         ("parametrized", 3, 1),
         ("strided", 3, 1),
@@ -64,8 +82,14 @@ def test_a_layer_that_differs_is_named_with_the_difference(
 ) -> None:
     """The line that says what is shared names the layers with an artifact of their own, and why."""
     assert served[name]["said"] == [
-        f"layers: 4 layers share 2 artifacts in each bucket ({difference})"
+        f"layers: 4 layers share 2 artifacts in each bucket, proved equal ({difference})"
     ]
+
+
+def test_auto_says_in_one_line_what_it_took_and_why(served: dict[str, Any]) -> None:
+    """The first call logs the line, later ones and other sizes log none."""
+    line = "layers: 4 layers share 1 artifact in each bucket, proved equal"
+    assert served["equal"]["said"] == served["range"]["said"] == [line]
 
 
 @pytest.mark.parametrize(
@@ -80,6 +104,8 @@ def test_a_layer_that_differs_is_named_with_the_difference(
         ("inference", "layers.0 writes into args[0]"),
         ("writes_buffer", "layers.0 writes into layer.shift"),
         ("returns_view", "layers.0 returns memory that is also an argument"),
+        ("tagged", "layers.0 has a Tagged for layer.up.weight"),
+        ("frozen", "layers.0 has its weights frozen into its graph, as tables for a CPU do"),
         ("gradients", "layers.0 computes gradients"),
         ("none", "the model has no repeated layers"),
     ],
@@ -119,9 +145,9 @@ def test_a_change_is_noticed_at_the_next_call(served: dict[str, Any], change: st
     assert found["error"] <= TOLERANCE
 
 
-@pytest.mark.parametrize("change", ["loaded", "pointed"])
-def test_new_values_of_a_weight_need_no_proof(served: dict[str, Any], change: str) -> None:
-    """`load_state_dict` and ``.data =`` with the same layout are read by the next call."""
+@pytest.mark.parametrize("change", ["loaded", "pointed", "toggled"])
+def test_what_leaves_layers_equal_needs_no_proof(served: dict[str, Any], change: str) -> None:
+    """`load_state_dict`, ``.data =`` with the same layout, ``model.train()`` then ``eval()``."""
     found = served["changes"][change]
     assert found["changes"] == 0
     assert found["error"] <= TOLERANCE
@@ -139,6 +165,7 @@ def test_a_call_with_gradients_is_served_by_the_whole_graph(served: dict[str, An
     found = served["otherwise"]
     assert found["grad"]
     assert found["before"]["otherwise"] == 1
+    assert found["before"]["shared"] == 3
     assert found["error"] <= TOLERANCE
 
 
@@ -147,6 +174,33 @@ def test_a_reset_of_dynamo_is_a_change(served: dict[str, Any]) -> None:
     found = served["otherwise"]
     assert found["after"]["changes"] == found["before"]["changes"] + 1
     assert found["after"]["otherwise"] == found["before"]["otherwise"]
+
+
+def test_each_mode_of_torch_has_a_proof_of_its_own(served: dict[str, Any]) -> None:
+    """Calls under autocast, in inference mode and without are each right, and nothing changed."""
+    found = served["modes"]
+    assert found["dtypes"] == ["torch.bfloat16", "torch.float32", "torch.float32"] * 2
+    assert found["error"] <= TOLERANCE
+    assert (found["layers"]["changes"], found["layers"]["otherwise"]) == (0, 0)
+
+
+def test_a_mode_seen_before_needs_no_proof(served: dict[str, Any]) -> None:
+    """Calls that alternate between modes compile nothing after the first of each."""
+    assert served["modes"]["later"] == 0
+
+
+@pytest.mark.parametrize("name", ["equal", "other_eps", "forms", "range"])
+def test_another_process_lowers_nothing_for_other_weights(
+    again: dict[str, Any], served: dict[str, Any], name: str
+) -> None:
+    """With the caches of a model with other weights, it shares as many layers and is right.
+
+    Every graph comes from the cache of AOTAutograd, with what inductor made of it.
+    """
+    found = again[name]
+    assert (found["lowered"], found["loaded"]) == (0, found["graphs"])
+    assert found["layers"] == served[name]["layers"]
+    assert found["error"] <= TOLERANCE
 
 
 def test_warming_shares_layers(served: dict[str, Any]) -> None:

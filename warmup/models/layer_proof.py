@@ -9,15 +9,13 @@ artifact's output is what the next layer gets.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 from torch import nn
 
-from warmup.inductor.layers.artifact import LayerArtifact
 from warmup.inductor.layers.compiler import LayerCompiler, Ranges
 from warmup.inductor.layers.form import Path, UnshareableLayerError, tensors_of_call
 from warmup.inductor.layers.opaque_call import (
@@ -27,90 +25,22 @@ from warmup.inductor.layers.opaque_call import (
     run_program,
     seen_as_compiling,
 )
+from warmup.models.other_sizes import OtherSizes
 from warmup.models.outputs import worst_error
+from warmup.models.proved_layers import (
+    NotSharedError,
+    ProvedLayers,
+    SharedArtifact,
+    difference_of,
+)
 from warmup.models.repeated_groups import LayerGroup, hooked_module
 from warmup.models.shadow import shadow_of
+from warmup.models.unwritten import unwritten
 
 _LEAST_SHARING: Final = 2  # layers per artifact; with fewer, the whole graph is compiled
 
 
 StandIn = Callable[[int, str, nn.Module, Any], Any]  # number of the group, name, layer, call
-
-
-class NotSharedError(Exception):
-    """The layers of a model cannot share artifacts. Argument: why."""
-
-
-@dataclass(frozen=True, slots=True)
-class OtherSizes:
-    """A call of the same bucket with other sizes, for artifacts that serve ranges.
-
-    ``ranges`` has by name of the dim its size in the first call and in this one, and the smallest
-    and the largest size of the bucket.
-    """
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    ranges: Mapping[str, tuple[int, int, int, int]]
-
-    def ranges_of(
-        self, layer: str, shapes: Mapping[Path, tuple[int, ...]], others: Mapping[Path, Any]
-    ) -> Ranges:
-        """Return the range of each dim that differs between *shapes* and *others*.
-
-        Raises:
-            NotSharedError: a size differs that is not that of a dynamic dim itself.
-        """
-        if {path: len(shape) for path, shape in shapes.items()} != {
-            path: len(shape) for path, shape in others.items()
-        }:
-            raise NotSharedError(f"{layer} has other arguments at another size")
-        known = {(first, second): ends for first, second, *ends in self.ranges.values()}
-        found: dict[Path, dict[int, tuple[int, int]]] = {}
-        for path, shape in shapes.items():
-            for dim, pair in enumerate(zip(shape, others[path], strict=True)):
-                if pair[0] == pair[1]:
-                    continue
-                if pair not in known:
-                    raise NotSharedError(
-                        f"{layer} has an argument of size {pair[0]}, which is no dynamic dim itself"
-                    )
-                low, high = known[pair]
-                found.setdefault(path, {})[dim] = (low, high)
-        return found
-
-
-@dataclass(slots=True)
-class SharedArtifact:
-    """An artifact, the names of the layers that use it, and how it came to be."""
-
-    artifact: LayerArtifact
-    layers: list[str]
-    difference: str | None = None  # to the first artifact of the group
-
-
-@dataclass(frozen=True, slots=True)
-class ProvedLayers:
-    """The result of a proof: what runs for which layer, and the output of the proof's run."""
-
-    program: LayerProgram
-    forwards: dict[nn.Module, Callable[..., Any]]
-    weights: list[torch.Tensor]
-    dicts: list[dict[str, Any]]
-    output: Any
-    artifacts: tuple[SharedArtifact, ...]
-
-    def __str__(self) -> str:
-        layers = sum(len(shared.layers) for shared in self.artifacts)
-        text = f"{layers} layers share {len(self.artifacts)} artifacts in each bucket"
-        others = [_difference(shared) for shared in self.artifacts if shared.difference]
-        return f"{text} ({'; '.join(others)})" if others else text
-
-
-def _difference(shared: SharedArtifact) -> str:
-    """Return which layers use an artifact that is not the first of its group, and why."""
-    more = f" and {len(shared.layers) - 1} more" if len(shared.layers) > 1 else ""
-    return f"{shared.layers[0]}{more}: {shared.difference}"
 
 
 @dataclass(slots=True)
@@ -160,7 +90,7 @@ class LayerProof:
         if len(run.forwards) < _LEAST_SHARING * len(artifacts):
             raise NotSharedError(
                 f"{len(run.forwards)} layers need {len(artifacts)} artifacts: "
-                + "; ".join(_difference(each) for each in artifacts if each.difference)
+                + "; ".join(difference_of(each) for each in artifacts if each.difference)
             )
         program = run.finished()
         return ProvedLayers(program, run.forwards, run.weights, run.dicts, output, artifacts)
@@ -183,7 +113,7 @@ class LayerProof:
             for name, layer in group.layers.items()
         }
         shadow = shadow_of(self.model, forwards)
-        with seen_as_compiling(), _unwritten(self.model, forwards, args, kwargs):
+        with seen_as_compiling(), unwritten(self.model, forwards, args, kwargs):
             output = shadow.model(*args, **kwargs)
         if changed := shadow.changed():
             raise NotSharedError(f"the model's forward sets {', '.join(changed)}")
@@ -314,44 +244,3 @@ class _ProofRun:
                 f"is {distance:.2e} away from its uncompiled output (relative L2, "
                 f"limit {limit:.0e})"
             )
-
-
-@contextlib.contextmanager
-def _unwritten(
-    model: nn.Module, layers: Mapping[nn.Module, object], args: Sequence[Any], kwargs: Any
-) -> Iterator[None]:
-    """Undo what a run writes into attributes, buffers and arguments while the context is open.
-
-    Raises:
-        NotSharedError: a tensor was written into; it has its values from before again.
-    """
-    inner = {module for layer in layers for module in layer.modules()}
-    outside = [module for module in model.modules() if module not in inner]
-    attributes = {module: dict(vars(module)) for module in outside}
-    tensors = [tensor for _, tensor in tensors_of_call(args, kwargs)]
-    tensors += [buffer for module in outside for buffer in module.buffers(recurse=False)]
-    copies = [tensor.detach().clone() for tensor in tensors]
-    versions = [_version_of(tensor) for tensor in tensors]
-    is_written = False
-    try:
-        yield
-    finally:
-        for module, before in attributes.items():
-            now = vars(module)
-            if now.keys() != before.keys() or any(now[name] is not before[name] for name in now):
-                now.clear()
-                now.update(before)
-        for tensor, copy, version in zip(tensors, copies, versions, strict=True):
-            if _version_of(tensor) != version or (
-                version is None and not torch.equal(tensor, copy)
-            ):
-                is_written = True
-                with torch.no_grad():
-                    tensor.copy_(copy)
-    if is_written:
-        raise NotSharedError("the model writes into a buffer or an argument")
-
-
-def _version_of(tensor: torch.Tensor) -> int | None:
-    """Return how often *tensor* was written into; None for a tensor of inference mode."""
-    return None if tensor.is_inference() else tensor._version  # noqa: SLF001  has no public name

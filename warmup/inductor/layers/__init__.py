@@ -1,6 +1,7 @@
 """One artifact for equal layers: traced and compiled once, called for each through one operator.
 
-`form` is what a call of a layer is compiled for, `trace` what dynamo read of the layer, `compiler`
-compiles it, `artifact` calls it with another layer's tensors, `opaque_call` is the operator in the
-graph around the layers, and `module_watch` notices changes of modules.
+`form` is what a call of a layer is compiled for, `trace` what dynamo read of the layer, `place`
+where dynamo read it; `compiler` compiles a layer, `artifact` calls it with another layer's tensors,
+`opaque_call` is the operator in the graph around the layers, and `module_watch` notices changes of
+modules.
 """

@@ -23,7 +23,7 @@ from torch import nn
 
 from warmup.inductor.layers.form import CallForm, Path, UnshareableLayerError, tensors_of_call
 from warmup.inductor.layers.opaque_call import SizeOf, TensorLayout, Tensors
-from warmup.inductor.layers.trace import LAYER, readable, value_at
+from warmup.inductor.layers.place import LAYER, readable, value_at
 
 _ALIGNMENT: Final = 16  # bytes; inductor's kernels may rely on it (torch/_inductor/utils.py)
 

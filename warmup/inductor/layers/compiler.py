@@ -14,14 +14,8 @@ from warmup.inductor.dynamic_dims import mark_range
 from warmup.inductor.layers.artifact import LayerArtifact, is_aligned
 from warmup.inductor.layers.form import Path, UnshareableLayerError, form_of, tensors_of_call
 from warmup.inductor.layers.opaque_call import SizeOf, TensorLayout
-from warmup.inductor.layers.trace import (
-    LAYER,
-    LayerTrace,
-    readable,
-    recording,
-    tracing_backend,
-    value_at,
-)
+from warmup.inductor.layers.place import LAYER, readable, value_at
+from warmup.inductor.layers.trace import LayerTrace, recording, tracing_backend
 
 Ranges = Mapping[Path, Mapping[int, tuple[int, int]]]  # smallest and largest size by dim
 

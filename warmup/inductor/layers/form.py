@@ -2,14 +2,17 @@
 
 The stand-in's forward is traced by dynamo in the graph around the layers: it passes the tensors
 that the layer's artifact needs to the opaque op, and puts the outputs into the containers that the
-layer returns. It is generated text, because dynamo guards what a closure holds, layer by layer, and
-guards nothing of a constant in code.
+layer returns. Its code is made of literals by `ast`: dynamo guards what a closure holds, layer by
+layer, and traces each step of a function that reads a form (docs/decisions, 0016).
 """
 
 from __future__ import annotations
 
+import ast
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 import torch
@@ -19,6 +22,8 @@ from warmup.inductor.layers.opaque_call import call_layer
 Path = tuple[Any, ...]  # into (args, kwargs): 0 or 1, then keys
 _CONSTANTS: Final = (bool, int, float, str, bytes, type(None), torch.dtype)
 _VALUES: Final = ("args", "kwargs")
+_FOUND_OUTPUTS: Final = "outputs"
+_LOAD: Final = ast.Load()
 
 
 class UnshareableLayerError(Exception):
@@ -27,20 +32,42 @@ class UnshareableLayerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """The text of a stand-in's forward, but for the number of the call."""
+    """The code of a stand-in's forward, but for the number of the call.
 
-    text: str
+    The layer is called with what makes all ``conditions`` true; its artifact gets ``inputs``, and
+    ``returned`` makes of its outputs what the layer returns.
+    """
+
+    conditions: tuple[ast.expr, ...]
+    inputs: tuple[ast.expr, ...]
+    returned: ast.expr
 
     def forward(self, number: int, outputs: str = "") -> Callable[..., Any]:
         """Return the forward of the layer with call *number*, whose outputs are named *outputs*."""
-        names: dict[str, Any] = {}
-        text = self.text.replace(_NUMBER, f"{number}, {outputs!r}")
-        exec(text, {**globals()}, names)  # noqa: S102  text of this module, see above
-        made: Callable[..., Any] = names["forward"]
-        return made
+        operands = [ast.Constant(number), ast.Constant(outputs)]
+
+        def call(inputs: Sequence[ast.expr]) -> ast.expr:
+            return _call("call_layer", ast.List([*inputs], _LOAD), *operands)
+
+        is_other = ast.UnaryOp(ast.Not(), ast.BoolOp(ast.And(), [*self.conditions]))
+        body: list[ast.stmt] = [
+            ast.If(is_other, [ast.Expr(call(()))], []),
+            ast.Assign([ast.Name(_FOUND_OUTPUTS, ast.Store())], call(self.inputs)),
+            ast.Return(self.returned),
+        ]
+        return _function(body)
 
 
-_NUMBER: Final = "NUMBER"
+def _function(body: list[ast.stmt]) -> Callable[..., Any]:
+    """Return a function of this module, ``forward(*args, **kwargs)``, with this *body*."""
+    module = ast.parse("def forward(*args, **kwargs): ...")
+    (definition,) = module.body
+    assert isinstance(definition, ast.FunctionDef)
+    definition.body = body
+    ast.fix_missing_locations(module)
+    constants = compile(module, __file__, "exec").co_consts
+    (code,) = (each for each in constants if isinstance(each, CodeType))
+    return FunctionType(code, globals())
 
 
 def tensors_of_call(
@@ -67,20 +94,13 @@ def form_of(
             argument.
     """
     call = (tuple(args), dict(kwargs))
-    expected = " and ".join(_conditions(call, ()))
+    conditions = tuple(_conditions(call, ()))
     passed: dict[int, Path | None] = {}
     for path, leaf in tensors_of_call(args, kwargs):
         passed[id(leaf)] = None if id(leaf) in passed else path  # None: one tensor in two places
     made = {id(tensor): position for position, tensor in enumerate(outputs)}
     returned = _expression(result, made, passed)
-    inputs = ", ".join(_access(path) for path in needed)
-    return CallForm(
-        "def forward(*args, **kwargs):\n"
-        f"    if not ({expected}):\n"
-        f"        call_layer([], {_NUMBER})\n"
-        f"    outputs = call_layer([{inputs}], {_NUMBER})\n"
-        f"    return {returned}\n"
-    )
+    return CallForm(conditions, tuple(_access(path) for path in needed), returned)
 
 
 def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
@@ -94,41 +114,69 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-def _access(path: Path) -> str:
-    return _VALUES[path[0]] + "".join(f"[{key!r}]" for key in path[1:])
+def _call(function: str, *arguments: ast.expr) -> ast.expr:
+    return ast.Call(ast.Name(function, _LOAD), [*arguments], [])
 
 
-def _conditions(value: Any, path: Path) -> Iterator[str]:
-    """Yield what is true of the arguments of a call of this form, as expressions."""
-    place = _access(path) if path else ""
+def _item(of: ast.expr, key: str | int) -> ast.expr:
+    return ast.Subscript(of, ast.Constant(key), _LOAD)
+
+
+def _access(path: Path) -> ast.expr:
+    place: ast.expr = ast.Name(_VALUES[path[0]], _LOAD)
+    for key in path[1:]:
+        place = _item(place, key)
+    return place
+
+
+def _constant(value: Any) -> ast.expr:
+    if isinstance(value, torch.dtype):
+        return ast.Attribute(ast.Name("torch", _LOAD), str(value).removeprefix("torch."), _LOAD)
+    return ast.Constant(value)
+
+
+def _compared(place: ast.expr, operator: ast.cmpop, value: ast.expr) -> ast.expr:
+    return ast.Compare(place, [operator], [value])
+
+
+def _conditions(value: Any, path: Path) -> Iterator[ast.expr]:
+    """Yield what is true of the arguments of a call of this form."""
     if type(value) in (dict, list, tuple):
         yield from _container_conditions(value, path)
-    elif isinstance(value, torch.Tensor):
-        yield f"isinstance({place}, torch.Tensor)"
+        return
+    place = _access(path)
+    if isinstance(value, torch.Tensor):
+        yield _call("isinstance", place, ast.Attribute(ast.Name("torch", _LOAD), "Tensor", _LOAD))
     elif value is None or type(value) is bool:
-        yield f"{place} is {value!r}"
+        yield _compared(place, ast.Is(), ast.Constant(value))
+    elif type(value) is float and math.isnan(value):  # equals nothing, not even itself
+        yield _compared(place, ast.NotEq(), place)
     elif type(value) in _CONSTANTS:
-        yield f"{place} == {value!r}"
+        yield _compared(place, ast.Eq(), _constant(value))
     else:
-        raise UnshareableLayerError(f"is called with a {type(value).__name__}, argument {place}")
+        name = ast.unparse(place)
+        raise UnshareableLayerError(f"is called with a {type(value).__name__}, argument {name}")
 
 
-def _container_conditions(value: Any, path: Path) -> Iterator[str]:
+def _container_conditions(value: Any, path: Path) -> Iterator[ast.expr]:
     is_dict = type(value) is dict
     keys = list(value) if is_dict else range(len(value))
     if any(type(key) not in (str, int) for key in keys):
         raise UnshareableLayerError(f"is called with a dict that has the keys {list(keys)}")
     if len(path) > 1:  # args and kwargs themselves are a tuple and a dict
-        yield f"type({_access(path)}) is {type(value).__name__}"
-    if path:
-        place = _access(path)
-        yield f"list({place}) == {keys!r}" if is_dict else f"len({place}) == {len(value)}"
+        kind = ast.Name(type(value).__name__, _LOAD)
+        yield _compared(_call("type", _access(path)), ast.Is(), kind)
+    if path and is_dict:
+        names = ast.List([ast.Constant(key) for key in keys], _LOAD)
+        yield _compared(_call("list", _access(path)), ast.Eq(), names)
+    elif path:
+        yield _compared(_call("len", _access(path)), ast.Eq(), ast.Constant(len(value)))
     for key in keys:
         yield from _conditions(value[key], (*path, key))
 
 
-def _expression(value: Any, made: Mapping[int, int], passed: Mapping[int, Path | None]) -> str:
-    """Return the text that makes what the layer returns from ``outputs`` and its arguments."""
+def _expression(value: Any, made: Mapping[int, int], passed: Mapping[int, Path | None]) -> ast.expr:
+    """Return what makes what the layer returns from ``outputs`` and its arguments."""
     if isinstance(value, torch.Tensor):
         if id(value) in passed:
             path = passed[id(value)]
@@ -136,16 +184,16 @@ def _expression(value: Any, made: Mapping[int, int], passed: Mapping[int, Path |
                 raise UnshareableLayerError("returns a tensor that is two of its arguments")
             return _access(path)
         if id(value) in made:
-            return f"outputs[{made[id(value)]}]"
+            return _item(ast.Name(_FOUND_OUTPUTS, _LOAD), made[id(value)])
         raise UnshareableLayerError("returns a view of an argument, or what no kernel computed")
     if type(value) in (list, tuple):
-        inner = "".join(f"{_expression(each, made, passed)}, " for each in value)
-        return f"[{inner}]" if type(value) is list else f"({inner})"
+        inner = [_expression(each, made, passed) for each in value]
+        return ast.List(inner, _LOAD) if type(value) is list else ast.Tuple(inner, _LOAD)
     if type(value) is dict and all(type(key) in (str, int) for key in value):
-        items = (f"{key!r}: {_expression(each, made, passed)}" for key, each in value.items())
-        return f"{{{', '.join(items)}}}"
+        names: list[ast.expr | None] = [ast.Constant(key) for key in value]
+        return ast.Dict(names, [_expression(each, made, passed) for each in value.values()])
     if type(value) in _CONSTANTS:
-        return repr(value)
+        return _constant(value)
     raise UnshareableLayerError(f"returns a {type(value).__name__}")
 
 

@@ -2,12 +2,14 @@
 
 Attributes, hooks, children and replaced tensors are noticed by the versions of the dicts that hold
 them, which dynamo's guards compare in C++; ``p.data = ...`` and ``model.to(...)`` by what dynamo
-checks of a tensor, also in C++. Values that are changed in place, as by ``load_state_dict``, need
-no notice: the artifacts read them anew in each call.
+checks of a tensor, also in C++. Where a version differs, the values are compared: what was set and
+set back, as by ``model.train()`` and ``model.eval()``, is no change. Values that are changed in
+place, as by ``load_state_dict``, need no notice: the artifacts read them anew in each call.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -40,6 +42,7 @@ class ModuleWatch:
         watched += [each for each in hooks if each]
         self._dicts = {_DICTS: [*{id(each): each for each in (*watched, *dicts)}.values()]}
         self._versions = _versions_of(self._dicts[_DICTS])
+        self._values = [dict(each) for each in self._dicts[_DICTS]]
         self._tensors: list[Any] = [*{id(tensor): tensor for tensor in tensors}.values()]
         self._layouts = TensorGuards(
             *self._tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
@@ -49,12 +52,22 @@ class ModuleWatch:
             self._addresses = [tensor.data_ptr() for tensor in self._tensors]
 
     def is_same(self) -> bool:
-        """Whether nothing has changed since the watch was made."""
-        if any(self._empty) or not self._versions.check(self._dicts):
+        """Whether everything is as it was when the watch was made."""
+        if any(self._empty) or not (self._versions.check(self._dicts) or self._has_same_values()):
             return False
         if self._addresses is None:
             return bool(self._layouts.check(*self._tensors))
         return [*map(torch.Tensor.data_ptr, self._tensors)] == self._addresses
+
+    def _has_same_values(self) -> bool:
+        """Whether all dicts have their values from before; their versions of now count then."""
+        versions = _versions_of(self._dicts[_DICTS])  # read first: a later change has a later one
+        for watched, before in zip(self._dicts[_DICTS], self._values, strict=True):
+            now = dict(watched)
+            if [*now] != [*before] or not all(map(operator.is_, now.values(), before.values())):
+                return False
+        self._versions = versions
+        return True
 
 
 def _watched_dicts(module: nn.Module) -> Iterator[dict[str, Any]]:

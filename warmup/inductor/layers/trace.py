@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-from torch import nn
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 from torch._inductor.output_code import CompiledFxGraph
 
 from warmup.inductor.layers.form import UnshareableLayerError
+from warmup.inductor.layers.place import LAYER, readable
 from warmup.inductor.patches import Patches
 
-LAYER: Final = "layer"  # the name of the layer in the frame that dynamo compiles
 _MADE_HERE: Final = ("AttributeMutationNew", "ValueMutationNew")
 
 
@@ -123,40 +122,3 @@ class recording:  # noqa: N801  a context manager
 
     def __exit__(self, *_: object) -> None:
         self._patches.restore()
-
-
-def value_at(
-    text: str, layer: nn.Module, names: dict[str, Any], frame: Mapping[str, Any] | None = None
-) -> Any:
-    """Return the value of dynamo's expression *text* for *layer*.
-
-    Raises:
-        UnshareableLayerError: it is an expression that only dynamo can evaluate.
-    """
-    scope = {"L": frame if frame is not None else {LAYER: layer}, "G": names}
-    try:
-        return eval(text, scope)  # noqa: S307  dynamo's own name for a place, made in this process
-    except (NameError, KeyError, AttributeError, SyntaxError) as error:
-        raise UnshareableLayerError(f"reads {text}, which is no plain place ({error})") from error
-
-
-def readable(text: str) -> str:
-    """Return dynamo's expression or guard *text* without its notes, in the names of the layer."""
-    short = " ".join(text.partition("#")[0].split())
-    for long, plain in (
-        (f"L['{LAYER}']", LAYER),
-        ("L['args']", "args"),
-        ("L['kwargs']", "kwargs"),
-        ("_modules['", "["),
-        ("_parameters['", "["),
-        ("_buffers['", "["),
-    ):
-        short = short.replace(long, plain)
-    for name in _bracketed(short):
-        short = short.replace(f".[{name}']", f".{name}")
-    return short
-
-
-def _bracketed(text: str) -> Iterator[str]:
-    for part in text.split(".[")[1:]:
-        yield part.partition("']")[0]

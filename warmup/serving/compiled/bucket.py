@@ -27,9 +27,12 @@ from warmup.inductor.artifacts import (
     with_own_code,
 )
 from warmup.inductor.dynamic_dims import mark_range
-from warmup.models.layer_proof import LayerProof, NotSharedError, OtherSizes
+from warmup.models.layer_proof import LayerProof
+from warmup.models.other_sizes import OtherSizes
+from warmup.models.proved_layers import NotSharedError
 from warmup.serving.compiled.arguments import Arguments, TensorArgument
-from warmup.serving.compiled.shared_layers import LayerSharing, SharedLayers
+from warmup.serving.compiled.layer_sharing import LayerSharing
+from warmup.serving.compiled.shared_layers import SharedLayers
 from warmup.serving.handle import installed
 
 if TYPE_CHECKING:

@@ -77,9 +77,9 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     from warmup.serving.compiled.arguments import TensorArgument
     from warmup.serving.compiled.bucket import ServedModel
     from warmup.serving.compiled.bundled import bundled_artifacts
+    from warmup.serving.compiled.layer_sharing import LayerSharing
     from warmup.serving.compiled.model import CompiledModel
     from warmup.serving.compiled.routing import make_buckets
-    from warmup.serving.compiled.shared_layers import LayerSharing
     from warmup.serving.handle import installed
     from warmup.serving.install import install
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from warmup.serving.compiled.bucket import AheadCalls, BucketArtifact, ServedModel
     from warmup.serving.compiled.bundled import BundledArtifacts
+    from warmup.serving.compiled.layer_sharing import SharedLayersReport
     from warmup.serving.compiled.routing import CallFor
-    from warmup.serving.compiled.shared_layers import SharedLayersReport
     from warmup.serving.handle import Handle
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from warmup.core.compile_modes import GRAPH_MODES
-from warmup.core.errors import LayersError, SettingsError
 from warmup.core.events import logger
 from warmup.inductor.artifacts import (
     compile_entry,
@@ -21,125 +18,18 @@ from warmup.inductor.artifacts import (
     with_own_code,
 )
 from warmup.inductor.layers.module_watch import ModuleWatch
-from warmup.inductor.layers.opaque_call import OtherLayoutError, run_program, tracing_program
-from warmup.models.layer_proof import (
-    LayerProof,
-    NotSharedError,
-    OtherSizes,
-    ProvedLayers,
+from warmup.inductor.layers.opaque_call import (
+    LayerProgram,
+    OtherLayoutError,
+    run_program,
+    tracing_program,
 )
+from warmup.models.layer_proof import LayerProof
+from warmup.models.other_sizes import OtherSizes
+from warmup.models.proved_layers import NotSharedError, ProvedLayers
 from warmup.models.shadow import Shadow, shadow_of
 from warmup.serving.compiled.arguments import Arguments
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from warmup.models.repeated_groups import LayerGroup
-
-
-class LayersForm(StrEnum):
-    """How repeated layers are compiled: `warmup.compile` explains each."""
-
-    AUTO = "auto"
-    ONCE = "once"
-    WHOLE = "whole"
-
-
-@dataclass(frozen=True, slots=True)
-class SharedLayersReport:
-    """How the repeated layers of a model were compiled so far.
-
-    ``shared`` layers use ``artifacts`` artifacts in each bucket; ``refusal`` says why whole graphs
-    are compiled instead. ``changes`` counts calls that found a layer or a weight changed, after
-    which the layers were proved equal again; ``otherwise`` counts calls that whole graphs served
-    because layers were proved equal for another form of call.
-    """
-
-    shared: int
-    artifacts: int
-    changes: int
-    otherwise: int
-    refusal: str | None
-
-    def __str__(self) -> str:
-        if self.refusal is not None:
-            text = f"layers: whole graphs, since {self.refusal}"
-        else:
-            text = f"layers: {self.shared} share {self.artifacts} artifacts in each bucket"
-        changes = f", {self.changes} changes" if self.changes else ""
-        otherwise = f", {self.otherwise} calls of another form" if self.otherwise else ""
-        return f"{text}{changes}{otherwise}"
-
-
-class LayerSharing:
-    """What the buckets of one model share about its repeated layers, in *groups*.
-
-    ``refusal`` says why whole graphs are compiled, None while layers are shared.
-    """
-
-    def __init__(self, form: LayersForm, groups: tuple[LayerGroup, ...]) -> None:
-        self.form, self.groups = form, groups
-        self.refusal: str | None = None
-        self._counts: Counter[str] = Counter()
-        self._proved: ProvedLayers | None = None
-        self._lock = threading.Lock()
-
-    @classmethod
-    def of(cls, model: nn.Module, form: str) -> LayerSharing | None:
-        """Return what is shared about the layers of *model*; None for whole graphs.
-
-        Raises:
-            SettingsError: there is no such form.
-            LayersError: the layers must be compiled once, and there are no repeated layers.
-        """
-        from warmup.models.repeated_groups import find_groups
-
-        if form not in set(LayersForm):
-            raise SettingsError(f"layers={form!r}", f"use one of {', '.join(LayersForm)}")
-        if form == LayersForm.WHOLE:
-            return None
-        sharing = cls(LayersForm(form), find_groups(model))
-        if not sharing.groups:
-            sharing.refuse("the model has no repeated layers")
-        return sharing
-
-    def refuse(self, reason: str) -> None:
-        """Compile whole graphs from now on, and log why.
-
-        Raises:
-            LayersError: the layers must be compiled once.
-        """
-        if self.form is LayersForm.ONCE:
-            raise LayersError(reason)
-        with self._lock:
-            self.refusal = reason
-        logger.warning("layers: whole graphs are compiled, since %s", reason)
-
-    def add(self, proved: ProvedLayers) -> None:
-        """Note what was proved; log the first time which layers share artifacts."""
-        with self._lock:
-            is_first, self._proved = self._proved is None, proved
-        if is_first:
-            logger.info("layers: %s", proved)
-
-    def count(self, what: str, message: str) -> None:
-        """Count *what*, "changes" or "otherwise"; log *message* at each power of two."""
-        with self._lock:
-            self._counts[what] += 1
-            count = self._counts[what]
-        if count & (count - 1) == 0:
-            logger.warning("%s (%d times so far)", message, count)
-
-    def report(self) -> SharedLayersReport:
-        """Return the counts so far."""
-        shared = () if self._proved is None else self._proved.artifacts
-        return SharedLayersReport(
-            shared=sum(len(each.layers) for each in shared),
-            artifacts=len(shared),
-            changes=self._counts["changes"],
-            otherwise=self._counts["otherwise"],
-            refusal=self.refusal,
-        )
+from warmup.serving.compiled.layer_sharing import LayerSharing
 
 
 class SharingBucket(Protocol):
@@ -158,12 +48,26 @@ class SharingBucket(Protocol):
         """Return a context in which a compile has cache entries of its own, if it needs them."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A graph around the layers, what its opaque calls run, and what it relies on."""
+
+    entry: Callable[..., Any]
+    compiled: Callable[..., Any]
+    program: LayerProgram
+    watch: ModuleWatch
+
+
 class SharedLayers:
-    """Serves the calls of one *bucket*; made at its first call."""
+    """Serves the calls of one *bucket*; made at its first call.
+
+    Layers are proved equal for each of torch's modes that calls come in, as autocast or inference
+    mode, since layers compute something else in each.
+    """
 
     def __init__(self, sharing: LayerSharing, proof: LayerProof, bucket: SharingBucket) -> None:
         self._sharing, self._proof, self._bucket = sharing, proof, bucket
-        self._entry: Callable[..., Any] | None = None
+        self._by_modes: dict[Any, _Served | None] = {}  # None: not shared in these modes
         self._is_whole = False  # a change has made the layers differ
         self._others: set[Any] = set()  # forms of calls that the whole graph serves
         self._lock = threading.RLock()
@@ -171,13 +75,14 @@ class SharedLayers:
     @property
     def artifacts(self) -> int:
         """How many graphs around the layers were compiled."""
-        return 0 if self._entry is None else count_artifacts(self._entry)
+        return sum(count_artifacts(each.entry) for each in [*self._by_modes.values()] if each)
 
     def drop_artifacts(self) -> None:
-        """Drop the graph around the layers; the next compile starts anew."""
-        if self._entry is not None:
-            drop_artifacts(self._entry)
-            self._entry = None
+        """Drop the graphs around the layers; the next compile starts anew."""
+        for served in self._by_modes.values():
+            if served is not None:
+                drop_artifacts(served.entry)
+        self._by_modes = {}
 
     def compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Prove the layers equal, compile the graph around them; return the result of this call.
@@ -198,8 +103,8 @@ class SharedLayers:
             if (place := graph_break_reason(error)) is not None:
                 raise NotSharedError(f"the graph around the layers breaks: {place}") from error
             raise
-        self._entry, self._compiled, self._program = entry, compiled, proved.program
-        self._watch = self._watch_of(proved, shadow)
+        served = _Served(entry, compiled, proved.program, self._watch_of(proved, shadow))
+        self._by_modes[_modes()] = served
         self._sharing.add(proved)
         return result
 
@@ -217,25 +122,47 @@ class SharedLayers:
         """Serve a call: by the shared artifacts if nothing has changed since they were proved."""
         if self._is_whole:
             return self._bucket.whole(*args, **kwargs)
-        if not self._watch.is_same():
-            return self._prove_again(args, kwargs)
+        modes, proved = _modes(), self._by_modes
+        if modes not in proved:
+            return self._prove(args, kwargs, modes)
+        if (served := proved[modes]) is None:
+            return self._serve_otherwise(args, kwargs)
+        if not served.watch.is_same():
+            return self._prove_again(args, kwargs, served)
+        return self._run(served, args, kwargs)
+
+    def _run(self, served: _Served, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self._others and _form(args, kwargs) in self._others:
             return self._serve_otherwise(args, kwargs)
         try:
-            return run_program(self._program, self._compiled, args, kwargs)
+            return run_program(served.program, served.compiled, args, kwargs)
         except Exception as error:
             if _other_layout(error) is None:
                 raise
-        if self._entry is None or not count_artifacts(self._entry):  # torch._dynamo.reset()
-            return self._prove_again(args, kwargs, is_reset=True)
+        if not count_artifacts(served.entry):  # torch._dynamo.reset()
+            return self._prove_again(args, kwargs, served)
         self._others.add(_form(args, kwargs))
         return self._serve_otherwise(args, kwargs)
 
-    def _prove_again(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_reset: bool = False
-    ) -> Any:
+    def _prove(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], modes: Any) -> Any:
+        """Serve the first call in these *modes*."""
         with self._lock:
-            if self._is_whole or (self._watch.is_same() and not is_reset):
+            if modes in self._by_modes:  # another thread was first
+                return self(*args, **kwargs)
+            try:
+                with self._bucket.cache_entries():
+                    return self.compile(*self._bucket.marked(args, kwargs))
+            except NotSharedError as error:
+                logger.warning("%s: layers are not shared here: %s", self._proof.name, error)
+                self._by_modes[modes] = None
+        return self._serve_otherwise(args, kwargs)
+
+    def _prove_again(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], served: _Served
+    ) -> Any:
+        """Serve a call that found a change since *served* was proved."""
+        with self._lock:
+            if self._is_whole or all(each is not served for each in self._by_modes.values()):
                 return self(*args, **kwargs)
             self._sharing.count("changes", f"{self._proof.name}: a layer or a weight was changed")
             self.drop_artifacts()
@@ -275,5 +202,17 @@ def _form(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         layout = leaf.shape, leaf.stride(), leaf.dtype, leaf.device
         return (type(leaf), *layout, leaf.requires_grad, leaf.is_inference())
 
-    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled()
-    return str(spec), tuple(of(leaf) for leaf in leaves), modes, torch.get_default_dtype()
+    return str(spec), tuple(of(leaf) for leaf in leaves), _modes()
+
+
+def _modes() -> Any:
+    """Return the modes of torch in this thread that decide what a layer computes."""
+    import torch
+
+    autocast = [
+        (device, torch.get_autocast_dtype(device))
+        for device in ("cpu", "cuda")
+        if torch.is_autocast_enabled(device)
+    ]
+    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype()
+    return (*modes, *autocast)

@@ -1,0 +1,125 @@
+"""`LayerSharing`: whether the buckets of a model share the artifacts of its repeated layers."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from warmup.core.errors import LayersError, SettingsError
+from warmup.core.events import logger
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from warmup.models.proved_layers import ProvedLayers
+    from warmup.models.repeated_groups import LayerGroup
+
+
+class LayersForm(StrEnum):
+    """How repeated layers are compiled: `warmup.compile` explains each."""
+
+    AUTO = "auto"
+    ONCE = "once"
+    WHOLE = "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLayersReport:
+    """How the repeated layers of a model were compiled so far.
+
+    ``shared`` layers use ``artifacts`` artifacts in each bucket; ``refusal`` says why whole graphs
+    are compiled instead. ``changes`` counts calls that found a layer or a weight changed, after
+    which the layers were proved equal again; ``otherwise`` counts calls that whole graphs served
+    because layers were proved equal for another form of call.
+    """
+
+    shared: int
+    artifacts: int
+    changes: int
+    otherwise: int
+    refusal: str | None
+
+    def __str__(self) -> str:
+        if self.refusal is not None:
+            text = f"layers: whole graphs, since {self.refusal}"
+        else:
+            artifacts = f"{self.artifacts} artifact{'' if self.artifacts == 1 else 's'}"
+            text = f"layers: {self.shared} share {artifacts} in each bucket"
+        changes = f", {self.changes} changes" if self.changes else ""
+        otherwise = f", {self.otherwise} calls of another form" if self.otherwise else ""
+        return f"{text}{changes}{otherwise}"
+
+
+class LayerSharing:
+    """What the buckets of one model share about its repeated layers, in *groups*.
+
+    ``refusal`` says why whole graphs are compiled, None while layers are shared.
+    """
+
+    def __init__(self, form: LayersForm, groups: tuple[LayerGroup, ...]) -> None:
+        self.form, self.groups = form, groups
+        self.refusal: str | None = None
+        self._counts: Counter[str] = Counter()
+        self._shared = self._artifacts = 0  # a later proof changes the lists of the earlier one
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, model: nn.Module, form: str) -> LayerSharing | None:
+        """Return what is shared about the layers of *model*; None for whole graphs.
+
+        Raises:
+            SettingsError: there is no such form.
+            LayersError: the layers must be compiled once, and there are no repeated layers.
+        """
+        from warmup.models.repeated_groups import find_groups
+
+        if form not in set(LayersForm):
+            raise SettingsError(f"layers={form!r}", f"use one of {', '.join(LayersForm)}")
+        if form == LayersForm.WHOLE:
+            return None
+        sharing = cls(LayersForm(form), find_groups(model))
+        if not sharing.groups:
+            sharing.refuse("the model has no repeated layers")
+        return sharing
+
+    def refuse(self, reason: str) -> None:
+        """Compile whole graphs from now on, and log why.
+
+        Raises:
+            LayersError: the layers must be compiled once.
+        """
+        if self.form is LayersForm.ONCE:
+            raise LayersError(reason)
+        with self._lock:
+            self.refusal = reason
+        logger.warning("layers: whole graphs are compiled, since %s", reason)
+
+    def add(self, proved: ProvedLayers) -> None:
+        """Note what was proved; log the first time which layers share artifacts."""
+        with self._lock:
+            is_first = self._artifacts == 0
+            self._shared = sum(len(each.layers) for each in proved.artifacts)
+            self._artifacts = len(proved.artifacts)
+        if is_first:
+            logger.info("layers: %s", proved)
+
+    def count(self, what: str, message: str) -> None:
+        """Count *what*, "changes" or "otherwise"; log *message* at each power of two."""
+        with self._lock:
+            self._counts[what] += 1
+            count = self._counts[what]
+        if count & (count - 1) == 0:
+            logger.warning("%s (%d times so far)", message, count)
+
+    def report(self) -> SharedLayersReport:
+        """Return the counts so far."""
+        return SharedLayersReport(
+            shared=self._shared,
+            artifacts=self._artifacts,
+            changes=self._counts["changes"],
+            otherwise=self._counts["otherwise"],
+            refusal=self.refusal,
+        )
