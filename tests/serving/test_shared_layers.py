@@ -17,7 +17,7 @@ TOLERANCE = 1e-4  # float32; the values are of the size of 1 to 100
 @pytest.fixture(scope="module")
 def served(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> dict[str, Any]:
     """What the program found, by name of the case."""
-    found: dict[str, Any] = json.loads(run_once("layers", str(PROGRAM), **variables)[1])
+    found: dict[str, Any] = json.loads(run_once("shared-layers", str(PROGRAM), **variables)[1])
     return found
 
 
