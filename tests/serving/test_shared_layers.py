@@ -27,7 +27,7 @@ def again(
 ) -> dict[str, Any]:
     """What a second process found, with other weights and the caches on disk of the first."""
     assert served
-    caches = run_once("layers")[0] / "inductor"
+    caches = run_once("shared-layers")[0] / "inductor"
     seed = "1"
     words = "layers-again", str(PROGRAM), seed
     said = run_once(*words, **{**variables, "TORCHINDUCTOR_CACHE_DIR": str(caches)})[1]
