@@ -6,14 +6,11 @@ At serving the list of choices is reduced to the row's before inductor selects.
 
 from __future__ import annotations
 
-import math
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
-from torch._inductor.codecache import PersistentCache
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
 from warmup.core.errors import ProblemError
@@ -23,6 +20,7 @@ from warmup.inductor.convolution.calls import search_of
 from warmup.inductor.convolution.choices import key_of, winner_of
 from warmup.inductor.gemm.choices import library_or_first
 from warmup.inductor.options import tuning_is_on
+from warmup.inductor.own_measurements import OwnMeasurements
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
@@ -31,35 +29,22 @@ _SELECTION: Final = "convolution"  # of the selection (kernel/conv.py)
 _LEAST_CHOICES: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _MeasuredConvolution:
-    """The convolution that this thread measures."""
-
-    key: str
-    library: Any
-
-
 class ConvolutionChoices:
     """Answers selections of convolutions from *answers* while attached."""
 
     def __init__(self, _version: Version, answers: Answers) -> None:
         self._answers = answers
         self._active = True
-        self._local = threading.local()
+        self._measurements = OwnMeasurements()
 
     def attach(self, patches: Patches) -> None:
         """Put the hooks in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select)
-        patches.wrap(AlgorithmSelectorCache, "make_benchmark_fn", self._wrap_benchmark)
-        patches.wrap(PersistentCache, "lookup", self._wrap_cache_lookup)
+        self._measurements.attach(patches)
 
     def _deactivate(self) -> None:
         self._active = False
-
-    @property
-    def _tuning(self) -> _MeasuredConvolution | None:
-        return getattr(self._local, "tuning", None) if self._active else None
 
     def _wrap_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def select(
@@ -92,52 +77,25 @@ class ConvolutionChoices:
                 answer = MissReason.TEMPLATE_ABSENT
             if self._answers.tunes:
                 kw["return_multi_template"] = False
-                self._local.tuning = _MeasuredConvolution(key, library)
-                try:
+                with self._measurements.chosen_by(partial(self._measure, key, library)):
                     return proceed(choices)
-                finally:
-                    self._local.tuning = None
             self._answers.miss(key, answer, str(winner_of(library)))
             return proceed([library])
 
         return select
 
-    def _wrap_cache_lookup(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def lookup(
-            cache: Any, choices: list[Any], op: Any, inputs: Any, benchmark: Any, **kw: Any
-        ) -> Any:
-            if self._tuning is None:
-                return original(cache, choices, op, inputs, benchmark, **kw)
-            return {} if benchmark is None else benchmark(choices)
-
-        return lookup
-
-    def _wrap_benchmark(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def make_benchmark_fn(
-            cls: Any, choices: list[Any], input_nodes: Any, layout: Any, *args: Any, **kw: Any
-        ) -> Any:
-            tuning = self._tuning
-            if tuning is None:
-                return original(cls, choices, input_nodes, layout, *args, **kw)
-
-            def measure(ready: list[Any]) -> dict[Any, float]:
-                best = self._measure(tuning, ready, input_nodes, layout)
-                # Inductor selects the least time; the measured times are in the row's evidence.
-                return {choice: 0.0 if choice is best else math.inf for choice in ready}
-
-            return measure
-
-        return make_benchmark_fn
-
     def _measure(
-        self, tuning: _MeasuredConvolution, ready: list[Any], inputs: Any, layout: Any
+        self, key: str, default: Any, ready: list[Any], inputs: Any, layout: Any, _make: Any
     ) -> Any:
-        """Return the winner among the compiled choices *ready*: what is compiled for the key."""
+        """Return the winner for *key* among the compiled choices *ready*; *default* is a library's.
+
+        It is what is compiled.
+        """
         named = {winner: one for one in ready if (winner := winner_of(one)) is not None}
-        library = winner_of(tuning.library)
+        library = winner_of(default)
         if library is None or library not in named:
             return ready[0]
         with torch.random.fork_rng(devices=[layout.device]), torch.no_grad():
             search = search_of(named, library, inputs, layout)
-            winner = self._answers.measure_search(tuning.key, search)
-        return named.get(winner or library, tuning.library)
+            winner = self._answers.measure_search(key, search)
+        return named.get(winner or library, default)

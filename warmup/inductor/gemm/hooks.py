@@ -5,21 +5,19 @@ All hooks are on classes, so that they work in every thread:
 - Where candidates are listed: see listing.py.
 - ``AlgorithmSelectorCache.__call__`` selects: the hook reduces its list to the row's choice or the
   fallback and reports the hit or miss.
-- ``AlgorithmSelectorCache.make_benchmark_fn`` measures: in a build the hook asks for the winner.
+- What measures, in a build: see own_measurements.py.
 - ``InductorChoices.can_fuse`` and ``Scheduler.codegen``: see fusion.py.
 - ``CppTemplateKernel.render`` and the parsers that it calls: see cpp_sources.py.
 """
 
 from __future__ import annotations
 
-import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from torch._inductor.choices import InductorChoices
-from torch._inductor.codecache import PersistentCache
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.virtualized import V
 
@@ -42,6 +40,7 @@ from warmup.inductor.gemm.listing import CandidateLists
 from warmup.inductor.gemm.question import question_of
 from warmup.inductor.layouts import expect_padding
 from warmup.inductor.options import tuning_is_on
+from warmup.inductor.own_measurements import OwnMeasurements
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
 from warmup.keys.gemm import COVERED, CPU_LINEAR, LIBRARY_ONLY, VIA_CHOICES, GemmProblem
@@ -66,7 +65,7 @@ class GemmChoices:
     def __init__(self, version: Version, answers: Answers) -> None:
         self._answers = answers
         self._active = True
-        self._local = threading.local()
+        self._measurements = OwnMeasurements()
         self._lists = CandidateLists(version, answers)
         self._fusions = Fusions(version, answers)
 
@@ -76,8 +75,7 @@ class GemmChoices:
         expect_padding(patches)
         self._lists.attach(patches)
         patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select)
-        patches.wrap(AlgorithmSelectorCache, "make_benchmark_fn", self._wrap_benchmark)
-        patches.wrap(PersistentCache, "lookup", self._wrap_cache_lookup)
+        self._measurements.attach(patches)
         self._fusions.attach(patches)
         CppSources().attach(patches)
 
@@ -159,63 +157,37 @@ class GemmChoices:
     # -- measuring -----------------------------------------------------------------------------
 
     def _tune(self, selection: _TunedSelection, proceed: Callable[[list[Any]], Any]) -> Any:
-        self._local.tuning = selection
-        try:
+        with self._measurements.chosen_by(partial(self._measure, selection)):
             selected = proceed(selection.choices)
-        finally:
-            self._local.tuning = None
         if selection.winner is not None:
             self._fusions.decide(selected, selection.problem.key, selection.winner)
         return selected
 
-    def _wrap_cache_lookup(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def lookup(
-            cache: Any, choices: list[Any], op: Any, inputs: Any, benchmark: Any, **kw: Any
-        ) -> Any:
-            if not self._active or getattr(self._local, "tuning", None) is None:
-                return original(cache, choices, op, inputs, benchmark, **kw)
-            # Inductor's cache ignores the epilogue; a row depends on it.
-            return {} if benchmark is None else benchmark(choices)
-
-        return lookup
-
-    def _wrap_benchmark(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def make_benchmark_fn(
-            cls: Any,
-            choices: list[Any],
-            input_nodes: Any,
-            layout: Any,
-            input_gen_fns: Any,
-            *args: Any,
-            **kw: Any,
-        ) -> Any:
-            tuning: _TunedSelection | None = getattr(self._local, "tuning", None)
-            if not self._active or tuning is None:
-                return original(cls, choices, input_nodes, layout, input_gen_fns, *args, **kw)
-
-            def measure(ready: list[Any]) -> dict[Any, float]:
-                question = question_of(tuning.problem, ready, input_nodes, layout, input_gen_fns)
-                left_out = (choice for choice in tuning.choices if choice not in ready)
-                identified = filter(None, map(identify, left_out))
-                uncompiled: dict[Winner, str] = dict.fromkeys(identified, _LEFT_OUT)
-                winner = self._answers.measure(
-                    replace(
-                        question,
-                        uncompiled={**question.uncompiled, **uncompiled},
-                        library=identify(library_or_first(tuning.problem.op, tuning.choices)),
-                        searched=tuning.searched,
-                    )
-                )
-                tuning.winner = winner
-                wanted = None if winner is None else winner.choice
-                chosen = [choice for choice in ready if identify(choice) == wanted]
-                best = chosen[0] if chosen else library_or_first(tuning.problem.op, ready)
-                # Inductor selects the least time; the measured times are in the row's evidence.
-                return {choice: 0.0 if choice is best else math.inf for choice in ready}
-
-            return measure
-
-        return make_benchmark_fn
+    def _measure(
+        self,
+        tuning: _TunedSelection,
+        ready: list[Any],
+        input_nodes: Any,
+        layout: Any,
+        input_gen_fns: Any,
+    ) -> Any:
+        """Return the winner of *tuning* among the compiled choices *ready*, and note it."""
+        question = question_of(tuning.problem, ready, input_nodes, layout, input_gen_fns)
+        left_out = (choice for choice in tuning.choices if choice not in ready)
+        identified = filter(None, map(identify, left_out))
+        uncompiled: dict[Winner, str] = dict.fromkeys(identified, _LEFT_OUT)
+        winner = self._answers.measure(
+            replace(
+                question,
+                uncompiled={**question.uncompiled, **uncompiled},
+                library=identify(library_or_first(tuning.problem.op, tuning.choices)),
+                searched=tuning.searched,
+            )
+        )
+        tuning.winner = winner
+        wanted = None if winner is None else winner.choice
+        chosen = [choice for choice in ready if identify(choice) == wanted]
+        return chosen[0] if chosen else library_or_first(tuning.problem.op, ready)
 
 
 def _undescribed(name: str) -> str:

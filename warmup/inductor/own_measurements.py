@@ -1,0 +1,85 @@
+"""`OwnMeasurements`: a selection of inductor's that a hook measures instead of inductor.
+
+- ``AlgorithmSelectorCache.make_benchmark_fn`` makes the function that measures compiled choices.
+- ``PersistentCache.lookup`` would answer from an earlier selection, of which a row knows nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch._inductor.codecache import PersistentCache
+from torch._inductor.select_algorithm import AlgorithmSelectorCache
+
+from warmup.inductor.patches import Patches
+
+# Of the compiled choices, the inputs, the layout and inductor's functions that make the inputs.
+ChooseBest = Callable[[list[Any], Any, Any, Any], Any]
+
+
+class OwnMeasurements:
+    """Measures selections inside of `chosen_by`, in the thread that opened it, while attached."""
+
+    def __init__(self) -> None:
+        self._active = True
+        self._local = threading.local()
+
+    def attach(self, patches: Patches) -> None:
+        """Put the hooks in place until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        patches.wrap(AlgorithmSelectorCache, "make_benchmark_fn", self._wrap_benchmark)
+        patches.wrap(PersistentCache, "lookup", self._wrap_cache_lookup)
+
+    def _deactivate(self) -> None:
+        self._active = False
+
+    @contextlib.contextmanager
+    def chosen_by(self, choose: ChooseBest) -> Iterator[None]:
+        """Let *choose* return the choice that inductor selects, while the context is open."""
+        self._local.choose = choose
+        try:
+            yield
+        finally:
+            self._local.choose = None
+
+    @property
+    def _choose(self) -> ChooseBest | None:
+        return getattr(self._local, "choose", None) if self._active else None
+
+    def _wrap_cache_lookup(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def lookup(
+            cache: Any, choices: list[Any], op: Any, inputs: Any, benchmark: Any, **kw: Any
+        ) -> Any:
+            if self._choose is None:
+                return original(cache, choices, op, inputs, benchmark, **kw)
+            # Inductor's cache ignores the epilogue; a row depends on it.
+            return {} if benchmark is None else benchmark(choices)
+
+        return lookup
+
+    def _wrap_benchmark(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def make_benchmark_fn(
+            cls: Any,
+            choices: list[Any],
+            input_nodes: Any,
+            layout: Any,
+            input_gen_fns: Any,
+            *args: Any,
+            **kw: Any,
+        ) -> Any:
+            choose = self._choose
+            if choose is None:
+                return original(cls, choices, input_nodes, layout, input_gen_fns, *args, **kw)
+
+            def measure(ready: list[Any]) -> dict[Any, float]:
+                best = choose(ready, input_nodes, layout, input_gen_fns)
+                # Inductor selects the least time; the measured times are in the row's evidence.
+                return {choice: 0.0 if choice is best else math.inf for choice in ready}
+
+            return measure
+
+        return make_benchmark_fn
