@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,10 @@ pytest.importorskip("torch")
 from warmup.core.rows import Family, Row, Tuned, Winner
 from warmup.table import Table
 from warmup.table.lookup import OnMiss
-from warmup.table.store import read, write
+from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.progress import Progress
 from warmup.tuning.region_questions import RegionQuestions
-from warmup.tuning.report import Observer
 from warmup.tuning.ways import ways_of
 
 FUSED = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),), "0123abcd", fused=True)
@@ -57,27 +55,16 @@ def make(
     make_key: Callable[..., str],
     make_row: Callable[..., Row],
     make_table: Callable[..., Table],
-    tmp_path: Path,
+    make_progress: Callable[..., Progress],
 ) -> Make:
     """``make(has_row)``: a compiler, with a fused row of an earlier build or an empty table."""
 
     def make(has_row: bool) -> _Compiler:
-        key, row, path, nothing = make_key(16), make_row(), tmp_path / "t.json", Any
+        key, row, tuner = make_key(16), make_row(), _Tuner()
         table = make_table({key: replace(row, winner=FUSED)} if has_row else {})
-        write(path, table)
-        progress = Progress(
-            path=path,
-            table=table,
-            replaces=False,
-            observer=Observer(),
-            can_search=False,
-            given_up={},
-            measured_peaks=lambda: None,
-        )
-        tuner: Any = _Tuner()
-        setup: Any = nothing
-        model: Any = nothing
-        return _Compiler(setup=setup, model=model, progress=progress, tuner=tuner, key=key, row=row)
+        unused: Any = None  # the model and its setup: nothing is compiled
+        shared: dict[str, Any] = {"setup": unused, "model": unused, "tuner": tuner}
+        return _Compiler(progress=make_progress(table), key=key, row=row, **shared)
 
     return make
 

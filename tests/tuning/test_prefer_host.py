@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +15,11 @@ from warmup.core.method import Launch, Method
 from warmup.core.rows import Family, Row, Timing, Tuned, Winner
 from warmup.models.wide_run import WideRun
 from warmup.table import Table
-from warmup.table.store import read, write
+from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.host_choice import prefer_host
 from warmup.tuning.judge import Judge
-from warmup.tuning.progress import Progress, Revisit
+from warmup.tuning.progress import Progress
 from warmup.tuning.report import Observer
 
 EXACT = torch.tensor([3.0, 4.0])
@@ -82,26 +81,15 @@ def try_host(
     make_key: Callable[..., str],
     make_row: Callable[..., Row],
     make_table: Callable[..., Table],
-    tmp_path: Path,
+    make_progress: Callable[..., Progress],
 ) -> Try:
     """``try_host(**run)``: the row on disk afterwards, and the lines that were said."""
 
     def make(launch: Launch = Launch.EAGER, fixed: bool = False, **changes: Any) -> Any:
-        key, path, lines = make_key(16), tmp_path / "t.json", _Lines()
+        key, lines = make_key(16), _Lines()
         row = make_row()
         row = replace(row, evidence=replace(row.evidence, host_us=40.0, time_us=10.0))
-        table = make_table({key: row})
-        write(path, table)
-        progress = Progress(
-            path=path,
-            table=table,
-            replaces=False,
-            observer=lines,
-            can_search=False,
-            given_up={},
-            measured_peaks=lambda: None,
-            revisit=Revisit(),
-        )
+        progress = make_progress(make_table({key: row}), observer=lines)
         timings = (
             Timing(row.winner, 10.0, host_us=40.0),
             Timing(CHEAP, 12.0, host_us=7.0, spread=0.01),
@@ -120,11 +108,11 @@ def try_host(
         served = run.served(EXACT, BEFORE)
         judgement = judge.judge(served.outputs)
         prefer_host(run, served, judge, judgement, {key} if fixed else ())
-        found = read(path).rows[key]
+        found = read(progress.path).rows[key]
         assert progress.rows[key] == found
         assert progress.tuned[0].row == found
         is_kept = bool(lines.lines) and "not kept" not in lines.lines[0]
-        assert len(read(path).rows) == len(progress.tuned) == (2 if is_kept else 1)
+        assert len(read(progress.path).rows) == len(progress.tuned) == (2 if is_kept else 1)
         return found, lines.lines
 
     return make
@@ -171,24 +159,15 @@ def test_the_table_keeps_what_calls_cost(
     make_table: Callable[..., Table],
     make_row: Callable[..., Row],
     make_key: Callable[..., str],
-    tmp_path: Path,
+    make_progress: Callable[..., Progress],
 ) -> None:
     """Each bucket has the last cost that was measured, on disk too; rows stay."""
-    path, table = tmp_path / "t.json", make_table({make_key(16): make_row()})
-    write(path, table)
-    progress = Progress(
-        path=path,
-        table=table,
-        replaces=False,
-        observer=Observer(),
-        can_search=False,
-        given_up={},
-        measured_peaks=lambda: None,
-    )
+    table = make_table({make_key(16): make_row()})
+    progress = make_progress(table)
     progress.keep_cost("MLP seqlen=560", BEFORE)
     progress.keep_cost("MLP seqlen=16", CallCost(1.0, 2.0))
     progress.keep_cost("MLP seqlen=16", CallCost(3.0, 2.0, left_out=4))
-    found = read(path)
+    found = read(progress.path)
     assert dict(found.provenance.calls) == {
         "MLP seqlen=16": CallCost(3.0, 2.0, left_out=4),
         "MLP seqlen=560": BEFORE,
