@@ -258,7 +258,7 @@ def _check_words(
     """Check the options that belong together.
 
     Raises:
-        SettingsError: one of them cannot be used.
+        SettingsError: an option lacks what it needs, or `on_miss` does not suit priming.
     """
     if primes != has_model:
         raise SettingsError("--prime and --model belong together", "give both, or neither")

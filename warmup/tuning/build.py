@@ -275,7 +275,7 @@ def _check_words(policy: str, bundle_graphs: str | None, bundle_compiled: str | 
     """Check the words of a build's arguments.
 
     Raises:
-        SettingsError: one of them is unknown, or torch cannot do it.
+        SettingsError: a policy or mode is unknown, or torch cannot compile for it ahead of time.
     """
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")

@@ -47,8 +47,9 @@ class CppSources:
 def unmeasured() -> Iterator[None]:
     """Write no source for a C++ candidate that this thread makes while the context is open.
 
-    A single choice is compiled without a benchmark (AlgorithmSelectorCache.__call__), and its
-    source is then written anew, with what is fused into it (CppScheduling.codegen_template).
+    A single choice is compiled without a benchmark (AlgorithmSelectorCache.__call__). The source
+    that is compiled is written later, with the operations that are fused into the product
+    (CppScheduling.codegen_template).
     """
     _thread.is_unmeasured = True
     try:

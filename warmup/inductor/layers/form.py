@@ -89,9 +89,9 @@ def form_of(
     """Return the form of a call whose artifact needs the tensors at *needed* and gives *outputs*.
 
     Raises:
-        UnshareableLayerError: an argument or what is returned is neither a tensor, a constant nor
-            a list, tuple or dict of these; or a tensor is returned that is no output and no
-            argument.
+        UnshareableLayerError: an argument or a result is something else than a tensor, a constant,
+            or a list, tuple or dict of tensors and constants; or a tensor is returned that is
+            neither an output of the artifact nor an argument.
     """
     call = (tuple(args), dict(kwargs))
     conditions = tuple(_conditions(call, ()))
