@@ -3,8 +3,8 @@
 The model runs once, uncompiled, with a stand-in for each repeated layer. The first layer of a group
 is compiled for the arguments of its call. For each other layer, dynamo's guards of the artifacts
 are evaluated; a layer that none of them fits is compiled as well, and the guard that fails names
-the difference. Each layer's output is compared with the uncompiled layer's for the same inputs, and the
-artifact's output is what the next layer gets.
+the difference. Each layer's output is compared with the uncompiled layer's for the same inputs, and
+the artifact's output is what the next layer gets.
 """
 
 from __future__ import annotations
