@@ -42,6 +42,15 @@ _MAX_NAME: Final = 200
 _HASH_DIGITS: Final = 16
 
 
+def without_name(key: str) -> str:
+    """Return *key* without the kernel's name: kernels of equal code, sizes and arguments share it.
+
+    A key of another kind is returned as it is.
+    """
+    kind, _, rest = key.partition(" ")
+    return rest.partition(" ")[2] if kind == LAUNCH.name else key
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchProblem:
     """A generated kernel for which inductor chooses a launch config.

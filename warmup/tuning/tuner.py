@@ -43,6 +43,7 @@ from warmup.table import Policy
 from warmup.tuning.peak_bounds import PeakBounds
 from warmup.tuning.region_questions import RegionQuestions, WaitingQuestion
 from warmup.tuning.row_maker import RowMaker
+from warmup.tuning.search_results import SearchResult, SearchResults
 from warmup.tuning.size_range import choose_for_range
 from warmup.tuning.trials import bare_trial, challengers, faster_alone, region_trial, work_of
 from warmup.tuning.ways import run_ways
@@ -58,7 +59,7 @@ class Tuner:
     disturbed: those rows have the library default. Questions that only a compiled region can answer
     are kept in ``region_questions`` for a caller that compiles regions, if there is one. For the
     keys in ``apart`` nothing is fused into a template: in the model inductor does not fuse what it
-    fuses in the region alone.
+    fuses in the region alone. ``searches`` keeps what came of launch searches, by kernel.
     """
 
     device: torch.device
@@ -69,6 +70,7 @@ class Tuner:
     options: Mapping[str, OptionValue] = field(default_factory=dict)
     region_questions: RegionQuestions = field(default_factory=RegionQuestions)
     apart: set[str] = field(default_factory=set)
+    searches: SearchResults = field(default_factory=SearchResults)
     bounds: PeakBounds = field(init=False)
     rows: RowMaker = field(init=False)
     watch: MachineWatch = field(init=False)
@@ -216,23 +218,32 @@ class Tuner:
         """Return the row for a launch config, searched in this process; None when no config ran."""
         if not self.rows.is_wanted(key, search.listed[0]):
             return None
+        found = self.searches.known(key, search) or self._search(key, search)
+        self.searches.keep(key, search, found)
+        tuned = self.rows.row_for(
+            *(key, found.outcomes, found.library),
+            is_disturbed=found.is_disturbed,
+            method=with_narrow_band(self.method),
+        )
+        return None if tuned is None else replace(tuned, searched=found.counts)
+
+    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
+        """Return the winner of *search*, measured as by `measure_search`; there is no row."""
+        found = self._search(key, search)
+        self.searches.keep(key, search, found, has_row=False)
+        selected = select_winner(
+            *(found.outcomes, found.library, with_narrow_band(self.method)),
+            is_disturbed=found.is_disturbed,
+        )
+        return None if selected is None else selected.outcome.winner
+
+    def _search(self, key: str, search: LiveSearch) -> SearchResult:
         started, method = time.monotonic(), with_narrow_band(self.method)
         with self.watch.measuring() as is_disturbed, torch.no_grad():
             outcomes, library = time_search(search, self.device, method, self.tolerance)
         counts, seconds = search.counts(), time.monotonic() - started
         logger.debug("searched %s in %.2f s: %s", counts, seconds, key)
-        tuned = self.rows.row_for(
-            key, outcomes, library, is_disturbed=is_disturbed(), method=method
-        )
-        return None if tuned is None else replace(tuned, searched=counts)
-
-    def try_search(self, search: LiveSearch) -> Winner | None:
-        """Return the winner of *search*, measured as by `measure_search`; there is no row."""
-        method = with_narrow_band(self.method)
-        with self.watch.measuring() as is_disturbed, torch.no_grad():
-            outcomes, library = time_search(search, self.device, method, self.tolerance)
-        selected = select_winner(outcomes, library, method, is_disturbed=is_disturbed())
-        return None if selected is None else selected.outcome.winner
+        return SearchResult(tuple(outcomes), library, counts, is_disturbed=is_disturbed())
 
     def cost_of(self, call: Callable[[], object]) -> CallCost | None:
         """Return what *call*, which has run before, costs; None on a CPU."""
