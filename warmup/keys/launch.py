@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from warmup.core.phases import BuildStage
 from warmup.core.rows import Family
 from warmup.keys.kind import Kind
 
@@ -35,20 +36,13 @@ LAUNCH: Final = Kind(
     hidden=frozenset({"args", "source"}),
     summary="launch configs",
     library_default="the config of default mode",
+    stage=BuildStage.LAUNCH_SEARCHES,
+    is_named=True,
 )
 _KERNEL_NUMBER = re.compile(r"_[0-9]+$")
 _DEF = re.compile(r"^def [^(]+\(")
 _MAX_NAME: Final = 200
 _HASH_DIGITS: Final = 16
-
-
-def without_name(key: str) -> str:
-    """Return *key* without the kernel's name: kernels of equal code, sizes and arguments share it.
-
-    A key of another kind is returned as it is.
-    """
-    kind, _, rest = key.partition(" ")
-    return rest.partition(" ")[2] if kind == LAUNCH.name else key
 
 
 @dataclass(frozen=True, slots=True)

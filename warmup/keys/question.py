@@ -170,8 +170,8 @@ class Answers(Protocol):
     def try_search(self, key: str, search: LiveSearch) -> Winner | None:
         """Time the candidates of *search* as `measure_search` does, and make no row.
 
-        Returns the winner; None when no candidate could be measured. A kernel of equal code, sizes
-        and arguments that is searched later is not timed again (`warmup.keys.launch.without_name`).
+        Returns the winner; None when no candidate could be measured. A kernel that differs from
+        that of *key* in its name alone is not timed again when it is searched later.
         """
 
     def measure_region(self, question: RegionQuestion) -> Winner | None:

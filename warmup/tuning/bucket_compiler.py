@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from warmup.core.call_cost import CallCost
 from warmup.core.errors import BuildError, MissError, WarmupError, warmup_error_in
 from warmup.core.events import Emitter, Event, EventName, logger
+from warmup.core.phases import BuildStage
 from warmup.core.rows import Row
 from warmup.table.lookup import Lookup, OnMiss
 
@@ -264,7 +265,7 @@ class BucketCompiler:
 
         failure: Exception | None = None
         before, graphs = count_graphs(), 0
-        with empty_caches():
+        with empty_caches(), self.tuner.clock.phase(BuildStage.COMPILING):
             try:
                 compiled = compile_model(self.model.module)
                 outputs = [compiled(*calls[0].args, **calls[0].kwargs)]
@@ -285,7 +286,8 @@ class BucketCompiler:
     def _cost_of(self, call: Callable[[], object], name: str) -> CallCost | None:
         """Return what *call* costs; None with a warning where it cannot be called so often."""
         try:
-            return self.measure_cost(call)
+            with self.tuner.clock.phase(BuildStage.JUDGING):
+                return self.measure_cost(call)
         except Exception as error:  # noqa: BLE001  the bucket was served, and only this is not known
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             logger.warning("bucket %s: what a call costs was not measured: %s", name, reason)

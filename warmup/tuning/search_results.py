@@ -13,11 +13,11 @@ from warmup.core.live_search import LiveSearch
 from warmup.core.rows import Winner
 from warmup.core.search import SearchCounts
 from warmup.core.trial import Outcome
-from warmup.keys.launch import without_name
+from warmup.keys.registry import kind_of
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
+class FoundConfigs:
     """The outcomes of a search, its control, and how many candidates were tried."""
 
     outcomes: tuple[Outcome, ...]
@@ -30,11 +30,11 @@ class SearchResult:
 class SearchResults:
     """The last result for each kernel, with the candidates that default mode lists for it."""
 
-    _results: dict[str, tuple[tuple[Winner, ...], SearchResult]] = field(default_factory=dict)
+    _results: dict[str, tuple[tuple[Winner, ...], FoundConfigs]] = field(default_factory=dict)
     _with_row: set[str] = field(default_factory=set)
 
     def keep(
-        self, key: str, search: LiveSearch, result: SearchResult, *, has_row: bool = True
+        self, key: str, search: LiveSearch, result: FoundConfigs, *, has_row: bool = True
     ) -> None:
         """Keep the *result* of *search* for kernels like that of *key*.
 
@@ -43,17 +43,17 @@ class SearchResults:
         cut is not kept.
         """
         if not search.is_cut():
-            self._results[without_name(key)] = search.listed, result
+            self._results[kind_of(key).measured_once(key)] = search.listed, result
         if has_row:
             self._with_row.add(key)
 
-    def known(self, key: str, search: LiveSearch) -> SearchResult | None:
+    def known(self, key: str, search: LiveSearch) -> FoundConfigs | None:
         """Return what came of the search of an equal kernel; None where *search* is to be timed.
 
         That is so where default mode lists other candidates for the two, and where times were
         disturbed. A candidate that *search* leaves out is not in the result.
         """
-        listed, result = self._results.get(without_name(key), ((), None))
+        listed, result = self._results.get(kind_of(key).measured_once(key), ((), None))
         if result is None or result.is_disturbed or key in self._with_row:
             return None
         if listed != search.listed or result.library == search.banned:

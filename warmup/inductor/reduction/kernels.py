@@ -45,7 +45,7 @@ from warmup.keys.reduction import PERSISTENT
 _GENERATED_NAME: Final = "triton_"
 # Times the least time of the persistent kernel: a looped kernel that takes longer with each config
 # that its search begins with is not searched further. The share of finalists (screening.py).
-MOST_TIMES: Final = 1.25
+_LOSING_TIMES: Final = 1.25
 _NO_CONFIGS: Final = SearchCounts(search=Search.DEFAULT, listed=0)
 
 
@@ -114,7 +114,7 @@ def search_of(
         fastest_us = math.inf
         for way in sorted(loaded.keys() - uncompiled.keys(), key=lambda way: way != PERSISTENT):
             with reporting(way):
-                made[way] = _searched(answers, loaded[way], fastest_us * MOST_TIMES)
+                made[way] = _searched(answers, loaded[way], fastest_us * _LOSING_TIMES)
                 fastest_us = min(fastest_us, made[way].time_us)
     metrics.generated_kernel_count = counted
     return LiveSearch(
