@@ -7,6 +7,7 @@ there, and loads it. Without workers this process compiles the configs, one afte
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, Final
@@ -15,6 +16,7 @@ from torch._dynamo.device_interface import DeviceGuard
 from torch._inductor.async_compile import AsyncCompile
 
 from warmup.core.error_text import printable
+from warmup.core.events import logger
 from warmup.core.rows import Winner
 from warmup.inductor.launch.compile_task import compile_into_cache
 from warmup.inductor.launch.configs import kwargs_of, make_config, refusal_reason
@@ -72,7 +74,9 @@ def compile_in_workers(kernels: Iterable[tuple[Any, Sequence[Any]]]) -> None:
         if kernel.filename is not None
         for config in {spelled(one): kwargs_of(one) for one in configs}.values()
     ]
+    started = time.monotonic()
     wait(tasks, timeout=_WORKER_SECONDS)
+    logger.debug("%d configs compiled in %.2f s", len(tasks), time.monotonic() - started)
 
 
 def _load(kernel: Any, config: Any) -> Any:
