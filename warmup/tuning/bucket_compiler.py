@@ -290,8 +290,7 @@ class BucketCompiler:
     def _cost_of(self, call: Callable[[], object], name: str) -> CallCost | None:
         """Return what *call* costs; None with a warning where it cannot be called so often."""
         try:
-            with self.tuner.clock.phase(BuildStage.JUDGING):
-                return self.measure_cost(call)
+            return self.measure_cost(call)
         except Exception as error:  # noqa: BLE001  the bucket was served, and only this is not known
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             logger.warning("bucket %s: what a call costs was not measured: %s", name, reason)

@@ -254,7 +254,10 @@ class Tuner:
 
     def cost_of(self, call: Callable[[], object]) -> CallCost | None:
         """Return what *call*, which has run before, costs; None on a CPU."""
-        return None if self.device.type == "cpu" else cost_of(call, self.device)
+        if self.device.type == "cpu":
+            return None
+        with self.clock.phase(BuildStage.JUDGING):
+            return cost_of(call, self.device)
 
     def measure_region(self, question: RegionQuestion) -> Tuned | None:
         """Keep *question* where its region can be measured later; else return its row.
