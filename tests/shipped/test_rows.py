@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from warmup.core.errors import ProblemError
 from warmup.core.rows import Family, Winner
+from warmup.keys.convolution import CONVOLUTION, ConvolutionProblem
 from warmup.keys.gemm import GEMM
 from warmup.keys.gemm_text import parse_epilogue, parse_problem
 from warmup.keys.launch import LAUNCH, LaunchProblem
 from warmup.keys.pad import PAD, PadProblem
+from warmup.keys.reduction import REDUCTION, ReductionProblem
 from warmup.keys.registry import ingredients_of, kind_of
 from warmup.keys.weight import WEIGHT, features_of, parse_weight, winner_of
 from warmup.table.store import read
@@ -48,6 +51,7 @@ FORMS = {
         frozenset({"XBLOCK", "num_stages", "num_warps"}),
     ),
     Family.PAD: Form("padded|as_is"),
+    Family.REDUCTION: Form("persistent|looped"),
     Family.WEIGHT: Form("padded|as_is", frozenset({"features"})),
 }
 
@@ -75,11 +79,60 @@ def _spell_again(key: str) -> str:
         return structure.key(rows)
     if kind is PAD:
         return _pad_problem(named).key
+    if kind is CONVOLUTION:
+        return _convolution_problem(named).key
+    if kind is REDUCTION:
+        return _reduction_problem(named).key.rpartition("=")[0] + "=" + named["body"]
     names = [name for name in named if name not in {"kind", "kernel", "args", "source"}]
     sizes = tuple((name, int(named[name])) for name in names)
     return LaunchProblem(
         named["kernel"], sizes, tuple(named["args"].split(",")), named["source"]
     ).key
+
+
+def _convolution_problem(named: dict[str, str]) -> ConvolutionProblem:
+    """Return the convolution of *named*; of the output it has the strides and not the sizes."""
+    x, w = (_sizes(named[name]) for name in ("x", "w"))
+    stride, padding = (_sizes(named[name]) for name in ("stride", "padding"))
+    out = [x[0], w[0]]
+    for size, kernel, step, margin in zip(x[2:], w[2:], stride, padding, strict=True):
+        out.append((size + 2 * margin - kernel) // step + 1)
+    return ConvolutionProblem(
+        x=(x, _strides(x, named["a"])),
+        w=(w, _strides(w, named["b"])),
+        out=(out, _strides(out, named["out"])),
+        stride=stride,
+        padding=padding,
+        groups=int(named["groups"]),
+        dtype=named["dtype"],
+        fp32=named.get("fp32"),
+    )
+
+
+def _sizes(text: str) -> list[int]:
+    return [int(size) for size in text.split("x")]
+
+
+def _strides(sizes: list[int], layout: str) -> list[int]:
+    """Return the strides of a tensor of *sizes*: channels first, channels last, or as spelled."""
+    formats = {"first": torch.contiguous_format, "last": torch.channels_last}
+    if layout not in formats:
+        return [int(stride) for stride in layout.removeprefix("any(").removesuffix(")").split(",")]
+    empty = torch.empty(sizes, device="meta", memory_format=formats[layout])
+    return list(empty.stride())
+
+
+def _reduction_problem(named: dict[str, str]) -> ReductionProblem:
+    """Return the reduction of *named*, whose body is a hash of a text that the key has not."""
+    return ReductionProblem(
+        ops=named["op"].split("+"),
+        x=int(named["x"]),
+        r=int(named["r"]),
+        hint=named["hint"],
+        reads=named["reads"].split(","),
+        writes=named["writes"].split(","),
+        body="",
+    )
 
 
 def _pad_problem(named: dict[str, str]) -> PadProblem:
