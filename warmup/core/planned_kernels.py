@@ -1,0 +1,70 @@
+"""`GraphPlan`: the kernels that a compiled graph launches, in order, as a trace's file keeps them.
+
+A profiler's trace names kernels and neither the decision behind a kernel nor its work. A recording
+writes both beside the trace's events, under `PLAN_NAME`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+PLAN_NAME: Final = "warmup"  # of the trace's member that holds a `RecordedPlan`
+PLAN_SCHEMA: Final = 1
+BUCKET_MARK: Final = "warmup bucket "  # begins the annotation around each recorded call of a bucket
+
+
+class PlannedBy(StrEnum):
+    """What makes a kernel."""
+
+    TRITON = "triton"
+    CPP = "cpp"
+    LIBRARY = "library"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedKernel:
+    """One launch of the generated code, or one call of a library.
+
+    ``name`` is the generated kernel's, or the operator of a library call (``aten.mm.out``).
+    ``keys`` are the keys of the decisions behind it: that of its GEMM first. ``flops`` and
+    ``moved`` bytes are the least of one launch, None where the graph does not say.
+    """
+
+    name: str
+    by: PlannedBy
+    keys: tuple[str, ...] = ()
+    dtype: str = ""
+    flops: int | None = None
+    moved: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPlan:
+    """The kernels of one compiled graph; ``graph`` is its key in inductor's cache."""
+
+    graph: str
+    kernels: tuple[PlannedKernel, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedPlan:
+    """What a recording knows beside the events: the plans of each bucket's graphs, by bucket.
+
+    ``calls`` are the calls of each bucket that the trace has. ``clocks`` are SM clocks in MHz that
+    were read while the calls ran, ``device`` is the device's name, ``table`` the digest of the
+    table that was served, None without a table.
+    """
+
+    plans: Mapping[str, tuple[GraphPlan, ...]]
+    calls: int
+    device: str
+    torch: str
+    table: str | None = None
+    clocks: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        return {"schema": PLAN_SCHEMA, **asdict(self)}
