@@ -11,6 +11,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from warmup.core.error_text import shown
+from warmup.core.errors import SettingsError
+
 PLAN_NAME: Final = "warmup"  # of the trace's member that holds a `RecordedPlan`
 PLAN_SCHEMA: Final = 1
 BUCKET_MARK: Final = "warmup bucket "  # begins the annotation around each recorded call of a bucket
@@ -68,3 +71,50 @@ class RecordedPlan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
         return {"schema": PLAN_SCHEMA, **asdict(self)}
+
+
+def plan_from_json(document: Any, path: str) -> RecordedPlan:
+    """Return the plan in *document*, which a trace at *path* has.
+
+    Raises:
+        SettingsError: it is none, or of a later schema.
+    """
+    try:
+        if document["schema"] != PLAN_SCHEMA:
+            raise ValueError(f"schema {document['schema']!r}")
+        plans = {
+            str(bucket): tuple(_graph_from_json(graph) for graph in graphs)
+            for bucket, graphs in document["plans"].items()
+        }
+        table = document["table"]
+        return RecordedPlan(
+            plans=plans,
+            calls=int(document["calls"]),
+            device=str(document["device"]),
+            torch=str(document["torch"]),
+            table=None if table is None else str(table),
+            clocks=tuple(int(clock) for clock in document["clocks"]),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SettingsError(
+            f"{shown(path)}: the member {PLAN_NAME!r} is damaged or of a later warmup "
+            f"({type(error).__name__}: {shown(error)})",
+            "record the trace again with this warmup",
+        ) from error
+
+
+def _graph_from_json(graph: Any) -> GraphPlan:
+    return GraphPlan(
+        str(graph["graph"]),
+        tuple(
+            PlannedKernel(
+                name=str(kernel["name"]),
+                by=PlannedBy(kernel["by"]),
+                keys=tuple(map(str, kernel["keys"])),
+                dtype=str(kernel["dtype"]),
+                flops=None if kernel["flops"] is None else int(kernel["flops"]),
+                moved=None if kernel["moved"] is None else int(kernel["moved"]),
+            )
+            for kernel in graph["kernels"]
+        ),
+    )

@@ -1,4 +1,4 @@
-"""`record_trace`: serves the buckets of a model under torch's profiler, and keeps the kernels' plan.
+"""`record_trace`: serves buckets of a model under torch's profiler, and keeps the kernels' plan.
 
 The trace's file is torch's own, with one more member, the plan of `warmup.core.planned_kernels`.
 """
