@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._inductor.graph import GraphLowering
@@ -23,12 +23,15 @@ from torch._inductor.virtualized import V
 from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
+from warmup.inductor.convolution.choices import key_of as key_of_convolution
 from warmup.inductor.gemm.choices import post_op_of
 from warmup.inductor.gemm.key import describe
 from warmup.inductor.launch.kernels import key_of
 from warmup.inductor.patches import Patches
 from warmup.keys.gemm import COVERED, CPU_LINEAR
 from warmup.keys.registry import work_of
+
+_CONVOLUTION: Final = "convolution"
 
 
 @dataclass(slots=True)
@@ -151,9 +154,11 @@ def watching_plans() -> Iterator[PlanWatch]:
 
 
 def _key_of_selection(name: str, choices: list[Any], inputs: Any, layout: Any) -> str | None:
-    if name not in COVERED:
+    if name not in COVERED and name != _CONVOLUTION:
         return None
     try:
+        if name == _CONVOLUTION:
+            return key_of_convolution(choices, inputs, layout)
         post_op = post_op_of(choices) if name in CPU_LINEAR else None
         return describe(name, list(inputs), layout, post_op).key
     except ProblemError:

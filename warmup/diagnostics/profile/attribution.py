@@ -194,6 +194,8 @@ def _from_plan(event: DeviceEvent, place: _Place, table: Table | None) -> Attrib
         keys = tuple(key for key in keys if key in table.rows)[:1] or keys[:1]
     keys = keys[:1]
     work = _planned_work(kernel)
+    if work is None or work.flops is None:
+        work = _recorded_work(event, work)
     return Attributed(
         event=event,
         known=Known.PLAN,
@@ -210,6 +212,16 @@ def _planned_work(kernel: PlannedKernel) -> Work | None:
     if kernel.moved is None and kernel.flops is None:
         return None
     return Work(kernel.dtype, kernel.flops, kernel.moved or 0)
+
+
+def _recorded_work(event: DeviceEvent, planned: Work | None) -> Work | None:
+    """Return *planned* with the operations of the operator that launched *event*, if known."""
+    if event.call is None:
+        return planned
+    found = work_of_operator(_telling(event.call).operator)
+    if planned is None or found is None or found.flops is None:
+        return planned or found
+    return Work(found.dtype, found.flops, planned.moved)
 
 
 def _reason_of(kernel: PlannedKernel, keys: Sequence[str], table: Table | None) -> Reason:

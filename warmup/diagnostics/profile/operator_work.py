@@ -122,6 +122,12 @@ def _convolution(tensors: list[Any], concrete: list[Any]) -> tuple[int, int]:
     return _convolved(tensors, stride, padding, dilation, is_transposed=is_transposed)
 
 
+def _mkldnn_convolution(tensors: list[Any], concrete: list[Any]) -> tuple[int, int]:
+    # input, weight, bias, padding, stride, dilation, groups
+    padding, stride, dilation = (_sizes(concrete[place]) for place in (3, 4, 5))
+    return _convolved(tensors, stride, padding, dilation, is_transposed=False)
+
+
 def _cudnn_convolution(tensors: list[Any], concrete: list[Any]) -> tuple[int, int]:
     # input, weight, padding, stride, dilation, groups
     padding, stride, dilation = (_sizes(concrete[place]) for place in (2, 3, 4))
@@ -169,6 +175,7 @@ _FORMULAS: Final[dict[str, Formula]] = {
     **{"mm": _mm, "_scaled_mm": _mm, "_int_mm": _mm, "addmm": _after_bias(_mm)},
     **{"_addmm_activation": _after_bias(_mm), "bmm": _bmm, "baddbmm": _after_bias(_bmm)},
     **{"linear": _linear, "_mkl_linear": _mkl_linear},
+    **{"_linear_pointwise": _linear, "_convolution_pointwise": _mkldnn_convolution},
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), _convolution),
     "cudnn_convolution": _cudnn_convolution,
     **dict.fromkeys(
