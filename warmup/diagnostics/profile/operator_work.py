@@ -19,10 +19,10 @@ from warmup.diagnostics.profile.trace import Operator
 
 # The profiler writes C++'s names of dtypes (c10/util/typeid, caffe2::TypeMeta::name).
 _CPP_DTYPES: Final = {
-    **{"float": "f32", "double": "f64", "c10::Half": "f16", "c10::BFloat16": "bf16"},
-    **{"long int": "i64", "long": "i64", "int": "i32", "short int": "i16", "signed char": "i8"},
-    **{"unsigned char": "u8", "bool": "bool", "c10::complex<float>": "c64"},
-    **{"c10::Float8_e4m3fn": "f8_e4m3fn", "c10::Float8_e5m2": "f8_e5m2"},
+    "float": "f32", "double": "f64", "c10::Half": "f16", "c10::BFloat16": "bf16",
+    "long int": "i64", "long": "i64", "int": "i32", "short int": "i16", "signed char": "i8",
+    "unsigned char": "u8", "bool": "bool", "c10::complex<float>": "c64",
+    "c10::Float8_e4m3fn": "f8_e4m3fn", "c10::Float8_e5m2": "f8_e5m2",
 }
 _MATRIX: Final = 2
 _OVERLOAD: Final = re.compile(r"^(?:aten|mkl|mkldnn|onednn)::")
@@ -172,10 +172,10 @@ def _attention_by_rows(tensors: list[Any], _concrete: list[Any]) -> tuple[int, i
 
 
 _FORMULAS: Final[dict[str, Formula]] = {
-    **{"mm": _mm, "_scaled_mm": _mm, "_int_mm": _mm, "addmm": _after_bias(_mm)},
-    **{"_addmm_activation": _after_bias(_mm), "bmm": _bmm, "baddbmm": _after_bias(_bmm)},
-    **{"linear": _linear, "_mkl_linear": _mkl_linear},
-    **{"_linear_pointwise": _linear, "_convolution_pointwise": _mkldnn_convolution},
+    "mm": _mm, "_scaled_mm": _mm, "_int_mm": _mm, "addmm": _after_bias(_mm),
+    "_addmm_activation": _after_bias(_mm), "bmm": _bmm, "baddbmm": _after_bias(_bmm),
+    "linear": _linear, "_mkl_linear": _mkl_linear,
+    "_linear_pointwise": _linear, "_convolution_pointwise": _mkldnn_convolution,
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), _convolution),
     "cudnn_convolution": _cudnn_convolution,
     **dict.fromkeys(

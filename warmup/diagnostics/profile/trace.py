@@ -16,13 +16,9 @@ _RUNTIME: Final = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver"}
 _MARKS: Final = ("user_annotation", "cpu_op")
 _STEP: Final = "ProfilerStep#"
 _GRAPH: Final = "## Call CompiledFxGraph "
-_REGION: Final = "Torch-Compiled Region"
-# Ranges of the host around operators, which compute nothing themselves.
-_WRAPPERS: Final = (
-    *(_GRAPH, _REGION, BUCKET_MARK, _STEP, "TorchDynamo ", "Pregraph bytecode", "AOTDispatcher "),
-    *("PythonSubclass", "CompiledFunction", "Activity Buffer", "Optimizer.", "enumerate("),
-)
+_GENERATED: Final = ("triton_", "cpp_", "graph_")
 _SIGNATURE: Final = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+_BACKEND: Final = "kernel_backend"  # an argument of launches of generated kernels
 _KERNEL_ARGUMENTS: Final = ("kernel_kwargs", "num_warps", "num_stages", "kernel_flop")
 
 Where = tuple[Any, Any]  # process and thread
@@ -192,7 +188,8 @@ def _collect_range(
     elif name.startswith(_GRAPH):
         key = name.removeprefix(_GRAPH).removesuffix(" ##")
         found.graphs.setdefault(where, []).append((begin, end, key))
-    if name.startswith(_WRAPPERS):
+    # Other ranges, of a user or of torch's own runtime, compute nothing themselves.
+    if "::" not in name and not name.startswith(_GENERATED) and _BACKEND not in given:
         return
     call = HostCall(begin, end, _operator(name, given, found.operators))
     found.calls.setdefault(where, []).append(call)

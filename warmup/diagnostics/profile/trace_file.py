@@ -95,7 +95,9 @@ class TraceFile:
                 value, end = self._decode(self._buffer, self._at)
             except json.JSONDecodeError as error:
                 if len(self._buffer) - self._at > _LARGEST_VALUE or not self._more():
-                    raise ValueError(f"{error.msg} at character {self._before + error.pos}") from None
+                    raise ValueError(
+                        f"{error.msg} at character {self._before + error.pos}"
+                    ) from None
                 continue
             if end == len(self._buffer) and self._more():
                 continue  # a number may go on in the next piece
