@@ -105,7 +105,7 @@ def _line(line: KernelLine, iterations: int) -> Iterator[str]:
         )
     )
     yield from _cut(printable(line.name))
-    yield from fold(_decision(line), "      ", indent=8)
+    yield from fold(decision_of(line), "      ", indent=8)
 
 
 def _cut(name: str) -> Iterator[str]:
@@ -115,7 +115,8 @@ def _cut(name: str) -> Iterator[str]:
     yield f"    {cut}"
 
 
-def _decision(line: KernelLine) -> str:
+def decision_of(line: KernelLine) -> str:
+    """Return which row chose the kernel of *line*, or why there is no row."""
     if line.row is not None:
         kind = kind_of(line.keys[0])
         question = kind.ingredients(line.keys[0]).get(kind.question or "", "")

@@ -16,6 +16,7 @@ from warmup.core.errors import SettingsError
 
 PLAN_NAME: Final = "warmup"  # of the trace's member that holds a `RecordedPlan`
 PLAN_SCHEMA: Final = 1
+_ADVICE: Final = "record the trace again with this warmup"
 BUCKET_MARK: Final = "warmup bucket "  # begins the annotation around each recorded call of a bucket
 
 
@@ -77,11 +78,11 @@ def plan_from_json(document: Any, path: str) -> RecordedPlan:
     """Return the plan in *document*, which a trace at *path* has.
 
     Raises:
-        SettingsError: it is none, or of a later schema.
+        SettingsError: it is none, or of another schema.
     """
+    if not isinstance(document, dict) or document.get("schema") != PLAN_SCHEMA:
+        raise SettingsError(f"{shown(path)}: the member {PLAN_NAME!r} has another schema", _ADVICE)
     try:
-        if document["schema"] != PLAN_SCHEMA:
-            raise ValueError(f"schema {document['schema']!r}")
         plans = {
             str(bucket): tuple(_graph_from_json(graph) for graph in graphs)
             for bucket, graphs in document["plans"].items()
@@ -97,9 +98,9 @@ def plan_from_json(document: Any, path: str) -> RecordedPlan:
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise SettingsError(
-            f"{shown(path)}: the member {PLAN_NAME!r} is damaged or of a later warmup "
+            f"{shown(path)}: the member {PLAN_NAME!r} is damaged "
             f"({type(error).__name__}: {shown(error)})",
-            "record the trace again with this warmup",
+            _ADVICE,
         ) from error
 
 

@@ -32,7 +32,7 @@ class Aligned:
 
 
 def align(events: Sequence[DeviceEvent], kernels: Sequence[PlannedKernel]) -> list[Aligned | None]:
-    """Return for each of *events*, by time, its place in *kernels*; None where the plan has none."""
+    """Return for each of *events*, by time, its place in *kernels*; None where it has no place."""
     names = [name_of(event) for event in events]
     anchors = _anchors(names, kernels)
     found: list[Aligned | None] = [None] * len(events)

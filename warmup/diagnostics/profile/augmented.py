@@ -25,7 +25,8 @@ def augmented_trace(file: TraceFile, profile: Profile) -> Iterator[bytes]:
     comma = b""
     for event in file.events():
         begin = event.get("ts")
-        each = known.get((str(event.get("name")), begin)) if _is_time(begin) else None
+        name = (str(event.get("name")), float(begin if isinstance(begin, (int, float)) else -1))
+        each = known.get(name)
         if each is not None and event.get("ph") == "X":
             given = event.get("args")
             added = {f"{PREFIX}{name}": value for name, value in _figures(each).items()}
@@ -54,7 +55,3 @@ def _figures(each: Attributed) -> Mapping[str, Any]:
         if work.moved:
             figures |= {"bytes": work.moved, "GB/s": round(gbps_of(work.moved, us), 1)}
     return figures
-
-
-def _is_time(value: Any) -> bool:
-    return isinstance(value, (int, float))

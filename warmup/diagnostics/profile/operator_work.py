@@ -7,6 +7,7 @@ torch.utils.flop_counter counts. Bytes are each operand and the result once.
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -19,10 +20,20 @@ from warmup.diagnostics.profile.trace import Operator
 
 # The profiler writes C++'s names of dtypes (c10/util/typeid, caffe2::TypeMeta::name).
 _CPP_DTYPES: Final = {
-    "float": "f32", "double": "f64", "c10::Half": "f16", "c10::BFloat16": "bf16",
-    "long int": "i64", "long": "i64", "int": "i32", "short int": "i16", "signed char": "i8",
-    "unsigned char": "u8", "bool": "bool", "c10::complex<float>": "c64",
-    "c10::Float8_e4m3fn": "f8_e4m3fn", "c10::Float8_e5m2": "f8_e5m2",
+    "float": "f32",
+    "double": "f64",
+    "c10::Half": "f16",
+    "c10::BFloat16": "bf16",
+    "long int": "i64",
+    "long": "i64",
+    "int": "i32",
+    "short int": "i16",
+    "signed char": "i8",
+    "unsigned char": "u8",
+    "bool": "bool",
+    "c10::complex<float>": "c64",
+    "c10::Float8_e4m3fn": "f8_e4m3fn",
+    "c10::Float8_e5m2": "f8_e5m2",
 }
 _MATRIX: Final = 2
 _OVERLOAD: Final = re.compile(r"^(?:aten|mkl|mkldnn|onednn)::")
@@ -43,6 +54,7 @@ class Tensor:
         return math.prod(self.sizes) * item_bytes(self.dtype)
 
 
+@functools.cache
 def tensors_of(operator: Operator) -> list[Tensor | None]:
     """Return the arguments of *operator* in order, None for each that is no tensor.
 
@@ -62,6 +74,7 @@ def tensors_of(operator: Operator) -> list[Tensor | None]:
     return found
 
 
+@functools.cache
 def work_of_operator(operator: Operator) -> Work | None:
     """Return the work of one call of *operator*; its operations are None where they are not known.
 
@@ -83,8 +96,8 @@ def work_of_operator(operator: Operator) -> Work | None:
             read = [each.bytes for each in _operands(name, tensors)]
             return Work(_dtype(tensors), flops, sum(read) + written * item_bytes(dtype))
     recorded = operator.arguments.get("kernel_flop")
-    flops = recorded if isinstance(recorded, int) and recorded > 0 else None
-    return Work(dtype, flops, sum(each.bytes for each in present))
+    counted = recorded if isinstance(recorded, int) and recorded > 0 else None
+    return Work(dtype, counted, sum(each.bytes for each in present))
 
 
 Formula = Callable[[list[Any], list[Any]], tuple[int, int]]  # operations, elements written
@@ -172,10 +185,17 @@ def _attention_by_rows(tensors: list[Any], _concrete: list[Any]) -> tuple[int, i
 
 
 _FORMULAS: Final[dict[str, Formula]] = {
-    "mm": _mm, "_scaled_mm": _mm, "_int_mm": _mm, "addmm": _after_bias(_mm),
-    "_addmm_activation": _after_bias(_mm), "bmm": _bmm, "baddbmm": _after_bias(_bmm),
-    "linear": _linear, "_mkl_linear": _mkl_linear,
-    "_linear_pointwise": _linear, "_convolution_pointwise": _mkldnn_convolution,
+    "mm": _mm,
+    "_scaled_mm": _mm,
+    "_int_mm": _mm,
+    "addmm": _after_bias(_mm),
+    "_addmm_activation": _after_bias(_mm),
+    "bmm": _bmm,
+    "baddbmm": _after_bias(_bmm),
+    "linear": _linear,
+    "_mkl_linear": _mkl_linear,
+    "_linear_pointwise": _linear,
+    "_convolution_pointwise": _mkldnn_convolution,
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), _convolution),
     "cudnn_convolution": _cudnn_convolution,
     **dict.fromkeys(

@@ -214,6 +214,26 @@ def _assumptions(
     return said
 
 
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """A device's peaks, and the time of a call that does nothing."""
+
+    peaks: Peaks | None
+    latency_us: float
+
+    def of(self, work: Work | None, us: float) -> tuple[Limit | None, float | None]:
+        """Return what limits a call of *us*, and its share of that peak; None where not known."""
+        if work is None or self.peaks is None or us <= 0:
+            return None, None
+        peak = self.peaks.tflops.get(work.dtype)
+        compute = tflops_of(work.flops, us) / peak if work.flops and peak else 0.0
+        memory = gbps_of(work.moved, us) / self.peaks.gbps
+        share = max(compute, memory)
+        if share >= _LOW_SHARE:
+            return (Limit.COMPUTE if compute >= memory else Limit.MEMORY), share
+        return (Limit.LATENCY if us <= self.latency_us else Limit.OTHER), share
+
+
 def _bucket(
     name: str | None, found: Sequence[Attributed], trace: Trace, peaks: Peaks | None, count: int
 ) -> BucketProfile:
@@ -223,20 +243,17 @@ def _bucket(
         groups[name_of(each.event), each.keys, each.reason].append(each)
         calls[each.keys][each.call] += each.event.us
     device_us = sum(each.event.us for each in found)
-    latency_us = CPU_LATENCY_US if trace.is_cpu else GPU_LATENCY_US
-    lines = [
-        _line(name, own, calls[own[0].keys], device_us, peaks, latency_us)
-        for own in groups.values()
-    ]
+    limits = _Limits(peaks, CPU_LATENCY_US if trace.is_cpu else GPU_LATENCY_US)
+    lines = [_line(name, own, calls[own[0].keys], device_us, limits) for own in groups.values()]
     return BucketProfile(
         bucket=name,
         iterations=count,
-        gaps=_gaps(name, found, trace),
+        gaps=_gaps(found, trace),
         lines=tuple(sorted(lines, key=lambda line: -line.total_us)),
     )
 
 
-def _gaps(name: str | None, found: Sequence[Attributed], trace: Trace) -> Gaps:
+def _gaps(found: Sequence[Attributed], trace: Trace) -> Gaps:
     by_range: dict[tuple[str, int | None], list[Attributed]] = defaultdict(list)
     for each in found:
         by_range[each.event.device, each.event.iteration].append(each)
@@ -245,7 +262,6 @@ def _gaps(name: str | None, found: Sequence[Attributed], trace: Trace) -> Gaps:
         mark = None if number is None else trace.iterations[number]
         begin, end = (None, None) if mark is None else (mark.begin, mark.end)
         parts.append(gaps_of([each.event for each in own], begin, end))
-    del name
     return total(parts)
 
 
@@ -254,8 +270,7 @@ def _line(
     own: Sequence[Attributed],
     calls: Mapping[object, float],
     device_us: float,
-    peaks: Peaks | None,
-    latency_us: float,
+    limits: _Limits,
 ) -> KernelLine:
     first = own[0]
     us = tuple(each.event.us for each in own)
@@ -267,7 +282,7 @@ def _line(
     mean_us = statistics.fmean(each.event.us for each in worked) if worked else 0.0
     expected, is_whole = (None, True) if first.row is None else row_us(first.row)
     call_us = statistics.fmean(calls.values()) if calls else None
-    limit, share = _limit(work, mean_us, peaks, latency_us)
+    limit, share = limits.of(work, mean_us)
     return KernelLine(
         bucket=bucket,
         name=name_of(first.event),
@@ -289,18 +304,3 @@ def _line(
         ratio=call_us / expected if expected and call_us is not None else None,
         is_whole=is_whole,
     )
-
-
-def _limit(
-    work: Work | None, us: float, peaks: Peaks | None, latency_us: float
-) -> tuple[Limit | None, float | None]:
-    """Return what limits a call of *us*, and its share of that peak; None where not known."""
-    if work is None or peaks is None or us <= 0:
-        return None, None
-    peak = peaks.tflops.get(work.dtype)
-    compute = tflops_of(work.flops, us) / peak if work.flops and peak else 0.0
-    memory = gbps_of(work.moved, us) / peaks.gbps
-    share = max(compute, memory)
-    if share >= _LOW_SHARE:
-        return (Limit.COMPUTE if compute >= memory else Limit.MEMORY), share
-    return (Limit.LATENCY if us <= latency_us else Limit.OTHER), share

@@ -23,9 +23,13 @@ from warmup.keys.registry import kind_of
 _NUMBER: Final = re.compile(r"_[0-9]+$")
 _TEMPLATE: Final = "triton_tem_"
 _OPS: Final = {  # operator -> op of a key, and the place of its first matrix
-    "aten::mm": ("mm", 0), "aten::addmm": ("addmm", 1), "aten::bmm": ("bmm", 0),
-    "aten::baddbmm": ("baddbmm", 1), "aten::_addmm_activation": ("addmm", 1),
-    "aten::_int_mm": ("int_mm", 0), "aten::_scaled_mm": ("scaled_mm", 0),
+    "aten::mm": ("mm", 0),
+    "aten::addmm": ("addmm", 1),
+    "aten::bmm": ("bmm", 0),
+    "aten::baddbmm": ("baddbmm", 1),
+    "aten::_addmm_activation": ("addmm", 1),
+    "aten::_int_mm": ("int_mm", 0),
+    "aten::_scaled_mm": ("scaled_mm", 0),
 }
 _CONFIG: Final = ("num_warps", "num_stages")
 _BATCHED: Final = 3

@@ -24,9 +24,9 @@ _KERNEL_ARGUMENTS: Final = ("kernel_kwargs", "num_warps", "num_stages", "kernel_
 Where = tuple[Any, Any]  # process and thread
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Operator:
-    """One call of an operator, or of a generated kernel, as the host made it.
+    """A call of an operator, or of a generated kernel, as the host made it; equal calls share one.
 
     ``arguments`` has what the profiler recorded of its arguments, by the profiler's names.
     """
@@ -177,12 +177,13 @@ def _collect(event: dict[str, Any], found: _Collected) -> None:
         if correlation is not None:
             found.runtime[correlation] = (where, float(begin), begin + us)
     else:
-        _collect_range(name, where, begin, begin + us, given, found)
+        _collect_range(name, where, (begin, begin + us), given, found)
 
 
 def _collect_range(
-    name: str, where: Where, begin: float, end: float, given: dict[str, Any], found: _Collected
+    name: str, where: Where, times: tuple[float, float], given: dict[str, Any], found: _Collected
 ) -> None:
+    begin, end = times
     if name.startswith((BUCKET_MARK, _STEP)):
         found.marks.append((where, begin, end, name))
     elif name.startswith(_GRAPH):

@@ -46,10 +46,10 @@ class TraceFile:
         self._buffer, self._at, self._before = "", 0, 0
         try:
             with open_regular(self.path) as raw:
-                is_gzip = raw.read(2) == _GZIP
+                is_packed = raw.read(len(_GZIP)) == _GZIP
                 raw.seek(0)
-                file = gzip.open(raw) if is_gzip else raw
-                with io.TextIOWrapper(file, encoding="utf-8", errors="replace") as self._text:
+                plain = gzip.GzipFile(fileobj=raw) if is_packed else raw
+                with io.TextIOWrapper(plain, encoding="utf-8", errors="replace") as self._text:
                     yield from self._read()
         except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
