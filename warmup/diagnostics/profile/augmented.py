@@ -25,8 +25,8 @@ def augmented_trace(file: TraceFile, profile: Profile) -> Iterator[bytes]:
     comma = b""
     for event in file.events():
         begin = event.get("ts")
-        name = (str(event.get("name")), float(begin if isinstance(begin, (int, float)) else -1))
-        each = known.get(name)
+        place = (str(event.get("name")), float(begin if isinstance(begin, (int, float)) else -1))
+        each = known.get(place)
         if each is not None and event.get("ph") == "X":
             given = event.get("args")
             added = {f"{PREFIX}{name}": value for name, value in _figures(each).items()}

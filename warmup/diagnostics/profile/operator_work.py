@@ -135,6 +135,12 @@ def _convolution(tensors: list[Any], concrete: list[Any]) -> tuple[int, int]:
     return _convolved(tensors, stride, padding, dilation, is_transposed=is_transposed)
 
 
+def _transposed(tensors: list[Any], concrete: list[Any]) -> tuple[int, int]:
+    # input, weight, bias, stride, padding, output padding, groups, dilation
+    stride, padding, dilation = (_sizes(concrete[place]) for place in (3, 4, 7))
+    return _convolved(tensors, stride, padding, dilation, is_transposed=True)
+
+
 def _mkldnn_convolution(tensors: list[Any], concrete: list[Any]) -> tuple[int, int]:
     # input, weight, bias, padding, stride, dilation, groups
     padding, stride, dilation = (_sizes(concrete[place]) for place in (3, 4, 5))
@@ -197,6 +203,8 @@ _FORMULAS: Final[dict[str, Formula]] = {
     "_linear_pointwise": _linear,
     "_convolution_pointwise": _mkldnn_convolution,
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), _convolution),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
+    **dict.fromkeys((f"conv_transpose{dims}d" for dims in (1, 2, 3)), _transposed),
     "cudnn_convolution": _cudnn_convolution,
     **dict.fromkeys(
         (
