@@ -22,6 +22,7 @@ _EVENTS: Final = "traceEvents"
 _GZIP: Final = b"\x1f\x8b"
 _PIECE: Final = 4 * 1024 * 1024
 _LARGEST_VALUE: Final = 64 * 1024 * 1024
+_OF_NUMBERS: Final = "0123456789+-.eE"
 _BLANKS: Final = " \t\r\n"
 _ADVICE: Final = "name a file that torch.profiler wrote with export_chrome_trace"
 
@@ -94,14 +95,15 @@ class TraceFile:
             try:
                 value, end = self._decode(self._buffer, self._at)
             except json.JSONDecodeError as error:
+                place = self._before + error.pos
                 if len(self._buffer) - self._at > _LARGEST_VALUE or not self._more():
-                    raise ValueError(
-                        f"{error.msg} at character {self._before + error.pos}"
-                    ) from None
+                    raise ValueError(f"{error.msg} at character {place}") from None
                 continue
-            if end == len(self._buffer) and self._more():
-                continue  # a number may go on in the next piece
-            self._at = end
+            is_number = isinstance(value, (int, float))
+            length = end - self._at
+            if is_number and self._buffer[end : end + 1] in _OF_NUMBERS and self._more():
+                continue  # it may go on in this piece
+            self._at += length
             return value
 
     def _next(self) -> str:
