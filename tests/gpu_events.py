@@ -24,8 +24,14 @@ class GpuTrace:
         """Add a range of the host."""
         self.events.append(
             {
-                **{"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1},
-                **{"ts": begin, "dur": us, "args": arguments},
+                "ph": "X",
+                "cat": category,
+                "name": name,
+                "pid": 1,
+                "tid": 1,
+                "ts": begin,
+                "dur": us,
+                "args": arguments,
             }
         )
 
@@ -57,8 +63,13 @@ class GpuTrace:
             self.host("cudaLaunchKernel", launched, 1, "cuda_runtime", correlation=number, **linked)
         self.events.append(
             {
-                **{"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7},
-                **{"ts": begin, "dur": us},
+                "ph": "X",
+                "cat": "kernel",
+                "name": name,
+                "pid": 0,
+                "tid": 7,
+                "ts": begin,
+                "dur": us,
                 "args": {"device": 0, "stream": 7, "correlation": number, **linked},
             }
         )

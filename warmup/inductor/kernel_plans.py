@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -229,9 +230,20 @@ def _with_launch_key(kernel: PlannedKernel, module: Any) -> PlannedKernel:
 
 
 @contextlib.contextmanager
-def named_kernels() -> Iterator[None]:
-    """Let C++ kernels that are compiled while the context is open appear in a profiler's trace."""
-    from torch._inductor import config
+def fresh_graphs() -> Iterator[None]:
+    """Compile every graph anew while the context is open, with the names of its C++ kernels.
 
-    with config.patch({"cpp.enable_kernel_profile": True}):
+    No graph comes from inductor's caches, whose plan nobody would see. Kernels that were compiled
+    before still do.
+    """
+    from torch._inductor import config
+    from torch.compiler import config as compiler_config
+
+    tag = f"{compiler_config.cache_key_tag}+recording-{uuid.uuid4().hex}"
+    torch.compiler.reset()
+    with (
+        config.patch({"cpp.enable_kernel_profile": True}),
+        compiler_config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]  # added at run time
+    ):
         yield
+    torch.compiler.reset()

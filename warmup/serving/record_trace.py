@@ -51,7 +51,7 @@ class Recording:
 def record_trace(asked: Recording, out: Path) -> RecordedPlan:
     """Write a trace of *asked* to *out*, gzipped where its name ends in ``.gz``; return its plan.
 
-    Each bucket is compiled with empty caches, called a few times, then called under the profiler,
+    The graph of each bucket is compiled anew, called a few times, then called under the profiler,
     each call between marks with the bucket's name. The table, if there is one, is installed as a
     server does, its padding of weights included, and a miss takes inductor's default.
 
@@ -61,7 +61,6 @@ def record_trace(asked: Recording, out: Path) -> RecordedPlan:
     if asked.mode not in COMPILE_MODES:
         raise SettingsError(f"--mode {asked.mode!r}", f"use one of {', '.join(COMPILE_MODES)}")
     buckets, specs = parse_buckets(asked.seqlens, asked.dims), parse_inputs(asked.inputs)
-    from warmup.inductor.adapter import empty_caches
     from warmup.inductor.machine import describe_runtime, resolve_device
     from warmup.models.inferred_inputs import resolve_inputs
     from warmup.models.loading import load_model, parse_cast
@@ -75,7 +74,6 @@ def record_trace(asked: Recording, out: Path) -> RecordedPlan:
         raise ModelError(f"the model does not fit on {device} ({error})") from error
     runtime = describe_runtime(device)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(empty_caches())
         if asked.table is not None:
             stack.enter_context(
                 install(asked.table, device=str(device), model=loaded.module, quiet=True)
@@ -113,12 +111,12 @@ class _Served:
         """Return the plan of each bucket, and the document of the trace."""
         import torch
 
-        from warmup.inductor.kernel_plans import named_kernels, watching_plans
+        from warmup.inductor.kernel_plans import fresh_graphs, watching_plans
         from warmup.models.loading import make_inputs
 
         torch.compiler.config.recompile_limit = 8 * len(buckets)
         plans: dict[str, tuple[GraphPlan, ...]] = {}
-        with torch.no_grad(), named_kernels():
+        with torch.no_grad(), fresh_graphs():
             mode = None if self._asked.mode == "default" else self._asked.mode
             compiled = torch.compile(self._loaded.module, dynamic=False, mode=mode)
             ready = []

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from gpu_events import GpuTrace, plan_of
+
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
 from warmup.core.rows import Evidence, Family, Row, Scope, Winner
 from warmup.diagnostics.profile.attribution import Attributed, Known, Reason, attribute, row_us
@@ -107,16 +107,29 @@ def test_two_graphs_of_a_bucket_have_their_own_plans(tmp_path: Path) -> None:
     assert keys_in(found_in(trace, tmp_path, *plans)) == [(DOWN,), (UP,)]
 
 
+def joined_with(
+    table_at: tuple[Table, Path], kernel: str, operator: str | None, arguments: dict[str, object]
+) -> Attributed:
+    """Return what is known of a kernel that *operator* launched."""
+    table, folder = table_at
+    trace = GpuTrace()
+    external = None if operator is None else trace.operator(operator, 0, 9, **arguments)
+    trace.kernel(kernel, 10, 9, launched=5, external=external)
+    (found,) = found_in(trace, folder, table=table)
+    return found
+
+
 @pytest.fixture
-def table(make_table: Callable[..., Table], make_row: Callable[..., Row]) -> Table:
-    """Rows of a library's matmul, a template's, and a launch config."""
+def table_at(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], tmp_path: Path
+) -> tuple[Table, Path]:
+    """Rows of a library's matmul, a template's, and a launch config; and a folder."""
     extern = Winner(Family.EXTERN, "aten::mm")
     config = Winner(Family.LAUNCH, "pointwise", (("XBLOCK", 512), ("num_warps", 4)))
     template = make_row("triton::mm", 8.5, BLOCK_M=32, num_stages=3, num_warps=4)
     evidence = Evidence(time_us=9.0, library_us=9.0, runner_up=None, runner_up_us=None, tried=1)
-    return make_table(
-        {UP: Row(extern, evidence), DOWN: template, SWIGLU: Row(config, evidence)}
-    )
+    rows = {UP: Row(extern, evidence), DOWN: template, SWIGLU: Row(config, evidence)}
+    return make_table(rows), tmp_path
 
 
 def shapes(*sizes: list[int], **more: object) -> dict[str, object]:
@@ -124,35 +137,35 @@ def shapes(*sizes: list[int], **more: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("operator", "kernel", "arguments", "key", "known"),
+    ("operator", "kernel", "arguments", "joined"),
     [
-        ("aten::mm", "nvjet", shapes([16, 32], [32, 64]), UP, Known.SHAPES),
+        ("aten::mm", "nvjet", shapes([16, 32], [32, 64]), (UP, Known.SHAPES)),
         (
             "triton_tem_fused_mm_3",
             "triton_tem_fused_mm_3",
             shapes([16, 64], [32, 64], [16, 32], num_warps=4, num_stages=3),
-            DOWN,
-            Known.SHAPES,
+            (DOWN, Known.SHAPES),
         ),
         (
             "triton_poi_fused_mul_silu_7",
             "triton_poi_fused_mul_silu_7",
             shapes([16, 64], [16, 64], kernel_kwargs="XBLOCK=512", num_warps=4),
-            SWIGLU,
-            Known.NAME,
+            (SWIGLU, Known.NAME),
         ),
     ],
 )
 def test_without_a_plan_shapes_and_names_find_the_row(
-    table: Table, tmp_path: Path, operator: str, kernel: str, arguments: object, key: str, known: str
+    operator: str,
+    kernel: str,
+    arguments: dict[str, object],
+    joined: tuple[str, Known],
+    table_at: tuple[Table, Path],
 ) -> None:
     """A server's own trace, recorded with shapes, is joined with the rows of its table."""
-    trace = GpuTrace()
-    external = trace.operator(operator, 0, 9, **arguments)  # type: ignore[arg-type]
-    trace.kernel(kernel, 10, 9, launched=5, external=external)
-    (found,) = found_in(trace, tmp_path, table=table)
+    found = joined_with(table_at, kernel, operator, arguments)
+    key, known = joined
     assert (found.keys, found.known) == ((key,), known)
-    assert found.row is table.rows[key]
+    assert found.row is table_at[0].rows[key]
 
 
 @pytest.mark.parametrize(
@@ -165,29 +178,22 @@ def test_without_a_plan_shapes_and_names_find_the_row(
     ],
 )
 def test_a_kernel_without_a_row_says_why(
-    table: Table,
-    tmp_path: Path,
     kernel: str,
     operator: str | None,
     arguments: dict[str, object],
     reason: Reason,
+    table_at: tuple[Table, Path],
 ) -> None:
     """A miss, a library's kernel, generated code without a decision, and an unknown kernel."""
-    trace = GpuTrace()
-    external = None if operator is None else trace.operator(operator, 0, 9, **arguments)
-    trace.kernel(kernel, 10, 9, launched=5, external=external)
-    (found,) = found_in(trace, tmp_path, table=table)
+    found = joined_with(table_at, kernel, operator, arguments)
     assert (found.reason, found.row) == (reason, None)
 
 
-def test_a_config_of_another_kernel_is_no_match(table: Table, tmp_path: Path) -> None:
+def test_a_config_of_another_kernel_is_no_match(table_at: tuple[Table, Path]) -> None:
     """A kernel of the row's name with another config was not chosen by the row."""
     name = "triton_poi_fused_mul_silu_7"
-    trace = GpuTrace()
     given = shapes([16, 64], kernel_kwargs="XBLOCK=256", num_warps=4)
-    external = trace.operator(name, 0, 9, **given)
-    trace.kernel(name, 10, 9, launched=5, external=external)
-    (found,) = found_in(trace, tmp_path, table=table)
+    found = joined_with(table_at, name, name, given)
     assert (found.row, found.reason) == (None, Reason.UNCOVERED)
 
 

@@ -26,7 +26,9 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profile, Mapping[
     done = subprocess.run(
         [sys.executable, str(program), str(path)], capture_output=True, text=True, check=True
     )
-    return profile_trace(read_trace(TraceFile(path)), None), json.loads(done.stdout.splitlines()[-1])
+    return profile_trace(read_trace(TraceFile(path)), None), json.loads(
+        done.stdout.splitlines()[-1]
+    )
 
 
 def test_operations_are_those_of_torchs_counter(

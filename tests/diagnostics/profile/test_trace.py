@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_events import DEVICE, GpuTrace, plan_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_events import DEVICE, GpuTrace, plan_of
 from warmup.core.errors import SettingsError
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
 from warmup.core.roofline import Peaks
@@ -61,9 +60,7 @@ def test_a_trace_is_read_as_json_reads_it(
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bytes])
-def test_gzipped_or_not_and_as_a_list_alone(
-    pack: Callable[[bytes], bytes], tmp_path: Path
-) -> None:
+def test_gzipped_or_not_and_as_a_list_alone(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     """The content decides, not the name; Chrome's other form is read too."""
     path = tmp_path / "trace.json"
     path.write_bytes(pack(b'[{"ph": "X"}, {"ph": "M"}]'))
@@ -150,9 +147,7 @@ def test_what_limits_a_kernel(
     flops: int | None, moved: int, us: float, limit: Limit, share: float, tmp_path: Path
 ) -> None:
     """The larger share of a peak says the limit; a short kernel far below both has none."""
-    kernel = PlannedKernel(
-        name="k", by=PlannedBy.LIBRARY, dtype="bf16", flops=flops, moved=moved
-    )
+    kernel = PlannedKernel(name="k", by=PlannedBy.LIBRARY, dtype="bf16", flops=flops, moved=moved)
     trace = GpuTrace()
     trace.call("b", "f", 0, 500)
     trace.kernel("nvjet", 10, us, launched=5)
