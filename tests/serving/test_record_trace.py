@@ -195,7 +195,9 @@ def test_the_page_stands_alone(profiled: Profiled, tmp_path: Path) -> None:
     profiled("--html", str(out))
 
     class Links(HTMLParser):
-        found: list[str] = []
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: list[str] = []
 
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
             self.found += [name for name, _ in attrs if name in ("href", "src")]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from warmup.diagnostics.profile.profile import Profile
     from warmup.table import Table
 
-_PAIR: Final = 2
+_COMPARED_TRACES: Final = 2
 
 
 def profile(
@@ -100,7 +100,7 @@ def profile(
         record_trace(asked, record)
         say(f"{record}: {calls} calls of each bucket")
         given = [record]
-    if len(given) != (_PAIR if diff else 1):
+    if len(given) != (_COMPARED_TRACES if diff else 1):
         raise SettingsError(
             f"{len(given)} traces, and {'--diff takes two' if diff else 'one is profiled'}",
             "name the trace before and the trace after" if diff else "name one trace, or --diff",

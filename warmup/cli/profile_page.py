@@ -10,12 +10,12 @@ from warmup.cli.output import digits, percent, times
 from warmup.cli.profile_render import decision_of, spell
 from warmup.diagnostics.profile.profile import BucketProfile, KernelLine, Profile
 
-_ALL: Final = 10**6
-_HEAD: Final = (
+_EVERY_KERNEL: Final = 10**6
+_PAGE_HEAD: Final = (
     *("share", "us per call", "calls", "TFLOP/s", "GB/s", "of peak", "limit", "row us", "ratio"),
     "kernel and decision",
 )
-_STYLE: Final = """
+_PAGE_STYLE: Final = """
 :root { color-scheme: light dark; --bar: #4477aa55; --line: #8886; --faint: #888; --bad: #cc3311; }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 1rem auto; max-width: 72rem; padding: 0 1rem;
   background: Canvas; color: CanvasText; }
@@ -39,7 +39,7 @@ def page(profile: Profile, name: str) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(name)}</title><style>{_STYLE}</style></head>\n<body>{body}</body></html>\n"
+        f"<title>{escape(name)}</title><style>{_PAGE_STYLE}</style></head>\n<body>{body}</body></html>\n"
     )
 
 
@@ -48,7 +48,7 @@ def _body(profile: Profile, name: str) -> Iterator[str]:
     for bucket in profile.buckets:
         yield from _bucket(bucket)
     yield "<h2>As text</h2>\n<pre>"
-    yield escape("\n".join(spell(profile, _ALL)))
+    yield escape("\n".join(spell(profile, _EVERY_KERNEL)))
     yield "</pre>\n"
 
 
@@ -61,7 +61,7 @@ def _bucket(bucket: BucketProfile) -> Iterator[str]:
         f"{digits(gaps.busy / each)} us, waited {digits(gaps.host / each)} us for the host and "
         f"{digits(gaps.device / each)} us between kernels.</p>\n<div class=wide><table><tr>"
     )
-    yield from (f"<th>{head}</th>" for head in _HEAD)
+    yield from (f"<th>{head}</th>" for head in _PAGE_HEAD)
     yield "</tr>\n"
     for line in bucket.lines:
         yield from _row(line, each)

@@ -10,7 +10,7 @@ from warmup.cli.output import ABSENT, TEXT_WIDTH, counted, digits, fold, percent
 from warmup.core.error_text import printable
 from warmup.core.samples import Samples
 from warmup.diagnostics.profile.attribution import Known, Reason
-from warmup.diagnostics.profile.difference import Difference
+from warmup.diagnostics.profile.difference import KernelDifference
 from warmup.diagnostics.profile.findings import (
     MissedCost,
     drifted_lines,
@@ -21,7 +21,17 @@ from warmup.diagnostics.profile.profile import BucketProfile, KernelLine, Profil
 from warmup.keys.registry import kind_of
 
 PROFILE_SCHEMA: Final = 1
-_HEAD: Final = ("share", "us", "calls", "TFLOP/s", "GB/s", "peak", "limit", "row us", "ratio")
+_KERNEL_HEAD: Final = (
+    "share",
+    "us",
+    "calls",
+    "TFLOP/s",
+    "GB/s",
+    "peak",
+    "limit",
+    "row us",
+    "ratio",
+)
 _WIDTHS: Final = (6, 8, 6, 7, 6, 5, 7, 8, 6)
 _DIFFERENCE_WIDTHS: Final = (10, 10, 9, 8, 16)
 _MEANS: Final = {
@@ -67,7 +77,7 @@ def _bucket(bucket: BucketProfile, top: int, *, is_cpu: bool) -> Iterator[str]:
         f"which {device} worked {digits(gaps.busy / each)} us ({_part(gaps.busy, gaps.window)})",
         indent=2,
     )
-    yield _cells(_HEAD)
+    yield _cells(_KERNEL_HEAD)
     for line in bucket.lines[:top]:
         yield from _line(line, each)
     rest = bucket.lines[top:]
@@ -245,7 +255,7 @@ def _line_document(line: KernelLine) -> dict[str, Any]:
     }
 
 
-def spell_differences(found: Sequence[Difference], top: int) -> Iterator[str]:
+def spell_differences(found: Sequence[KernelDifference], top: int) -> Iterator[str]:
     """Yield for each bucket the change of a call, then *top* changes of its kernels."""
     if not found:
         yield "the traces have no bucket in common"
@@ -269,7 +279,7 @@ def spell_differences(found: Sequence[Difference], top: int) -> Iterator[str]:
                 yield from fold(" -> ".join(names), "      ", indent=8)
 
 
-def _figures(each: Difference) -> str:
+def _figures(each: KernelDifference) -> str:
     interval = ABSENT
     if each.interval is not None:
         interval = f"{each.interval[0]:.2f} to {each.interval[1]:.2f}"
@@ -282,7 +292,7 @@ def _figures(each: Difference) -> str:
     )
 
 
-def differences_document(found: Sequence[Difference]) -> list[dict[str, Any]]:
+def differences_document(found: Sequence[KernelDifference]) -> list[dict[str, Any]]:
     """Return *found* as JSON values."""
     return [
         {

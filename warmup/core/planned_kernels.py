@@ -16,7 +16,7 @@ from warmup.core.errors import SettingsError
 
 PLAN_NAME: Final = "warmup"  # of the trace's member that holds a `RecordedPlan`
 PLAN_SCHEMA: Final = 1
-_ADVICE: Final = "record the trace again with this warmup"
+_RECORD_AGAIN: Final = "record the trace again with this warmup"
 BUCKET_MARK: Final = "warmup bucket "  # begins the annotation around each recorded call of a bucket
 
 
@@ -81,7 +81,9 @@ def plan_from_json(document: Any, path: str) -> RecordedPlan:
         SettingsError: it is none, or of another schema.
     """
     if not isinstance(document, dict) or document.get("schema") != PLAN_SCHEMA:
-        raise SettingsError(f"{shown(path)}: the member {PLAN_NAME!r} has another schema", _ADVICE)
+        raise SettingsError(
+            f"{shown(path)}: the member {PLAN_NAME!r} has another schema", _RECORD_AGAIN
+        )
     try:
         plans = {
             str(bucket): tuple(_graph_from_json(graph) for graph in graphs)
@@ -100,7 +102,7 @@ def plan_from_json(document: Any, path: str) -> RecordedPlan:
         raise SettingsError(
             f"{shown(path)}: the member {PLAN_NAME!r} is damaged "
             f"({type(error).__name__}: {shown(error)})",
-            _ADVICE,
+            _RECORD_AGAIN,
         ) from error
 
 

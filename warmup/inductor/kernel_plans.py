@@ -12,7 +12,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch._inductor.graph import GraphLowering
@@ -22,17 +22,11 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.virtualized import V
 
 from warmup.core.dtypes import dtype_name
-from warmup.core.errors import ProblemError
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
-from warmup.inductor.convolution.choices import key_of as key_of_convolution
-from warmup.inductor.gemm.choices import post_op_of
-from warmup.inductor.gemm.key import describe
+from warmup.inductor.gemm.selection_key import key_of_selection
 from warmup.inductor.launch.kernels import key_of
 from warmup.inductor.patches import Patches
-from warmup.keys.gemm import COVERED, CPU_LINEAR
 from warmup.keys.registry import work_of
-
-_CONVOLUTION: Final = "convolution"
 
 
 @dataclass(slots=True)
@@ -86,7 +80,7 @@ class PlanWatch:
             *args: Any,
             **kw: Any,
         ) -> Any:
-            key = _key_of_selection(name, choices, inputs, layout)
+            key = key_of_selection(name, choices, inputs, layout)
             selected = original(cache, name, choices, inputs, layout, *args, **kw)
             node = selected[0] if isinstance(selected, tuple) else selected  # from torch 2.12 on
             if key is not None:
@@ -152,18 +146,6 @@ def watching_plans() -> Iterator[PlanWatch]:
         yield watch
     finally:
         patches.restore()
-
-
-def _key_of_selection(name: str, choices: list[Any], inputs: Any, layout: Any) -> str | None:
-    if name not in COVERED and name != _CONVOLUTION:
-        return None
-    try:
-        if name == _CONVOLUTION:
-            return key_of_convolution(choices, inputs, layout)
-        post_op = post_op_of(choices) if name in CPU_LINEAR else None
-        return describe(name, list(inputs), layout, post_op).key
-    except ProblemError:
-        return None
 
 
 def _buffers_of(node: Any) -> list[str]:

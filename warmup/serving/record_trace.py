@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from warmup.models.loading import LoadedModel
 
-CALLS: Final = 10
+RECORDED_CALLS: Final = 10
 _SETTLING_CALLS: Final = 3  # a CUDA graph is recorded by the second call of a bucket
-_SEED: Final = 0
+_INPUT_SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Recording:
     device: str = "auto"
     dtype: str | None = None
     mode: str = "default"
-    calls: int = CALLS
+    calls: int = RECORDED_CALLS
 
 
 def record_trace(asked: Recording, out: Path) -> RecordedPlan:
@@ -78,7 +78,7 @@ def record_trace(asked: Recording, out: Path) -> RecordedPlan:
             stack.enter_context(
                 install(asked.table, device=str(device), model=loaded.module, quiet=True)
             )
-        served = _Served(loaded, resolved.specs, device, cast, asked)
+        served = _ProfiledModel(loaded, resolved.specs, device, cast, asked)
         plans, events = served.run(buckets)
     plan = RecordedPlan(
         plans=plans,
@@ -92,7 +92,7 @@ def record_trace(asked: Recording, out: Path) -> RecordedPlan:
     return plan
 
 
-class _Served:
+class _ProfiledModel:
     """A compiled model that is called in its buckets; ``clocks`` are those seen meanwhile."""
 
     def __init__(
@@ -121,7 +121,7 @@ class _Served:
             compiled = torch.compile(self._loaded.module, dynamic=False, mode=mode)
             ready = []
             for bucket in buckets:
-                torch.manual_seed(_SEED)
+                torch.manual_seed(_INPUT_SEED)
                 inputs = make_inputs(self._loaded, self._specs, bucket, self._device, self._cast)
                 with watching_plans() as watch:
                     for _ in range(_SETTLING_CALLS):

@@ -12,7 +12,7 @@ import pytest
 
 from warmup.diagnostics.profile.operator_work import work_of_operator
 from warmup.diagnostics.profile.profile import Profile, profile_trace
-from warmup.diagnostics.profile.trace import Operator, read_trace
+from warmup.diagnostics.profile.trace import HostOperator, read_trace
 from warmup.diagnostics.profile.trace_file import TraceFile
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,7 +34,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profile, Mapping[
 def test_operations_are_those_of_torchs_counter(
     counted: tuple[Profile, Mapping[str, int]],
 ) -> None:
-    """Matmuls, convolutions and attention have the operations that torch.utils.flop_counter says."""
+    """Matmuls, convolutions and attention have the operations of torch.utils.flop_counter."""
     profile, counts = counted
     found = {
         bucket.bucket: sum((line.flops or 0) * len(line.us) for line in bucket.lines)
@@ -77,7 +77,7 @@ def test_work_by_hand(
 ) -> None:
     """Operations and bytes are those counted by hand; the output argument is not read."""
     types = ["c10::BFloat16" if sizes else "Scalar" for sizes in dims]
-    operator = Operator(
+    operator = HostOperator(
         name, {"Input Dims": dims, "Input type": types, "Concrete Inputs": concrete}
     )
     work = work_of_operator(operator)
@@ -87,4 +87,4 @@ def test_work_by_hand(
 
 def test_an_operator_without_shapes_has_no_work() -> None:
     """Without record_shapes nothing is made up."""
-    assert work_of_operator(Operator("aten::mm", {})) is None
+    assert work_of_operator(HostOperator("aten::mm", {})) is None

@@ -48,7 +48,7 @@ def test_a_trace_is_read_as_json_reads_it(
     """However it is cut into pieces, and whatever it holds, nothing is lost or changed."""
     document = {**members, "traceEvents": events, "last": 1}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trace_file, "_PIECE", piece)
+        patch.setattr(trace_file, "_TRACE_PIECE", piece)
         import tempfile
 
         with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +86,7 @@ def test_what_is_no_trace_is_an_error_that_says_where(
     """Empty, cut off, of another form: the error names the file and the place."""
     path = tmp_path / "trace.json"
     path.write_bytes(content)
-    with pytest.raises(SettingsError, match="trace.json") as failed:
+    with pytest.raises(SettingsError, match=r"trace\.json") as failed:
         read_trace(TraceFile(path))
     assert reason in str(failed.value)
 
@@ -135,26 +135,28 @@ def test_steps_of_the_profiler_are_iterations(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flops", "moved", "us", "limit", "share"),
+    ("work", "us", "expected"),
     [
-        (40_000_000_000, 1_000_000, 100.0, Limit.COMPUTE, 0.5),
-        (1_000_000, 150_000_000, 100.0, Limit.MEMORY, 0.5),
-        (None, 3_000, 2.0, Limit.LATENCY, 0.0005),
-        (None, 300_000, 100.0, Limit.OTHER, 0.001),
+        ((40_000_000_000, 1_000_000), 100.0, (Limit.COMPUTE, 0.5)),
+        ((1_000_000, 150_000_000), 100.0, (Limit.MEMORY, 0.5)),
+        ((None, 3_000), 2.0, (Limit.LATENCY, 0.0005)),
+        ((None, 300_000), 100.0, (Limit.OTHER, 0.001)),
     ],
 )
 def test_what_limits_a_kernel(
-    flops: int | None, moved: int, us: float, limit: Limit, share: float, tmp_path: Path
+    work: tuple[int | None, int], us: float, expected: tuple[Limit, float], tmp_path: Path
 ) -> None:
     """The larger share of a peak says the limit; a short kernel far below both has none."""
-    kernel = PlannedKernel(name="k", by=PlannedBy.LIBRARY, dtype="bf16", flops=flops, moved=moved)
+    kernel = PlannedKernel(
+        name="k", by=PlannedBy.LIBRARY, dtype="bf16", flops=work[0], moved=work[1]
+    )
     trace = GpuTrace()
     trace.call("b", "f", 0, 500)
     trace.kernel("nvjet", 10, us, launched=5)
     path = trace.write(tmp_path / "t.json", plan_of("b", GraphPlan("f", (kernel,))))
     (line,) = profile_trace(read_trace(TraceFile(path)), None, peaks=PEAKS).lines
-    assert line.limit is limit
-    assert line.peak_share == pytest.approx(share)
+    assert line.limit is expected[0]
+    assert line.peak_share == pytest.approx(expected[1])
 
 
 def test_peaks_are_at_the_clock_that_was_seen(tmp_path: Path) -> None:

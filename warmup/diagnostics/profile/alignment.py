@@ -16,6 +16,7 @@ from warmup.core.planned_kernels import PlannedBy, PlannedKernel
 from warmup.diagnostics.profile.trace import DeviceEvent
 
 _GRAPH_PREFIX: Final = re.compile(r"^graph_[0-9]+_")  # of C++ kernels in a trace
+_LAST_NUMBER: Final = re.compile(r"_[0-9]+$")
 # Kernels that finish the work of the kernel before them.
 _FINISHES: Final = re.compile(r"splitK|split_k|reduce_kernel|splitkreduce", re.IGNORECASE)
 
@@ -47,6 +48,11 @@ def align(events: Sequence[DeviceEvent], kernels: Sequence[PlannedKernel]) -> li
 def name_of(event: DeviceEvent) -> str:
     """Return the kernel's name in the code that inductor generated, where it has one."""
     return _GRAPH_PREFIX.sub("", event.name)
+
+
+def unnumbered(name: str) -> str:
+    """Return the *name* of a generated kernel without its number, which differs between graphs."""
+    return _LAST_NUMBER.sub("", name)
 
 
 def _anchors(names: Sequence[str], kernels: Sequence[PlannedKernel]) -> dict[int, int]:

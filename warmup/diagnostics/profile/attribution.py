@@ -10,21 +10,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
-from warmup.core.errors import ProblemError
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel, RecordedPlan
 from warmup.core.roofline import Work
 from warmup.core.rows import Row, Scope
 from warmup.diagnostics.profile.alignment import Aligned, align
 from warmup.diagnostics.profile.operator_work import has_formula, work_of_operator
-from warmup.diagnostics.profile.row_match import RowIndex
-from warmup.diagnostics.profile.trace import DeviceEvent, HostCall, Trace
-from warmup.keys.launch import LAUNCH
-from warmup.keys.registry import kind_of, work_of
+from warmup.diagnostics.profile.row_match import RowIndex, is_launch_key
+from warmup.diagnostics.profile.trace import GENERATED_PREFIXES, DeviceEvent, HostCall, Trace
 from warmup.table import Table
-
-_GENERATED: Final = ("triton_", "cpp_", "graph_")
 
 
 class Reason(StrEnum):
@@ -75,14 +69,14 @@ def attribute(trace: Trace, table: Table | None) -> tuple[Attributed, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _PlannedPlace:
     """The planned kernels that an event may be, and what is equal for the events of its call."""
 
     kernels: tuple[PlannedKernel, ...]
     call: object
 
 
-def _planned(trace: Trace) -> Mapping[int, _Place]:
+def _planned(trace: Trace) -> Mapping[int, _PlannedPlace]:
     """Return the planned kernels of each event that the plan has, by the event's identity."""
     if trace.plan is None:
         return {}
@@ -90,7 +84,7 @@ def _planned(trace: Trace) -> Mapping[int, _Place]:
     for event in trace.events:
         if event.bucket is not None and event.category not in ("gpu_memcpy", "gpu_memset"):
             calls[event.device, event.bucket, event.iteration, event.graph_call].append(event)
-    found: dict[int, _Place] = {}
+    found: dict[int, _PlannedPlace] = {}
     for call, events in calls.items():
         plan = _plan_of(events[0], trace.plan)
         if plan is None:
@@ -99,7 +93,7 @@ def _planned(trace: Trace) -> Mapping[int, _Place]:
         for event, aligned in zip(events, align(events, plan.kernels), strict=True):
             if aligned is not None:
                 kernels = tuple(plan.kernels[place] for place in aligned.places)
-                found[id(event)] = _Place(kernels, _call_of(call, aligned, event))
+                found[id(event)] = _PlannedPlace(kernels, _call_of(call, aligned, event))
     return found
 
 
@@ -124,7 +118,7 @@ def _call_of(call: object, aligned: Aligned, event: DeviceEvent) -> object:
 
 
 def _attributed(
-    event: DeviceEvent, place: _Place | None, table: Table | None, index: RowIndex
+    event: DeviceEvent, place: _PlannedPlace | None, table: Table | None, index: RowIndex
 ) -> Attributed:
     if event.category in ("gpu_memcpy", "gpu_memset"):
         return Attributed(
@@ -170,12 +164,12 @@ def _telling(call: HostCall) -> HostCall:
 
 def _reason_by_name(event: DeviceEvent, table: Table | None) -> tuple[Reason, Known]:
     del table
-    if event.name.startswith(_GENERATED):
+    if event.name.startswith(GENERATED_PREFIXES):
         return Reason.UNCOVERED, Known.NAME
     return Reason.UNTRACED, Known.NOTHING
 
 
-def _from_plan(event: DeviceEvent, place: _Place, table: Table | None) -> Attributed:
+def _from_plan(event: DeviceEvent, place: _PlannedPlace, table: Table | None) -> Attributed:
     keys = tuple(dict.fromkeys(key for kernel in place.kernels for key in kernel.keys))
     if len(place.kernels) > 1 and len({kernel.keys for kernel in place.kernels}) > 1:
         return Attributed(
@@ -230,7 +224,7 @@ def _reason_of(kernel: PlannedKernel, keys: Sequence[str], table: Table | None) 
         return Reason.LIBRARY if is_library else Reason.UNCOVERED
     if table is None:
         return Reason.NO_TABLE
-    if kind_of(keys[0]) is LAUNCH and not table.policy.launch_search:
+    if is_launch_key(keys[0]) and not table.policy.launch_search:
         return Reason.UNCOVERED  # nothing was to be decided, or rows of this kind are not kept
     return Reason.MISS
 
@@ -278,11 +272,3 @@ def row_us(row: Row) -> tuple[float, bool]:
     if found.kernels == 1:
         return found.time_us, True
     return found.bare_us, False
-
-
-def least_work(key: str) -> Work | None:
-    """Return the work of *key*; None where it is none, or does not say enough."""
-    try:
-        return work_of(key)
-    except ProblemError:
-        return None

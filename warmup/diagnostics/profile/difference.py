@@ -6,24 +6,21 @@ name. Times are the sum of an iteration, so that traces of different lengths com
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from warmup.core.samples import Samples
+from warmup.diagnostics.profile.alignment import unnumbered
 from warmup.diagnostics.profile.profile import KernelLine, Profile
-from warmup.keys.gemm import GEMM
-from warmup.keys.registry import kind_of
+from warmup.diagnostics.profile.row_match import matmul_of
 
-_NUMBER: Final = re.compile(r"_[0-9]+$")
-_SIZES: Final = ("batch", "m", "n", "k")
 _FEWEST: Final = 2  # iterations that have an interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class KernelDifference:
     """One decision or kernel in two traces: microseconds of an iteration, the median of each.
 
     None where a trace does not have it. ``interval`` is of the ratio, from the 95 % intervals of
@@ -54,7 +51,7 @@ class Difference:
         return self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
 
 
-def differences_of(before: Profile, after: Profile) -> tuple[Difference, ...]:
+def differences_of(before: Profile, after: Profile) -> tuple[KernelDifference, ...]:
     """Return the differences of two profiles, the largest change of time first.
 
     For each bucket that both have there is a first difference, of all its kernels together.
@@ -84,26 +81,18 @@ def _by_subject(lines: Sequence[KernelLine]) -> dict[str, list[KernelLine]]:
 
 
 def _subject(line: KernelLine) -> str:
-    """Return what is computed, equal for the ops by which inductor may spell the same matmul."""
-    if not line.keys:
-        return _NUMBER.sub("", line.name)
-    key = line.keys[0]
-    if kind_of(key) is not GEMM:
-        return key
-    named = GEMM.ingredients(key)
-    sizes = " ".join(f"{name}={named[name]}" for name in _SIZES if name in named)
-    return f"matmul {sizes} {named['dtype']} | epilogue={named['epilogue']}"
+    return matmul_of(line.keys[0]) if line.keys else unnumbered(line.name)
 
 
 def _difference(
     bucket: str | None, subject: str, before: Sequence[KernelLine], after: Sequence[KernelLine]
-) -> Difference:
+) -> KernelDifference:
     first, second = _samples(before), _samples(after)
     interval = None
     if first is not None and second is not None and _have_intervals(first, second):
         (low_a, high_a), (low_b, high_b) = first.interval, second.interval
         interval = (low_b / high_a, high_b / low_a) if high_a and low_a else None
-    return Difference(
+    return KernelDifference(
         bucket=bucket,
         subject=subject,
         before=tuple(dict.fromkeys(line.name for line in before)),

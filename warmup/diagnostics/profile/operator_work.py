@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from warmup.core.dtypes import dtype_name, item_bytes
 from warmup.core.roofline import Work
-from warmup.diagnostics.profile.trace import Operator
+from warmup.diagnostics.profile.trace import HostOperator
 
 # The profiler writes C++'s names of dtypes (c10/util/typeid, caffe2::TypeMeta::name).
 _CPP_DTYPES: Final = {
@@ -37,7 +37,7 @@ _CPP_DTYPES: Final = {
 }
 _MATRIX: Final = 2
 _OVERLOAD: Final = re.compile(r"^(?:aten|mkl|mkldnn|onednn)::")
-Shape = Sequence[int]
+TensorSizes = Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Tensor:
 
 
 @functools.cache
-def tensors_of(operator: Operator) -> list[Tensor | None]:
+def tensors_of(operator: HostOperator) -> list[Tensor | None]:
     """Return the arguments of *operator* in order, None for each that is no tensor.
 
     Empty where the profiler recorded no shapes.
@@ -75,7 +75,7 @@ def tensors_of(operator: Operator) -> list[Tensor | None]:
 
 
 @functools.cache
-def work_of_operator(operator: Operator) -> Work | None:
+def work_of_operator(operator: HostOperator) -> Work | None:
     """Return the work of one call of *operator*; its operations are None where they are not known.
 
     None where the profiler recorded no shapes. A recorded flop count of a generated kernel counts.
@@ -154,7 +154,12 @@ def _cudnn_convolution(tensors: list[Any], concrete: list[Any]) -> tuple[int, in
 
 
 def _convolved(
-    tensors: list[Any], stride: Shape, padding: Shape, dilation: Shape, *, is_transposed: bool
+    tensors: list[Any],
+    stride: TensorSizes,
+    padding: TensorSizes,
+    dilation: TensorSizes,
+    *,
+    is_transposed: bool,
 ) -> tuple[int, int]:
     x, w = tensors[0].sizes, tensors[1].sizes
     dims = len(x) - _MATRIX
@@ -219,23 +224,23 @@ _FORMULAS: Final[dict[str, Formula]] = {
     ),
 }
 # How many first arguments are read; an ``out`` argument comes after them.
-_READ: Final = {"mm": 2, "_scaled_mm": 4, "_int_mm": 2, "bmm": 2, "addmm": 3, "baddbmm": 3}
+_OPERANDS_READ: Final = {"mm": 2, "_scaled_mm": 4, "_int_mm": 2, "bmm": 2, "addmm": 3, "baddbmm": 3}
 
 
-def has_formula(operator: Operator) -> bool:
+def has_formula(operator: HostOperator) -> bool:
     """Return whether the operations of *operator* are known from its shapes."""
     return _OVERLOAD.sub("", operator.name) in _FORMULAS
 
 
 def _operands(name: str, tensors: list[Tensor | None]) -> list[Tensor]:
-    return [each for each in tensors[: _READ.get(name, 3)] if each is not None]
+    return [each for each in tensors[: _OPERANDS_READ.get(name, 3)] if each is not None]
 
 
 def _dtype(tensors: list[Tensor | None]) -> str:
     return next(each.dtype for each in tensors if each is not None)
 
 
-def _concrete(operator: Operator) -> list[Any]:
+def _concrete(operator: HostOperator) -> list[Any]:
     given = operator.arguments.get("Concrete Inputs")
     return [_literal(each) for each in given] if isinstance(given, list) else []
 
@@ -247,7 +252,7 @@ def _literal(text: Any) -> Any:
         return text
 
 
-def _sizes(value: Any) -> Shape:
+def _sizes(value: Any) -> TensorSizes:
     if isinstance(value, int):
         return (value,)
     if not isinstance(value, (list, tuple)) or not _are_sizes(value):
@@ -255,7 +260,7 @@ def _sizes(value: Any) -> Shape:
     return tuple(value)
 
 
-def _spread(sizes: Shape, dims: int) -> Shape:
+def _spread(sizes: TensorSizes, dims: int) -> TensorSizes:
     return tuple(sizes) * dims if len(sizes) == 1 else sizes
 
 

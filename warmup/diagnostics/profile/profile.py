@@ -15,11 +15,11 @@ from warmup.diagnostics.profile.alignment import name_of
 from warmup.diagnostics.profile.attribution import Attributed, Known, Reason, attribute, row_us
 from warmup.diagnostics.profile.gaps import Gaps, gaps_of, total
 from warmup.diagnostics.profile.trace import Trace
+from warmup.diagnostics.review.rules import LOW_SHARE
 from warmup.diagnostics.review.table_rows import CPU_LATENCY_US, GPU_LATENCY_US
 from warmup.table import Table
 
 DRIFT: Final = 0.1  # a trace's time may differ from the row's by this share
-_LOW_SHARE: Final = 0.1
 
 
 class Limit(StrEnum):
@@ -229,7 +229,7 @@ class _Limits:
         compute = tflops_of(work.flops, us) / peak if work.flops and peak else 0.0
         memory = gbps_of(work.moved, us) / self.peaks.gbps
         share = max(compute, memory)
-        if share >= _LOW_SHARE:
+        if share >= LOW_SHARE:
             return (Limit.COMPUTE if compute >= memory else Limit.MEMORY), share
         return (Limit.LATENCY if us <= self.latency_us else Limit.OTHER), share
 

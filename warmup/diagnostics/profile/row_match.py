@@ -8,19 +8,18 @@ here where their winners are, and else the match is not certain.
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from warmup.core.rows import Family, Row
+from warmup.diagnostics.profile.alignment import unnumbered
 from warmup.diagnostics.profile.operator_work import Tensor, tensors_of
-from warmup.diagnostics.profile.trace import DeviceEvent, HostCall, Operator
+from warmup.diagnostics.profile.trace import DeviceEvent, HostCall, HostOperator
 from warmup.keys.gemm import GEMM
 from warmup.keys.launch import LAUNCH
 from warmup.keys.registry import kind_of
 
-_NUMBER: Final = re.compile(r"_[0-9]+$")
 _TEMPLATE: Final = "triton_tem_"
 _OPS: Final = {  # operator -> op of a key, and the place of its first matrix
     "aten::mm": ("mm", 0),
@@ -32,7 +31,24 @@ _OPS: Final = {  # operator -> op of a key, and the place of its first matrix
     "aten::_scaled_mm": ("scaled_mm", 0),
 }
 _CONFIG: Final = ("num_warps", "num_stages")
-_BATCHED: Final = 3
+_DIMS_OF_BATCHES: Final = 3
+_MATMUL: Final = ("batch", "m", "n", "k", "dtype", "epilogue")
+
+
+def is_launch_key(key: str) -> bool:
+    """Return whether *key* is about a launch config."""
+    return kind_of(key) is LAUNCH
+
+
+def matmul_of(key: str) -> str:
+    """Return what *key* computes, equal for the ops by which inductor may spell the same matmul.
+
+    The keys of other kinds are returned unchanged.
+    """
+    if kind_of(key) is not GEMM:
+        return key
+    named = GEMM.ingredients(key)
+    return " ".join(["matmul", *(f"{name}={named[name]}" for name in _MATMUL if name in named)])
 
 
 class RowIndex:
@@ -61,7 +77,7 @@ class RowIndex:
         else:
             self._gemms[named["op"], batch, m, n, k, named["dtype"]].append(key)
 
-    def covers(self, operator: Operator) -> bool:
+    def covers(self, operator: HostOperator) -> bool:
         """Return whether rows can be about calls of *operator*."""
         return operator.name in _OPS
 
@@ -80,7 +96,7 @@ class RowIndex:
 
     def by_name(self, event: DeviceEvent, call: HostCall | None) -> tuple[str, ...]:
         """Return the keys of launch rows of the kernel's name whose winner is its config."""
-        keys = self._launches.get(_NUMBER.sub("", event.name), [])
+        keys = self._launches.get(unnumbered(event.name), [])
         if call is None:
             return tuple(keys)
         given = call.operator.arguments
@@ -93,18 +109,18 @@ class RowIndex:
         sized = [key for key in fitting if not sizes or _elements(key) in sizes]
         return tuple(sized or fitting)
 
-    def _library(self, operator: Operator, tensors: Sequence[Tensor | None]) -> tuple[str, ...]:
+    def _library(self, operator: HostOperator, tensors: Sequence[Tensor | None]) -> tuple[str, ...]:
         op, first = _OPS[operator.name]
         if len(tensors) < first + 2:
             return ()
         a, b = tensors[first : first + 2]
         if a is None or b is None or len(a.sizes) < 2 or len(a.sizes) != len(b.sizes):  # noqa: PLR2004  matrices
             return ()
-        batch = a.sizes[0] if len(a.sizes) == _BATCHED else 1
+        batch = a.sizes[0] if len(a.sizes) == _DIMS_OF_BATCHES else 1
         key = (op, batch, a.sizes[-2], b.sizes[-1], a.sizes[-1], a.dtype)
         return self._alike(self._gemms.get(key, []))
 
-    def _template(self, operator: Operator, tensors: Sequence[Tensor]) -> tuple[str, ...]:
+    def _template(self, operator: HostOperator, tensors: Sequence[Tensor]) -> tuple[str, ...]:
         shapes = {tuple(sorted(each.sizes[-2:])) for each in tensors if len(each.sizes) > 1}
         found = [
             key

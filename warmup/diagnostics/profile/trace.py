@@ -12,12 +12,12 @@ from warmup.core.planned_kernels import BUCKET_MARK, PLAN_NAME, RecordedPlan, pl
 from warmup.diagnostics.profile.trace_file import TraceFile
 
 _DEVICE_WORK: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-_RUNTIME: Final = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver"})
+_LAUNCH_CATEGORIES: Final = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver"})
 _MARKS: Final = ("user_annotation", "cpu_op")
 _STEP: Final = "ProfilerStep#"
 _GRAPH: Final = "## Call CompiledFxGraph "
-_GENERATED: Final = ("triton_", "cpp_", "graph_")
-_SIGNATURE: Final = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+GENERATED_PREFIXES: Final = ("triton_", "cpp_", "graph_")
+_RECORDED_SIGNATURE: Final = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 _BACKEND: Final = "kernel_backend"  # an argument of launches of generated kernels
 _KERNEL_ARGUMENTS: Final = ("kernel_kwargs", "num_warps", "num_stages", "kernel_flop")
 
@@ -25,7 +25,7 @@ Where = tuple[Any, Any]  # process and thread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Operator:
+class HostOperator:
     """A call of an operator, or of a generated kernel, as the host made it; equal calls share one.
 
     ``arguments`` has what the profiler recorded of its arguments, by the profiler's names.
@@ -41,7 +41,7 @@ class HostCall:
 
     begin: float
     end: float
-    operator: Operator
+    operator: HostOperator
     top: HostCall | None = None
 
 
@@ -75,7 +75,7 @@ class DeviceEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class IterationMark:
     """An iteration: a range in which the model was called once; ``name`` is its bucket, if any."""
 
     name: str | None
@@ -93,7 +93,7 @@ class Trace:
     """
 
     events: tuple[DeviceEvent, ...]
-    iterations: tuple[Mark, ...]
+    iterations: tuple[IterationMark, ...]
     is_cpu: bool
     devices: tuple[str, ...] = ()
     plan: RecordedPlan | None = None
@@ -111,7 +111,7 @@ class _Collected:
     by_external: dict[Any, HostCall] = field(default_factory=dict)
     marks: list[tuple[Where, float, float, str]] = field(default_factory=list)
     graphs: dict[Where, list[tuple[float, float, str]]] = field(default_factory=dict)
-    operators: dict[Any, Operator] = field(default_factory=dict)
+    operators: dict[Any, HostOperator] = field(default_factory=dict)
     skipped: int = 0
 
 
@@ -152,7 +152,11 @@ def read_trace(file: TraceFile) -> Trace:
 
 def _collect(event: dict[str, Any], found: _Collected) -> None:
     category = event.get("cat")
-    if category not in _DEVICE_WORK and category not in _RUNTIME and category not in _MARKS:
+    if (
+        category not in _DEVICE_WORK
+        and category not in _LAUNCH_CATEGORIES
+        and category not in _MARKS
+    ):
         return
     begin, us, name = event.get("ts"), event.get("dur"), str(event.get("name"))
     if not isinstance(begin, (int, float)) or not isinstance(us, (int, float)):
@@ -172,7 +176,7 @@ def _collect(event: dict[str, Any], found: _Collected) -> None:
             )
         )
         found.externals.append(given.get("External id"))
-    elif category in _RUNTIME:
+    elif category in _LAUNCH_CATEGORIES:
         correlation = _integer(given.get("correlation"))
         if correlation is not None:
             found.runtime[correlation] = (where, float(begin), begin + us)
@@ -190,7 +194,7 @@ def _collect_range(
         key = name.removeprefix(_GRAPH).removesuffix(" ##")
         found.graphs.setdefault(where, []).append((begin, end, key))
     # Other ranges, of a user or of torch's own runtime, compute nothing themselves.
-    if "::" not in name and not name.startswith(_GENERATED) and _BACKEND not in given:
+    if "::" not in name and not name.startswith(GENERATED_PREFIXES) and _BACKEND not in given:
         return
     call = HostCall(begin, end, _operator(name, given, found.operators))
     found.calls.setdefault(where, []).append(call)
@@ -199,14 +203,14 @@ def _collect_range(
         found.by_external[external] = call
 
 
-def _operator(name: str, given: dict[str, Any], known: dict[Any, Operator]) -> Operator:
+def _operator(name: str, given: dict[str, Any], known: dict[Any, HostOperator]) -> HostOperator:
     """Return the operator with these arguments; equal calls share one."""
-    names = [each for each in (*_SIGNATURE, *_KERNEL_ARGUMENTS) if each in given]
+    names = [each for each in (*_RECORDED_SIGNATURE, *_KERNEL_ARGUMENTS) if each in given]
     values = [given[each] for each in names]
     key = (name, repr(values))
     operator = known.get(key)
     if operator is None:
-        operator = known[key] = Operator(name, dict(zip(names, values, strict=True)))
+        operator = known[key] = HostOperator(name, dict(zip(names, values, strict=True)))
     return operator
 
 
@@ -237,20 +241,20 @@ def _take_operators(found: _Collected) -> None:
                 found.externals.append(None)
 
 
-def _iterations(found: _Collected) -> list[tuple[Where, Mark]]:
+def _iterations(found: _Collected) -> list[tuple[Where, IterationMark]]:
     """Return the marked iterations: those of buckets, else the profiler's steps."""
     buckets = [mark for mark in found.marks if mark[3].startswith(BUCKET_MARK)]
     marks = sorted(buckets or found.marks, key=lambda mark: mark[1])
     return [
-        (where, Mark(name.removeprefix(BUCKET_MARK) if buckets else None, begin, end))
+        (where, IterationMark(name.removeprefix(BUCKET_MARK) if buckets else None, begin, end))
         for where, begin, end, name in marks
     ]
 
 
-def _place(found: _Collected, iterations: Sequence[tuple[Where, Mark]]) -> None:
+def _place(found: _Collected, iterations: Sequence[tuple[Where, IterationMark]]) -> None:
     """Say of each event which call launched it, and in which iteration and graph."""
-    ranges = {where: _Ranges(listed) for where, listed in found.graphs.items()}
-    by_time = _Ranges([(m.begin, m.end, str(n)) for n, (_, m) in enumerate(iterations)])
+    ranges = {where: _TimeRanges(listed) for where, listed in found.graphs.items()}
+    by_time = _TimeRanges([(m.begin, m.end, str(n)) for n, (_, m) in enumerate(iterations)])
     for event, external in zip(found.events, found.externals, strict=True):
         where: Where | None = None
         asked: float | None = event.call.begin if event.call is not None else None
@@ -273,7 +277,7 @@ def _place(found: _Collected, iterations: Sequence[tuple[Where, Mark]]) -> None:
             event.graph_call = hash((where, place))
 
 
-class _Ranges:
+class _TimeRanges:
     """Ranges of one thread, which of them is around a time; the inner one where they nest."""
 
     def __init__(self, ranges: list[tuple[float, float, str]]) -> None:

@@ -20,11 +20,11 @@ from warmup.core.files import open_regular
 
 _EVENTS: Final = "traceEvents"
 _GZIP: Final = b"\x1f\x8b"
-_PIECE: Final = 4 * 1024 * 1024
+_TRACE_PIECE: Final = 4 * 1024 * 1024
 _LARGEST_VALUE: Final = 64 * 1024 * 1024
 _OF_NUMBERS: Final = "0123456789+-.eE"
 _BLANKS: Final = " \t\r\n"
-_ADVICE: Final = "name a file that torch.profiler wrote with export_chrome_trace"
+_NAME_A_TRACE: Final = "name a file that torch.profiler wrote with export_chrome_trace"
 
 
 class TraceFile:
@@ -55,7 +55,7 @@ class TraceFile:
         except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise SettingsError(
-                f"{shown(self.path)}: cannot be read as a trace: {shown(reason)}", _ADVICE
+                f"{shown(self.path)}: cannot be read as a trace: {shown(reason)}", _NAME_A_TRACE
             ) from error
 
     def _read(self) -> Iterator[dict[str, Any]]:
@@ -125,7 +125,7 @@ class TraceFile:
         self._at += 1
 
     def _more(self) -> bool:
-        piece = self._text.read(_PIECE)
+        piece = self._text.read(_TRACE_PIECE)
         self._before += self._at
         self._buffer, self._at = self._buffer[self._at :] + piece, 0
         return bool(piece)
