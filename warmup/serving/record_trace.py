@@ -18,6 +18,7 @@ from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import ModelError, SettingsError
 from warmup.core.files import replace_bytes
+from warmup.core.method import SEED
 from warmup.core.planned_kernels import BUCKET_MARK, PLAN_NAME, GraphPlan, RecordedPlan
 from warmup.serving.install import install
 from warmup.table import Table
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 RECORDED_CALLS: Final = 10
 _SETTLING_CALLS: Final = 3  # a CUDA graph is recorded by the second call of a bucket
-_INPUT_SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class _ProfiledModel:
             compiled = torch.compile(self._loaded.module, dynamic=False, mode=mode)
             ready = []
             for bucket in buckets:
-                torch.manual_seed(_INPUT_SEED)
+                torch.manual_seed(SEED)
                 inputs = make_inputs(self._loaded, self._specs, bucket, self._device, self._cast)
                 with watching_plans() as watch:
                     for _ in range(_SETTLING_CALLS):

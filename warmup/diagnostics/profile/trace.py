@@ -13,7 +13,7 @@ from warmup.diagnostics.profile.trace_file import TraceFile
 
 _DEVICE_WORK: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _LAUNCH_CATEGORIES: Final = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver"})
-_MARKS: Final = ("user_annotation", "cpu_op")
+_READ_CATEGORIES: Final = _DEVICE_WORK | _LAUNCH_CATEGORIES | {"user_annotation", "cpu_op"}
 _STEP: Final = "ProfilerStep#"
 _GRAPH: Final = "## Call CompiledFxGraph "
 GENERATED_PREFIXES: Final = ("triton_", "cpp_", "graph_")
@@ -152,11 +152,7 @@ def read_trace(file: TraceFile) -> Trace:
 
 def _collect(event: dict[str, Any], found: _Collected) -> None:
     category = event.get("cat")
-    if (
-        category not in _DEVICE_WORK
-        and category not in _LAUNCH_CATEGORIES
-        and category not in _MARKS
-    ):
+    if category not in _READ_CATEGORIES:
         return
     begin, us, name = event.get("ts"), event.get("dur"), str(event.get("name"))
     if not isinstance(begin, (int, float)) or not isinstance(us, (int, float)):
