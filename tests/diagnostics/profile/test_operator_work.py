@@ -85,6 +85,26 @@ def test_work_by_hand(
     assert (work.dtype, work.flops, work.moved) == ("bf16", flops, moved)
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes", "flops"),
+    [
+        ("triton_tem_fused_mm_0", [[16, 32], [64, 32], [16, 64]], 2 * 16 * 32 * 64),
+        ("triton_tem_fused_mm_0", [[64, 64], [64, 64], [64, 64]], 2 * 64**3),
+        ("triton_tem_fused_mm_0", [[2, 8, 32], [64, 32], [64], [16, 64]], 2 * 16 * 32 * 64),
+        ("triton_tem_fused_bmm_0", [[3, 16, 32], [3, 32, 64], [3, 16, 64]], 6 * 16 * 32 * 64),
+        ("triton_tem_fused_mm_0", [[16, 32], [64, 32]], None),
+    ],
+)
+def test_a_templates_operations_follow_from_its_tensors(
+    name: str, sizes: list[list[int]], flops: int | None
+) -> None:
+    """Whatever the order of the arguments; nothing is guessed where one of the three is missing."""
+    types = ["c10::BFloat16"] * len(sizes)
+    work = work_of_operator(HostOperator(name, {"Input Dims": sizes, "Input type": types}))
+    assert work is not None
+    assert work.flops == flops
+
+
 def test_an_operator_without_shapes_has_no_work() -> None:
     """Without record_shapes nothing is made up."""
     assert work_of_operator(HostOperator("aten::mm", {})) is None

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,6 +38,7 @@ _CPP_DTYPES: Final = {
     "c10::Float8_e5m2": "f8_e5m2",
 }
 _MATRIX: Final = 2
+TEMPLATE_PREFIX: Final = "triton_tem_"  # of the kernels of inductor's GEMM templates
 _OVERLOAD: Final = re.compile(r"^(?:aten|mkl|mkldnn|onednn)::")
 TensorSizes = Sequence[int]
 
@@ -97,6 +100,8 @@ def work_of_operator(operator: HostOperator) -> Work | None:
             return Work(_dtype(tensors), flops, sum(read) + written * item_bytes(dtype))
     recorded = operator.arguments.get("kernel_flop")
     counted = recorded if isinstance(recorded, int) and recorded > 0 else None
+    if counted is None and name.startswith(TEMPLATE_PREFIX):
+        counted = _template_flops(name, present)
     return Work(dtype, counted, sum(each.bytes for each in present))
 
 
@@ -271,3 +276,37 @@ def _are_sizes(values: Sequence[Any]) -> bool:
 def _plain_dtype(name: str) -> str | None:
     short = dtype_name(name)
     return short if re.fullmatch(r"(?:bf|f|i|u)[0-9]+(?:_\w+)?", short) else None
+
+
+def _template_flops(name: str, tensors: Sequence[Tensor]) -> int | None:
+    """Return the operations of a template's kernel, whose arguments have no order of their own.
+
+    Three of its tensors have the sizes m k, k n and m n, in any order and transposed or not. None
+    where no three have, or where several three give different operations.
+    """
+    is_batched = "bmm" in name
+    sizes = set()
+    for each in tensors:
+        if len(each.sizes) < _MATRIX:
+            continue
+        *outer, rows, columns = each.sizes
+        batch = math.prod(outer) if is_batched else 1
+        rows = rows if is_batched else rows * math.prod(outer)
+        sizes.add((batch, *sorted((rows, columns))))
+    found = {
+        2 * batch * math.isqrt(math.prod(a + b + c))
+        for (batch, *a), (batch_b, *b), (batch_c, *c) in itertools.combinations_with_replacement(
+            sorted(sizes), 3
+        )
+        if batch == batch_b == batch_c and _is_product(a, b, c)
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _is_product(a: Sequence[int], b: Sequence[int], c: Sequence[int]) -> bool:
+    """Whether *a*, *b* and *c* are pairs of three sizes, each pair another one."""
+    shared = Counter(a) & Counter(b)
+    return any(
+        sorted(c) == sorted((a[0] if a[1] == k else a[1], b[0] if b[1] == k else b[1]))
+        for k in shared
+    )

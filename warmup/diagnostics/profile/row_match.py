@@ -14,13 +14,12 @@ from typing import Any, Final
 
 from warmup.core.rows import Family, Row
 from warmup.diagnostics.profile.alignment import unnumbered
-from warmup.diagnostics.profile.operator_work import Tensor, tensors_of
+from warmup.diagnostics.profile.operator_work import TEMPLATE_PREFIX, Tensor, tensors_of
 from warmup.diagnostics.profile.trace import DeviceEvent, HostCall, HostOperator
 from warmup.keys.gemm import GEMM
 from warmup.keys.launch import LAUNCH
 from warmup.keys.registry import kind_of
 
-_TEMPLATE: Final = "triton_tem_"
 _OPS: Final = {  # operator -> op of a key, and the place of its first matrix
     "aten::mm": ("mm", 0),
     "aten::addmm": ("addmm", 1),
@@ -88,7 +87,7 @@ class RowIndex:
         tensors = tensors_of(call.operator)
         if not any(tensors):
             return ()
-        if event.name.startswith(_TEMPLATE):
+        if event.name.startswith(TEMPLATE_PREFIX):
             return self._template(call.operator, [each for each in tensors if each is not None])
         if call.operator.name in _OPS:
             return self._library(call.operator, tensors)
