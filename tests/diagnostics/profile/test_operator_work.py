@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -108,3 +109,30 @@ def test_a_templates_operations_follow_from_its_tensors(
 def test_an_operator_without_shapes_has_no_work() -> None:
     """Without record_shapes nothing is made up."""
     assert work_of_operator(HostOperator("aten::mm", {})) is None
+
+
+def test_the_trace_that_torchs_analysis_is_compared_on(tmp_path: Path) -> None:
+    """Its launches, operations and bytes are those of its program's kernels, counted by hand."""
+    spec = importlib.util.spec_from_file_location(
+        "beside_torch", ROOT / "tests" / "programs" / "beside_torch.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    weight = [program.N, program.K]
+    found = {
+        line.name: (len(line.us), line.flops, line.moved)
+        for line in profile_trace(
+            read_trace(TraceFile(program.write(tmp_path, weight))), None
+        ).lines
+    }
+    m, n, k = program.M, program.N, program.K
+    least = 2 * (n + m * k + k * n + m * n)
+    image, window = 8 * 64 * 56 * 56, 64 * 64 * 9
+    assert found == {
+        "nvjet_tst": (4, 2 * m * n * k, least),
+        "triton_tem_fused_addmm_0": (2, 2 * m * n * k, least),
+        "triton_poi_fused_mul_silu_1": (1, None, 2 * 3 * m * n),
+        "sm90_xmma_fprop": (1, 2 * image * 64 * 9, 2 * (2 * image + window)),
+    }

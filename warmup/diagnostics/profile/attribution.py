@@ -134,19 +134,19 @@ def _attributed(
     if not keys:
         keys, known = index.by_name(event, operator), Known.NAME
     if keys:
-        certain = keys[:1] if len(keys) == 1 else keys
-        row = index.rows[keys[0]] if len(keys) == 1 else None
+        # The name alone, as in a CUDA graph, says neither the graph nor the config.
+        row = index.rows[keys[0]] if len(keys) == 1 and event.call is not None else None
         return Attributed(
             event=event,
             known=known,
-            keys=certain,
+            keys=keys,
             row=row,
             reason=None if row is not None else Reason.UNTRACED,
             work=work,
             call=call,
             label=event.name,
         )
-    reason, known = _reason_by_name(event, table)
+    reason, known = _reason_by_name(event)
     if operator is not None and reason is Reason.UNTRACED:
         reason, known = Reason.LIBRARY, Known.NAME
         if has_formula(operator.operator) and index.covers(operator.operator):
@@ -162,8 +162,7 @@ def _telling(call: HostCall) -> HostCall:
     return top if top is not None and has_formula(top.operator) else call
 
 
-def _reason_by_name(event: DeviceEvent, table: Table | None) -> tuple[Reason, Known]:
-    del table
+def _reason_by_name(event: DeviceEvent) -> tuple[Reason, Known]:
     if event.name.startswith(GENERATED_PREFIXES):
         return Reason.UNCOVERED, Known.NAME
     return Reason.UNTRACED, Known.NOTHING

@@ -37,8 +37,8 @@ class KernelLine:
 
     ``us`` are their times in the trace's order, and ``per_iteration`` the sum in each iteration.
     ``share`` is of the bucket's device time. ``flops`` and ``moved`` are of one call, ``tflops``
-    and ``gbps`` the rates over the kernel's own time, ``peak_share`` the share of the peak named by
-    ``limit``. ``row_us`` is the row's own time, ``ratio`` the trace's time of a whole call over it.
+    and ``gbps`` the rates over the kernel's median time, ``peak_share`` the share of the peak named
+    by ``limit``. ``row_us`` is the row's own time, ``ratio`` the median of whole calls over it.
     ``is_whole``: the row's time is that of the whole kernel. Fields are None where not known.
     """
 
@@ -279,10 +279,10 @@ def _line(
         per_iteration[each.event.iteration] += each.event.us
     worked = [each for each in own if each.work is not None]
     work = worked[0].work if worked else None
-    mean_us = statistics.fmean(each.event.us for each in worked) if worked else 0.0
+    median_us = statistics.median(each.event.us for each in worked) if worked else 0.0
     expected, is_whole = (None, True) if first.row is None else row_us(first.row)
-    call_us = statistics.fmean(calls.values()) if calls else None
-    limit, share = limits.of(work, mean_us)
+    call_us = statistics.median(calls.values()) if calls else None
+    limit, share = limits.of(work, median_us)
     return KernelLine(
         bucket=bucket,
         name=name_of(first.event),
@@ -296,8 +296,8 @@ def _line(
         dtype="" if work is None else work.dtype,
         flops=None if work is None else work.flops,
         moved=None if work is None else work.moved or None,
-        tflops=tflops_of(work.flops, mean_us) if work and work.flops and mean_us else None,
-        gbps=gbps_of(work.moved, mean_us) if work and work.moved and mean_us else None,
+        tflops=tflops_of(work.flops, median_us) if work and work.flops and median_us else None,
+        gbps=gbps_of(work.moved, median_us) if work and work.moved and median_us else None,
         peak_share=share,
         limit=limit,
         row_us=expected,
