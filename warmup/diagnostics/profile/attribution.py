@@ -10,15 +10,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel, RecordedPlan
 from warmup.core.roofline import Work
 from warmup.core.rows import Row, Scope
 from warmup.diagnostics.profile.alignment import Aligned, align
-from warmup.diagnostics.profile.operator_work import has_formula, work_of_operator
+from warmup.diagnostics.profile.operator_work import (
+    TEMPLATE_PREFIX,
+    has_formula,
+    work_of_operator,
+)
 from warmup.diagnostics.profile.row_match import RowIndex, is_launch_key
 from warmup.diagnostics.profile.trace import GENERATED_PREFIXES, DeviceEvent, HostCall, Trace
 from warmup.table import Table
+
+_TRITON: Final = "triton_"
 
 
 class Reason(StrEnum):
@@ -146,7 +153,7 @@ def _attributed(
             call=call,
             label=event.name,
         )
-    reason, known = _reason_by_name(event)
+    reason, known = _reason_by_name(event, table)
     if operator is not None and reason is Reason.UNTRACED:
         reason, known = Reason.LIBRARY, Known.NAME
         if has_formula(operator.operator) and index.covers(operator.operator):
@@ -162,10 +169,16 @@ def _telling(call: HostCall) -> HostCall:
     return top if top is not None and has_formula(top.operator) else call
 
 
-def _reason_by_name(event: DeviceEvent) -> tuple[Reason, Known]:
-    if event.name.startswith(GENERATED_PREFIXES):
+def _reason_by_name(event: DeviceEvent, table: Table | None) -> tuple[Reason, Known]:
+    """Return why a kernel without a key has no row: what its name says of its decision."""
+    if not event.name.startswith(GENERATED_PREFIXES):
+        return Reason.UNTRACED, Known.NOTHING
+    if not event.name.startswith(_TRITON):
         return Reason.UNCOVERED, Known.NAME
-    return Reason.UNTRACED, Known.NOTHING
+    if table is None:
+        return Reason.NO_TABLE, Known.NAME
+    is_decided = table.policy.launch_search or event.name.startswith(TEMPLATE_PREFIX)
+    return (Reason.MISS if is_decided else Reason.UNCOVERED), Known.NAME
 
 
 def _from_plan(event: DeviceEvent, place: _PlannedPlace, table: Table | None) -> Attributed:
