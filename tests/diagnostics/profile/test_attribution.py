@@ -174,6 +174,7 @@ def test_without_a_plan_shapes_and_names_find_the_row(
         ("nvjet", "aten::mm", shapes([16, 33], [33, 64]), Reason.MISS),
         ("flash_fwd", "aten::_flash_attention_forward", {}, Reason.LIBRARY),
         ("triton_red_fused_sum_0", "triton_red_fused_sum_0", {}, Reason.UNCOVERED),
+        ("triton_tem_fused_mm_0", "triton_tem_fused_mm_0", shapes([2, 2]), Reason.MISS),
         ("my_kernel", None, {}, Reason.UNTRACED),
     ],
 )
