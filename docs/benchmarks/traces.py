@@ -80,7 +80,7 @@ def main() -> None:
         if asked.tables and (given := asked.tables.resolve() / name / "table.json").exists():
             table = given
         begun = time.monotonic()
-        if not table.exists():
+        if not table.exists() and asked.kinds != "default":
             words = ["build", *entry.words, "--out", str(table), "--device", asked.device]
             program = [sys.executable, "-m", "warmup", *words]
             done = run(program, folder / "build.log", ends - begun)
