@@ -186,14 +186,16 @@ def _planned(name: str, by: PlannedBy, keys: tuple[str, ...], node: Any) -> Plan
     flops = work.flops if work is not None else node.estimate_flops()
     outputs = [each.node.get_dtype() for each in node.get_outputs() if _has_dtype(each.node)]
     dtype = work.dtype if work is not None else dtype_name(outputs[0]) if outputs else ""
-    moved = node.get_read_write_buffers_sizes()
+    # Inductor counts at most one element of an operand for each of the result's, which is too few
+    # for a matmul; a key does not count what is fused into it.
+    moved = max(node.get_read_write_buffers_sizes(), 0 if work is None else work.moved)
     return PlannedKernel(
         name=name,
         by=by,
         keys=keys,
         dtype=dtype,
         flops=None if flops is None else int(flops),
-        moved=int(moved) or (None if work is None else work.moved),
+        moved=int(moved) or None,
     )
 
 
