@@ -74,7 +74,7 @@ _EXAMPLES: Final = {
     "compare": "warmup compare --model mlp.py --seqlens 560 --table tables/mlp.json",
     "profile": """
         warmup profile trace.json.gz --table tables/mlp.json
-        warmup profile --model mlp.py --seqlens 560 --table tables/mlp.json --record trace.json.gz
+        warmup profile --model mlp.py --seqlens 560 --record trace.json.gz
         warmup profile --diff before.json.gz after.json.gz
     """,
     "mm": "warmup bench mm --shapes 128x9216x4096 --out results",

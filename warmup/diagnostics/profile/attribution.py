@@ -25,7 +25,7 @@ from warmup.diagnostics.profile.row_match import RowIndex, is_launch_key
 from warmup.diagnostics.profile.trace import GENERATED_PREFIXES, DeviceEvent, HostCall, Trace
 from warmup.table import Table
 
-_TRITON: Final = "triton_"
+_TRITON_PREFIX: Final = "triton_"
 
 
 class Reason(StrEnum):
@@ -173,7 +173,7 @@ def _reason_by_name(event: DeviceEvent, table: Table | None) -> tuple[Reason, Kn
     """Return why a kernel without a key has no row: what its name says of its decision."""
     if not event.name.startswith(GENERATED_PREFIXES):
         return Reason.UNTRACED, Known.NOTHING
-    if not event.name.startswith(_TRITON):
+    if not event.name.startswith(_TRITON_PREFIX):
         return Reason.UNCOVERED, Known.NAME
     if table is None:
         return Reason.NO_TABLE, Known.NAME
