@@ -68,7 +68,7 @@ def table(recorded: tuple[Path, Any], make_table: Callable[..., Table]) -> tuple
     rows = {}
     for kernel in bucket["kernels"]:
         if kernel["keys"]:
-            us = kernel["mean_us"] * 2
+            us = kernel["median_us"] * 2
             evidence = Evidence(
                 time_us=us, library_us=us, runner_up=None, runner_up_us=None, tried=1
             )
