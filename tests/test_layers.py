@@ -54,6 +54,7 @@ OF_ONE_KIND = (
     # These run a bucket once more with padded weights, the kind `weight`.
     *("warmup.tuning.session", "warmup.tuning.bucket_run"),
     "warmup.tuning.weights.",
+    "warmup.diagnostics.profile.row_match",
     *("warmup.tuning.trials", "warmup.tuning.tuner", "warmup.tuning.worker"),  # GEMM trials
 )
 OF_EVERY_KIND = frozenset(

@@ -19,6 +19,7 @@ from warmup.cli.doctor import doctor
 from warmup.cli.explain import explain
 from warmup.cli.help import HelpCommand, HelpGroup
 from warmup.cli.output import print_line
+from warmup.cli.profile import profile
 from warmup.cli.review import review
 from warmup.cli.run import CONTEXT_SETTINGS, run
 from warmup.cli.settings_file import read_settings
@@ -71,6 +72,11 @@ _EXAMPLES: Final = {
     "run": "warmup run --table tables/mlp.json -- python serve.py --port 8000",
     "audit": "warmup audit audit.jsonl --fail-on miss,uncovered",
     "compare": "warmup compare --model mlp.py --seqlens 560 --table tables/mlp.json",
+    "profile": """
+        warmup profile trace.json.gz --table tables/mlp.json
+        warmup profile --model mlp.py --seqlens 560 --record trace.json.gz
+        warmup profile --diff before.json.gz after.json.gz
+    """,
     "mm": "warmup bench mm --shapes 128x9216x4096 --out results",
     "layers": "warmup bench layers --layers rmsnorm,softmax --backends eager,compiled",
 }
@@ -112,7 +118,20 @@ def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
     to.command(name, cls=HelpCommand, epilog=_EXAMPLES[name], **options)(run_it)
 
 
-for one in (doctor, build, explain, suggest, show, diff, merge, review, check, audit, compare):
+for one in (
+    doctor,
+    build,
+    explain,
+    suggest,
+    show,
+    diff,
+    merge,
+    review,
+    check,
+    audit,
+    compare,
+    profile,
+):
     _add(app, one)
 _add(app, run, context_settings=CONTEXT_SETTINGS)
 for one in (mm, layers):

@@ -57,6 +57,8 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "backward": None,
         "grad": None,
         "max-compiles": "N",
+        "calls": "N",
+        "iterations": "N",
     },
     "Table and serving": {
         "table": "TABLE",
@@ -82,6 +84,11 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "timings": "FILE",
         "audit-log": "FILE",
         "misses-out": "FILE",
+        "record": "FILE",
+        "trace-out": "FILE",
+        "html": "FILE",
+        "top": "N",
+        "diff": None,
         "ready-file": "FILE",
         "svg": "FILE",
         "chart": "FILE",
@@ -107,7 +114,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "Prepare": ("doctor", "suggest", "explain", "build"),
     "Serve": ("check", "run", "audit"),
     "Look at tables": ("show", "diff", "merge", "review"),
-    "Compare": ("compare", "bench", "mm", "layers"),
+    "Compare": ("compare", "profile", "bench", "mm", "layers"),
 }
 
 

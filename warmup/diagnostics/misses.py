@@ -13,7 +13,7 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -78,6 +78,11 @@ def encode_misses(report: AuditReport) -> str:
         )
     for key, count in report.tuned.items():
         counts[_bounded(key, _MAX_KEY), TUNED] += count
+    return encode_problems(counts, report.digests)
+
+
+def encode_problems(counts: Mapping[tuple[str, str], int], digests: Iterable[str]) -> str:
+    """Return the misses document of problems by key and reason, missed under tables *digests*."""
     problems = [
         MissedProblem(key, kind_of(key).name, reason, min(count, _MAX_MISSES))
         for (key, reason), count in sorted(
@@ -86,7 +91,7 @@ def encode_misses(report: AuditReport) -> str:
     ]
     document = {
         "schema": MISSES_SCHEMA,
-        "digests": sorted({_bounded(digest, _MAX_REASON_LENGTH) for digest in report.digests})[
+        "digests": sorted({_bounded(digest, _MAX_REASON_LENGTH) for digest in digests})[
             :_MAX_DIGESTS
         ],
         "problems": [asdict(problem) for problem in problems],

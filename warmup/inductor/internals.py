@@ -250,6 +250,7 @@ INTERNALS: Final = (
     "torch._inductor.select_algorithm:PRINT_AUTOTUNE",
     "torch._inductor.codegen.subgraph:SubgraphChoiceCaller._compile_for_benchmarking(self)",
     "torch._inductor.codegen.subgraph:SubgraphTemplate",
+    "torch._inductor.codegen.cpp:CppScheduling.define_kernel(self, src_code, nodes)",
     (
         "torch._inductor.codegen.triton:TritonScheduling.define_kernel"
         "(self, src_code, node_schedule, kernel)"
