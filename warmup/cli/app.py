@@ -17,6 +17,7 @@ from warmup.cli.common_options import Debug, Quiet, Verbose, with_common_options
 from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
 from warmup.cli.explain import explain
+from warmup.cli.fit import fit
 from warmup.cli.help import HelpCommand, HelpGroup
 from warmup.cli.output import print_line
 from warmup.cli.review import review
@@ -56,6 +57,7 @@ _EXAMPLES: Final = {
     """,
     "explain": "warmup explain --model mlp.py --seqlens 1..1024",
     "suggest": "warmup suggest --histogram lengths.txt --max-buckets 6",
+    "fit": "warmup fit timings.jsonl --out nvidia-h100.model.json --report held-out",
     "show": """
         warmup show tables/mlp.json
         warmup show tables/mlp.json --op addmm --bucket 560
@@ -112,7 +114,10 @@ def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
     to.command(name, cls=HelpCommand, epilog=_EXAMPLES[name], **options)(run_it)
 
 
-for one in (doctor, build, explain, suggest, show, diff, merge, review, check, audit, compare):
+for one in (
+    *(doctor, build, fit, explain, suggest, show, diff, merge, review, check, audit),
+    compare,
+):
     _add(app, one)
 _add(app, run, context_settings=CONTEXT_SETTINGS)
 for one in (mm, layers):

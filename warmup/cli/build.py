@@ -119,9 +119,11 @@ def build(
 
     With --problems, tune the misses that `warmup audit` found, without the model.
     """
-    from warmup.cli.build_render import document, spell, timings_file
+    from warmup.cli.build_render import document, spell
     from warmup.cli.plan_render import document_of_plan, spell_plan
     from warmup.cli.progress import BuildProgress
+    from warmup.cli.timings_file import timings_file
+    from warmup.diagnostics.misses import read_misses
     from warmup.tuning.build import build as build_model
     from warmup.tuning.from_misses import build_problems
 
@@ -163,9 +165,11 @@ def build(
     else:
         run = partial(build_problems, problems, out=out, **shared)
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
+    named = read_misses(problems) if problems is not None and timings is not None else ()
+    sources = {one.key: one.source for one in named}
     with (
-        timings_file(None if dry_run else timings) as note,
-        BuildProgress(note) as progress,
+        timings_file(None if dry_run else timings, model or "", sources) as kept,
+        BuildProgress(kept) as progress,
         interruptible(progress.interrupted),
     ):
         report = run(observer=progress)

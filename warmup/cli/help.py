@@ -55,6 +55,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "rounds": "N",
         "timeout": "SECONDS",
         "backward": None,
+        "network": None,
         "grad": None,
         "max-compiles": "N",
     },
@@ -80,6 +81,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "bundle-compiled": "MODE",
         "save-artifacts": "FOLDER",
         "timings": "FILE",
+        "report": "FOLDER",
         "audit-log": "FILE",
         "misses-out": "FILE",
         "ready-file": "FILE",
@@ -104,7 +106,7 @@ _METAVAR: Final = {
     option: metavar for options in HEADINGS.values() for option, metavar in options.items()
 }
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Prepare": ("doctor", "suggest", "explain", "build"),
+    "Prepare": ("doctor", "suggest", "explain", "build", "fit"),
     "Serve": ("check", "run", "audit"),
     "Look at tables": ("show", "diff", "merge", "review"),
     "Compare": ("compare", "bench", "mm", "layers"),

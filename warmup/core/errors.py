@@ -17,6 +17,7 @@
     |  |- NothingRecordedError              the model asked inductor for no GEMM choice
     |  |- OutputMismatchError               compiled and eager outputs disagree
     |- BundleError                          a bundle cannot be made, read or used; .path .reason
+    |- DeviceModelError                     a device model cannot be made, read or used
     |- MissError                            strict serving: no row answered a question of inductor
     |- UncoveredError                       uncovered="forbid": a measurement was stopped
     |- ForeignGraphError                    a loaded graph was compiled under another table
@@ -230,6 +231,24 @@ class BundleError(WarmupError):
     def __str__(self) -> str:
         problem = f"{shown(self.path)}: {shown(self.reason)}"
         return f"{problem}; make the bundle again with `warmup build --bundle`"
+
+
+class DeviceModelError(WarmupError):
+    """A device model cannot be made, read or used. Arguments: path, reason, what to do."""
+
+    @property
+    def path(self) -> str:
+        """The file of the device model."""
+        return str(self.args[0])
+
+    @property
+    def reason(self) -> str:
+        """Why the device model cannot be used."""
+        return str(self.args[1])
+
+    def __str__(self) -> str:
+        path, reason, *advice = self.args
+        return sentence(f"{shown(path)}: {shown(reason)}", *advice)
 
 
 class MissError(WarmupError):

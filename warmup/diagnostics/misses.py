@@ -4,6 +4,8 @@
 
     {"schema": 1, "digests": [...], "problems": [{"key", "kind", "reason", "count"}, ...]}
 
+A problem may also have a ``source``: the model that it is of, or ``random``.
+
 Canonical form: sorted, two-space indent, LF, ASCII. It is read without trust.
 """
 
@@ -52,12 +54,16 @@ _STALE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MissedProblem:
-    """A problem that no row answered, with the reason and the number of misses."""
+    """A problem that no row answered, with the reason and the number of misses.
+
+    ``source`` names the model that the problem is of, or ``random``; empty where nobody said.
+    """
 
     key: str
     kind: str
     reason: str
     count: int
+    source: str = ""
 
     @property
     def is_stale(self) -> bool:
@@ -89,9 +95,13 @@ def encode_misses(report: AuditReport) -> str:
         "digests": sorted({_bounded(digest, _MAX_REASON_LENGTH) for digest in report.digests})[
             :_MAX_DIGESTS
         ],
-        "problems": [asdict(problem) for problem in problems],
+        "problems": [_to_json(problem) for problem in problems],
     }
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+
+def _to_json(problem: MissedProblem) -> dict[str, object]:
+    return {name: value for name, value in asdict(problem).items() if name != "source" or value}
 
 
 def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
@@ -160,13 +170,14 @@ def _read_document(reader: JsonReader, root: Node) -> tuple[MissedProblem, ...]:
 
 
 def _read_problem(node: Node) -> MissedProblem:
-    members: Mapping[str, Node] = node.members(_PROBLEM)
+    members: Mapping[str, Node] = node.members(_PROBLEM, optional=frozenset({"source"}))
     key = members["key"].string(_MAX_KEY)
     kind = members["kind"].string(_MAX_REASON_LENGTH)
     if kind not in KINDS or kind != kind_of(key).name:
         members["kind"].fail(f"the key is of kind {kind_of(key).name}")
     reason = members["reason"].string(_MAX_REASON_LENGTH)
-    return MissedProblem(key, kind, reason, members["count"].integer(1, _MAX_MISSES))
+    source = members["source"].string(_MAX_REASON_LENGTH) if "source" in members else ""
+    return MissedProblem(key, kind, reason, members["count"].integer(1, _MAX_MISSES), source)
 
 
 def _bounded(text: str, limit: int) -> str:

@@ -24,7 +24,14 @@ from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.retry import revisit_for
 from warmup.tuning.session import Session
-from warmup.tuning.setup import check_out, find_setup, open_table, out_path, seconds_to_wait
+from warmup.tuning.setup import (
+    check_out,
+    find_setup,
+    open_table,
+    out_path,
+    seconds_to_wait,
+    watcher_of,
+)
 
 if TYPE_CHECKING:
     from warmup.models.padding.prepare import Prepared
@@ -127,7 +134,7 @@ def build(
         check_out(Path(out))
     setup = find_setup(device, asked)
     cast = parse_cast(dtype)
-    watcher = observer or Observer()
+    watcher = watcher_of(observer, setup)
     with make_tuner(setup.policy, setup.device) as tuner:
         loaded = load_model(model)
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights

@@ -38,6 +38,7 @@ from warmup.tuning.setup import (
     find_setup,
     open_table,
     seconds_to_wait,
+    watcher_of,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def build_problems(
         return BuildReport(path, table, digest_of(table), (), (), elapsed, known, plan=plan)
     results: list[BucketResult] = []
     not_rebuilt: dict[str, str] = {}
-    watcher = observer or Observer()
+    watcher = watcher_of(observer, setup)
     wait_s = seconds_to_wait(wait_for_quiet)
     with make_tuner(setup.policy, setup.device) as tuner:
         tuner.watch.start(wait_s, watcher.waiting_started)

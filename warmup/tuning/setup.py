@@ -20,6 +20,7 @@ from warmup.core.version import __version__
 from warmup.table import Policy, Provenance, Table
 from warmup.table.policy import PolicyOptions, choose_policy
 from warmup.table.store import check_same_origin, check_writable, origin_differences, read
+from warmup.tuning.report import Observer
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +64,13 @@ def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
     check_compiler(resolved)
     policy = choose_policy(asked, resolved.type, inductor.quiet_switches())
     return BuildSetup(inductor, resolved, inductor.runtime(str(resolved)), policy)
+
+
+def watcher_of(observer: Observer | None, setup: BuildSetup) -> Observer:
+    """Return *observer*, or one that ignores events, after the event that measuring begins."""
+    watcher = observer or Observer()
+    watcher.measuring_on(setup.runtime, setup.policy.timing)
+    return watcher
 
 
 def check_out(path: Path) -> None:
