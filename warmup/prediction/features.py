@@ -42,7 +42,7 @@ class GemmSizes:
 
 @dataclass(frozen=True, slots=True)
 class CandidateConfig:
-    """The tuning kwargs of a candidate; the library's kernel has the uid `LIBRARY_UID` and no blocks.
+    """The tuning kwargs of a candidate; the library's kernel has no blocks.
 
     ``split`` is into how many parts K is split, 1 for most.
     """

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from warmup.core.errors import SettingsError, TableFormatError
 from warmup.core.json_node import Node
-from warmup.core.rows import Family, KwargValue, Tuned, Winner
+from warmup.core.rows import Family, Flag, KwargValue, Tuned, Winner
 from warmup.core.runtime import Runtime
 from warmup.core.search import search_to_json
 from warmup.core.strict_json import JsonError, parse_json
@@ -65,6 +65,7 @@ class TimedProblem:
 
     key: str
     source: str
+    is_unstable: bool
     times_us: Mapping[Winner, float]
     on: MeasuredOn | None
     templates: Mapping[str, str]
@@ -91,6 +92,7 @@ def line_of(tuned: Tuned, here: Runtime, method: str, source: str = "") -> str:
         "triton": on.triton,
         "method": method,
         "clock_mhz": tuned.row.evidence.clock_mhz,
+        "flags": list(tuned.row.evidence.flags),
         "templates": hashes,
     }
     return json.dumps({**timings_to_json(tuned), **origin})
@@ -194,11 +196,16 @@ def _read(node: Node) -> TimedProblem | None:
     return TimedProblem(
         key=key,
         source=members["source"].string() if "source" in members else "",
+        is_unstable="flags" in members and Flag.UNSTABLE in _texts(members["flags"]),
         times_us=times,
         on=_measured_on(members) if "schema" in members else None,
         templates=templates,
         method=members["method"].string() if "method" in members else "",
     )
+
+
+def _texts(node: Node) -> list[str]:
+    return [one.string() for one in node.elements(len(Flag))] if node.value else []
 
 
 def _measured_on(members: Mapping[str, Node]) -> MeasuredOn:

@@ -80,8 +80,10 @@ def training_set(timed: Sequence[TimedProblem]) -> TrainingSet:
             if sizes is None
             else "without a time of the library"
             if library is None
-            else "without the device they were measured on"
-            if one.on is None
+            else "not measured on a GPU, or nobody knows on which"
+            if one.on is None or not one.on.sm_count
+            else "with times that other processes disturbed"
+            if one.is_unstable
             else None
         )
         if reason is not None or sizes is None:
@@ -94,7 +96,7 @@ def training_set(timed: Sequence[TimedProblem]) -> TrainingSet:
         }
         family = one.source or "unnamed"
         problems[problem.key] = TrainingProblem(problem.key, family, sizes, times)
-    used = [one for one in timed if one.on is not None]
+    used = [one for one in timed if one.on is not None and one.on.sm_count]
     if not problems:
         raise SettingsError(
             f"no problem of {len(timed)} can be used: {_counted(left_out)}",
