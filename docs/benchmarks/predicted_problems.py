@@ -5,8 +5,9 @@
     warmup fit F.jsonl --out DEVICE.model.json --report held-out
 
 Each problem says of which model it is, or ``random``. Layers have the sizes of the published
-models, rows are those of their inputs. The order is balanced: whatever number of problems comes first has
-all models, random problems, small and large ones. The build may be stopped and started again.
+models, rows are those of their inputs. The order is balanced: whatever number of problems comes
+first has all models, random problems, small and large ones. The build may be stopped and started
+again.
 """
 
 from __future__ import annotations

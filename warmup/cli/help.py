@@ -36,6 +36,8 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "mode": "MODE",
         "backends": "LIST",
         "search": None,
+        "top": "N",
+        "device-model": "FILE",
         "budget": "TIME",
         "pad-weights": None,
         "force": None,

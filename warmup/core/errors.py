@@ -27,6 +27,7 @@
 
     WarmupWarning(UserWarning)
     |- StaleTableWarning                    table and machine differ in one field
+    |- DeviceModelWarning                   a device model cannot be used; misses are not predicted
     |- ContradictionWarning                 an inductor option differs from the table's policy
 
 Constructor arguments are positional and reach ``Exception.__init__`` unchanged, so that each error
@@ -354,6 +355,10 @@ class WarmupWarning(UserWarning):
 
 class StaleTableWarning(WarmupWarning):
     """Table and machine differ in a field; the text says whether the rows can still be used."""
+
+
+class DeviceModelWarning(WarmupWarning):
+    """A device model cannot be used: misses are answered as without it."""
 
 
 class ContradictionWarning(WarmupWarning):

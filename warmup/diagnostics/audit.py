@@ -21,7 +21,16 @@ from warmup.table.codec import digest_of
 from warmup.table.merge import combine
 from warmup.table.store import read
 
-FAILURES: Final = ("miss", "uncovered", "foreign", "silent", "diverged", "outside", "damaged")
+FAILURES: Final = (
+    "miss",
+    "predicted",
+    "uncovered",
+    "foreign",
+    "silent",
+    "diverged",
+    "outside",
+    "damaged",
+)
 _CACHED_MISS: Final = MissReason.CACHED_MISS.value
 _FOR_FOREIGN: Final = "compile these graphs again; keep graphs under keys with the table's digest"
 _FOR_SILENT: Final = (
@@ -40,6 +49,25 @@ class Miss:
     nearest: str | None
     differs: tuple[str, ...]
     choice: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedProblem:
+    """A problem for which a predicted config was compiled, with the times that were predicted.
+
+    Times are in microseconds; ``bound`` is the lower bound of the library's time over the config's.
+    """
+
+    key: str
+    count: int
+    predicted_us: float
+    library_us: float
+    bound: float
+
+    @property
+    def saved_us(self) -> float:
+        """The expected gain: what the config saves in a call, times the number of calls."""
+        return (self.library_us - self.predicted_us) * self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +93,7 @@ class Counts:
     silent: int
     hits: int
     tuned: int
+    predicted: int
     misses: Mapping[str, int]
     uncovered: Mapping[str, int]
     from_cache: int
@@ -89,6 +118,7 @@ class AuditReport:
     the table is not for. ``bypassed`` counts runs with graphs that did not ask the table, by cause.
     ``artifacts`` counts the artifacts of bundles that serve a bucket. ``unused`` has the rows that
     no run asked for and no artifact was compiled from, None when no table could be read.
+    ``predicted`` has the problems that a device model answered, those that may gain most first.
     ``by_digest`` has the counts of each table, and ``damaged`` the number of event lines that
     cannot be read.
     """
@@ -115,6 +145,7 @@ class AuditReport:
     refused: int = 0
     bypassed: Mapping[str, int] = field(default_factory=dict)
     artifacts: int = 0
+    predicted: tuple[PredictedProblem, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -151,6 +182,7 @@ class AuditReport:
         """Return those of *wanted*, words of `FAILURES`, that occurred."""
         occurred = {
             "miss": bool(self.misses) or self.cached_misses > 0,
+            "predicted": bool(self.predicted),
             "uncovered": bool(self.uncovered),
             "foreign": bool(self.foreign),
             "silent": bool(self.silent) or self.runs == 0 or self.failed > 0,
@@ -211,7 +243,18 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         refused=ledger.refused,
         bypassed=dict(_sum(Counter(run.bypassed) for run in runs)),
         artifacts=sum(run.artifacts for run in runs),
+        predicted=_predicted(ledger),
     )
+
+
+def _predicted(ledger: Ledger) -> tuple[PredictedProblem, ...]:
+    """Return the predicted problems, those that may gain most first."""
+    counts = _sum(run.predicted for run in ledger.runs.values())
+    found = [
+        PredictedProblem(key, count, *ledger.first_predictions[key])
+        for key, count in counts.items()
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.saved_us, natural_order(each.key))))
 
 
 def _sum(counters: Iterable[Counter[Any]]) -> Counter[Any]:
@@ -231,6 +274,7 @@ def _counts(runs: Sequence[Run]) -> Counts:
         silent=sum(run.is_silent for run in runs),
         hits=sum(run.hits.total() for run in runs),
         tuned=sum(run.tuned.total() for run in runs),
+        predicted=sum(run.predicted.total() for run in runs),
         misses=dict(reasons),
         uncovered=dict(_sum(run.uncovered for run in runs)),
         from_cache=sum(run.from_cache for run in runs),
@@ -277,7 +321,7 @@ def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
 def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
     runs = ledger.runs.values()
     asked = {key for run in runs for key in (*run.hits, *run.tuned, *(k for k, _ in run.misses))}
-    asked |= {key for run in runs for key in run.artifact_rows}
+    asked |= {key for run in runs for key in (*run.artifact_rows, *run.predicted)}
     if named is not None:
         return _unasked(read(Path(named)).rows.keys(), asked)
     rows: set[str] = set()

@@ -31,6 +31,7 @@ from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, kind_of
 
 MISSES_SCHEMA: Final = 1
+PREDICTED: Final = "predicted"  # the reason of a problem that on_miss="predict" answered
 TUNED: Final = "tuned"  # the reason of a problem that on_miss="tune" measured at serving
 _MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
 _MAX_KEY: Final = 4096
@@ -72,7 +73,7 @@ class MissedProblem:
 
 
 def encode_misses(report: AuditReport) -> str:
-    """Return the misses document of *report*: its misses, and its problems tuned while serving.
+    """Return the misses document of *report*: its misses, its predicted and its tuned problems.
 
     Keys come from logs and are not trusted: characters that cannot be printed are escaped, and keys
     are cut to the length that `read_misses` accepts.
@@ -84,6 +85,8 @@ def encode_misses(report: AuditReport) -> str:
         )
     for key, count in report.tuned.items():
         counts[_bounded(key, _MAX_KEY), TUNED] += count
+    for one in report.predicted:
+        counts[_bounded(one.key, _MAX_KEY), PREDICTED] += one.count
     problems = [
         MissedProblem(key, kind_of(key).name, reason, min(count, _MAX_MISSES))
         for (key, reason), count in sorted(

@@ -21,6 +21,7 @@ from warmup.core.rows import Winner
 from warmup.diagnostics.misses import MissedProblem, read_misses
 from warmup.keys.question import Question
 from warmup.keys.registry import kind_of
+from warmup.prediction.predictions import DEFAULT_TOP
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
@@ -37,6 +38,7 @@ from warmup.tuning.setup import (
     check_out,
     find_setup,
     open_table,
+    predictor_for,
     seconds_to_wait,
     watcher_of,
 )
@@ -60,6 +62,8 @@ def build_problems(
     l2: str | None = None,
     fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
+    top: int = DEFAULT_TOP,
+    device_model: str | Path | None = None,
     force: bool = False,
     wait_for_quiet: float | None = None,
     dry_run: bool = False,
@@ -69,7 +73,7 @@ def build_problems(
 
     A problem with a row is not tuned again, unless *force* is set, its row could not be used at
     serving, or was searched less far than *search*. Each finished problem is on disk before the
-    next one starts. *wait_for_quiet* is that of `warmup.tuning.build.build`. With *dry_run* the
+    next one starts. *top*, *device_model* and *wait_for_quiet* are those of `warmup.tuning.build.build`. With *dry_run* the
     report has a plan instead, and nothing is done.
 
     Raises:
@@ -94,7 +98,7 @@ def build_problems(
     path = Path(out)
     if not dry_run:
         check_out(path)
-    setup = find_setup(device, asked)
+    setup = find_setup(device, asked, predictor_for(search, device_model, top))
     table, replaces = open_table(path, setup, force=force, is_read_only=dry_run)
     known = tuple(
         key
