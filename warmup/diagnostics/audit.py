@@ -15,6 +15,7 @@ from typing import Any, Final
 from warmup.core.errors import TableError
 from warmup.core.miss_reasons import MissReason, advice
 from warmup.diagnostics.logs import Ledger, Run, read_logs
+from warmup.diagnostics.predicted_problems import PredictedProblem, predicted_problems
 from warmup.keys.order import natural_order
 from warmup.keys.registry import kind_of
 from warmup.table.codec import digest_of
@@ -52,25 +53,6 @@ class Miss:
 
 
 @dataclass(frozen=True, slots=True)
-class PredictedProblem:
-    """A problem for which a predicted config was compiled, with the times that were predicted.
-
-    Times are in microseconds; ``bound`` is the lower bound of the library's time over the config's.
-    """
-
-    key: str
-    count: int
-    predicted_us: float
-    library_us: float
-    bound: float
-
-    @property
-    def saved_us(self) -> float:
-        """The expected gain: what the config saves in a call, times the number of calls."""
-        return (self.library_us - self.predicted_us) * self.count
-
-
-@dataclass(frozen=True, slots=True)
 class Divergence:
     """Runs that should agree and do not: on the choice for ``key`` or, without key, on the table.
 
@@ -93,7 +75,6 @@ class Counts:
     silent: int
     hits: int
     tuned: int
-    predicted: int
     misses: Mapping[str, int]
     uncovered: Mapping[str, int]
     from_cache: int
@@ -101,6 +82,7 @@ class Counts:
     cached_misses: int
     foreign: Mapping[str, int]
     outside: Mapping[str, int]
+    predicted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,18 +225,8 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         refused=ledger.refused,
         bypassed=dict(_sum(Counter(run.bypassed) for run in runs)),
         artifacts=sum(run.artifacts for run in runs),
-        predicted=_predicted(ledger),
+        predicted=predicted_problems(ledger),
     )
-
-
-def _predicted(ledger: Ledger) -> tuple[PredictedProblem, ...]:
-    """Return the predicted problems, those that may gain most first."""
-    counts = _sum(run.predicted for run in ledger.runs.values())
-    found = [
-        PredictedProblem(key, count, *ledger.first_predictions[key])
-        for key, count in counts.items()
-    ]
-    return tuple(sorted(found, key=lambda each: (-each.saved_us, natural_order(each.key))))
 
 
 def _sum(counters: Iterable[Counter[Any]]) -> Counter[Any]:

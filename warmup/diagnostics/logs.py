@@ -29,12 +29,12 @@ _MAX_COUNT: Final = 10**15
 class Run:
     """The events of one installed table in one process, counted over all log files.
 
-    ``choices`` has the compiled choices of each key, ``predicted`` counts predictions by key. ``misses`` counts by key and reason,
-    ``uncovered`` by site, ``foreign`` the loaded graphs of another table by its digest, and
-    ``outside`` calls that no artifact served, by reason. ``artifacts`` counts the artifacts of a
-    bundle that were loaded, ``artifact_rows`` the rows that they were compiled from. ``bypassed``
-    has the causes why graphs did not ask the table, and ``is_finished`` says that there is a
-    summary. ``seen`` has the sequence numbers.
+    ``choices`` has the compiled choices of each key, ``predicted`` counts predictions by key.
+    ``misses`` counts by key and reason, ``uncovered`` by site, ``foreign`` the loaded graphs of
+    another table by its digest, and ``outside`` calls that no artifact served, by reason.
+    ``artifacts`` counts the artifacts of a bundle that were loaded, ``artifact_rows`` the rows that
+    they were compiled from. ``bypassed`` has the causes why graphs did not ask the table, and
+    ``is_finished`` says that there is a summary. ``seen`` has the sequence numbers.
     """
 
     name: str

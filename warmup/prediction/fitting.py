@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -123,7 +123,7 @@ def _fit_constants(observed: Observed, sms: int) -> tuple[Constants, dict[Candid
     terms: Any = torch.tensor(rows, dtype=torch.float64).permute(2, 0, 1)
     times = torch.tensor([us for *_, us in observed], dtype=torch.float64)
     configs = sorted({config for _, config, _ in observed}, key=str)
-    counts = {config: sum(config == other for _, other, _ in observed) for config in configs}
+    counts = Counter(config for _, config, _ in observed)
     numbers = {config: number for number, config in enumerate(configs)}
     which = torch.tensor([numbers[config] for _, config, _ in observed])
     fixed = torch.tensor([float(counts[config] >= _FEW_TIMES) for config in configs])

@@ -24,10 +24,10 @@ from warmup.keys.registry import kind_of
 
 TIMINGS_SCHEMA: Final = 1
 _MAX_LINE_LETTERS: Final = 16 * 1024 * 1024
-_LONGEST_US: Final = 1e12
+_LONGEST_TIME_US: Final = 1e12
 _WORD_VALUES: Final[Mapping[str, KwargValue]] = {"True": True, "False": False, "None": None}
 _FAMILY_OF: Final = {"aten": Family.EXTERN, "triton": Family.TEMPLATE}
-_KWARG: Final = re.compile(r"(\w+)=([^,]*)(?:,|$)")
+_CHOICE_KWARG: Final = re.compile(r"(\w+)=([^,]*)(?:,|$)")
 _WRITE_ADVICE: Final = "write it with `warmup build ... --timings FILE`"
 
 
@@ -148,7 +148,7 @@ def winner_of(choice: str, templates: Mapping[str, str]) -> Winner:
     uid, _, rest = choice.partition("(")
     rest = rest.rpartition(")")[0]
     kwargs: list[tuple[str, KwargValue]] = []
-    for name, text in _KWARG.findall(rest):
+    for name, text in _CHOICE_KWARG.findall(rest):
         is_number = text.lstrip("-").isdigit()
         kwargs.append((name, int(text) if is_number else _WORD_VALUES.get(text, text)))
     family = _FAMILY_OF.get(uid.partition("::")[0], Family.SUBGRAPH)
@@ -188,7 +188,7 @@ def _read(node: Node) -> TimedProblem | None:
         named = dict(candidate.items())
         if not {"choice", "time_us"} <= named.keys():
             candidate.fail("expected choice and time_us")
-        time_us = named["time_us"].optional(lambda one: one.number(0.0, _LONGEST_US))
+        time_us = named["time_us"].optional(lambda one: one.number(0.0, _LONGEST_TIME_US))
         if time_us:
             times[winner_of(named["choice"].string(), templates)] = time_us
     if not times:

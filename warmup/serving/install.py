@@ -79,10 +79,10 @@ def install(
     torch wraps in its own error), ``predict`` (use the config that *device_model*, or
     ``WARMUP_DEVICE_MODEL``, predicts, where its bound says that the config beats the library; else
     as ``fallback``) or ``tune`` (measure; for development). A device model that cannot be used is
-    ignored with a warning. *uncovered* decides about a measurement that no row covers: ``count`` it and let it run, or ``forbid`` it with an
-    `UncoveredError` before it runs. Every event is appended to *audit_log*, or
-    ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with *log_events*, or
-    ``WARMUP_LOG_EVENTS=1``.
+    ignored with a warning. *uncovered* decides about a measurement that no row covers: ``count`` it
+    and let it run, or ``forbid`` it with an `UncoveredError` before it runs. Every event is
+    appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with
+    *log_events*, or ``WARMUP_LOG_EVENTS=1``.
 
     A table for another device or runtime is refused. With *allow_mismatch*, or
     ``WARMUP_ALLOW_MISMATCH=1``, it is installed, and every lookup is a miss. What makes a table
@@ -237,14 +237,14 @@ def _unpack(
 
 
 def _predictions(settings: InstallSettings, here: Runtime) -> Predictions | None:
-    """Return the predictions of the device model that *settings* name; None without a usable one."""
+    """Return the predictions of the device model in *settings*; None without one that is usable."""
     if settings.on_miss != OnMiss.PREDICT:
         return None
+    if not settings.device_model:
+        raise SettingsError(
+            "on_miss='predict' has no device model", "name it in device_model, WARMUP_DEVICE_MODEL"
+        )
     try:
-        if not settings.device_model:
-            raise DeviceModelError(
-                "on_miss=predict", "no device model is named", "name one in WARMUP_DEVICE_MODEL"
-            )
         return Predictions.of(read_device_model(settings.device_model, here))
     except DeviceModelError as error:
         warn(DeviceModelWarning(f"{error}: misses get the library's kernel"))

@@ -92,11 +92,12 @@ def run(
     """Run *command* to its end, with *table* installed in every Python process that compiles.
 
     *on_miss* is ``fallback``, ``strict`` or ``predict``, *uncovered*, *bundle*, *allow_mismatch*
-    and *device_model* are as in `install`. In a process that the table is not for, each compile raises a `TableMismatchError`.
-    Events are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report
-    counts the events of this run. Signals that arrive meanwhile go to the command, unless a
-    terminal has sent them to both processes. The exit code is the command's own, or 128 plus the
-    number of the signal that killed the command. To be called from the main thread.
+    and *device_model* are as in `install`. In a process that the table is not for, each compile
+    raises a `TableMismatchError`. Events are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a
+    temporary file; the report counts the events of this run. Signals that arrive meanwhile go to
+    the command, unless a terminal has sent them to both processes. The exit code is the command's
+    own, or 128 plus the number of the signal that killed the command. To be called from the main
+    thread.
 
     Raises:
         SettingsError: an argument cannot be used, or the command cannot be started.

@@ -73,8 +73,8 @@ def build_problems(
 
     A problem with a row is not tuned again, unless *force* is set, its row could not be used at
     serving, or was searched less far than *search*. Each finished problem is on disk before the
-    next one starts. *top*, *device_model* and *wait_for_quiet* are those of `warmup.tuning.build.build`. With *dry_run* the
-    report has a plan instead, and nothing is done.
+    next one starts. *top*, *device_model* and *wait_for_quiet* are those of
+    `warmup.tuning.build.build`. With *dry_run* the report has a plan instead, and nothing is done.
 
     Raises:
         SettingsError: an argument or the document cannot be used; nothing was written.
