@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -138,7 +139,8 @@ def _fit_constants(observed: Observed, sms: int) -> tuple[Constants, dict[Candid
     def loss() -> Any:
         optimizer.zero_grad()
         values = logs.exp()
-        found = combine([*values], [*terms]).min(dim=1).values.log() + (offsets * fixed)[which]
+        found = combine([*values], [*terms]).unbind(1)
+        found = functools.reduce(torch.minimum, found).log() + (offsets * fixed)[which]
         error = torch.nn.functional.huber_loss(found, target, delta=_HUBER)
         value = (
             error
