@@ -45,13 +45,13 @@ def stated() -> TrainingSet:
     on = MeasuredOn(device="stated", sm_count=132, arch="sm_90", torch="2.13.0", triton="3.8.0")
     widths = {"a": 768, "b": 1024, "c": 1536, "d": 2048, "random": 1280}
     problems = []
-    for family, width in widths.items():
+    for source, width in widths.items():
         layers = ((width, width), (4 * width, width), (width, 4 * width))
         for m, (n, k) in itertools.product((1, 16, 48, 128, 640, 1024, 3000), layers):
             sizes = stated_sizes(m, n, k)
             times = {config: time_us(STATED, sizes, config, 132) for config in CONFIGS}
             times[LIBRARY_CONFIG] = time_us(LIBRARY_STATED, sizes, LIBRARY_CONFIG, 132)
-            problems.append(TrainingProblem(f"{m} {n} {k}", family, sizes, times))
+            problems.append(TrainingProblem(f"{m} {n} {k}", source, sizes, times))
     return TrainingSet(tuple(problems), on, "eager cold", {"triton::mm": "abc"}, {})
 
 

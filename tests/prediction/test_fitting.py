@@ -18,7 +18,7 @@ from warmup.prediction.training import TrainingSet
 @pytest.fixture(scope="module")
 def one_out(measured: TrainingSet) -> HeldOut:
     """Each measured width of a layer as a model of its own, predicted from the others."""
-    problems = (replace(one, family=f"{one.sizes.n} {one.sizes.k}") for one in measured.problems)
+    problems = (replace(one, source=f"{one.sizes.n} {one.sizes.k}") for one in measured.problems)
     return hold_out(replace(measured, problems=tuple(problems)))[0]
 
 
@@ -50,7 +50,7 @@ def test_the_best_of_eight_predicted_is_the_best_of_an_h100(one_out: HeldOut) ->
 
 def test_a_held_out_model_leaves_its_sizes_out_too(stated: TrainingSet) -> None:
     """A problem that another model or a random problem shares is not fitted to."""
-    shared = replace(stated.problems[0], family="random")
+    shared = replace(stated.problems[0], source="random")
     training = replace(stated, problems=(*stated.problems, shared))
     folds = dict(folds_of(training))
     assert set(folds) == {"a", "b", "c", "d"}

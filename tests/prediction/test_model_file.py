@@ -110,7 +110,7 @@ Change = Callable[[dict[str, Any]], object]
             lambda d: d["gemm"]["constants"][0].__setitem__(2, 0), "/gemm/constants/0/2", id="zero"
         ),
         pytest.param(lambda d: d["gemm"].update(problems=99), "trained on 99 problems", id="few"),
-        pytest.param(lambda d: d["gemm"].update(families=["a", "b"]), "of 2 models", id="models"),
+        pytest.param(lambda d: d["gemm"].update(models=["a", "b"]), "of 2 models", id="models"),
     ],
 )
 def test_a_damaged_model_is_refused_with_its_place(

@@ -60,15 +60,15 @@ def fit(
 
 def spell(record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the held-out report as text."""
-    on, families = record["device"], record["families"]
+    on, models = record["device"], record["models"]
     yield from fold(
         f"{on['device']}, torch {on['torch']}, triton {on['triton']}, {record['method']}", indent=2
     )
-    yield f"{record['problems']} GEMMs of {len(families)} sources, {record['times']} times"
+    yield f"{record['problems']} GEMMs of {len(models)} sources, {record['times']} times"
     for reason, count in sorted(record["left_out"].items()):
         yield f"{count} left out: {reason}"
-    yield f"held out: {record['held_out']}"
-    if not record["by_family"]:
+    yield from fold(f"held out: {record['held_out']}", indent=2)
+    if not record["by_model"]:
         yield "nothing was held out: there is no second model to fit to"
         return
     yield ""
@@ -76,7 +76,7 @@ def spell(record: Mapping[str, Any]) -> Iterator[str]:
     yield from grid(
         head,
         [
-            *(_cells(name, each["device_model"]) for name, each in record["by_family"].items()),
+            *(_cells(name, each["device_model"]) for name, each in record["by_model"].items()),
             _cells("all", record["device_model"]),
             *([_cells("all, network", record["network"])] if "network" in record else []),
         ],

@@ -16,7 +16,7 @@ from warmup.prediction.timing_lines import MeasuredOn
 from warmup.prediction.tree import LeafEvidence, Tree, features_of, leaf_of
 
 MIN_PROBLEMS: Final = 100
-MIN_FAMILIES: Final = 3
+MIN_MODELS: Final = 3
 RESIDUAL_UNIT: Final = 0.01  # of a logarithm of a time, in the file
 NEAREST: Final = 6
 MAX_DISTANCE: Final = 2.5  # of the nearest measured problem, in doublings of sizes
@@ -46,14 +46,14 @@ class DeviceModel:
 
     ``offsets`` are logarithms that a config adds to the formula. ``covering`` are the configs of
     which some config is near the best at each measured problem; the leaves of ``tree`` choose among
-    them. ``problems`` counts the problems that it was fitted to, ``families`` names the models that
+    them. ``problems`` counts the problems that it was fitted to, ``models`` names the models that
     they are of.
     """
 
     on: MeasuredOn
     method: str
     problems: int
-    families: tuple[str, ...]
+    models: tuple[str, ...]
     templates: Mapping[str, str]
     categories: tuple[str, ...]
     constants: Mapping[tuple[str, str], Constants]
@@ -68,8 +68,8 @@ class DeviceModel:
         """Why this model must not be used: trained on too little; None where it may be."""
         if self.problems < MIN_PROBLEMS:
             return f"trained on {self.problems} problems, fewer than {MIN_PROBLEMS}"
-        if len(self.families) < MIN_FAMILIES:
-            return f"trained on problems of {len(self.families)} models, fewer than {MIN_FAMILIES}"
+        if len(self.models) < MIN_MODELS:
+            return f"trained on problems of {len(self.models)} models, fewer than {MIN_MODELS}"
         return None
 
 

@@ -28,7 +28,7 @@ def evaluate(
 
     With *network* the network is trained and judged on the same problems.
     """
-    held_out, chooser = hold_out(training, lambda family: say(f"held out: {family}"))
+    held_out, chooser = hold_out(training, lambda source: say(f"held out: {source}"))
     model = with_evidence(replace(fit(training), chooser=chooser), held_out)
     compared = _of_network(training, held_out, say) if network else None
     return Evaluation(training, model, held_out, compared)
@@ -42,9 +42,9 @@ def _of_network(
 
     unsure = {one.problem.key: one.unsure for one in device_model.problems}
     problems = []
-    for family, kept in folds_of(training):
-        say(f"held out, network: {family}")
+    for source, kept in folds_of(training):
+        say(f"held out, network: {source}")
         times_us = train_network(kept)
-        held = (one for one in training.problems if one.family == family)
+        held = (one for one in training.problems if one.source == source)
         problems += [replace(judge(one, times_us), unsure=unsure[one.key]) for one in held]
     return HeldOut(tuple(problems))

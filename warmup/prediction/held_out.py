@@ -11,7 +11,7 @@ from typing import Final
 from warmup.prediction.device_model import DeviceModel, PredictedChoice, Predictor
 from warmup.prediction.features import CandidateConfig, GemmSizes
 from warmup.prediction.fitting import fit
-from warmup.prediction.training import LIBRARY_CONFIG, RANDOM, TrainingProblem, TrainingSet
+from warmup.prediction.training import LIBRARY_CONFIG, TrainingProblem, TrainingSet
 from warmup.prediction.tree import Fork, LeafEvidence, Tree, features_of, leaf_of
 
 TOPS: Final = (1, 3, 8)
@@ -23,7 +23,7 @@ Times = Callable[[GemmSizes, Sequence[CandidateConfig]], Sequence[float | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutProblem:
-    """What was predicted for a problem of *family* by a model fitted without that family.
+    """What was predicted for a problem of *source* by a model fitted without that source.
 
     ``errors`` are logarithms of predicted over measured time, of each candidate. ``regrets`` has,
     by number of candidates tried, the best of their times over the best time; the library counts as
@@ -67,9 +67,9 @@ class HeldOut:
 
     problems: tuple[HeldOutProblem, ...]
 
-    def of(self, family: str) -> HeldOut:
-        """Return the problems of *family* alone."""
-        return HeldOut(tuple(one for one in self.problems if one.problem.family == family))
+    def of(self, source: str) -> HeldOut:
+        """Return the problems of *source* alone."""
+        return HeldOut(tuple(one for one in self.problems if one.problem.source == source))
 
     @property
     def sure(self) -> tuple[HeldOutProblem, ...]:
@@ -78,41 +78,37 @@ class HeldOut:
 
 
 def folds_of(training: TrainingSet) -> Iterator[tuple[str, list[TrainingProblem]]]:
-    """Yield each family with the problems to fit to when it is held out.
+    """Yield each source with the problems to fit to when it is held out.
 
-    A problem that a held-out model shares with another model is left out too; random problems stay.
+    A problem that a held-out model shares with another model, or with a random problem, is left out
+    too. All other random problems stay.
     """
-    for family in training.families:
-        held = {one.sizes for one in training.problems if one.family == family}
-        kept = [
-            one
-            for one in training.problems
-            if one.family != family and (one.sizes not in held or one.family == RANDOM)
-        ]
-        kept = [one for one in kept if one.sizes not in held]
+    for source in training.models:
+        held = {one.sizes for one in training.problems if one.source == source}
+        kept = [one for one in training.problems if one.source != source and one.sizes not in held]
         if kept:
-            yield family, kept
+            yield source, kept
 
 
 def hold_out(
     training: TrainingSet, progress: Callable[[str], None] = lambda _family: None
 ) -> tuple[HeldOut, str]:
-    """Return what models fitted without each family predict for it, and the better chooser.
+    """Return what models fitted without each source predict for it, and the better chooser.
 
     The chooser is ``tree`` or ``formula``: whose choices lose less against the best.
     """
     found: dict[str, list[HeldOutProblem]] = {"formula": [], "tree": []}
     trees: dict[str, Tree] = {}
-    for family, kept in folds_of(training):
-        progress(family)
+    for source, kept in folds_of(training):
+        progress(source)
         model = fit(training, kept)
-        trees[family] = model.tree
+        trees[source] = model.tree
         for chooser, problems in found.items():
             predictor = Predictor(replace(model, chooser=chooser))
             problems += [
                 judge(one, predictor.times_us, predictor)
                 for one in training.problems
-                if one.family == family
+                if one.source == source
             ]
     chooser = min(
         ("formula", "tree"),
@@ -177,12 +173,12 @@ def with_evidence(model: DeviceModel, held_out: HeldOut) -> DeviceModel:
 def _with_bound(
     one: HeldOutProblem, others: Sequence[HeldOutProblem], trees: Mapping[str, Tree]
 ) -> HeldOutProblem:
-    """Return *one* with a bound from the errors of other families in its leaf."""
-    family = one.problem.family
-    leaf = leaf_of(trees[family], features_of(one.problem.sizes))
-    rest = [each for each in others if each.problem.family != family]
+    """Return *one* with a bound from the errors of other models in its leaf."""
+    source = one.problem.source
+    leaf = leaf_of(trees[source], features_of(one.problem.sizes))
+    rest = [each for each in others if each.problem.source != source]
     beside = [
-        each for each in rest if leaf_of(trees[family], features_of(each.problem.sizes)) is leaf
+        each for each in rest if leaf_of(trees[source], features_of(each.problem.sizes)) is leaf
     ]
     return replace(one, bound=_evidence(beside, rest).bound)
 

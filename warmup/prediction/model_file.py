@@ -31,7 +31,7 @@ _LARGEST_SIZE: Final = 2**40
 _MODEL_FIELDS: Final = frozenset({"schema", "device", "torch", "triton", "method", _GEMM_SECTION})
 _FIELDS: Final = frozenset(
     {
-        *("problems", "families", "templates", "categories", "constants", "configs", "offsets"),
+        *("problems", "models", "templates", "categories", "constants", "configs", "offsets"),
         *("covering", "measured", "tree", "chooser"),
     }
 )
@@ -56,7 +56,7 @@ def encode_device_model(model: DeviceModel) -> str:
     numbers = {config: number for number, config in enumerate(configs)}
     section = {
         "problems": model.problems,
-        "families": list(model.families),
+        "models": list(model.models),
         "templates": dict(sorted(model.templates.items())),
         "categories": list(model.categories),
         "constants": [
@@ -172,7 +172,7 @@ def _read(root: Node) -> DeviceModel:
         on=on,
         method=members["method"].string(),
         problems=section["problems"].integer(0, _MAX_ITEMS),
-        families=tuple(one.string() for one in _list(section["families"])),
+        models=tuple(one.string() for one in _list(section["models"])),
         templates={uid: one.string() for uid, one in section["templates"].items()},
         categories=categories,
         constants=_read_constants(section["constants"]),

@@ -25,13 +25,13 @@ LIBRARY_CONFIG: Final = CandidateConfig(LIBRARY_UID)
 
 @dataclass(frozen=True, slots=True)
 class TrainingProblem:
-    """A GEMM without its epilogue, its ``family`` and the time of each config, in microseconds.
+    """A GEMM without its epilogue, its ``source`` and the time of each config, in microseconds.
 
-    ``family`` is the model that the problem is of, ``random`` for a random problem.
+    ``source`` is the model that the problem is of, ``random`` for a random problem.
     """
 
     key: str
-    family: str
+    source: str
     sizes: GemmSizes
     times_us: Mapping[CandidateConfig, float]
 
@@ -57,9 +57,9 @@ class TrainingSet:
     left_out: Mapping[str, int]
 
     @property
-    def families(self) -> tuple[str, ...]:
+    def models(self) -> tuple[str, ...]:
         """The models that the problems are of, in order; random problems are of none."""
-        return tuple(sorted({one.family for one in self.problems} - {RANDOM}))
+        return tuple(sorted({one.source for one in self.problems} - {RANDOM}))
 
 
 def training_set(timed: Sequence[TimedProblem]) -> TrainingSet:
@@ -94,8 +94,8 @@ def training_set(timed: Sequence[TimedProblem]) -> TrainingSet:
             for winner, us in one.times_us.items()
             if (config := config_of(winner, library)) is not None
         }
-        family = one.source or "unnamed"
-        problems[problem.key] = TrainingProblem(problem.key, family, sizes, times)
+        source = one.source or "unnamed"
+        problems[problem.key] = TrainingProblem(problem.key, source, sizes, times)
     used = [one for one in timed if one.on is not None and one.on.sm_count]
     if not problems:
         raise SettingsError(

@@ -19,7 +19,7 @@ PERCENTILES: Final = ("p10", "median", "p90")
 def record_of(evaluated: Evaluation) -> dict[str, Any]:
     """Return *evaluated* as JSON values; docs/reference/cli.md#fit has each."""
     training, held_out = evaluated.training, evaluated.device_model
-    families = [*training.families]
+    models = [*training.models]
     sections = {"device_model": held_out}
     sections |= {} if evaluated.network is None else {"network": evaluated.network}
     return {
@@ -28,18 +28,18 @@ def record_of(evaluated: Evaluation) -> dict[str, Any]:
         "method": training.method,
         "problems": len(training.problems),
         "times": sum(len(one.times_us) for one in training.problems),
-        "families": {
-            name: sum(one.family == name for one in training.problems)
-            for name in sorted({one.family for one in training.problems})
+        "models": {
+            name: sum(one.source == name for one in training.problems)
+            for name in sorted({one.source for one in training.problems})
         },
         "held_out": "each model in turn, with its sizes left out of the fit; random problems stay",
         "left_out": dict(training.left_out),
         "too_little": evaluated.model.too_little,
         "chooser": evaluated.model.chooser,
         **{name: summary_of(one) for name, one in sections.items()},
-        "by_family": {
+        "by_model": {
             name: {key: summary_of(one.of(name)) for key, one in sections.items()}
-            for name in families
+            for name in models
             if held_out.of(name).problems
         },
         "errors_by_time": _errors_by_time(held_out.problems),
@@ -132,6 +132,6 @@ def charts_note(record: Mapping[str, Any]) -> str:
     on = record["device"]
     return (
         f"{on['device']}, torch {on['torch']}, triton {on['triton']}; {record['problems']} problems"
-        f" of {len(record['families'])} models, {record['times']} times; held out: "
+        f" of {len(record['models'])} models, {record['times']} times; held out: "
         f"{record['held_out']}"
     )
