@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from warmup.core.rows import Family, Scope
+from warmup.keys.gemm import GEMM
 from warmup.keys.gemm_text import parse_problem
+from warmup.keys.registry import kind_of
 from warmup.prediction.evaluation import Evaluation, evaluate
 from warmup.prediction.features import CandidateConfig, GemmSizes, sizes_of
 from warmup.prediction.formula import Constants, time_us
 from warmup.prediction.timing_lines import MeasuredOn, read_timings
 from warmup.prediction.training import LIBRARY_CONFIG, TrainingProblem, TrainingSet, training_set
+from warmup.table.store import read
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "docs/benchmarks/results/timings/h100-vit.jsonl.gz"
@@ -37,6 +41,24 @@ def stated_sizes(m: int, n: int, k: int) -> GemmSizes:
 def measured() -> TrainingSet:
     """Twelve GEMMs of a ViT on an H100, each with some thirty candidates."""
     return training_set(read_timings([MEASURED]))
+
+
+@pytest.fixture(scope="session")
+def library_times() -> TrainingSet:
+    """The library's times alone of GEMMs in the shipped tables, where the library won."""
+    problems: dict[str, TrainingProblem] = {}
+    for path in sorted((ROOT / "tables/nvidia-h200").glob("*.json")):
+        for key, row in read(path).rows.items():
+            if kind_of(key) is not GEMM or ".." in key or row.winner.family is not Family.EXTERN:
+                continue
+            problem = parse_problem(key).without_epilogue
+            sizes, evidence = sizes_of(problem), row.evidence
+            alone_us = evidence.time_us if evidence.scope is Scope.BARE else evidence.bare_us
+            if sizes is not None and alone_us is not None:
+                times = {LIBRARY_CONFIG: alone_us}
+                problems[problem.key] = TrainingProblem(problem.key, path.stem, sizes, times)
+    on = MeasuredOn(device="H200", sm_count=132, arch="sm_90", torch="2.11.0", triton="3.6.0")
+    return TrainingSet(tuple(problems.values()), on, "", {}, {})
 
 
 @pytest.fixture(scope="session")

@@ -34,13 +34,13 @@ from warmup.table.lookup import Lookup, OnMiss
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMINGS = ROOT / "docs/benchmarks/results/timings/h100-vit.jsonl.gz"
-CATEGORY = "addmm bf16 row row bf16 1d"
+CATEGORY = "bf16 addmm bf16 row row bf16 1d"
 
 
 def _fitted() -> DeviceModel:
     model = fit(training_set(read_timings([TIMINGS])))
     (measured,) = model.categories
-    assert measured == "addmm bf16 row col bf16 1d"
+    assert measured == "bf16 addmm bf16 row col bf16 1d"
     return replace(model, categories=(CATEGORY,))
 
 

@@ -42,12 +42,13 @@ class MeasuredProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceModel:
-    """What a model file holds. ``constants`` and ``offsets`` are by uid or config and dtype.
+    """What a model file holds.
 
-    ``offsets`` are logarithms that a config adds to the formula. ``covering`` are the configs of
-    which some config is near the best at each measured problem; the leaves of ``tree`` choose among
-    them. ``problems`` counts the problems that it was fitted to, ``models`` names the models that
-    they are of.
+    ``constants`` and ``offsets`` are by uid or config, and by `GemmSizes.rate`. ``offsets`` are
+    logarithms that a config adds to the formula. ``covering`` are the configs of which some config
+    is near the best at each measured problem; the leaves of ``tree`` choose among them.
+    ``problems`` counts the problems that it was fitted to, ``models`` names the models that they
+    are of.
     """
 
     on: MeasuredOn
@@ -99,7 +100,7 @@ class Predictor:
     model: DeviceModel
     _numbers: dict[str, int] = field(default_factory=dict)
     _columns: dict[CandidateConfig, int] = field(default_factory=dict)
-    _by_dtype: dict[str, list[tuple[Sizes, int, tuple[int | None, ...]]]] = field(
+    _by_rate: dict[str, list[tuple[Sizes, int, tuple[int | None, ...]]]] = field(
         default_factory=dict
     )
     _ranges: dict[int, tuple[Sizes, Sizes]] = field(default_factory=dict)
@@ -112,8 +113,8 @@ class Predictor:
         for one in model.measured:
             b, m, n, k = map(math.log2, one.sizes)
             logs = (b, m, n, k)
-            dtype = model.categories[one.category].split(" ")[1]
-            self._by_dtype.setdefault(dtype, []).append((logs, one.category, one.residuals))
+            rate = model.categories[one.category].partition(" ")[0]
+            self._by_rate.setdefault(rate, []).append((logs, one.category, one.residuals))
             low, high = self._ranges.get(one.category, (logs, logs))
             self._ranges[one.category] = (
                 (min(low[0], b), min(low[1], m), min(low[2], n), min(low[3], k)),
@@ -147,7 +148,9 @@ class Predictor:
         model, near = self.model, self._nearest(sizes)
         library_us = self._time_us(sizes, CandidateConfig(LIBRARY_UID), near)
         leaf = leaf_of(model.tree, features_of(sizes))
-        configs = model.covering if model.chooser == "formula" else (model.covering[leaf.config],)
+        configs = model.covering
+        if model.chooser == "tree":
+            configs = configs[leaf.config : leaf.config + 1]
         timed = [
             (us, config)
             for config in configs
@@ -166,7 +169,7 @@ class Predictor:
         config: CandidateConfig,
         near: Sequence[tuple[float, tuple[int | None, ...]]],
     ) -> float | None:
-        constants = self.model.constants.get((config.uid, sizes.dtype))
+        constants = self.model.constants.get((config.uid, sizes.rate))
         if constants is None:
             return None
         column = self._columns.get(config, -1)
@@ -177,12 +180,12 @@ class Predictor:
                 weight = math.exp(-distance / _WIDTH)
                 total += weight * residual * RESIDUAL_UNIT
                 weights += weight
-        offset = self.model.offsets.get((config, sizes.dtype), 0.0)
+        offset = self.model.offsets.get((config, sizes.rate), 0.0)
         base = time_us(constants, sizes, config, self.model.on.sm_count)
         return base * math.exp(offset + total / weights)
 
     def _nearest(self, sizes: GemmSizes) -> list[tuple[float, tuple[int | None, ...]]]:
-        """Return the nearest measured problems of the dtype, with their distances."""
+        """Return the nearest measured problems of the rate, with their distances."""
         b, m, n, k = sizes.logs
         number = self._numbers.get(sizes.category, -1)
         found = [
@@ -194,7 +197,7 @@ class Predictor:
                 + (0.0 if category == number else _OTHER_CATEGORY),
                 residuals,
             )
-            for x, category, residuals in self._by_dtype.get(sizes.dtype, ())
+            for x, category, residuals in self._by_rate.get(sizes.rate, ())
         ]
         found.sort(key=lambda one: one[0])
         return found[:NEAREST]

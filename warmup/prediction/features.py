@@ -13,12 +13,16 @@ from warmup.keys.gemm import Dim, GemmProblem, Layout
 PREDICTED_OPS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 LIBRARY_UID: Final = "library"
 CONFIG_KWARGS: Final = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps")
+_RATES: Final = {"f16": "bf16"}
 _WIDEST_LOAD_BYTES: Final = 16  # of the widest load
 
 
 @dataclass(frozen=True, slots=True)
 class GemmSizes:
     """A GEMM of constant sizes. ``category`` is all but the sizes: op, dtypes, layouts, bias.
+
+    ``rate`` names the dtypes whose kernels are equally fast, and which share constants: f16 counts
+    as bf16, and f32 apart from f32 that is multiplied as tf32. It is the category's first word.
 
     ``is_aligned`` says whether the rows (or columns) of both factors start at multiples of 16
     bytes; it is a part of the category.
@@ -28,7 +32,7 @@ class GemmSizes:
     m: int
     n: int
     k: int
-    dtype: str
+    rate: str
     item_bytes: int
     out_bytes: int
     category: str
@@ -82,12 +86,21 @@ def sizes_of(problem: GemmProblem) -> GemmSizes | None:
     batch, m, n, k = (dim.low for dim in dims)
     size = item_bytes(fixed.dtype)
     is_aligned = _is_aligned(fixed.a, k, m, size) and _is_aligned(fixed.b, n, k, size)
-    words = [fixed.op, fixed.dtype, fixed.dtype_b or "", fixed.a.order, fixed.b.order, fixed.out]
+    rate = "tf32" if fixed.fp32 == "tf32" else _RATES.get(fixed.dtype, fixed.dtype)
+    words = [
+        rate,
+        fixed.op,
+        fixed.dtype,
+        fixed.dtype_b or "",
+        fixed.a.order,
+        fixed.b.order,
+        fixed.out,
+    ]
     words += [fixed.bias or "", fixed.fp32 or "", "" if is_aligned else "unaligned"]
     if (fixed.alpha, fixed.beta) != (1, 1):
         words.append("scaled")
     return GemmSizes(
-        *(batch, m, n, k, fixed.dtype, size, item_bytes(fixed.out)),
+        *(batch, m, n, k, rate, size, item_bytes(fixed.out)),
         category=" ".join(filter(None, words)),
         is_aligned=is_aligned,
     )

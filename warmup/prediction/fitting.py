@@ -38,9 +38,9 @@ def fit(training: TrainingSet, problems: Sequence[TrainingProblem] | None = None
     sms = training.on.sm_count
     constants: dict[tuple[str, str], Constants] = {}
     offsets: dict[tuple[CandidateConfig, str], float] = {}
-    for (uid, dtype), observed in _by_template(used).items():
-        constants[uid, dtype], found = _fit_constants(observed, sms)
-        offsets |= {(config, dtype): value for config, value in found.items() if value}
+    for (uid, rate), observed in _by_template(used).items():
+        constants[uid, rate], found = _fit_constants(observed, sms)
+        offsets |= {(config, rate): value for config, value in found.items() if value}
     covering = choose_covering(used)
     categories = tuple(sorted({one.sizes.category for one in used}))
     numbers = {name: number for number, name in enumerate(categories)}
@@ -72,7 +72,7 @@ def choose_covering(problems: Sequence[TrainingProblem]) -> tuple[CandidateConfi
     """Return at most 16 configs of which some config is near the best, chosen greedily.
 
     Each adds most to the mean logarithm of the best covered time over the best time of a template;
-    the first config of each dtype and number of rows counts from ten times the best.
+    the first config of each rate and number of rows counts from ten times the best.
     """
     best = [
         min((us for config, us in one.times_us.items() if not config.is_library), default=None)
@@ -109,7 +109,7 @@ def _by_template(problems: Sequence[TrainingProblem]) -> Mapping[tuple[str, str]
     groups: dict[tuple[str, str], Observed] = defaultdict(list)
     for one in problems:
         for config in sorted(one.times_us, key=str):
-            groups[config.uid, one.sizes.dtype].append((one, config, one.times_us[config]))
+            groups[config.uid, one.sizes.rate].append((one, config, one.times_us[config]))
     return dict(sorted(groups.items()))
 
 
@@ -127,7 +127,9 @@ def _fit_constants(observed: Observed, sms: int) -> tuple[Constants, dict[Candid
     counts = Counter(config for _, config, _ in observed)
     numbers = {config: number for number, config in enumerate(configs)}
     which = torch.tensor([numbers[config] for _, config, _ in observed])
-    fixed = torch.tensor([float(counts[config] >= _FEW_TIMES) for config in configs])
+    # A template's only config needs no offset: the constants say the same.
+    is_free = [len(configs) > 1 and counts[config] >= _FEW_TIMES for config in configs]
+    free = torch.tensor(is_free, dtype=torch.float64)
     guess = _first_guess(terms, times).log()
     logs = guess.clone().requires_grad_()
     offsets = torch.zeros(len(configs), dtype=torch.float64, requires_grad=True)
@@ -140,7 +142,7 @@ def _fit_constants(observed: Observed, sms: int) -> tuple[Constants, dict[Candid
         optimizer.zero_grad()
         values = logs.exp()
         found = combine([*values], [*terms]).unbind(1)
-        found = functools.reduce(torch.minimum, found).log() + (offsets * fixed)[which]
+        found = functools.reduce(torch.minimum, found).log() + (offsets * free)[which]
         error = torch.nn.functional.huber_loss(found, target, delta=_HUBER)
         value = (
             error
@@ -152,7 +154,7 @@ def _fit_constants(observed: Observed, sms: int) -> tuple[Constants, dict[Candid
 
     optimizer.step(loss)  # type: ignore[no-untyped-call]
     constants = Constants(*(float(f"{value:.6g}") for value in logs.detach().exp().tolist()))
-    shifts = (offsets.detach() * fixed).tolist()
+    shifts = (offsets.detach() * free).tolist()
     return constants, dict(zip(configs, (round(one, 4) for one in shifts), strict=True))
 
 
@@ -176,11 +178,11 @@ def _residuals(
     offsets: Mapping[tuple[CandidateConfig, str], float],
     sms: int,
 ) -> tuple[int | None, ...]:
-    dtype = one.sizes.dtype
+    rate = one.sizes.rate
     found = {
         config: math.log(us)
-        - math.log(time_us(constants[config.uid, dtype], one.sizes, config, sms))
-        - offsets.get((config, dtype), 0.0)
+        - math.log(time_us(constants[config.uid, rate], one.sizes, config, sms))
+        - offsets.get((config, rate), 0.0)
         for config, us in one.times_us.items()
     }
     columns = (LIBRARY_CONFIG, *covering)
@@ -203,10 +205,10 @@ def _losses(
     sms: int,
 ) -> list[float]:
     """Return the logarithm of each config's time over the best; calculated if not measured."""
-    dtype, losses = one.sizes.dtype, []
+    rate, losses = one.sizes.rate, []
     for config in covering:
         us = one.times_us.get(config)
-        if us is None and (known := constants.get((config.uid, dtype))) is not None:
-            us = time_us(known, one.sizes, config, sms) * math.exp(offsets.get((config, dtype), 0))
+        if us is None and (known := constants.get((config.uid, rate))) is not None:
+            us = time_us(known, one.sizes, config, sms) * math.exp(offsets.get((config, rate), 0))
         losses.append(_NOT_MEASURED if us is None else math.log(us / one.best_us))
     return losses

@@ -27,7 +27,7 @@ Terms = tuple[float, float, float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What is fitted for one template, dtype and device.
+    """What is fitted for one template, rate of dtypes and device.
 
     ``flops`` are operations in a microsecond of one multiprocessor, ``l2_bytes`` and
     ``memory_bytes`` bytes in a microsecond of the device, ``launch_us`` the shortest kernel,

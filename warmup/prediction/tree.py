@@ -80,8 +80,11 @@ def leaves_of(tree: Tree) -> Iterator[Leaf]:
 def grow_tree(features: Sequence[Sequence[float]], losses: Sequence[Sequence[float]]) -> Tree:
     """Return the tree whose leaves' configs have the smallest sum of *losses*, grown greedily.
 
-    ``losses[i][j]`` is what config j costs at problem i. A leaf has at least five problems.
+    ``losses[i][j]`` is what config j costs at problem i. A leaf has at least five problems. Without
+    configs the tree is one leaf.
     """
+    if not any(losses):
+        return Leaf(0, len(features))
     groups: dict[int, list[int]] = {0: list(range(len(features)))}
     splits: dict[int, tuple[int, float]] = {}
     best = {0: _best_split(groups[0], features, losses)}
