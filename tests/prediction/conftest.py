@@ -80,7 +80,7 @@ def stated() -> TrainingSet:
 @pytest.fixture(scope="session")
 def evaluation(stated: TrainingSet) -> Evaluation:
     """The device model of the stated device, with its held-out evidence."""
-    return evaluate(stated, network=False)
+    return evaluate(stated)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from warmup.prediction.device_model import Predictor
-from warmup.prediction.evaluation import Evaluation
+from warmup.prediction.evaluation import Evaluation, judge_ranking
 from warmup.prediction.fitting import choose_covering, fit
 from warmup.prediction.held_out import HeldOut, folds_of, hold_out, share_of
 from warmup.prediction.training import LIBRARY_CONFIG, TrainingSet
@@ -110,3 +110,16 @@ def test_what_serving_would_take_is_not_slower_than_the_library(evaluation: Eval
     served = [one for one in evaluation.device_model.sure if one.is_predicted]
     assert served
     assert min(one.served_gain for one in served) > 0.97
+
+
+def test_torchs_ranking_is_judged_on_what_it_ranks(stated: TrainingSet) -> None:
+    """Of an mm the best of its first configs and the library counts; no other op is ranked."""
+    one = stated.problems[4]
+    tiles = [(64, 128, 64, 4, 4), (999, 1, 1, 1, 1)]
+    judged = judge_ranking(one, lambda *_sizes, **_layout: tiles)
+    assert judged is not None
+    us = next(us for c, us in one.times_us.items() if (c.block_m, c.block_n) == (64, 128))
+    assert judged.regrets[1] == min(us, one.library_us) / one.best_us
+    other = replace(one, sizes=replace(one.sizes, category="bf16 addmm bf16 row col bf16 1d"))
+    assert judge_ranking(other, lambda *_sizes, **_layout: tiles) is None
+    assert "no config" in str(getattr(judge_ranking(one, lambda *_s, **_l: []), "unsure", ""))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from warmup.cli import options
 from warmup.cli.output import ABSENT, fold, grid, print_report, say
 from warmup.core.errors import DeviceModelError
+from warmup.prediction.evaluation import Ranking
+
+_COMPARED: Final = {"network": "all, network", "torch_ranking": "mm, torch's ranking"}
 
 
 def fit(
@@ -24,8 +27,11 @@ def fit(
     report: Annotated[
         Path | None, typer.Option(help="Folder for the held-out report as JSON, and its charts.")
     ] = None,
-    network: Annotated[
-        bool, typer.Option(help="Train and judge the network too, to compare with; takes minutes.")
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare", help="Judge a network and torch's own ranking too; takes minutes."
+        ),
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -44,7 +50,8 @@ def fit(
 
     if report is not None:
         check_matplotlib()
-    evaluation = evaluate(training_set(read_timings(timings)), network=network, say=say)
+    training = training_set(read_timings(timings))
+    evaluation = evaluate(training, ranking=_torch_ranking() if compare else None, say=say)
     record = record_of(evaluation)
     print_report(record, spell, lambda same: same, as_json=as_json)
     if report is not None:
@@ -56,6 +63,20 @@ def fit(
             raise DeviceModelError(str(out), f"not written: {reason}", "add timings of more models")
         write_device_model(out, evaluation.model)
         say(f"wrote {out}: {out.stat().st_size} bytes")
+
+
+def _torch_ranking() -> Ranking:
+    """Return torch's own ranking.
+
+    Raises:
+        InductorChangedError: this torch has none.
+    """
+    from warmup.inductor.internals import RANKING_INTERNALS, check_internals
+
+    check_internals(RANKING_INTERNALS)
+    from warmup.inductor.gemm.torch_ranking import torch_ranking
+
+    return torch_ranking
 
 
 def spell(record: Mapping[str, Any]) -> Iterator[str]:
@@ -78,7 +99,7 @@ def spell(record: Mapping[str, Any]) -> Iterator[str]:
         [
             *(_cells(name, each["device_model"]) for name, each in record["by_model"].items()),
             _cells("all", record["device_model"]),
-            *([_cells("all, network", record["network"])] if "network" in record else []),
+            *(_cells(words, record[name]) for name, words in _COMPARED.items() if name in record),
         ],
         texts=1,
     )

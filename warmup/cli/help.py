@@ -57,7 +57,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "rounds": "N",
         "timeout": "SECONDS",
         "backward": None,
-        "network": None,
+        "compare": None,
         "grad": None,
         "max-compiles": "N",
     },

@@ -1,37 +1,85 @@
-"""`evaluate`: the held-out predictions of a training set, and its device model if it is enough."""
+"""`evaluate`: the held-out predictions of a training set, and what they are compared with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from warmup.prediction.device_model import DeviceModel
 from warmup.prediction.fitting import fit
-from warmup.prediction.held_out import HeldOut, folds_of, hold_out, judge, with_evidence
-from warmup.prediction.training import TrainingSet
+from warmup.prediction.held_out import (
+    TOPS,
+    HeldOut,
+    HeldOutProblem,
+    folds_of,
+    hold_out,
+    judge,
+    with_evidence,
+)
+from warmup.prediction.training import TrainingProblem, TrainingSet
+
+# From m, n and k to blocks of m, n and k, stages and warps, most promising first.
+Ranking = Callable[..., Sequence[tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A device model with its held-out evidence, and the network's held-out predictions."""
+    """A device model with its held-out evidence, and what else was judged on the same problems.
+
+    ``compared`` has, by name, the network and torch's own ranking; empty where nothing was asked.
+    """
 
     training: TrainingSet
     model: DeviceModel
     device_model: HeldOut
-    network: HeldOut | None
+    compared: dict[str, HeldOut]
 
 
 def evaluate(
-    training: TrainingSet, *, network: bool, say: Callable[[str], None] = lambda _line: None
+    training: TrainingSet,
+    *,
+    ranking: Ranking | None = None,
+    say: Callable[[str], None] = lambda _line: None,
 ) -> Evaluation:
     """Fit a device model to *training*, and judge it on each model left out of the fit.
 
-    With *network* the network is trained and judged on the same problems.
+    With *ranking*, torch's own, that and a network are judged on the same problems.
     """
     held_out, chooser = hold_out(training, lambda source: say(f"held out: {source}"))
     model = with_evidence(replace(fit(training), chooser=chooser), held_out)
-    compared = _of_network(training, held_out, say) if network else None
+    compared = {}
+    if ranking is not None:
+        compared["network"] = _of_network(training, held_out, say)
+        ranked = (judge_ranking(one.problem, ranking) for one in held_out.problems)
+        compared["torch_ranking"] = HeldOut(tuple(one for one in ranked if one is not None))
     return Evaluation(training, model, held_out, compared)
+
+
+def judge_ranking(one: TrainingProblem, ranking: Ranking) -> HeldOutProblem | None:
+    """Return how good *ranking* is for *one*; None for an op or a dtype that it does not rank.
+
+    The library's kernel always counts as tried. Unsure where no candidate of the ranking was
+    measured.
+    """
+    rate, op, *words = one.sizes.category.split(" ")
+    if op != "mm" or rate != "bf16":
+        return None
+    sizes = one.sizes
+    b_is_row = words[2] == "row"
+    tiles = {
+        (each.block_m, each.block_n, each.block_k, each.stages, each.warps): us
+        for each, us in one.times_us.items()
+        if each.uid == "triton::mm"
+    }
+    ranked = ranking(sizes.m, sizes.n, sizes.k, b_is_row=b_is_row)
+    tried = [tiles[tile] for tile in ranked if tile in tiles]
+    best, library = one.best_us, one.library_us
+    return HeldOutProblem(
+        problem=one,
+        unsure=None if tried else "no config of the ranking was measured",
+        errors=(),
+        regrets={top: min([library, *tried[:top]]) / best for top in TOPS},
+    )
 
 
 def _of_network(

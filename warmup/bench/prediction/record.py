@@ -20,8 +20,7 @@ def record_of(evaluated: Evaluation) -> dict[str, Any]:
     """Return *evaluated* as JSON values; docs/reference/cli.md#fit has each."""
     training, held_out = evaluated.training, evaluated.device_model
     models = [*training.models]
-    sections = {"device_model": held_out}
-    sections |= {} if evaluated.network is None else {"network": evaluated.network}
+    sections = {"device_model": held_out, **evaluated.compared}
     return {
         "schema": REPORT_SCHEMA,
         "device": asdict(training.on),
