@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from warmup.prediction import network
 from warmup.prediction.device_model import Predictor
 from warmup.prediction.evaluation import Evaluation, judge_ranking
 from warmup.prediction.fitting import choose_covering, fit
@@ -123,3 +124,24 @@ def test_torchs_ranking_is_judged_on_what_it_ranks(stated: TrainingSet) -> None:
     other = replace(one, sizes=replace(one.sizes, category="bf16 addmm bf16 row col bf16 1d"))
     assert judge_ranking(other, lambda *_sizes, **_layout: tiles) is None
     assert "no config" in str(getattr(judge_ranking(one, lambda *_s, **_l: []), "unsure", ""))
+
+
+def test_a_network_predicts_every_candidate(
+    measured: TrainingSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after few steps each time is a number above the shortest of the training set."""
+    monkeypatch.setattr(network, "_TRAINING_STEPS", 10)
+    times_us = network.train_network(measured.problems)
+    one = measured.problems[0]
+    shortest = min(min(each.times_us.values()) for each in measured.problems)
+    found = times_us(one.sizes, list(one.times_us))
+    assert len(found) == len(one.times_us)
+    assert all(us is not None and shortest * 0.99 < us < math.inf for us in found)
+
+
+def test_torch_ranks_an_mm() -> None:
+    """Its first config has five numbers; another matmul has another ranking."""
+    torch_ranking = pytest.importorskip("warmup.inductor.gemm.torch_ranking").torch_ranking
+    large, small = (torch_ranking(m, 4096, 4096, b_is_row=False) for m in (1024, 16))
+    assert len(large[0]) == 5
+    assert large != small

@@ -6,9 +6,10 @@ shortest time of the training set. Its weights are not stored: as JSON they have
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from warmup.prediction.features import CandidateConfig, GemmSizes
@@ -26,13 +27,20 @@ _NETWORK_SEED: Final = 0
 def train_network(
     problems: Sequence[TrainingProblem],
 ) -> Callable[[GemmSizes, Sequence[CandidateConfig]], list[float | None]]:
-    """Return a function from sizes and configs to times in microseconds, trained on *problems*."""
+    """Return a function from sizes and configs to times in microseconds, trained on *problems*.
+
+    Trained on the GPU, if there is any.
+    """
     import torch
     from torch import nn
 
+    place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
     pairs = [(one, config) for one in problems for config in sorted(one.times_us, key=str)]
-    rows = torch.tensor([network_features(one.sizes, config) for one, config in pairs])
-    times = torch.tensor([math.log(one.times_us[config]) for one, config in pairs])
+    features = [network_features(one.sizes, config) for one, config in pairs]
+    rows = torch.tensor(features, device=place)
+    logs = [math.log(one.times_us[config]) for one, config in pairs]
+    times = torch.tensor(logs, device=place)
     mean, spread = rows.mean(dim=0), rows.std(dim=0).clamp(min=1e-3)
     floor = float(times.min().exp())
     with torch.random.fork_rng(devices=[]):
@@ -41,23 +49,25 @@ def train_network(
         layers: list[nn.Module] = []
         for inner, outer in itertools.pairwise(widths):
             layers += [nn.Linear(inner, outer), nn.ReLU()]
-        network = nn.Sequential(*layers, nn.Linear(HIDDEN_WIDTH, 1))
+        network = nn.Sequential(*layers, nn.Linear(HIDDEN_WIDTH, 1)).to(place)
         optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer, _RATE, total_steps=_TRAINING_STEPS
         )
         inputs = (rows - mean) / spread
-        for _ in range(_TRAINING_STEPS):
-            part = torch.randint(len(rows), (_BATCH,))
-            optimizer.zero_grad()
-            found = _log_time(network, inputs[part], floor)
-            loss = nn.functional.mse_loss(found, times[part])
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
+        with _single_thread():
+            for _ in range(_TRAINING_STEPS):
+                part = torch.randint(len(rows), (_BATCH,), device=place)
+                optimizer.zero_grad()
+                found = _log_time(network, inputs[part], floor)
+                loss = nn.functional.mse_loss(found, times[part])
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                schedule.step()
 
     def predict(sizes: GemmSizes, configs: Sequence[CandidateConfig]) -> list[float | None]:
-        asked = torch.tensor([network_features(sizes, config) for config in configs])
+        features = [network_features(sizes, config) for config in configs]
+        asked = torch.tensor(features, device=place)
         with torch.no_grad():
             found: list[float | None] = (
                 _log_time(network, (asked - mean) / spread, floor).exp().tolist()
@@ -65,6 +75,19 @@ def train_network(
         return found
 
     return predict
+
+
+@contextlib.contextmanager
+def _single_thread() -> Iterator[None]:
+    """Let torch use one thread: on a busy machine threads wait for one another at each step."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def network_features(sizes: GemmSizes, config: CandidateConfig) -> list[float]:
@@ -80,4 +103,4 @@ def network_features(sizes: GemmSizes, config: CandidateConfig) -> list[float]:
 def _log_time(network: Any, inputs: Any, floor: float) -> Any:
     import torch
 
-    return torch.logaddexp(network(inputs).squeeze(1), torch.tensor(math.log(floor)))
+    return torch.logaddexp(network(inputs).squeeze(1), inputs.new_tensor(math.log(floor)))
