@@ -13,7 +13,7 @@ from warmup.cli.output import ABSENT, fold, grid, print_report, say
 from warmup.core.errors import DeviceModelError
 from warmup.prediction.evaluation import Ranking
 
-_COMPARED: Final = {"network": "all, network", "torch_ranking": "mm, torch's ranking"}
+_COMPARED: Final = {"network": "network", "torch_ranking": "torch (mm)"}
 
 
 def fit(
