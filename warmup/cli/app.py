@@ -17,6 +17,7 @@ from warmup.cli.common_options import Debug, Quiet, Verbose, with_common_options
 from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
 from warmup.cli.explain import explain
+from warmup.cli.fit import fit
 from warmup.cli.help import HelpCommand, HelpGroup
 from warmup.cli.output import print_line
 from warmup.cli.profile import profile
@@ -57,6 +58,7 @@ _EXAMPLES: Final = {
     """,
     "explain": "warmup explain --model mlp.py --seqlens 1..1024",
     "suggest": "warmup suggest --histogram lengths.txt --max-buckets 6",
+    "fit": "warmup fit timings.jsonl --out nvidia-h100.model.json --report held-out",
     "show": """
         warmup show tables/mlp.json
         warmup show tables/mlp.json --op addmm --bucket 560
@@ -121,6 +123,7 @@ def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
 for one in (
     doctor,
     build,
+    fit,
     explain,
     suggest,
     show,

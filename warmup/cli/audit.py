@@ -102,6 +102,9 @@ def _counts(report: AuditReport) -> Iterator[str]:
     misses = f"{report.miss_count}{in_brackets(report.reasons)}"
     yield f"misses      {misses}: {MEANINGS['misses']}, inductor's default was compiled"
     yield from chain.from_iterable(fold(clause, " " * 12) for clause in report.advice)
+    if report.predicted:
+        predicted = sum(each.count for each in report.predicted)
+        yield f"predicted   {predicted} ({len(report.predicted)} problems): {MEANINGS['predicted']}"
     uncovered = f"{sum(report.uncovered.values())}{in_brackets(report.uncovered)}"
     yield f"uncovered   {uncovered}: {MEANINGS['uncovered']} ({_COVERAGE_PAGE})"
     missed = f", {report.cached_misses} missed" if report.cached_misses else ""
@@ -148,6 +151,10 @@ def _cases(report: AuditReport) -> Iterator[str]:
         yield f"diverged {divergence.key or 'table digest'}"
         for choice, runs in divergence.choices.items():
             yield f"    {choice}: {', '.join(runs)}"
+    for each in report.predicted:
+        times = f"{each.predicted_us:.4g} us, the library {each.library_us:.4g} us"
+        yield f"predicted x{each.count} {each.key}"
+        yield f"    build next: predicted {times}, gain at least {each.bound:.2f}x"
     for miss in report.misses:
         yield f"miss x{miss.count} {miss.key} ({miss.reason})"
         if miss.choice:

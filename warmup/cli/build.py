@@ -69,8 +69,16 @@ def build(
         ),
     ] = None,
     search: Annotated[
-        Search, typer.Option(help="Candidates added to inductor's list: few, more or every tile.")
+        Search,
+        typer.Option(
+            help="Candidates added to inductor's list: few, more or every tile; or of more the "
+            "few that --device-model finds promising."
+        ),
     ] = Search.DEFAULT,
+    top: Annotated[
+        int, typer.Option(min=1, help="With --search predicted: candidates to compile and time.")
+    ] = 8,
+    device_model: options.DeviceModelFile = None,
     budget: Annotated[
         str | None, typer.Option(help="Time limit for a wider --search, such as 20m.")
     ] = None,
@@ -119,9 +127,11 @@ def build(
 
     With --problems, tune the misses that `warmup audit` found, without the model.
     """
-    from warmup.cli.build_render import document, spell, timings_file
+    from warmup.cli.build_render import document, spell
     from warmup.cli.plan_render import document_of_plan, spell_plan
     from warmup.cli.progress import BuildProgress
+    from warmup.cli.timings_file import timings_file
+    from warmup.diagnostics.misses import read_misses
     from warmup.tuning.build import build as build_model
     from warmup.tuning.from_misses import build_problems
 
@@ -146,6 +156,8 @@ def build(
         "l2": l2,
         "fused_top_k": fused_top_k,
         "search": search,
+        "top": top,
+        "device_model": device_model,
         "force": force,
         "wait_for_quiet": wait_for_quiet,
         "dry_run": dry_run,
@@ -163,9 +175,11 @@ def build(
     else:
         run = partial(build_problems, problems, out=out, **shared)
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
+    named = read_misses(problems) if problems is not None and timings is not None else ()
+    sources = {one.key: one.source for one in named}
     with (
-        timings_file(None if dry_run else timings) as note,
-        BuildProgress(note) as progress,
+        timings_file(None if dry_run else timings, model or "", sources) as kept,
+        BuildProgress(kept) as progress,
         interruptible(progress.interrupted),
     ):
         report = run(observer=progress)

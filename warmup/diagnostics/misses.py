@@ -4,6 +4,8 @@
 
     {"schema": 1, "digests": [...], "problems": [{"key", "kind", "reason", "count"}, ...]}
 
+A problem may also have a ``source``: the model that it is of, or ``random``.
+
 Canonical form: sorted, two-space indent, LF, ASCII. It is read without trust.
 """
 
@@ -29,6 +31,7 @@ from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, kind_of
 
 MISSES_SCHEMA: Final = 1
+PREDICTED: Final = "predicted"  # the reason of a problem that on_miss="predict" answered
 TUNED: Final = "tuned"  # the reason of a problem that on_miss="tune" measured at serving
 _MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
 _MAX_KEY: Final = 4096
@@ -52,12 +55,16 @@ _STALE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MissedProblem:
-    """A problem that no row answered, with the reason and the number of misses."""
+    """A problem that no row answered, with the reason and the number of misses.
+
+    ``source`` names the model that the problem is of, or ``random``; empty where nobody said.
+    """
 
     key: str
     kind: str
     reason: str
     count: int
+    source: str = ""
 
     @property
     def is_stale(self) -> bool:
@@ -66,7 +73,7 @@ class MissedProblem:
 
 
 def encode_misses(report: AuditReport) -> str:
-    """Return the misses document of *report*: its misses, and its problems tuned while serving.
+    """Return the misses document of *report*: its misses, its predicted and its tuned problems.
 
     Keys come from logs and are not trusted: characters that cannot be printed are escaped, and keys
     are cut to the length that `read_misses` accepts.
@@ -78,6 +85,8 @@ def encode_misses(report: AuditReport) -> str:
         )
     for key, count in report.tuned.items():
         counts[_bounded(key, _MAX_KEY), TUNED] += count
+    for one in report.predicted:
+        counts[_bounded(one.key, _MAX_KEY), PREDICTED] += one.count
     return encode_problems(counts, report.digests)
 
 
@@ -94,9 +103,13 @@ def encode_problems(counts: Mapping[tuple[str, str], int], digests: Iterable[str
         "digests": sorted({_bounded(digest, _MAX_REASON_LENGTH) for digest in digests})[
             :_MAX_DIGESTS
         ],
-        "problems": [asdict(problem) for problem in problems],
+        "problems": [_to_json(problem) for problem in problems],
     }
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+
+def _to_json(problem: MissedProblem) -> dict[str, object]:
+    return {name: value for name, value in asdict(problem).items() if name != "source" or value}
 
 
 def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
@@ -165,13 +178,14 @@ def _read_document(reader: JsonReader, root: Node) -> tuple[MissedProblem, ...]:
 
 
 def _read_problem(node: Node) -> MissedProblem:
-    members: Mapping[str, Node] = node.members(_PROBLEM)
+    members: Mapping[str, Node] = node.members(_PROBLEM, optional=frozenset({"source"}))
     key = members["key"].string(_MAX_KEY)
     kind = members["kind"].string(_MAX_REASON_LENGTH)
     if kind not in KINDS or kind != kind_of(key).name:
         members["kind"].fail(f"the key is of kind {kind_of(key).name}")
     reason = members["reason"].string(_MAX_REASON_LENGTH)
-    return MissedProblem(key, kind, reason, members["count"].integer(1, _MAX_MISSES))
+    source = members["source"].string(_MAX_REASON_LENGTH) if "source" in members else ""
+    return MissedProblem(key, kind, reason, members["count"].integer(1, _MAX_MISSES), source)
 
 
 def _bounded(text: str, limit: int) -> str:

@@ -51,6 +51,12 @@ ARTIFACT_INTERNALS: Final = (
     "torch._dynamo.package:InlinedSource",
     "torch._inductor:list_mode_options(mode)",
 )
+# Checked where torch's own ranking is compared with.
+RANKING_INTERNALS: Final = (
+    "torch._inductor.autoheuristic.artifacts._MMRankingH100:MMRankingH100.get_decisions_ranked",
+    "torch._inductor.autoheuristic.autoheuristic_utils:AHContext.apply_operations",
+    "torch._inductor.autoheuristic.autoheuristic_utils:mm_operations()",
+)
 FOLDING_INTERNALS: Final = (
     "torch._inductor.fx_passes.post_grad:is_valid_addmm_fusion(match)",
     "torch._inductor.fx_passes.post_grad:should_prefer_unfused_addmm(match)",

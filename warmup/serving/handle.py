@@ -89,6 +89,7 @@ class Handle(AbstractContextManager["Handle"]):
             artifacts=tally.artifacts,
             artifact_rows=dict(tally.artifact_rows),
             artifacts_refused=tally.artifacts_refused,
+            predicted=dict(tally.predicted),
             unused=tuple(
                 sorted(key for key in self.table.rows.keys() - asked if kind_of(key).is_asked)
             ),
@@ -147,6 +148,7 @@ class Handle(AbstractContextManager["Handle"]):
             EventName.SUMMARY,
             hits=sum(report.hits.values()),
             misses=sum(report.misses.values()),
+            predicted=sum(report.predicted.values()),
             uncovered=sum(report.uncovered.values()),
             tuned=report.tuned,
             from_cache=report.from_cache,

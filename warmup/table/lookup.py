@@ -7,7 +7,7 @@ candidates are measured.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -24,6 +24,7 @@ from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.notices import warn
+from warmup.core.predicted_config import PredictedConfig
 from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
@@ -31,6 +32,7 @@ from warmup.keys.question import Question, RegionQuestion
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.cache_tags import shown_tag
 from warmup.table.question_measurer import QuestionMeasurer
+from warmup.table.time_predictor import TimePredictor
 
 _FUSION_WORDS: Final = {True: "fused", False: "not fused"}
 _FUSION_ADVICE: Final = "build again, so that the row is measured in this model"
@@ -43,6 +45,7 @@ class OnMiss(StrEnum):
     FALLBACK = "fallback"
     STRICT = "strict"
     TUNE = "tune"
+    PREDICT = "predict"
 
 
 class Uncovered(StrEnum):
@@ -68,6 +71,9 @@ class Lookup:
     ``excused`` are not measured, and their misses are reported without an error. ``launch_search``,
     ``reduction_search`` and ``split_search`` are those of the table's policy.
 
+    ``predictor`` predicts candidates that nobody measured: for `Search.PREDICTED`, and for misses
+    with `OnMiss.PREDICT`. It is not asked for a key that has a row, usable or not.
+
     ``differing`` are the keys for which inductor fused another way than their rows say. They are
     reported, unless ``settles``: whoever compiles chooses other winners for them.
     """
@@ -80,6 +86,7 @@ class Lookup:
     tuner: QuestionMeasurer | None = None
     on_tuned: Callable[[Tuned], None] | None = None
     search: Search = Search.DEFAULT
+    predictor: TimePredictor | None = None
     retunes: Callable[[str], bool] = _never
     excused: Collection[str] = ()
     launch_search: bool = False
@@ -89,6 +96,7 @@ class Lookup:
     differing: dict[str, None] = field(default_factory=dict)
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
+    _predicted: dict[str, PredictedConfig | None] = field(default_factory=dict)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -99,6 +107,29 @@ class Lookup:
     def neighbours(self, key: str) -> tuple[Winner, ...]:
         with self._lock:
             return neighbours_of(key, {**self.rows, **self._tuned_rows})
+
+    def promising(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner] | None:
+        return None if self.predictor is None else self.predictor.promising(key, candidates)
+
+    def predict(self, key: str, reason: MissReason) -> PredictedConfig | None:
+        is_asked = self.on_miss is OnMiss.PREDICT and reason is MissReason.NOT_IN_TABLE
+        if self.predictor is None or not is_asked:
+            return None
+        if key not in self._predicted:  # equal layers ask the same question
+            self._predicted[key] = self.predictor.predict(key)
+        return self._predicted[key]
+
+    def predicted(self, key: str, winner: Winner, config: PredictedConfig) -> None:
+        self.emitter.emit(
+            EventName.PREDICTED,
+            kind=kind_of(key).name,
+            key=key,
+            choice=str(winner),
+            gain=config.gain,
+            bound=config.bound,
+            predicted_us=config.time_us,
+            library_us=config.library_us,
+        )
 
     def find(self, key: str) -> Winner | MissReason:
         tuned = self._tuned_rows.get(key)

@@ -13,6 +13,7 @@ from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.method import Search
 from warmup.core.phases import BuildStage
+from warmup.prediction.predictions import DEFAULT_TOP
 from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
@@ -25,7 +26,15 @@ from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.retry import revisit_for
 from warmup.tuning.session import Session
-from warmup.tuning.setup import check_out, find_setup, open_table, out_path, seconds_to_wait
+from warmup.tuning.setup import (
+    check_out,
+    find_setup,
+    open_table,
+    out_path,
+    predictor_for,
+    seconds_to_wait,
+    watcher_of,
+)
 
 if TYPE_CHECKING:
     from warmup.models.padding.prepare import Prepared
@@ -47,6 +56,8 @@ def build(
     l2: str | None = None,
     fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
+    top: int = DEFAULT_TOP,
+    device_model: str | Path | None = None,
     budget: str | float | None = None,
     pad_weights: bool | None = None,
     policy: str = ShapePolicy.EXACT,
@@ -69,7 +80,8 @@ def build(
     An existing table is completed: only problems without a row are tuned, and those that were
     searched less far than *search*; *force* tunes all again. With a *budget*, in seconds or as text
     such as ``20m``, each problem is searched by ``default`` first, then those that may gain most by
-    *search*, until so much time has passed since the start.
+    *search*, until so much time has passed since the start. With the search ``predicted`` only the
+    *top* candidates of a wide search that *device_model* finds most promising are measured.
 
     With *retry*, ``unstable``, only rows of an existing table whose times do not carry a decision
     are measured, and such a row is replaced by better evidence only. Before a measurement the build
@@ -126,9 +138,9 @@ def build(
     )
     if out is not None and not dry_run:
         check_out(Path(out))
-    setup = find_setup(device, asked)
+    setup = find_setup(device, asked, predictor_for(search, device_model, top))
     cast = parse_cast(dtype)
-    watcher = observer or Observer()
+    watcher = watcher_of(observer, setup)
     with make_tuner(setup.policy, setup.device, started) as tuner:
         loaded = load_model(model)
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights

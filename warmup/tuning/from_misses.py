@@ -21,6 +21,7 @@ from warmup.core.rows import Winner
 from warmup.diagnostics.misses import MissedProblem, read_misses
 from warmup.keys.question import Question
 from warmup.keys.registry import kind_of
+from warmup.prediction.predictions import DEFAULT_TOP
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
@@ -37,7 +38,9 @@ from warmup.tuning.setup import (
     check_out,
     find_setup,
     open_table,
+    predictor_for,
     seconds_to_wait,
+    watcher_of,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +62,8 @@ def build_problems(
     l2: str | None = None,
     fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
+    top: int = DEFAULT_TOP,
+    device_model: str | Path | None = None,
     force: bool = False,
     wait_for_quiet: float | None = None,
     dry_run: bool = False,
@@ -68,8 +73,8 @@ def build_problems(
 
     A problem with a row is not tuned again, unless *force* is set, its row could not be used at
     serving, or was searched less far than *search*. Each finished problem is on disk before the
-    next one starts. *wait_for_quiet* is that of `warmup.tuning.build.build`. With *dry_run* the
-    report has a plan instead, and nothing is done.
+    next one starts. *top*, *device_model* and *wait_for_quiet* are those of
+    `warmup.tuning.build.build`. With *dry_run* the report has a plan instead, and nothing is done.
 
     Raises:
         SettingsError: an argument or the document cannot be used; nothing was written.
@@ -93,7 +98,7 @@ def build_problems(
     path = Path(out)
     if not dry_run:
         check_out(path)
-    setup = find_setup(device, asked)
+    setup = find_setup(device, asked, predictor_for(search, device_model, top))
     table, replaces = open_table(path, setup, force=force, is_read_only=dry_run)
     known = tuple(
         key
@@ -109,7 +114,7 @@ def build_problems(
         return BuildReport(path, table, digest_of(table), (), (), elapsed, known, plan=plan)
     results: list[BucketResult] = []
     not_rebuilt: dict[str, str] = {}
-    watcher = observer or Observer()
+    watcher = watcher_of(observer, setup)
     wait_s = seconds_to_wait(wait_for_quiet)
     with make_tuner(setup.policy, setup.device, started) as tuner:
         tuner.watch.start(wait_s, watcher.waiting_started)

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from warmup.buckets.bucket import Bucket
 from warmup.core.call_cost import CallCost
 from warmup.core.machine_state import MachineState
+from warmup.core.method import Method
 from warmup.core.phases import StageSeconds
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Tuned
+from warmup.core.runtime import Runtime
 from warmup.table import Table
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ class Observer:
 
     def model_loaded(self, assumptions: Sequence[Assumption]) -> None:
         """The model and its inputs are known, with *assumptions* where nobody named them."""
+
+    def measuring_on(self, here: Runtime, method: Method) -> None:
+        """Whatever is measured from now on is measured *here*, by *method*."""
 
     def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
         """The build will tune *buckets*; nothing is tuned yet."""
