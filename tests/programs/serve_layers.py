@@ -55,6 +55,17 @@ class Odd(Layer):
         self.up, self.down = nn.Linear(WIDTH, 45), nn.Linear(45, WIDTH)
 
 
+class Plain(nn.Module):
+    """A product whose output is wider than a block of the C++ template, and no multiple of it."""
+
+    def __init__(self, _index: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, 45, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.linear(x)[:, :WIDTH]
+
+
 class ReadsIndex(Layer):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.change(x) * (self.layer_idx + 1)
@@ -235,6 +246,13 @@ def tagged(model: Model) -> None:
     layer.up.weight = nn.Parameter(torch.rand(2 * WIDTH, WIDTH).as_subclass(Tagged))
 
 
+def unlike(model: Model) -> None:
+    """Give every tensor but those of the first layer other values than its neighbours have."""
+    for layer in model.layers[1:]:
+        for tensor in (*layer.parameters(), *layer.buffers()):
+            tensor.data.uniform_(-0.5, 0.5)
+
+
 def padded(model: Model) -> None:
     groups = find_groups(model).groups
     pad(model, {each: Padding(padded_sizes(each.structure.features, "f32")[0]) for each in groups})
@@ -257,6 +275,12 @@ SHARED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
     "parametrized": (Layer, parametrized),
     "strided": (Layer, strided),
     "padded": (Odd, padded),
+}
+# What is shared where weights are constants of the compiled graph.
+FROZEN: dict[str, Callable[[Model], None]] = {
+    "frozen": unlike,
+    "frozen_tied_inside": tied_inside,
+    "frozen_other_eps": other_eps,
 }
 # What cannot be shared: what ``layers="once"`` says.
 REFUSED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
@@ -310,6 +334,7 @@ def case(model: Model, said: _Said, policy: str = "exact", sizes: tuple[int, ...
         "said": list(said.lines),
         "lowered": counters["inductor"]["fxgraph_cache_miss"],
         "loaded": counters["aot_autograd"]["autograd_cache_hit"],
+        "templates": counters["inductor"]["cpp_templated_kernel_counter"],
         "calls": [getattr(each, "calls", 0) for each in (model, *model.layers)],
     }
 
@@ -369,8 +394,8 @@ def _changes(model: Model) -> list[Callable[[], object]]:
     ]
 
 
-def changes() -> dict[str, Any]:
-    """Return what came of each change of a served model, one after the other."""
+def changes(names: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return what came of each change of a served model, one after the other; only of *names*."""
     config = Config()
     model = Model([Configured(index, config) for index in range(4)]).eval()
     served = serve(model)
@@ -378,6 +403,8 @@ def changes() -> dict[str, Any]:
     served(x)
     found: dict[str, Any] = {}
     for change in _changes(model):
+        if names and change.__name__ not in names:
+            continue
         change()
         x = x.to(model.first.weight.dtype)
         before = served.report().layers
@@ -432,6 +459,26 @@ def modes() -> dict[str, Any]:
         "later": graphs[1] - graphs[0],
         "layers": served.report().layers,
     }
+
+
+def frozen(said: _Said) -> dict[str, Any]:
+    """Return what came of models whose weights are constants of the compiled graphs."""
+    found = {name: case(_model(Layer, alter), said) for name, alter in FROZEN.items()}
+    found["frozen_range"] = case(_model(Layer, unlike), said, "range", (3, 4, 2))
+    model = _model(Layer, unlike)
+    with torch.inference_mode():
+        found["frozen_inference"] = case(model, said)
+    found["frozen_changes"] = changes(("toggled", "replaced", "loaded", "pointed"))
+    return found
+
+
+def from_template(said: _Said) -> dict[str, Any]:
+    """Return what came of a layer whose product has its weight in blocks of the C++ template."""
+    options = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP", "freezing": True}
+    model = Model([Plain(index) for index in range(4)]).eval()
+    model.first, model.last = nn.Identity(), nn.Identity()
+    with torch._inductor.config.patch(options):
+        return case(model, said)
 
 
 def again() -> dict[str, Any]:
@@ -516,9 +563,12 @@ def main() -> None:
         found["uneven"] = case(nested(2, 3), said)
         found["modes"] = modes()
         with torch._inductor.config.patch(freezing=True):
-            found["refused"]["frozen"] = refusal(_model(Layer))
+            found |= frozen(said)
+        found["template"] = from_template(said)
     with torch.inference_mode():
         found["refused"]["inference"] = refusal(_model(WritesInput))
+        with torch._inductor.config.patch(freezing=True):
+            found["refused"]["frozen_inference"] = refusal(_model(Layer))
         found["inference"] = case(_model(Layer), said)
     found["refused"]["gradients"] = refusal(_model(Layer))
     sys.stdout.write(json.dumps(found, default=dataclasses.asdict) + "\n")

@@ -54,6 +54,12 @@ def again(
         ("other_shape", 3, 1),
         ("parametrized", 3, 1),
         ("strided", 3, 1),
+        ("frozen", 4, 1),
+        ("frozen_tied_inside", 4, 1),
+        ("frozen_other_eps", 4, 2),
+        ("frozen_range", 4, 1),
+        ("frozen_inference", 4, 1),
+        ("template", 4, 1),
     ],
 )
 def test_equal_layers_are_compiled_once(
@@ -105,7 +111,7 @@ def test_auto_says_in_one_line_what_it_took_and_why(served: dict[str, Any]) -> N
         ("writes_buffer", "layers.0 writes into layer.shift"),
         ("returns_view", "layers.0 returns memory that is also an argument"),
         ("tagged", "layers.0 has a Tagged for layer.up.weight"),
-        ("frozen", "layers.0 has its weights frozen into its graph, as tables for a CPU do"),
+        ("frozen_inference", "layers.0 has the inference tensor layer."),
         ("gradients", "layers.0 computes gradients"),
         ("none", "the model has no repeated layers"),
     ],
@@ -151,6 +157,24 @@ def test_what_leaves_layers_equal_needs_no_proof(served: dict[str, Any], change:
     found = served["changes"][change]
     assert found["changes"] == 0
     assert found["error"] <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("change", "changes"), [("toggled", 0), ("replaced", 1), ("loaded", 1), ("pointed", 1)]
+)
+def test_frozen_weights_that_change_are_packed_again(
+    served: dict[str, Any], change: str, changes: int
+) -> None:
+    """Also those that are written in place: the result is that of the changed model."""
+    found = served["frozen_changes"][change]
+    assert found["changes"] == changes
+    assert found["refusal"] is None
+    assert found["error"] <= TOLERANCE
+
+
+def test_a_template_that_packs_weights_serves_all_layers(served: dict[str, Any]) -> None:
+    """Its one kernel is generated for the first layer; the others have their own packed weight."""
+    assert served["template"]["templates"] == 1
 
 
 def test_a_change_that_ends_sharing_is_served_by_the_whole_graph(served: dict[str, Any]) -> None:
