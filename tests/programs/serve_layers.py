@@ -15,14 +15,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import cpp_sources
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
 import warmup
+from warmup.core.events import Emitter, Event
+from warmup.inductor import connect
 from warmup.keys.weight import Padding, padded_sizes
 from warmup.models.padding.apply import pad
 from warmup.models.padding.groups import find_groups
+from warmup.table.lookup import Lookup, OnMiss
 
 WIDTH = 8
 SIZE = 4
@@ -53,17 +57,6 @@ class Odd(Layer):
     def __init__(self, index: int) -> None:
         super().__init__(index)
         self.up, self.down = nn.Linear(WIDTH, 45), nn.Linear(45, WIDTH)
-
-
-class Plain(nn.Module):
-    """A product whose output is wider than a block of the C++ template, and no multiple of it."""
-
-    def __init__(self, _index: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, 45, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.linear(x)[:, :WIDTH]
 
 
 class ReadsIndex(Layer):
@@ -334,7 +327,6 @@ def case(model: Model, said: _Said, policy: str = "exact", sizes: tuple[int, ...
         "said": list(said.lines),
         "lowered": counters["inductor"]["fxgraph_cache_miss"],
         "loaded": counters["aot_autograd"]["autograd_cache_hit"],
-        "templates": counters["inductor"]["cpp_templated_kernel_counter"],
         "calls": [getattr(each, "calls", 0) for each in (model, *model.layers)],
     }
 
@@ -472,13 +464,29 @@ def frozen(said: _Said) -> dict[str, Any]:
     return found
 
 
-def from_template(said: _Said) -> dict[str, Any]:
-    """Return what came of a layer whose product has its weight in blocks of the C++ template."""
-    options = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP", "freezing": True}
-    model = Model([Plain(index) for index in range(4)]).eval()
-    model.first, model.last = nn.Identity(), nn.Identity()
-    with torch._inductor.config.patch(options):
-        return case(model, said)
+def from_template() -> dict[str, Any]:
+    """Serve products of the C++ template from the rows of a table, without a miss."""
+    torch._dynamo.reset()
+    rows = cpp_sources.template_rows([SIZE], torch.float32, ranged=False)
+    events: list[Event] = []
+    lookup = Lookup(rows, OnMiss.STRICT, Emitter([events.append]))
+    model = nn.Sequential(*(cpp_sources.Layer() for _ in range(4))).eval()
+    served = warmup.compile(
+        model, dims={"input": {0: "n"}}, buckets={"n": (SIZE,)}, policy="exact", layers="once"
+    )
+    attachment = connect().attach(lookup, cpp_sources.OPTIONS, "test")
+    counters.clear()
+    try:
+        x = torch.randn(SIZE, cpp_sources.WIDTH)
+        error = max(float((served(x) - model(x)).abs().max()) for _ in range(2))
+    finally:
+        attachment.detach()
+    return {
+        "error": error,
+        "hits": sum(event.name == "lookup.hit" for event in events),
+        "templates": counters["inductor"]["cpp_templated_kernel_counter"],
+        "layers": served.report().layers,
+    }
 
 
 def again() -> dict[str, Any]:
@@ -564,7 +572,7 @@ def main() -> None:
         found["modes"] = modes()
         with torch._inductor.config.patch(freezing=True):
             found |= frozen(said)
-        found["template"] = from_template(said)
+        found["template"] = from_template()
     with torch.inference_mode():
         found["refused"]["inference"] = refusal(_model(WritesInput))
         with torch._inductor.config.patch(freezing=True):

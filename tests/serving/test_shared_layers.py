@@ -59,7 +59,6 @@ def again(
         ("frozen_other_eps", 4, 2),
         ("frozen_range", 4, 1),
         ("frozen_inference", 4, 1),
-        ("template", 4, 1),
     ],
 )
 def test_equal_layers_are_compiled_once(
@@ -172,9 +171,17 @@ def test_frozen_weights_that_change_are_packed_again(
     assert found["error"] <= TOLERANCE
 
 
-def test_a_template_that_packs_weights_serves_all_layers(served: dict[str, Any]) -> None:
-    """Its one kernel is generated for the first layer; the others have their own packed weight."""
-    assert served["template"]["templates"] == 1
+def test_a_table_with_templates_serves_all_layers_from_one_artifact(
+    served: dict[str, Any],
+) -> None:
+    """Of four layers with two products each, two sources are written, and two rows are asked for.
+
+    Each layer has its own weights in the blocks of the templates.
+    """
+    found = served["template"]
+    assert (found["layers"]["shared"], found["layers"]["artifacts"]) == (4, 1)
+    assert (found["hits"], found["templates"]) == (2, 2)
+    assert found["error"] <= TOLERANCE
 
 
 def test_a_change_that_ends_sharing_is_served_by_the_whole_graph(served: dict[str, Any]) -> None:

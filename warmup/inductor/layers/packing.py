@@ -35,7 +35,7 @@ class Computed:
     index: int
 
 
-Origin = WeightAt | Computed
+ConstantOrigin = WeightAt | Computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Packing:
     ``layouts`` are the constants' sizes, strides and dtypes.
     """
 
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, ConstantOrigin]
     layouts: Mapping[str, tuple[Any, ...]]
 
     def places(self) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ class Packing:
             if isinstance(origin, WeightAt):
                 found[origin.place] = None
             else:
-                pending += [leaf for leaf in origin.leaves if isinstance(leaf, Origin)]
+                pending += [leaf for leaf in origin.leaves if isinstance(leaf, ConstantOrigin)]
         return tuple(sorted(found))
 
     def constants(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -21,11 +21,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from warmup.inductor.layers.form import UnshareableLayerError
-from warmup.inductor.layers.packing import Computed, Origin, Packing, WeightAt, layout_of
+from warmup.inductor.layers.packing import Computed, ConstantOrigin, Packing, WeightAt, layout_of
 from warmup.inductor.layers.place import readable
 from warmup.inductor.patches import Patches
 
-_PLAIN: Final = (torch.Tensor, nn.Parameter, nn.Buffer)  # no fake tensors
+_REAL_TENSORS: Final = (torch.Tensor, nn.Parameter, nn.Buffer)  # no fake tensors
 _READ_NO_VALUES: Final = frozenset({"aten.is_pinned.default", "mkldnn.data_ptr.default"})
 
 
@@ -40,7 +40,7 @@ class WeightTape:
     def __init__(self) -> None:
         self.refusal: str | None = None
         self._weights: dict[str, torch.Tensor] = {}
-        self._origins: dict[Any, Origin] = {}
+        self._origins: dict[Any, ConstantOrigin] = {}
         self._kept: list[torch.Tensor] = []
         self._patches = Patches()
         self._thread = threading.get_ident()
@@ -67,7 +67,7 @@ class WeightTape:
             return  # the layouts of results were asked for
         if schema is not None and schema.is_mutable:
             self.refusal = f"has a weight that {function} writes into where it is packed"
-        elif not results or not all(type(each) in _PLAIN for each in results):
+        elif not results or not all(type(each) in _REAL_TENSORS for each in results):
             self.refusal = f"is compiled for the values of its weights, which {function} reads"
         else:
             inputs = tuple(
@@ -87,7 +87,7 @@ class WeightTape:
             UnshareableLayerError: the origin of a constant is not known, or it is another constant
                 when it is made again.
         """
-        origins: dict[str, Origin] = {}
+        origins: dict[str, ConstantOrigin] = {}
         for name, tensor in constants.items():
             origin = self._origin_of(tensor)
             if origin is None:
@@ -122,20 +122,20 @@ class WeightTape:
         def compile_recorded(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return original(*args, **kwargs)
-            with _Recorder(self):
+            with _OperationRecorder(self):
                 return original(*args, **kwargs)
 
         return compile_recorded
 
-    def _keep(self, tensor: torch.Tensor, origin: Origin) -> None:
+    def _keep(self, tensor: torch.Tensor, origin: ConstantOrigin) -> None:
         self._origins[_identity(tensor)] = origin
         self._kept.append(tensor)
 
-    def _origin_of(self, value: Any) -> Origin | None:
-        return self._origins.get(_identity(value)) if type(value) in _PLAIN else None
+    def _origin_of(self, value: Any) -> ConstantOrigin | None:
+        return self._origins.get(_identity(value)) if type(value) in _REAL_TENSORS else None
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Shows a tape each operation of this thread on tensors, but for those of constant folding."""
 
     def __init__(self, tape: WeightTape) -> None:
