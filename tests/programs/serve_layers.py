@@ -467,7 +467,7 @@ def frozen(said: _Said) -> dict[str, Any]:
 def from_template() -> dict[str, Any]:
     """Serve products of the C++ template from the rows of a table, without a miss."""
     torch._dynamo.reset()
-    rows = cpp_sources.template_rows([SIZE], torch.float32, ranged=False)
+    rows = cpp_sources.template_rows([SIZE], torch.float32)
     events: list[Event] = []
     lookup = Lookup(rows, OnMiss.STRICT, Emitter([events.append]))
     model = nn.Sequential(*(cpp_sources.Layer() for _ in range(4))).eval()
