@@ -15,14 +15,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import cpp_sources
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
 import warmup
+from warmup.core.events import Emitter, Event
+from warmup.inductor import connect
 from warmup.keys.weight import Padding, padded_sizes
 from warmup.models.padding.apply import pad
 from warmup.models.padding.groups import find_groups
+from warmup.table.lookup import Lookup, OnMiss
 
 WIDTH = 8
 SIZE = 4
@@ -235,6 +239,13 @@ def tagged(model: Model) -> None:
     layer.up.weight = nn.Parameter(torch.rand(2 * WIDTH, WIDTH).as_subclass(Tagged))
 
 
+def unlike(model: Model) -> None:
+    """Give every tensor but those of the first layer other values than its neighbours have."""
+    for layer in model.layers[1:]:
+        for tensor in (*layer.parameters(), *layer.buffers()):
+            tensor.data.uniform_(-0.5, 0.5)
+
+
 def padded(model: Model) -> None:
     groups = find_groups(model).groups
     pad(model, {each: Padding(padded_sizes(each.structure.features, "f32")[0]) for each in groups})
@@ -257,6 +268,12 @@ SHARED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
     "parametrized": (Layer, parametrized),
     "strided": (Layer, strided),
     "padded": (Odd, padded),
+}
+# What is shared where weights are constants of the compiled graph.
+FROZEN: dict[str, Callable[[Model], None]] = {
+    "frozen": unlike,
+    "frozen_tied_inside": tied_inside,
+    "frozen_other_eps": other_eps,
 }
 # What cannot be shared: what ``layers="once"`` says.
 REFUSED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
@@ -369,8 +386,8 @@ def _changes(model: Model) -> list[Callable[[], object]]:
     ]
 
 
-def changes() -> dict[str, Any]:
-    """Return what came of each change of a served model, one after the other."""
+def changes(names: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return what came of each change of a served model, one after the other; only of *names*."""
     config = Config()
     model = Model([Configured(index, config) for index in range(4)]).eval()
     served = serve(model)
@@ -378,6 +395,8 @@ def changes() -> dict[str, Any]:
     served(x)
     found: dict[str, Any] = {}
     for change in _changes(model):
+        if names and change.__name__ not in names:
+            continue
         change()
         x = x.to(model.first.weight.dtype)
         before = served.report().layers
@@ -430,6 +449,42 @@ def modes() -> dict[str, Any]:
         "dtypes": outputs,
         "error": max(errors),
         "later": graphs[1] - graphs[0],
+        "layers": served.report().layers,
+    }
+
+
+def frozen(said: _Said) -> dict[str, Any]:
+    """Return what came of models whose weights are constants of the compiled graphs."""
+    found = {name: case(_model(Layer, alter), said) for name, alter in FROZEN.items()}
+    found["frozen_range"] = case(_model(Layer, unlike), said, "range", (3, 4, 2))
+    model = _model(Layer, unlike)
+    with torch.inference_mode():
+        found["frozen_inference"] = case(model, said)
+    found["frozen_changes"] = changes(("toggled", "replaced", "loaded", "pointed"))
+    return found
+
+
+def from_template() -> dict[str, Any]:
+    """Serve products of the C++ template from the rows of a table, without a miss."""
+    torch._dynamo.reset()
+    rows = cpp_sources.template_rows([SIZE], torch.float32)
+    events: list[Event] = []
+    lookup = Lookup(rows, OnMiss.STRICT, Emitter([events.append]))
+    model = nn.Sequential(*(cpp_sources.Layer() for _ in range(4))).eval()
+    served = warmup.compile(
+        model, dims={"input": {0: "n"}}, buckets={"n": (SIZE,)}, policy="exact", layers="once"
+    )
+    attachment = connect().attach(lookup, cpp_sources.OPTIONS, "test")
+    counters.clear()
+    try:
+        x = torch.randn(SIZE, cpp_sources.WIDTH)
+        error = max(float((served(x) - model(x)).abs().max()) for _ in range(2))
+    finally:
+        attachment.detach()
+    return {
+        "error": error,
+        "hits": sum(event.name == "lookup.hit" for event in events),
+        "templates": counters["inductor"]["cpp_templated_kernel_counter"],
         "layers": served.report().layers,
     }
 
@@ -516,9 +571,12 @@ def main() -> None:
         found["uneven"] = case(nested(2, 3), said)
         found["modes"] = modes()
         with torch._inductor.config.patch(freezing=True):
-            found["refused"]["frozen"] = refusal(_model(Layer))
+            found |= frozen(said)
+        found["template"] = from_template()
     with torch.inference_mode():
         found["refused"]["inference"] = refusal(_model(WritesInput))
+        with torch._inductor.config.patch(freezing=True):
+            found["refused"]["frozen_inference"] = refusal(_model(Layer))
         found["inference"] = case(_model(Layer), said)
     found["refused"]["gradients"] = refusal(_model(Layer))
     sys.stdout.write(json.dumps(found, default=dataclasses.asdict) + "\n")

@@ -54,6 +54,11 @@ def again(
         ("other_shape", 3, 1),
         ("parametrized", 3, 1),
         ("strided", 3, 1),
+        ("frozen", 4, 1),
+        ("frozen_tied_inside", 4, 1),
+        ("frozen_other_eps", 4, 2),
+        ("frozen_range", 4, 1),
+        ("frozen_inference", 4, 1),
     ],
 )
 def test_equal_layers_are_compiled_once(
@@ -105,7 +110,7 @@ def test_auto_says_in_one_line_what_it_took_and_why(served: dict[str, Any]) -> N
         ("writes_buffer", "layers.0 writes into layer.shift"),
         ("returns_view", "layers.0 returns memory that is also an argument"),
         ("tagged", "layers.0 has a Tagged for layer.up.weight"),
-        ("frozen", "layers.0 has its weights frozen into its graph, as tables for a CPU do"),
+        ("frozen_inference", "layers.0 has the inference tensor layer."),
         ("gradients", "layers.0 computes gradients"),
         ("none", "the model has no repeated layers"),
     ],
@@ -150,6 +155,32 @@ def test_what_leaves_layers_equal_needs_no_proof(served: dict[str, Any], change:
     """`load_state_dict`, ``.data =`` with the same layout, ``model.train()`` then ``eval()``."""
     found = served["changes"][change]
     assert found["changes"] == 0
+    assert found["error"] <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("change", "changes"), [("toggled", 0), ("replaced", 1), ("loaded", 1), ("pointed", 1)]
+)
+def test_frozen_weights_that_change_are_packed_again(
+    served: dict[str, Any], change: str, changes: int
+) -> None:
+    """Also those that are written in place: the result is that of the changed model."""
+    found = served["frozen_changes"][change]
+    assert found["changes"] == changes
+    assert found["refusal"] is None
+    assert found["error"] <= TOLERANCE
+
+
+def test_a_table_with_templates_serves_all_layers_from_one_artifact(
+    served: dict[str, Any],
+) -> None:
+    """Of four layers with two products each, two sources are written, and two rows are asked for.
+
+    Each layer has its own weights in the blocks of the templates.
+    """
+    found = served["template"]
+    assert (found["layers"]["shared"], found["layers"]["artifacts"]) == (4, 1)
+    assert (found["hits"], found["templates"]) == (2, 2)
     assert found["error"] <= TOLERANCE
 
 

@@ -93,7 +93,8 @@ class LayerProof:
                 + "; ".join(difference_of(each) for each in artifacts if each.difference)
             )
         program = run.finished()
-        return ProvedLayers(program, run.forwards, run.weights, run.dicts, output, artifacts)
+        read = run.weights, run.frozen, run.dicts
+        return ProvedLayers(program, run.forwards, *read, output, artifacts)
 
     def _run(self, stand_in: StandIn, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the output of the model with each repeated layer's forward replaced."""
@@ -181,6 +182,7 @@ class _ProofRun:
     ranges: dict[str, Ranges]
     forwards: dict[nn.Module, Callable[..., Any]] = field(default_factory=dict)
     weights: list[torch.Tensor] = field(default_factory=list)
+    frozen: list[torch.Tensor] = field(default_factory=list)
     dicts: list[dict[str, Any]] = field(default_factory=list)  # of objects that guards read
     _used: dict[nn.Module, SharedArtifact] = field(default_factory=dict)
     _varied: set[int] = field(default_factory=set)  # ids of artifacts seen in both sizes
@@ -231,7 +233,10 @@ class _ProofRun:
         self.forwards[layer] = artifact.form.forward(len(program.calls))
         program.calls.append(artifact.call_with(layer))
         program.inputs.append(artifact.inputs)
-        self.weights += artifact.weights_of(layer).values()
+        weights = artifact.weights_of(layer).values()
+        self.weights += weights
+        if artifact.packing is not None:
+            self.frozen += weights
         self.dicts += artifact.dicts_of(layer)
 
     def _compare(self, expected: Any, result: Any) -> None:

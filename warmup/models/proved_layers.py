@@ -28,11 +28,15 @@ class SharedArtifact:
 
 @dataclass(frozen=True, slots=True)
 class ProvedLayers:
-    """The result of a proof: what runs for which layer, and the output of the proof's run."""
+    """The result of a proof: what runs for which layer, and the output of the proof's run.
+
+    ``frozen`` are those of the ``weights`` whose values are in the artifacts' constants.
+    """
 
     program: LayerProgram
     forwards: dict[nn.Module, Callable[..., Any]]
     weights: list[torch.Tensor]
+    frozen: list[torch.Tensor]
     dicts: list[dict[str, Any]]
     output: Any
     artifacts: tuple[SharedArtifact, ...]

@@ -13,6 +13,7 @@ from warmup.inductor.artifacts import graph_break_reason
 from warmup.inductor.dynamic_dims import mark_range
 from warmup.inductor.layers.artifact import LayerArtifact, is_aligned
 from warmup.inductor.layers.form import Path, UnshareableLayerError, form_of, tensors_of_call
+from warmup.inductor.layers.graph_constants import constants_of, drop_constants
 from warmup.inductor.layers.opaque_call import SizeOf, TensorLayout
 from warmup.inductor.layers.place import LAYER, readable, value_at
 from warmup.inductor.layers.trace import LayerTrace, recording, tracing_backend
@@ -47,9 +48,11 @@ class LayerCompiler:
         trace, call = self._trace, (layer, *_marked(args, kwargs, ranges))
         try:
             result = self._run(call)
-            return _artifact_of(trace, self._entry, call, result, ranges)
+            artifact = _artifact_of(trace, self._entry, call, result, ranges)
+            trace.tape = None  # holds weights; the backend keeps the trace
+            return artifact
         finally:
-            trace.inputs, trace.outputs = None, ()  # the backend keeps the trace
+            trace.inputs, trace.outputs = None, ()
 
     def _run(self, call: tuple[nn.Module, tuple[Any, ...], dict[str, Any]]) -> Any:
         """Return the result of *call*, the first run of what is compiled.
@@ -136,6 +139,10 @@ def _artifact_of(
         for dim in ranges.get(path, ())
     }
     (cached,) = _debug_get_cache_entry_list(entry.__code__)
+    packing = None if trace.tape is None else trace.tape.packing(constants_of(trace.graph))
+    if packing is not None:
+        drop_constants(trace.graph)
+    read = [*weights.values(), *(() if packing is None else packing.places())]
     artifact = LayerArtifact(
         form=form_of(args, kwargs, [*arguments.values()], result, outputs),
         paths=tuple(arguments.values()),
@@ -152,7 +159,8 @@ def _artifact_of(
         _graph=trace.graph,
         _guards=cached.guard_manager,
         _entry=entry,
-        _aligned={position: is_aligned(inputs[position]) for position in weights},
+        packing=packing,
+        _aligned={text: is_aligned(value_at(text, layer, entry.__globals__)) for text in read},
         _holders=trace.holders,
     )
     if (difference := artifact.difference(layer, args, kwargs)) is not None:

@@ -3,8 +3,9 @@
 Attributes, hooks, children and replaced tensors are noticed by the versions of the dicts that hold
 them, which dynamo's guards compare in C++; ``p.data = ...`` and ``model.to(...)`` by what dynamo
 checks of a tensor, also in C++. Where a version differs, the values are compared: what was set and
-set back, as by ``model.train()`` and ``model.eval()``, is no change. Values that are changed in
-place, as by ``load_state_dict``, need no notice: the artifacts read them anew in each call.
+set back, as by ``model.train()`` and ``model.eval()``, is no change. Weights that are changed in
+place, as by ``load_state_dict``, need no notice where the artifacts read them in each call; frozen
+weights were copied, so their versions and addresses are compared.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch._C._dynamo.guards import RootGuardManager, TensorGuards
 from torch._dynamo.guards import GuardManagerType
 
 _DICTS: Final = "dicts"
+_version: Final = operator.attrgetter("_version")
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -26,6 +28,8 @@ class ModuleWatch:
     """Watches *modules*, other *dicts* of attributes, and *tensors* that a compiled graph reads.
 
     With *has_addresses*, tensors whose memory moves are noticed too, as a CUDA graph needs.
+    *frozen* are tensors whose values are part of what was compiled: writing into them, or moving
+    their memory, is a change too. Writing into ``tensor.data`` is not noticed.
     """
 
     def __init__(
@@ -33,6 +37,7 @@ class ModuleWatch:
         modules: Sequence[nn.Module],
         dicts: Sequence[dict[str, Any]],
         tensors: Sequence[torch.Tensor],
+        frozen: Sequence[torch.Tensor] = (),
         *,
         has_addresses: bool,
     ) -> None:
@@ -50,10 +55,14 @@ class ModuleWatch:
         self._addresses: list[int] | None = None
         if has_addresses:
             self._addresses = [tensor.data_ptr() for tensor in self._tensors]
+        self._frozen = [*{id(tensor): tensor for tensor in frozen}.values()]
+        self._contents = _contents_of(self._frozen)
 
     def is_same(self) -> bool:
         """Whether everything is as it was when the watch was made."""
         if any(self._empty) or not (self._versions.check(self._dicts) or self._has_same_values()):
+            return False
+        if self._frozen and _contents_of(self._frozen) != self._contents:
             return False
         if self._addresses is None:
             return bool(self._layouts.check(*self._tensors))
@@ -74,6 +83,11 @@ def _watched_dicts(module: nn.Module) -> Iterator[dict[str, Any]]:
     own = vars(module)
     yield own
     yield from (own[name] for name in ("_parameters", "_buffers", "_modules") if own[name])
+
+
+def _contents_of(tensors: list[torch.Tensor]) -> tuple[list[int], list[int]]:
+    """Return the addresses of *tensors*, and how often each was written."""
+    return [*map(torch.Tensor.data_ptr, tensors)], [*map(_version, tensors)]
 
 
 def _versions_of(dicts: list[dict[str, Any]]) -> Any:

@@ -115,6 +115,7 @@ class SharedLayers:
             modules,
             proved.dicts,
             proved.weights,
+            proved.frozen,
             has_addresses=self._proof.mode in GRAPH_MODES,
         )
 
