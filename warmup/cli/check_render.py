@@ -29,6 +29,7 @@ def spell_file(report: CheckReport) -> Iterator[str]:
     yield f"digest    {report.digest}"
     yield f"rows      {sum(report.rows.values())}{f' ({kinds})' if kinds else ''}"
     yield f"unstable  {len(report.unstable)}"
+    yield f"layers    {report.table.provenance.forms}"
     yield f"tuned on  {_spell_runtime(report.table.provenance.runtime)}"
     yield f"here      {_spell_runtime(report.here) if report.here else 'unknown'}"
 
@@ -78,6 +79,7 @@ def document(report: CheckReport, groups_padded: int) -> dict[str, Any]:
         "rank": os.environ.get("RANK"),
         "rows": dict(report.rows),
         "unstable": list(report.unstable),
+        "layers": [] if report.table is None else list(report.table.provenance.forms.all),
         "tuned_on": asdict(built) if built else None,
         "here": asdict(report.here) if report.here else None,
         "problems": _problems(report),

@@ -21,6 +21,7 @@ from warmup.buckets.bucket import Bucket, describe_count
 from warmup.cli.common_options import is_quiet
 from warmup.cli.output import counted, say, spell_cost
 from warmup.core.error_text import printable
+from warmup.core.layers_form import LayersForm
 from warmup.core.rows import Tuned
 from warmup.tuning.blame import most_trials
 from warmup.tuning.report import BucketResult, Observer, name_of
@@ -111,9 +112,9 @@ class BuildProgress(LiveLine, Observer):
             self.print_above(describe_count(buckets))
 
     def bucket_started(
-        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
+        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool, layers: LayersForm
     ) -> None:
-        self._bucket = name_of(bucket, weights_padded=weights_padded)
+        self._bucket = name_of(bucket, weights_padded=weights_padded, layers=layers)
         self.show(self._bucket, done=index, total=total)
 
     def device_looked_at(self, complaints: Sequence[str]) -> None:

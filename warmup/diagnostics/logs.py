@@ -20,6 +20,7 @@ from warmup.core.error_text import remedy_for
 from warmup.core.errors import SettingsError
 from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName
 from warmup.core.files import open_regular
+from warmup.core.layers_form import LayersForm
 
 MAX_LINE: Final = 1_000_000
 _MAX_COUNT: Final = 10**15
@@ -112,7 +113,7 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.INSTALLED: {"paths": _texts, "table": _text},
     EventName.HIT: {"key": _text},
     EventName.TUNED: {"key": _text},
-    EventName.MISSED: {"key": _text, "reason": _text},
+    EventName.MISSED: {"key": _text, "reason": _text, "layers": LayersForm},
     EventName.CACHED: {"decisions": _count, "misses": _count},
     EventName.ARTIFACT: {"rows": _texts, "refused": _text_or_none},
     EventName.FOREIGN: {"compiled_under": _text_or_no_table},
@@ -124,7 +125,8 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.FAILED: {"refused": _flag},
     EventName.SUMMARY: {},
 }
-_DEFAULTS: Final = {"misses": 0, "refused": False}  # absent in logs of warmup 0.1
+# Absent in logs of earlier builds of warmup 0.1.
+_DEFAULTS: Final = {"misses": 0, "refused": False, "layers": LayersForm.WHOLE}
 
 
 class MissDetails(NamedTuple):
@@ -139,12 +141,15 @@ class MissDetails(NamedTuple):
 class Ledger:
     """All runs of some logs. ``first_misses`` has the first miss event of each key and reason.
 
+    ``missed_by`` has, by key and reason, the forms of layers in which graphs missed the row.
+
     ``failed`` counts processes that could not install the table, ``refused`` those among them that
     the table is not for, and ``damaged`` the event lines that cannot be read.
     """
 
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
     first_misses: dict[tuple[str, str], MissDetails] = field(default_factory=dict)
+    missed_by: dict[tuple[str, str], set[LayersForm]] = field(default_factory=dict)
     contradictions: dict[str, None] = field(default_factory=dict)
     failed: int = 0
     damaged: int = 0
@@ -222,6 +227,7 @@ class Ledger:
         run.misses[miss] += 1
         if miss not in self.first_misses:
             self.first_misses[miss] = _details_of(record)
+        self.missed_by.setdefault(miss, set()).add(fields["layers"])
         _note_choice(run, fields["key"], record.get("choice"))
 
     def _run_of(self, record: Mapping[str, Any], fields: Mapping[str, Any]) -> Run:

@@ -4,6 +4,7 @@
 
     {"schema": 1, "digests": [...], "problems": [{"key", "kind", "reason", "count"}, ...]}
 
+A problem that layers compiled once have asked has "layers" too: "once", or "once" and "whole".
 Canonical form: sorted, two-space indent, LF, ASCII. It is read without trust.
 """
 
@@ -22,6 +23,7 @@ from warmup.core.error_text import printable, remedy_for, shown
 from warmup.core.errors import SettingsError, TableFormatError
 from warmup.core.files import open_regular
 from warmup.core.json_node import Node
+from warmup.core.layers_form import LayersForm
 from warmup.core.miss_reasons import MissReason
 from warmup.core.strict_json import JsonError, JsonReader
 from warmup.diagnostics.audit import AuditReport
@@ -39,6 +41,9 @@ _DOCUMENT: Final = frozenset({"schema", "digests", "problems"})
 _LISTS: Final = frozenset({"digests", "problems"})
 _PIECE_LETTERS: Final = 256 * 1024
 _PROBLEM: Final = frozenset({"key", "kind", "reason", "count"})
+_LAYERS: Final = "layers"  # of a problem, left out where whole graphs alone have asked
+_OF_WHOLE: Final = (LayersForm.WHOLE.value,)
+_FORMS: Final = (_OF_WHOLE, (LayersForm.ONCE.value,), (LayersForm.ONCE.value, *_OF_WHOLE))
 # The reasons of keys that have a row which cannot be used.
 _STALE: Final = frozenset(
     {
@@ -52,12 +57,16 @@ _STALE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MissedProblem:
-    """A problem that no row answered, with the reason and the number of misses."""
+    """A problem that no row answered, with the reason and the number of misses.
+
+    ``layers`` are the forms of repeated layers in which it was asked.
+    """
 
     key: str
     kind: str
     reason: str
     count: int
+    layers: tuple[str, ...] = _OF_WHOLE
 
     @property
     def is_stale(self) -> bool:
@@ -72,14 +81,18 @@ def encode_misses(report: AuditReport) -> str:
     are cut to the length that `read_misses` accepts.
     """
     counts: Counter[tuple[str, str]] = Counter()
+    forms: dict[tuple[str, str], set[str]] = {}
     for miss in report.misses:
-        counts[_bounded(miss.key, _MAX_KEY), _bounded(miss.reason, _MAX_REASON_LENGTH)] += (
-            miss.count
-        )
+        problem = _bounded(miss.key, _MAX_KEY), _bounded(miss.reason, _MAX_REASON_LENGTH)
+        counts[problem] += miss.count
+        forms.setdefault(problem, set()).update(miss.layers)
     for key, count in report.tuned.items():
         counts[_bounded(key, _MAX_KEY), TUNED] += count
     problems = [
-        MissedProblem(key, kind_of(key).name, reason, min(count, _MAX_MISSES))
+        MissedProblem(
+            *(key, kind_of(key).name, reason, min(count, _MAX_MISSES)),
+            layers=tuple(sorted(forms.get((key, reason), _OF_WHOLE))),
+        )
         for (key, reason), count in sorted(
             counts.items(), key=lambda item: (natural_order(item[0][0]), item[0])
         )
@@ -89,9 +102,16 @@ def encode_misses(report: AuditReport) -> str:
         "digests": sorted({_bounded(digest, _MAX_REASON_LENGTH) for digest in report.digests})[
             :_MAX_DIGESTS
         ],
-        "problems": [asdict(problem) for problem in problems],
+        "problems": [_document_of(problem) for problem in problems],
     }
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+
+def _document_of(problem: MissedProblem) -> dict[str, object]:
+    values = asdict(problem)
+    if problem.layers == _OF_WHOLE:
+        del values[_LAYERS]
+    return values
 
 
 def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
@@ -160,13 +180,19 @@ def _read_document(reader: JsonReader, root: Node) -> tuple[MissedProblem, ...]:
 
 
 def _read_problem(node: Node) -> MissedProblem:
-    members: Mapping[str, Node] = node.members(_PROBLEM)
+    members: Mapping[str, Node] = node.members(_PROBLEM, optional=frozenset({_LAYERS}))
     key = members["key"].string(_MAX_KEY)
     kind = members["kind"].string(_MAX_REASON_LENGTH)
     if kind not in KINDS or kind != kind_of(key).name:
         members["kind"].fail(f"the key is of kind {kind_of(key).name}")
     reason = members["reason"].string(_MAX_REASON_LENGTH)
-    return MissedProblem(key, kind, reason, members["count"].integer(1, _MAX_MISSES))
+    count = members["count"].integer(1, _MAX_MISSES)
+    layers: tuple[str, ...] = _OF_WHOLE
+    if _LAYERS in members:
+        layers = tuple(each.string(16) for each in members[_LAYERS].elements(len(LayersForm)))
+        if layers not in _FORMS:
+            members[_LAYERS].fail("expected once, whole, or both in this order")
+    return MissedProblem(key, kind, reason, count, layers)
 
 
 def _bounded(text: str, limit: int) -> str:

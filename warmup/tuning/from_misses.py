@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import BuildError, ModelError, NothingRecordedError, ProblemError
+from warmup.core.layers_form import LayersForm
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
@@ -21,6 +22,7 @@ from warmup.core.rows import Winner
 from warmup.diagnostics.misses import MissedProblem, read_misses
 from warmup.keys.question import Question
 from warmup.keys.registry import kind_of
+from warmup.table.built_forms import OF_MISSES
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
@@ -68,7 +70,8 @@ def build_problems(
 
     A problem with a row is not tuned again, unless *force* is set, its row could not be used at
     serving, or was searched less far than *search*. Each finished problem is on disk before the
-    next one starts. *wait_for_quiet* is that of `warmup.tuning.build.build`. With *dry_run* the
+    next one starts. Where layers compiled once have asked for a problem, the table says that it has
+    rows for them. *wait_for_quiet* is that of `warmup.tuning.build.build`. With *dry_run* the
     report has a plan instead, and nothing is done.
 
     Raises:
@@ -77,7 +80,8 @@ def build_problems(
         NothingRecordedError: no problem could be rebuilt, and there is no table at *out*.
     """
     started = time.monotonic()
-    missed = _by_key(read_misses(problems))
+    read_problems = read_misses(problems)
+    missed = _by_key(read_problems)
     from warmup.models.rebuilt import rebuild
     from warmup.tuning.tuner import make_tuner
 
@@ -135,6 +139,8 @@ def build_problems(
                 )
             except (BuildError, ModelError, ProblemError) as error:
                 not_rebuilt[key] = str(error)
+        if any(LayersForm.ONCE in problem.layers for problem in read_problems):
+            progress.keep_form(OF_MISSES, LayersForm.ONCE)
         machine = tuner.watch.state()
         watcher.device_looked_at(machine.complaints)
     if not path.exists():

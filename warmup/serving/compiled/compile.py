@@ -15,6 +15,7 @@ from warmup.buckets.dims import (
 )
 from warmup.core.errors import SettingsError
 from warmup.core.events import logger
+from warmup.core.layers_form import LayersForm
 from warmup.table.policy import TOLERANCE
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
 
     *layers* says how repeated layers are compiled: ``whole`` in one graph with the rest; ``auto``
     as one artifact for all equal layers, with a logged line, or in whole graphs where they cannot
-    be proved equal; ``once`` raises a `LayersError` there instead, at the first call.
+    be proved equal; ``once`` raises a `LayersError` there instead, at the first call. A line is
+    logged where the *table* was built for another form.
 
     Calls that no artifact serves are served uncompiled and counted, or with *outside* ``error``
     refused. A *table* is installed with *on_miss* and *bundle*, and weights are padded as it says;
@@ -111,11 +113,21 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     handle = None
     if table is not None:
         handle = install(table, on_miss=on_miss, model=model, bundle=bundle)
-        if served.sharing is not None:
-            logger.info(
-                "layers=%r: the table is of whole graphs; keys that only layers compiled "
-                "alone ask for are misses",
-                layers,
-            )
+        _compare_forms(layers, handle.table)
     served.ahead = bundled = bundled_artifacts(served, artifacts, handle or installed())
     return CompiledModel(served, artifacts, call_for, handle, bundled)
+
+
+def _compare_forms(layers: str, table: Table) -> None:
+    """Log a line where *table* was not built for the form in which *layers* are compiled."""
+    built = table.provenance.forms.all
+    wanted = LayersForm.WHOLE if layers == LayersForm.WHOLE else LayersForm.ONCE
+    if wanted not in built:
+        logger.warning(
+            "layers=%r: the table has the rows of %s; what only %s ask for is a miss "
+            "(other_form): build it with `warmup build ... --layers %s` into the same file",
+            layers,
+            " and ".join(form.graphs for form in built),
+            wanted.graphs,
+            layers,
+        )

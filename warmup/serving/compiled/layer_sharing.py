@@ -5,25 +5,17 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from warmup.core.errors import LayersError, SettingsError
 from warmup.core.events import logger
+from warmup.core.layers_form import LayersForm
 
 if TYPE_CHECKING:
     from torch import nn
 
     from warmup.models.proved_layers import ProvedLayers
     from warmup.models.repeated_groups import LayerGroup
-
-
-class LayersForm(StrEnum):
-    """How repeated layers are compiled: `warmup.compile` explains each."""
-
-    AUTO = "auto"
-    ONCE = "once"
-    WHOLE = "whole"
 
 
 @dataclass(frozen=True, slots=True)
