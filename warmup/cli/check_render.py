@@ -29,8 +29,9 @@ def spell_file(report: CheckReport) -> Iterator[str]:
     yield f"digest    {report.digest}"
     yield f"rows      {sum(report.rows.values())}{f' ({kinds})' if kinds else ''}"
     yield f"unstable  {len(report.unstable)}"
-    yield f"layers    {report.table.provenance.forms}"
     yield f"tuned on  {_spell_runtime(report.table.provenance.runtime)}"
+    if (forms := report.table.provenance.forms).by_bucket:
+        yield f"layers    {forms}"
     yield f"here      {_spell_runtime(report.here) if report.here else 'unknown'}"
 
 

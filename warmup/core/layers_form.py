@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from enum import StrEnum
 from typing import Final
@@ -25,13 +25,22 @@ class LayersForm(StrEnum):
         return _GRAPHS[self]
 
 
-Forms = tuple[LayersForm, ...]
 _GRAPHS: Final[Mapping[LayersForm, str]] = {
     LayersForm.AUTO: "whole graphs and layers compiled once",
     LayersForm.ONCE: "layers compiled once",
     LayersForm.WHOLE: "whole graphs",
 }
+# The forms that a graph may have, in the order in which they are named.
+BUILT_FORMS: Final = (LayersForm.ONCE, LayersForm.WHOLE)
+_ONE_OBJECT: Final = {
+    frozenset(forms): forms for forms in (*((form,) for form in BUILT_FORMS), BUILT_FORMS, ())
+}
 _current: ContextVar[LayersForm] = ContextVar("layers_form", default=LayersForm.WHOLE)
+
+
+def in_order(forms: Iterable[LayersForm]) -> tuple[LayersForm, ...]:
+    """Return *forms* of graphs, each once, in their order; equal results are one object."""
+    return _ONE_OBJECT[frozenset(forms)]
 
 
 @contextlib.contextmanager

@@ -193,7 +193,7 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         misses=tuple(
             Miss(
                 *(key, reason, count, *ledger.first_misses[key, reason]),
-                layers=tuple(sorted(ledger.missed_by[key, reason])),
+                layers=ledger.missed_by[key, reason],
             )
             for (key, reason), count in sorted(
                 misses.items(), key=lambda item: natural_order(item[0][0])

@@ -20,7 +20,7 @@ from warmup.core.error_text import remedy_for
 from warmup.core.errors import SettingsError
 from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName
 from warmup.core.files import open_regular
-from warmup.core.layers_form import LayersForm
+from warmup.core.layers_form import BUILT_FORMS, LayersForm, in_order
 
 MAX_LINE: Final = 1_000_000
 _MAX_COUNT: Final = 10**15
@@ -107,13 +107,19 @@ def _count(value: Any) -> int:
     return value
 
 
+def _form(value: Any) -> LayersForm:
+    if value not in BUILT_FORMS:
+        raise ValueError("no form of a graph")
+    return LayersForm(value)
+
+
 # The fields that each event must have.
 _IDENTITY: Final = {"run": _text, "pid": _count, "seq": _count}
 _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.INSTALLED: {"paths": _texts, "table": _text},
     EventName.HIT: {"key": _text},
     EventName.TUNED: {"key": _text},
-    EventName.MISSED: {"key": _text, "reason": _text, "layers": LayersForm},
+    EventName.MISSED: {"key": _text, "reason": _text, "layers": _form},
     EventName.CACHED: {"decisions": _count, "misses": _count},
     EventName.ARTIFACT: {"rows": _texts, "refused": _text_or_none},
     EventName.FOREIGN: {"compiled_under": _text_or_no_table},
@@ -149,7 +155,7 @@ class Ledger:
 
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
     first_misses: dict[tuple[str, str], MissDetails] = field(default_factory=dict)
-    missed_by: dict[tuple[str, str], set[LayersForm]] = field(default_factory=dict)
+    missed_by: dict[tuple[str, str], tuple[LayersForm, ...]] = field(default_factory=dict)
     contradictions: dict[str, None] = field(default_factory=dict)
     failed: int = 0
     damaged: int = 0
@@ -227,7 +233,7 @@ class Ledger:
         run.misses[miss] += 1
         if miss not in self.first_misses:
             self.first_misses[miss] = _details_of(record)
-        self.missed_by.setdefault(miss, set()).add(fields["layers"])
+        self.missed_by[miss] = in_order((*self.missed_by.get(miss, ()), fields["layers"]))
         _note_choice(run, fields["key"], record.get("choice"))
 
     def _run_of(self, record: Mapping[str, Any], fields: Mapping[str, Any]) -> Run:

@@ -23,12 +23,13 @@ from warmup.core.error_text import printable, remedy_for, shown
 from warmup.core.errors import SettingsError, TableFormatError
 from warmup.core.files import open_regular
 from warmup.core.json_node import Node
-from warmup.core.layers_form import LayersForm
+from warmup.core.layers_form import LayersForm, in_order
 from warmup.core.miss_reasons import MissReason
 from warmup.core.strict_json import JsonError, JsonReader
 from warmup.diagnostics.audit import AuditReport
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, kind_of
+from warmup.table.built_forms import forms_in
 
 MISSES_SCHEMA: Final = 1
 TUNED: Final = "tuned"  # the reason of a problem that on_miss="tune" measured at serving
@@ -41,9 +42,8 @@ _DOCUMENT: Final = frozenset({"schema", "digests", "problems"})
 _LISTS: Final = frozenset({"digests", "problems"})
 _PIECE_LETTERS: Final = 256 * 1024
 _PROBLEM: Final = frozenset({"key", "kind", "reason", "count"})
-_LAYERS: Final = "layers"  # of a problem, left out where whole graphs alone have asked
-_OF_WHOLE: Final = (LayersForm.WHOLE.value,)
-_FORMS: Final = (_OF_WHOLE, (LayersForm.ONCE.value,), (LayersForm.ONCE.value, *_OF_WHOLE))
+_ASKED_BY: Final = "layers"  # of a problem, left out where whole graphs alone have asked
+_OF_WHOLE: Final = (LayersForm.WHOLE,)
 # The reasons of keys that have a row which cannot be used.
 _STALE: Final = frozenset(
     {
@@ -66,7 +66,7 @@ class MissedProblem:
     kind: str
     reason: str
     count: int
-    layers: tuple[str, ...] = _OF_WHOLE
+    layers: tuple[LayersForm, ...] = _OF_WHOLE
 
     @property
     def is_stale(self) -> bool:
@@ -81,7 +81,7 @@ def encode_misses(report: AuditReport) -> str:
     are cut to the length that `read_misses` accepts.
     """
     counts: Counter[tuple[str, str]] = Counter()
-    forms: dict[tuple[str, str], set[str]] = {}
+    forms: dict[tuple[str, str], set[LayersForm]] = {}
     for miss in report.misses:
         problem = _bounded(miss.key, _MAX_KEY), _bounded(miss.reason, _MAX_REASON_LENGTH)
         counts[problem] += miss.count
@@ -91,7 +91,7 @@ def encode_misses(report: AuditReport) -> str:
     problems = [
         MissedProblem(
             *(key, kind_of(key).name, reason, min(count, _MAX_MISSES)),
-            layers=tuple(sorted(forms.get((key, reason), _OF_WHOLE))),
+            layers=in_order(forms.get((key, reason), _OF_WHOLE)),
         )
         for (key, reason), count in sorted(
             counts.items(), key=lambda item: (natural_order(item[0][0]), item[0])
@@ -110,7 +110,7 @@ def encode_misses(report: AuditReport) -> str:
 def _document_of(problem: MissedProblem) -> dict[str, object]:
     values = asdict(problem)
     if problem.layers == _OF_WHOLE:
-        del values[_LAYERS]
+        del values[_ASKED_BY]
     return values
 
 
@@ -180,18 +180,14 @@ def _read_document(reader: JsonReader, root: Node) -> tuple[MissedProblem, ...]:
 
 
 def _read_problem(node: Node) -> MissedProblem:
-    members: Mapping[str, Node] = node.members(_PROBLEM, optional=frozenset({_LAYERS}))
+    members: Mapping[str, Node] = node.members(_PROBLEM, optional=frozenset({_ASKED_BY}))
     key = members["key"].string(_MAX_KEY)
     kind = members["kind"].string(_MAX_REASON_LENGTH)
     if kind not in KINDS or kind != kind_of(key).name:
         members["kind"].fail(f"the key is of kind {kind_of(key).name}")
     reason = members["reason"].string(_MAX_REASON_LENGTH)
     count = members["count"].integer(1, _MAX_MISSES)
-    layers: tuple[str, ...] = _OF_WHOLE
-    if _LAYERS in members:
-        layers = tuple(each.string(16) for each in members[_LAYERS].elements(len(LayersForm)))
-        if layers not in _FORMS:
-            members[_LAYERS].fail("expected once, whole, or both in this order")
+    layers = forms_in(members[_ASKED_BY]) if _ASKED_BY in members else _OF_WHOLE
     return MissedProblem(key, kind, reason, count, layers)
 
 

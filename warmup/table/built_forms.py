@@ -6,17 +6,16 @@ build with layers compiled once begins the record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from warmup.core.json_node import MAX_STRING, Node
-from warmup.core.layers_form import LayersForm
+from warmup.core.layers_form import BUILT_FORMS, LayersForm, in_order
 
 EARLIER: Final = "buckets of earlier builds"
 OF_MISSES: Final = "misses of servers"
-_MAX_BUCKETS: Final = 1024
-_BUILT: Final = (LayersForm.ONCE, LayersForm.WHOLE)  # the order in which forms are named
+_MAX_NAMES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class BuiltForms:
     def all(self) -> tuple[LayersForm, ...]:
         """Every form that some bucket was built in."""
         found = {form for forms in self.by_bucket.values() for form in forms}
-        return _ordered(found or {LayersForm.WHOLE})
+        return in_order(found or {LayersForm.WHOLE})
 
     def __str__(self) -> str:
         if not self.by_bucket:
@@ -67,8 +66,8 @@ class BuiltForms:
         union: dict[str, tuple[LayersForm, ...]] = {}
         for each in (self, other):
             for name, forms in (each.by_bucket or (earlier if has_rows else {})).items():
-                union[name] = _ordered({*union.get(name, ()), *forms})
-        return BuiltForms(dict(sorted(union.items())[:_MAX_BUCKETS]))
+                union[name] = in_order({*union.get(name, ()), *forms})
+        return BuiltForms(dict(sorted(union.items())[:_MAX_NAMES]))
 
 
 def forms_to_json(forms: BuiltForms) -> dict[str, object]:
@@ -83,19 +82,24 @@ def forms_from_json(node: Node) -> BuiltForms:
         TableFormatError: a name or a form is unknown, or there are too many.
     """
     members = list(node.items())
-    if not 0 < len(members) <= _MAX_BUCKETS:
-        node.fail(f"expected 1 to {_MAX_BUCKETS} buckets")
+    if not 0 < len(members) <= _MAX_NAMES:
+        node.fail(f"expected 1 to {_MAX_NAMES} buckets")
     return BuiltForms(dict(sorted(_read(*member) for member in members)))
+
+
+def forms_in(node: Node) -> tuple[LayersForm, ...]:
+    """Return the forms of graphs that *node* lists.
+
+    Raises:
+        TableFormatError: it lists something else, or not in order.
+    """
+    words = [each.string(16) for each in node.elements(len(BUILT_FORMS))]
+    if words != [form for form in BUILT_FORMS if form in words]:
+        node.fail(f"expected some of {', '.join(BUILT_FORMS)}, each once, in this order")
+    return in_order(map(LayersForm, words))
 
 
 def _read(name: str, node: Node) -> tuple[str, tuple[LayersForm, ...]]:
     if not name.isprintable() or len(name) > MAX_STRING:
         node.fail(f"expected a name of at most {MAX_STRING} printable characters")
-    words = [each.string(16) for each in node.elements(len(_BUILT))]
-    if words != [form for form in _BUILT if form in words]:
-        node.fail(f"expected some of {', '.join(_BUILT)}, each once, in this order")
-    return name, tuple(map(LayersForm, words))
-
-
-def _ordered(forms: Iterable[LayersForm]) -> tuple[LayersForm, ...]:
-    return tuple(form for form in _BUILT if form in forms)
+    return name, forms_in(node)

@@ -29,7 +29,7 @@ from warmup.table.encoding import (
     CALLS,
     DEVICE_COUNT,
     DEVICE_TEXT,
-    LAYERS,
+    LAYER_FORMS,
     MAX_REASON,
     VERSIONS,
     digest_of,
@@ -56,7 +56,7 @@ _SCHEMA_AT_END: Final = re.compile(r'"schema"\s*:\s*([0-9]{1,18})\s*\}\s*\Z')
 
 _TABLE_MEMBERS: Final = frozenset({"schema", "provenance", "policy", "rows"})
 _PROVENANCE: Final = frozenset({"device", "runtime", "warmup", "created", "digest"})
-_PROVENANCE_OPTIONAL: Final = frozenset({"peaks", ASSUMPTIONS, CALLS, LAYERS})
+_PROVENANCE_OPTIONAL: Final = frozenset({"peaks", ASSUMPTIONS, CALLS, LAYER_FORMS})
 _DEVICE_MEMBERS: Final = frozenset({*DEVICE_TEXT, *DEVICE_COUNT, "mig"})
 _RUNTIME: Final = frozenset({"torch", *VERSIONS})
 _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
@@ -169,7 +169,7 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
     if (listed := members.get(ASSUMPTIONS)) is not None:
         assumptions = tuple(each.string() for each in listed.elements(MAX_ASSUMPTIONS))
     calls = calls_from_json(members[CALLS]) if CALLS in members else ()
-    forms = forms_from_json(members[LAYERS]) if LAYERS in members else BuiltForms()
+    forms = forms_from_json(members[LAYER_FORMS]) if LAYER_FORMS in members else BuiltForms()
     return Provenance(runtime, warmup, created, peaks, assumptions, calls, forms), members["digest"]
 
 

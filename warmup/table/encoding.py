@@ -25,7 +25,7 @@ DEVICE_COUNT: Final = ("sm_count", "memory_gib", "threads")
 VERSIONS: Final = ("triton", "cuda", "driver", "cublas")
 ASSUMPTIONS: Final = "assumptions"
 CALLS: Final = "calls"
-LAYERS: Final = "layers"
+LAYER_FORMS: Final = "layers"
 MAX_REASON: Final = 512
 
 
@@ -140,7 +140,7 @@ def _provenance(provenance: Provenance) -> dict[str, object]:
     if provenance.calls:
         document[CALLS] = calls_to_json(provenance.calls)
     if provenance.forms.by_bucket:
-        document[LAYERS] = forms_to_json(provenance.forms)
+        document[LAYER_FORMS] = forms_to_json(provenance.forms)
     return document
 
 

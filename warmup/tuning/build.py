@@ -235,14 +235,12 @@ def _tune(
     sessions.settle(buckets[0])
     results = sessions.run_all(buckets)
     prepared = measure_weights(sessions.first, buckets) if pads and not progress.is_done else None
-    padded = {} if prepared is None else prepared.padded
-    if padded:
-        results += sessions.run_all(buckets, padded)
+    if prepared is not None and prepared.padded:
+        results += sessions.run_all(buckets, prepared)
     if budget.seconds is not None:
 
         def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
-            groups = padded if before.weights_padded else None
-            return sessions.run_again(before, number, total, groups)
+            return sessions.run_again(before, number, total, prepared)
 
         results = list(spend_budget(progress, run_again, results, budget, started))
     return results, prepared

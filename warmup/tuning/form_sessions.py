@@ -14,12 +14,11 @@ from warmup.tuning.report import BucketResult
 from warmup.tuning.session import Session
 
 if TYPE_CHECKING:
-    from warmup.keys.weight import Padding
-    from warmup.models.padding.groups import Group
+    from warmup.models.padding.prepare import Prepared
 
-_Result = TypeVar("_Result")
+_Found = TypeVar("_Found")
 # Serving with ``auto`` takes either form, and whole graphs serve calls of another form beside it.
-_BUILT: Final[Mapping[str, tuple[LayersForm, ...]]] = {
+_FORMS_OF: Final[Mapping[str, tuple[LayersForm, ...]]] = {
     LayersForm.WHOLE: (LayersForm.WHOLE,),
     LayersForm.ONCE: (LayersForm.ONCE,),
     LayersForm.AUTO: (LayersForm.ONCE, LayersForm.WHOLE),
@@ -35,7 +34,7 @@ class FormSessions:
     @classmethod
     def of(cls, session: Session, layers: str) -> FormSessions:
         """Return the sessions of a build with *layers*."""
-        return cls(tuple(session.in_form(form) for form in _BUILT[layers]))
+        return cls(tuple(session.in_form(form) for form in _FORMS_OF[layers]))
 
     @property
     def first(self) -> Session:
@@ -53,7 +52,7 @@ class FormSessions:
         if len(self.sessions) > 1:
             self.each(lambda session: _prove(session, bucket))
 
-    def each(self, run: Callable[[Session], Sequence[_Result]]) -> list[_Result]:
+    def each(self, run: Callable[[Session], Sequence[_Found]]) -> list[_Found]:
         """Return the results of *run* for each session.
 
         A session whose layers cannot be compiled once is left out from then on, with a log line.
@@ -61,7 +60,7 @@ class FormSessions:
         Raises:
             LayersError: the layers cannot be compiled once, and there is no other form.
         """
-        results: list[_Result] = []
+        results: list[_Found] = []
         for session in self.sessions:
             try:
                 results += run(session)
@@ -74,17 +73,18 @@ class FormSessions:
         return results
 
     def run_all(
-        self, buckets: Sequence[Bucket], padded: Mapping[Group, Padding] | None = None
+        self, buckets: Sequence[Bucket], prepared: Prepared | None = None
     ) -> list[BucketResult]:
         """Run each of *buckets* in each form, until the build is done; the table keeps the forms.
 
-        The runs with the groups in *padded* padded are the second half of all runs.
+        Runs with weights padded as *prepared* says are the second half of all runs.
 
         Raises as `Session.run_bucket` does.
         """
         forms = [session.compiler.form for session in self.sessions]
         count = len(buckets) * len(forms)
-        total, offset = (2 * count, count) if padded else (count, 0)
+        total, offset = (2 * count, count) if prepared else (count, 0)
+        padded = None if prepared is None else prepared.padded
 
         def run(session: Session) -> list[BucketResult]:
             compiler = session.compiler
@@ -109,10 +109,11 @@ class FormSessions:
         before: BucketResult,
         number: int,
         total: int,
-        padded: Mapping[Group, Padding] | None,
+        prepared: Prepared | None,
     ) -> BucketResult:
-        """Run the bucket of *before* once more, in its form."""
+        """Run the bucket of *before* once more, in its form, its weights padded as they were."""
         (session,) = (one for one in self.sessions if one.compiler.form is before.layers)
+        padded = prepared.padded if prepared is not None and before.weights_padded else None
         return session.run_bucket(before.bucket, number, total, padded)
 
     def _keep_form(self, bucket: Bucket, form: LayersForm) -> None:
@@ -126,7 +127,7 @@ def check_layers(layers: str) -> None:
     Raises:
         SettingsError: there is no such form.
     """
-    if layers not in _BUILT:
+    if layers not in _FORMS_OF:
         raise SettingsError(f"layers={layers!r}", f"use one of {', '.join(LayersForm)}")
 
 

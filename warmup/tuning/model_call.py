@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from warmup.models.proved_layers import NotSharedError
 from warmup.models.repeated_groups import find_groups
 from warmup.models.shared_graph import compile_shared
 
-_NAME = "warmup_build"  # in the names of code objects
+_CODE_NAME: Final = "warmup_build"  # in the names of code objects
 
 
 def call_first(
@@ -44,7 +44,7 @@ def call_first(
     groups = find_groups(model)
     if not groups:
         raise LayersError("the model has no repeated layers")
-    proof = LayerProof(model, groups, mode=None, tolerance=None, name=_NAME)
+    proof = LayerProof(model, groups, mode=None, tolerance=None, name=_CODE_NAME)
     try:
         done = compile_shared(proof, first.args, first.kwargs, _other_sizes(calls))
     except NotSharedError as error:

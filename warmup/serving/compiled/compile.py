@@ -113,8 +113,10 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     handle = None
     if table is not None:
         handle = install(table, on_miss=on_miss, model=model, bundle=bundle)
-        _compare_forms(layers, handle.table)
-    served.ahead = bundled = bundled_artifacts(served, artifacts, handle or installed())
+    active = handle or installed()
+    if active is not None:
+        _compare_forms(layers, active.table)
+    served.ahead = bundled = bundled_artifacts(served, artifacts, active)
     return CompiledModel(served, artifacts, call_for, handle, bundled)
 
 
