@@ -195,6 +195,7 @@ def build(
             serves_compiles=bundle or bundle_graphs is not None,
             graphs_for=bundle_graphs,
             artifacts_for=bundle_compiled,
+            layers=layers,
         )
     final = read(path)
     return BuildReport(
@@ -281,12 +282,17 @@ def _check_words(
     """Check the words of a build's arguments.
 
     Raises:
-        SettingsError: a policy, form or mode is unknown, or torch cannot compile for the mode ahead
-            of time.
+        SettingsError: a policy, form or mode is unknown, or torch cannot compile for the mode or
+            the form ahead of time.
     """
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
     check_layers(layers)
+    if layers == LayersForm.ONCE and bundle_compiled is not None:
+        raise SettingsError(
+            "layers='once': what is compiled ahead of time are whole graphs",
+            "give layers='auto', or bundle_graphs",
+        )
     if bundle_graphs is not None and bundle_graphs not in COMPILE_MODES:
         raise SettingsError(
             f"bundle_graphs={bundle_graphs!r} is not a mode",
