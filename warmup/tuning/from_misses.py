@@ -82,6 +82,7 @@ def build_problems(
     started = time.monotonic()
     read_problems = read_misses(problems)
     missed = _by_key(read_problems)
+    once = {problem.key for problem in read_problems if LayersForm.ONCE in problem.layers}
     from warmup.models.rebuilt import rebuild
     from warmup.tuning.tuner import make_tuner
 
@@ -138,8 +139,9 @@ def build_problems(
                     _run(key, rebuilt, setup, progress, tuner, number=(index, len(wanted)))
                 )
             except (BuildError, ModelError, ProblemError) as error:
-                not_rebuilt[key] = str(error)
-        if any(LayersForm.ONCE in problem.layers for problem in read_problems):
+                needs_once = isinstance(error, ProblemError) and key in once
+                not_rebuilt[key] = f"{error} and --layers once" if needs_once else str(error)
+        if once:
             progress.keep_form(OF_MISSES, LayersForm.ONCE)
         machine = tuner.watch.state()
         watcher.device_looked_at(machine.complaints)
