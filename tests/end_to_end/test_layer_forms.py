@@ -105,6 +105,15 @@ def test_a_build_from_misses_keeps_the_form(found: dict[str, Any]) -> None:
     assert loop["served"]["said"] == []
 
 
+def test_a_range_is_built_and_served_with_layers_compiled_once(found: dict[str, Any]) -> None:
+    """The layer alone is compiled for the range, asks for the key of the range, and has its row."""
+    built, served = found["range"]["build"], found["range"]["served"]
+    sizes = [(form, keys[0].split()[1]) for form, keys in built["keys"]]
+    assert sizes == [("once", "m=1"), ("once", "m=2..16")]
+    assert (served["misses"], served["uncovered"], served["shared"]) == ({}, {}, 2)
+    assert served["error"] <= TOLERANCE
+
+
 def test_once_is_an_error_where_no_layer_repeats(found: dict[str, Any]) -> None:
     """The build names the reason, and writes no table."""
     single = found["single"]

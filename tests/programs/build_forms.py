@@ -166,6 +166,14 @@ def close_the_loop(folder: Path, path: Path) -> dict[str, Any]:
     }
 
 
+def build_range(path: Path) -> dict[str, Any]:
+    """Build and serve layers compiled once for ranges."""
+    report = warmup.build(
+        MODEL, layers="once", policy="range", seqlens=str(SIZE), out=path, **QUIET
+    )
+    return {"build": built(report), "served": serve(path, "once", policy="range")}
+
+
 def build_single(folder: Path) -> dict[str, Any]:
     """Build the model in which nothing repeats."""
     options: dict[str, Any] = {"seqlens": str(SIZE), **QUIET}
@@ -203,6 +211,7 @@ def main() -> None:
         "once": serve(of_once, "once"),
         "whole from once": serve(of_once, "whole", strict=False),
         "whole": serve(both, "whole"),
+        "range": build_range(folder / "range.json"),
         "single": build_single(folder),
         "loop": close_the_loop(folder, of_whole),
     }
