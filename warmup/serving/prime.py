@@ -15,6 +15,7 @@ from warmup.buckets.dims import ShapePolicy, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.error_text import first_line
 from warmup.core.errors import ContradictionWarning, ModelError, SettingsError, warmup_error_in
+from warmup.core.miss_reasons import MissReason
 from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.handle import Handle
@@ -250,6 +251,8 @@ class _Priming:
         uncovered = _increased(before.uncovered, after.uncovered)
         if problem is None and misses:
             problem = f"no row answers {', '.join(f'`{key}`' for key in misses)}"
+            if MissReason.OTHER_FORM in _increased(before.miss_reasons, after.miss_reasons):
+                problem += f" ({MissReason.OTHER_FORM}); {MissReason.OTHER_FORM.advice}"
         cached_misses = after.cached_misses - before.cached_misses
         if problem is None and cached_misses:
             problem = f"{cached_misses} decisions of graphs from the cache have no row"

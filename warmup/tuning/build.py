@@ -13,6 +13,7 @@ from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.layers_form import LayersForm
 from warmup.core.method import Search
+from warmup.core.phases import BuildStage
 from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
@@ -135,7 +136,7 @@ def build(
     setup = find_setup(device, asked)
     cast = parse_cast(dtype)
     watcher = observer or Observer()
-    with make_tuner(setup.policy, setup.device) as tuner:
+    with make_tuner(setup.policy, setup.device, started) as tuner:
         loaded = load_model(model)
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
         earlier = earlier_builds(
@@ -179,7 +180,7 @@ def build(
             watcher.device_looked_at(tuner.watch.complaints())
             results, prepared = _tune(sessions, buckets, search_budget, started, pads=wants_padding)
             _keep_record(earlier, sessions.first, buckets, results, started)
-        machine = tuner.watch.state()
+        machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at(machine.complaints)
     _check_asked(results, retry)
     words = input_options(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
@@ -215,6 +216,7 @@ def build(
         retried=progress.revisit.retried,
         kept=dict(progress.kept),
         is_recalled=recalled is not None,
+        stages=stages,
     )
 
 
@@ -232,10 +234,12 @@ def _tune(
     """
     from warmup.tuning.weights.measure import measure_weights
 
-    progress = sessions.first.compiler.progress
+    progress, prepared = sessions.first.compiler.progress, None
     sessions.settle(buckets[0])
     results = sessions.run_all(buckets)
-    prepared = measure_weights(sessions.first, buckets) if pads and not progress.is_done else None
+    if pads and not progress.is_done:
+        with sessions.first.compiler.tuner.clock.phase(BuildStage.WEIGHTS):
+            prepared = measure_weights(sessions.first, buckets)
     if prepared is not None and prepared.padded:
         results += sessions.run_all(buckets, prepared)
     if budget.seconds is not None:

@@ -70,9 +70,9 @@ def build_problems(
 
     A problem with a row is not tuned again, unless *force* is set, its row could not be used at
     serving, or was searched less far than *search*. Each finished problem is on disk before the
-    next one starts. Where layers compiled once have asked for a problem, the table says that it has
-    rows for them. *wait_for_quiet* is that of `warmup.tuning.build.build`. With *dry_run* the
-    report has a plan instead, and nothing is done.
+    next one starts. Where every problem that layers compiled once have asked for has a row, the
+    table says that it has rows for them. *wait_for_quiet* is that of `warmup.tuning.build.build`.
+    With *dry_run* the report has a plan instead, and nothing is done.
 
     Raises:
         SettingsError: an argument or the document cannot be used; nothing was written.
@@ -116,7 +116,7 @@ def build_problems(
     not_rebuilt: dict[str, str] = {}
     watcher = observer or Observer()
     wait_s = seconds_to_wait(wait_for_quiet)
-    with make_tuner(setup.policy, setup.device) as tuner:
+    with make_tuner(setup.policy, setup.device, started) as tuner:
         tuner.watch.start(wait_s, watcher.waiting_started)
         progress = Progress(
             path=path,
@@ -141,9 +141,9 @@ def build_problems(
             except (BuildError, ModelError, ProblemError) as error:
                 needs_once = isinstance(error, ProblemError) and key in once
                 not_rebuilt[key] = f"{error} and --layers once" if needs_once else str(error)
-        if once:
+        if once and once <= progress.rows.keys():
             progress.keep_form(OF_MISSES, LayersForm.ONCE)
-        machine = tuner.watch.state()
+        machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at(machine.complaints)
     if not path.exists():
         reasons = "; ".join(
@@ -168,6 +168,7 @@ def build_problems(
         tuner.bounds.known,
         distrusted=dict(progress.distrusted),
         machine=machine,
+        stages=stages,
     )
 
 
