@@ -31,6 +31,7 @@ from warmup.table.policy import choose_policy
 from warmup.table.store import write
 from warmup.tuning import setup
 from warmup.tuning.from_misses import build_problems
+from warmup.tuning.report import Observer
 
 WIDTH, SIZE = 32, 16
 MODEL = f"{Path(__file__)}:Stack"
@@ -93,6 +94,16 @@ class Said(logging.Handler):
 
 
 said = Said()
+
+
+class Watch(Observer):
+    """Keeps what a build says of forms that it leaves out."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def form_refused(self, line: str) -> None:
+        self.lines.append(line)
 
 
 def built(report: warmup.BuildReport) -> dict[str, Any]:
@@ -182,13 +193,15 @@ def build_single(folder: Path) -> dict[str, Any]:
         warmup.build(SINGLE, layers="once", out=refused, **options)
     except warmup.WarmupError as error:
         reason = f"{type(error).__name__}: {error}"
-    said.lines.clear()
-    report = warmup.build(SINGLE, layers="auto", out=folder / "single.json", **options)
+    watch = Watch()
+    report = warmup.build(
+        SINGLE, layers="auto", out=folder / "single.json", observer=watch, **options
+    )
     return {
         "refused": reason,
         "is_written": refused.exists(),
         "auto": built(report),
-        "said": list(said.lines),
+        "said": watch.lines,
     }
 
 

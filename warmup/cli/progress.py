@@ -156,6 +156,9 @@ class BuildProgress(LiveLine, Observer):
     def rows_rejected(self, line: str) -> None:
         self.print_above(line)
 
+    def form_refused(self, line: str) -> None:
+        self.print_above(line)
+
     def host_preferred(self, line: str) -> None:
         self.print_above(line)
 

@@ -308,6 +308,7 @@ INTERNALS: Final = (
     ),
     "torch.fx.experimental.symbolic_shapes:uninteresting_files()",
     "torch.utils._ordered_set:OrderedSet",
+    "torch.utils._python_dispatch:_disable_current_modes()",
     "torch.utils._sympy.value_ranges:bound_sympy",
 )
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from warmup.buckets.bucket import Bucket
 from warmup.core.errors import LayersError, SettingsError
-from warmup.core.events import logger
 from warmup.core.layers_form import LayersForm
 from warmup.tuning.report import BucketResult
 from warmup.tuning.session import Session
@@ -55,7 +54,8 @@ class FormSessions:
     def each(self, run: Callable[[Session], Sequence[_Found]]) -> list[_Found]:
         """Return the results of *run* for each session.
 
-        A session whose layers cannot be compiled once is left out from then on, with a log line.
+        A session whose layers cannot be compiled once is left out from then on, and the build's
+        observer gets the reason.
 
         Raises:
             LayersError: the layers cannot be compiled once, and there is no other form.
@@ -69,7 +69,9 @@ class FormSessions:
                 if not others:
                     raise
                 self.sessions = others
-                logger.warning("layers: only whole graphs are built, since %s", error.args[0])
+                session.compiler.progress.observer.form_refused(
+                    f"layers: only whole graphs are built, since {error.args[0]}"
+                )
         return results
 
     def run_all(

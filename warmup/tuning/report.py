@@ -59,6 +59,9 @@ class Observer:
     def rows_rejected(self, line: str) -> None:
         """Rows were marked as not trusted; *line* says which, why, and what is served instead."""
 
+    def form_refused(self, line: str) -> None:
+        """Layers cannot be compiled once; *line* says why, and in which form they are built."""
+
     def host_preferred(self, line: str) -> None:
         """Winners for the host were tried where it limits a bucket; *line* says with what gain."""
 
