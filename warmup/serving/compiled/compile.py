@@ -36,7 +36,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     independent: tuple[str, ...] = (),
     outside: str = "eager",
     mode: str | None = None,
-    layers: str = "whole",
+    layers: str | None = None,
     on_miss: str = "fallback",
     bundle: str | os.PathLike[str] | None = None,
 ) -> CompiledModel:
@@ -57,7 +57,8 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
 
     *layers* says how repeated layers are compiled: ``whole`` in one graph with the rest; ``auto``
     as one artifact for all equal layers, with a logged line, or in whole graphs where they cannot
-    be proved equal; ``once`` raises a `LayersError` there instead, at the first call.
+    be proved equal; ``once`` raises a `LayersError` there instead, at the first call. None is what
+    `warmup.install` was called with, or ``WARMUP_LAYERS``, or ``whole``.
 
     Calls that no artifact serves are served uncompiled and counted, or with *outside* ``error``
     refused. A *table* is installed with *on_miss* and *bundle*, and weights are padded as it says;
@@ -77,7 +78,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     from warmup.serving.compiled.arguments import TensorArgument
     from warmup.serving.compiled.bucket import ServedModel
     from warmup.serving.compiled.bundled import bundled_artifacts
-    from warmup.serving.compiled.layer_sharing import LayerSharing
+    from warmup.serving.compiled.layer_sharing import LayerSharing, layers_form
     from warmup.serving.compiled.model import CompiledModel
     from warmup.serving.compiled.routing import make_buckets
     from warmup.serving.handle import installed
@@ -98,6 +99,8 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
             "name dims along which no element of an output depends on others",
         )
     arguments = tuple(TensorArgument(model, dim) for dim in dynamic_dims)
+    default = None if (before := installed()) is None else before.layers
+    form = layers_form(layers, default)
     served = ServedModel(
         model,
         arguments,
@@ -105,17 +108,17 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
         mode,
         TOLERANCE,
         is_strict=outside == "error",
-        sharing=LayerSharing.of(model, layers),
+        sharing=LayerSharing.of(model, form),
     )
     artifacts, call_for = make_buckets(served, sizes)
     handle = None
     if table is not None:
-        handle = install(table, on_miss=on_miss, model=model, bundle=bundle)
+        handle = install(table, on_miss=on_miss, model=model, bundle=bundle, layers=default or form)
         if served.sharing is not None:
             logger.info(
                 "layers=%r: the table is of whole graphs; keys that only layers compiled "
                 "alone ask for are misses",
-                layers,
+                str(form),
             )
     served.ahead = bundled = bundled_artifacts(served, artifacts, handle or installed())
     return CompiledModel(served, artifacts, call_for, handle, bundled)

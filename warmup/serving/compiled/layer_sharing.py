@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import LayersError, SettingsError
 from warmup.core.events import logger
@@ -18,12 +19,27 @@ if TYPE_CHECKING:
     from warmup.models.repeated_groups import LayerGroup
 
 
+LAYERS_VARIABLE: Final = "WARMUP_LAYERS"
+
+
 class LayersForm(StrEnum):
     """How repeated layers are compiled: `warmup.compile` explains each."""
 
     AUTO = "auto"
     ONCE = "once"
     WHOLE = "whole"
+
+
+def layers_form(named: str | None, default: str | None = None) -> LayersForm:
+    """Return the form *named*, or else *default*, ``WARMUP_LAYERS`` or whole graphs.
+
+    Raises:
+        SettingsError: there is no such form.
+    """
+    word = named or default or os.environ.get(LAYERS_VARIABLE) or LayersForm.WHOLE
+    if word not in set(LayersForm):
+        raise SettingsError(f"layers={word!r}", f"use one of {', '.join(LayersForm)}")
+    return LayersForm(word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +83,17 @@ class LayerSharing:
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, model: nn.Module, form: str) -> LayerSharing | None:
+    def of(cls, model: nn.Module, form: LayersForm) -> LayerSharing | None:
         """Return what is shared about the layers of *model*; None for whole graphs.
 
         Raises:
-            SettingsError: there is no such form.
             LayersError: the layers must be compiled once, and there are no repeated layers.
         """
         from warmup.models.repeated_groups import find_groups
 
-        if form not in set(LayersForm):
-            raise SettingsError(f"layers={form!r}", f"use one of {', '.join(LayersForm)}")
-        if form == LayersForm.WHOLE:
+        if form is LayersForm.WHOLE:
             return None
-        sharing = cls(LayersForm(form), find_groups(model))
+        sharing = cls(form, find_groups(model))
         if not sharing.groups:
             sharing.refuse("the model has no repeated layers")
         return sharing
