@@ -14,13 +14,16 @@ import math
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
 import warmup
+from warmup.inductor.layers.compiler import LayerCompiler
 from warmup.keys.weight import Padding, padded_sizes
+from warmup.models.layer_pair import LayerPair
 from warmup.models.padding.apply import pad
 from warmup.models.padding.groups import find_groups
 
@@ -458,6 +461,34 @@ def warmed() -> dict[str, Any]:
     return {"error": error, "later": later, "layers": served.report().layers}
 
 
+def measured(said: _Said, ratio: float, model: Model) -> Any:
+    """Serve *model* where sharing takes *ratio* of one graph's time in each round, on any device.
+
+    Both ways are compiled and called; only the times are stated.
+    """
+    with (
+        mock.patch("warmup.serving.compiled.shared_layers.is_timed", return_value=True),
+        mock.patch("warmup.models.sharing_cost.ratio_of", return_value=ratio),
+    ):
+        return case(model, said)
+
+
+def unmeasured(said: _Said) -> Any:
+    """Serve a model where the two layers cannot be compiled as one graph."""
+    compile_layer = LayerCompiler.compile
+
+    def compile_alone(compiler: LayerCompiler, layer: nn.Module, *call: Any) -> Any:
+        if isinstance(layer, LayerPair):
+            raise RuntimeError("no more memory")
+        return compile_layer(compiler, layer, *call)
+
+    with (
+        mock.patch("warmup.serving.compiled.shared_layers.is_timed", return_value=True),
+        mock.patch.object(LayerCompiler, "compile", compile_alone),
+    ):
+        return case(_model(Layer), said)
+
+
 def refusal(model: nn.Module, name: str = "x") -> str:
     """Return what ``layers="once"`` says of *model*."""
     try:
@@ -515,6 +546,12 @@ def main() -> None:
         found["nested"] = case(nested(2, 2, 2), said)
         found["uneven"] = case(nested(2, 3), said)
         found["modes"] = modes()
+        found["not slower"] = measured(said, 1.0, _model(Layer))
+        found["slower"] = measured(said, 1.02, _model(Layer))
+        found["apart"] = measured(
+            said, 1.0, FormsModel([ManyForms(each) for each in range(4)]).eval()
+        )
+        found["unmeasured"] = unmeasured(said)
         with torch._inductor.config.patch(freezing=True):
             found["refused"]["frozen"] = refusal(_model(Layer))
     with torch.inference_mode():

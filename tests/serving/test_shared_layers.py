@@ -209,3 +209,47 @@ def test_warming_shares_layers(served: dict[str, Any]) -> None:
     assert (found["layers"]["shared"], found["layers"]["artifacts"]) == (4, 1)
     assert found["later"] == 0
     assert found["error"] <= TOLERANCE
+
+
+ALL = "layers: 4 layers share 1 artifact in each bucket, proved equal"
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "slower"),
+    [
+        ("not slower", "shared, which takes 1.000", []),
+        ("slower", "a whole graph, since sharing takes 1.020", ["n=4"]),
+    ],
+)
+def test_auto_takes_the_way_that_is_not_slower(
+    served: dict[str, Any], name: str, way: str, slower: list[str]
+) -> None:
+    """Two layers are compiled as one graph, both ways are called, and one line says what is taken.
+
+    The graphs are those of a layer, around the layers and of two layers; then the whole one.
+    """
+    found = served[name]
+    ratio = float(way.rsplit(maxsplit=1)[-1])
+    place = f"of the time of one graph ({ratio:.3f} to {ratio:.3f}, layers.0 and layers.1)"
+    assert found["said"] == [ALL, f"layers: n=4: {way} {place}"]
+    assert (found["layers"]["costs"], found["layers"]["slower"]) == ({"n=4": ratio}, slower)
+    assert found["graphs"] == 3 + len(slower)
+    assert found["layers"]["refusal"] is None
+    assert found["error"] <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("apart", "no layer is called with what another returns"),
+        ("unmeasured", "RuntimeError: no more memory"),
+    ],
+)
+def test_layers_whose_cost_is_not_known_are_shared_and_the_log_says_why(
+    served: dict[str, Any], name: str, reason: str
+) -> None:
+    """A start does not end because a measurement fails."""
+    found = served[name]
+    assert found["said"][-1] == f"layers: n=4: shared, not compared with one graph: {reason}"
+    assert (found["layers"]["costs"], found["layers"]["shared"]) == ({}, 4)
+    assert found["error"] <= TOLERANCE

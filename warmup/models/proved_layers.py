@@ -11,6 +11,7 @@ from torch import nn
 
 from warmup.inductor.layers.artifact import LayerArtifact
 from warmup.inductor.layers.opaque_call import LayerProgram
+from warmup.models.layer_pair import CalledPair
 
 
 class NotSharedError(Exception):
@@ -36,6 +37,7 @@ class ProvedLayers:
     dicts: list[dict[str, Any]]
     output: Any
     artifacts: tuple[SharedArtifact, ...]
+    pair: CalledPair | None  # of the largest group, if two of its layers follow each other
 
     def __str__(self) -> str:
         layers = sum(len(shared.layers) for shared in self.artifacts)
