@@ -127,6 +127,50 @@ class Configured(Layer):
         return super().forward(x) * self.config.scale
 
 
+SCALE = 0.5  # a global that a layer reads, and beside it one that is read in a list
+LIMITS = [0.5, 2.0]
+
+
+class Slotted:
+    """An object without a dict."""
+
+    __slots__ = ("shift",)
+
+    def __init__(self) -> None:
+        self.shift = 0.25
+
+
+def _closure() -> tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[], None]]:
+    """Return a function with a number in its closure, and another that changes the number."""
+    number = 1.5
+
+    def multiply(x: torch.Tensor) -> torch.Tensor:
+        return x * number
+
+    def change() -> None:
+        nonlocal number
+        number = 3.0
+
+    return multiply, change
+
+
+class ReadsMuch(Layer):
+    """Reads values from objects that have no version."""
+
+    factor = 1.0
+
+    def __init__(self, index: int, slotted: Slotted, multiply: Any) -> None:
+        super().__init__(index)
+        self.sizes = [1.0, [2.0, 3.0]]
+        self.names = {"shifted"}
+        self.slotted, self.multiply = slotted, multiply
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x) * SCALE * self.factor * self.sizes[0] * self.sizes[1][1]  # type: ignore[index, operator]
+        y = self.multiply(y).clamp(max=LIMITS[1]) + self.slotted.shift
+        return y + 1 if "shifted" in self.names else y
+
+
 class ManyForms(Layer):
     """Called with keywords, a mask and a tuple; returns nested containers and an argument."""
 
@@ -372,15 +416,65 @@ def _changes(model: Model) -> list[Callable[[], object]]:
     ]
 
 
+def _changes_of_objects(model: Model, closed: Callable[[], None]) -> list[Callable[[], object]]:
+    """Return what changes values of objects that have no version."""
+    layers: Any = model.layers
+
+    def item() -> None:
+        for layer in layers:
+            layer.sizes[0] = 1.25
+
+    def inner_item() -> None:
+        for layer in layers:
+            layer.sizes[1][1] = 1.0
+
+    def member() -> None:
+        for layer in layers:
+            layer.names.clear()
+
+    def slot() -> None:
+        layers[0].slotted.shift = 0.75
+
+    return [item, inner_item, member, slot, closed]
+
+
+def _changes_of_globals() -> list[Callable[[], object]]:
+    """Return what changes attributes of classes and globals."""
+
+    def attribute_of_class() -> None:
+        ReadsMuch.factor = 2.0
+
+    def module_global() -> None:
+        global SCALE  # noqa: PLW0603  what a user's module does
+        SCALE = 0.25
+
+    def item_of_global() -> None:
+        LIMITS[1] = 1.0
+
+    def other_global() -> None:
+        globals()["not read"] = 3
+
+    return [attribute_of_class, module_global, item_of_global, other_global]
+
+
 def changes() -> dict[str, Any]:
-    """Return what came of each change of a served model, one after the other."""
+    """Return what came of each change of two served models, one after the other."""
     config = Config()
     model = Model([Configured(index, config) for index in range(4)]).eval()
+    found = _after_each(model, _changes(model))
+    multiply, change = _closure()
+    slotted = Slotted()
+    model = Model([ReadsMuch(index, slotted, multiply) for index in range(4)]).eval()
+    return found | _after_each(model, [*_changes_of_objects(model, change), *_changes_of_globals()])
+
+
+def _after_each(model: Model, changes: list[Callable[[], object]]) -> dict[str, Any]:
+    """Return what came of each of *changes* of *model*, by its name."""
     served = serve(model)
     x = torch.randn(SIZE, WIDTH)
     served(x)
     found: dict[str, Any] = {}
-    for change in _changes(model):
+    for change in changes:
         change()
         x = x.to(model.first.weight.dtype)
         before = served.report().layers
@@ -479,7 +573,7 @@ def unmeasured(said: _Said) -> Any:
 
     def compile_alone(compiler: LayerCompiler, layer: nn.Module, *call: Any) -> Any:
         if isinstance(layer, LayerPair):
-            raise RuntimeError("no more memory")
+            raise RuntimeError("no more memory")  # noqa: TRY004  of a device
         return compile_layer(compiler, layer, *call)
 
     with (

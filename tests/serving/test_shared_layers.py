@@ -135,7 +135,12 @@ def test_auto_compiles_the_whole_graph_where_the_model_sets_attributes(
 
 
 @pytest.mark.parametrize(
-    "change", ["replaced", "hooked", "swapped", "configured", "trained", "doubled"]
+    "change",
+    [
+        *("replaced", "hooked", "swapped", "configured", "trained", "doubled"),
+        *("item", "inner_item", "member", "slot", "change", "attribute_of_class"),
+        *("module_global", "item_of_global"),
+    ],
 )
 def test_a_change_is_noticed_at_the_next_call(served: dict[str, Any], change: str) -> None:
     """The layers are proved equal again, once, and the result is that of the changed model."""
@@ -145,9 +150,12 @@ def test_a_change_is_noticed_at_the_next_call(served: dict[str, Any], change: st
     assert found["error"] <= TOLERANCE
 
 
-@pytest.mark.parametrize("change", ["loaded", "pointed", "toggled"])
+@pytest.mark.parametrize("change", ["loaded", "pointed", "toggled", "other_global"])
 def test_what_leaves_layers_equal_needs_no_proof(served: dict[str, Any], change: str) -> None:
-    """`load_state_dict`, ``.data =`` with the same layout, ``model.train()`` then ``eval()``."""
+    """`load_state_dict`, ``.data =`` with the same layout, ``model.train()`` then ``eval()``.
+
+    Neither does a global that no layer reads, in a module with globals that layers read.
+    """
     found = served["changes"][change]
     assert found["changes"] == 0
     assert found["error"] <= TOLERANCE

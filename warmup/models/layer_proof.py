@@ -25,6 +25,7 @@ from warmup.inductor.layers.opaque_call import (
     run_program,
     seen_as_compiling,
 )
+from warmup.inductor.layers.reads import ReadObjects
 from warmup.models.layer_pair import CalledLayer, CalledPair, pair_of
 from warmup.models.other_sizes import OtherSizes
 from warmup.models.outputs import worst_error
@@ -100,7 +101,7 @@ class LayerProof:
             )
         program = run.finished()
         return ProvedLayers(
-            program, run.forwards, run.weights, run.dicts, output, artifacts, run.pair
+            program, run.forwards, run.weights, run.read, output, artifacts, run.pair
         )
 
     def _run(self, stand_in: StandIn, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -189,7 +190,7 @@ class _ProofRun:
     ranges: dict[str, Ranges]
     forwards: dict[nn.Module, Callable[..., Any]] = field(default_factory=dict)
     weights: list[torch.Tensor] = field(default_factory=list)
-    dicts: list[dict[str, Any]] = field(default_factory=list)  # of objects that guards read
+    read: ReadObjects = field(default_factory=ReadObjects)
     _used: dict[nn.Module, SharedArtifact] = field(default_factory=dict)
     pair: CalledPair | None = None
     _varied: set[int] = field(default_factory=set)  # ids of artifacts seen in both sizes
@@ -254,7 +255,7 @@ class _ProofRun:
         program.calls.append(artifact.call_with(layer))
         program.inputs.append(artifact.inputs)
         self.weights += artifact.weights_of(layer).values()
-        self.dicts += artifact.dicts_of(layer)
+        artifact.add_reads(self.read, layer, with_globals=len(shared.layers) == 1)
 
     def _compare(self, expected: Any, result: Any) -> None:
         try:

@@ -11,6 +11,7 @@ from torch import nn
 
 from warmup.inductor.layers.artifact import LayerArtifact
 from warmup.inductor.layers.opaque_call import LayerProgram
+from warmup.inductor.layers.reads import ReadObjects
 from warmup.models.layer_pair import CalledPair
 
 
@@ -34,7 +35,7 @@ class ProvedLayers:
     program: LayerProgram
     forwards: dict[nn.Module, Callable[..., Any]]
     weights: list[torch.Tensor]
-    dicts: list[dict[str, Any]]
+    read: ReadObjects
     output: Any
     artifacts: tuple[SharedArtifact, ...]
     pair: CalledPair | None  # of the largest group, if two of its layers follow each other

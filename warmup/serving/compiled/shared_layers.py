@@ -154,7 +154,7 @@ class SharedLayers:
         modules = [*dict.fromkeys([*shadow.copies, *inner])]
         return ModuleWatch(
             modules,
-            proved.dicts,
+            proved.read,
             proved.weights,
             has_addresses=self._proof.mode in GRAPH_MODES,
         )
