@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,3 +47,29 @@ def run(start: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[...,
         return done.stdout
 
     return run
+
+
+@pytest.fixture(scope="session")
+def built(run: Callable[..., str]) -> Callable[..., Path]:
+    """``built(folder, model, seqlen)``: the table of *model* for one size, built in *folder*."""
+
+    def build(folder: Path, model: str, seqlen: int) -> Path:
+        out = folder / "table.json"
+        words = ("--model", model, "--seqlens", str(seqlen), "--out", str(out))
+        run(folder, "-m", "warmup", "build", *words)
+        return out
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def serve_reductions(run: Callable[..., str]) -> Callable[..., dict[str, Any]]:
+    """``serve_reductions(folder, model, seqlen, table, on_miss)``: what its program printed."""
+
+    def serve(folder: Path, *words: object) -> dict[str, Any]:
+        program = str(ROOT / "tests/programs/serve_reductions.py")
+        out = run(folder, program, *map(str, words))
+        found: dict[str, Any] = json.loads(out.split("RESULT ")[1])
+        return found
+
+    return serve
