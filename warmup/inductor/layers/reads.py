@@ -11,9 +11,7 @@ import operator
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from types import CellType, ModuleType
 from typing import Any, Final
 
@@ -24,6 +22,7 @@ GLOBAL: Final = "G["  # how dynamo's expressions for globals begin
 _MISSING: Final = object()
 _ITEMS: Final = (list, set, deque)
 _CELL: Final = ("cell_contents",)
+_HOOKS: Final = frozenset(name for name in vars(nn.Module()) if "hooks" in name)
 _CALLS: Final = re.compile(r"(?:\w[\w.]*\()+")  # at the beginning of an expression
 
 
@@ -55,10 +54,14 @@ class Reads:
                 source = source.base  # the dict is a copy
 
     def keep_containers(self, value_of: Callable[[str], Any]) -> None:
-        """Forget what was read as a whole and has no items, as a number, a tensor or a function."""
+        """Forget what was read as a whole and has no items, as a number, a tensor or a function.
+
+        Hooks of modules are watched as such.
+        """
         for texts in (self.of_layer, self.of_globals):
             for text in [text for text, parts in texts.items() if not parts]:
-                if not isinstance(value_of(text), (*_ITEMS, dict)):
+                is_hooks = text.rpartition(".")[2] in _HOOKS
+                if is_hooks or not isinstance(value_of(text), (*_ITEMS, dict)):
                     del texts[text]
 
 
@@ -68,33 +71,29 @@ def _root_of(text: str) -> str:
     return GLOBAL if inner.startswith(GLOBAL) else inner.partition("]")[0] + "]"
 
 
-@dataclass(frozen=True, slots=True)
 class KeptValues:
-    """Values that were read of an object without a version; ``read`` reads them again."""
+    """Values that were read of objects without a version, as they were when this was made."""
 
-    read: Callable[[], Iterable[Any]]
-    before: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, whole: Any, parts: Mapping[Any, None]) -> KeptValues | None:
-        """Return the values at *parts* of *whole*; None for what cannot change.
-
-        All items of a list or a set are kept, since guards may be about their number.
-        """
-        read: Callable[[], Iterable[Any]]
-        if isinstance(whole, _ITEMS):
-            read = partial(iter, whole)
-        elif (get := _getter_of(whole)) is not None:
-            names = _CELL if isinstance(whole, CellType) else tuple(parts)
-            read = partial(map, get, names, repeat(_MISSING))
-        else:
-            return None
-        return cls(read, tuple(read()))
+    def __init__(self, objects: Iterable[tuple[Any, Mapping[Any, None]]]) -> None:
+        self._items: list[tuple[Iterable[Any], list[Any]]] = []
+        self._parts: list[tuple[Callable[[Any, Any], Any], Any]] = []
+        for whole, parts in objects:
+            if isinstance(whole, _ITEMS) or (isinstance(whole, dict) and not parts):
+                self._items.append((whole, [*whole]))  # guards may be about the number of items
+            elif (get := _getter_of(whole)) is not None:
+                names = _CELL if isinstance(whole, CellType) else parts
+                self._parts += [(get, name) for name in names]
+        self._values = self._read()
 
     def is_same(self) -> bool:
         """Whether every value is the same object as before."""
-        now = [*self.read()]
-        return len(now) == len(self.before) and all(map(operator.is_, now, self.before))
+        return all(map(operator.is_, self._read(), self._values)) and all(
+            len(now := [*items]) == len(before) and all(map(operator.is_, now, before))
+            for items, before in self._items
+        )
+
+    def _read(self) -> list[Any]:
+        return [get(name, _MISSING) for get, name in self._parts]
 
 
 def _getter_of(whole: Any) -> Callable[[Any, Any], Any] | None:
@@ -103,8 +102,8 @@ def _getter_of(whole: Any) -> Callable[[Any, Any], Any] | None:
         return partial(getattr, whole)
     if isinstance(whole, (type, ModuleType)):
         return vars(whole).get
-    own = whole if type(whole) is dict else getattr(whole, "__dict__", None)
-    return own.get if type(own) is dict else None
+    own = versioned_dict_of(whole)
+    return None if own is None else own.get
 
 
 def _has_slots(whole: Any) -> bool:
@@ -115,15 +114,13 @@ def _has_slots(whole: Any) -> bool:
 
 
 def versioned_dict_of(whole: Any) -> dict[str, Any] | None:
-    """Return the dict in which *whole* has its parts; None for a module, or without such a dict."""
-    if isinstance(whole, (nn.Module, torch.Tensor, type, ModuleType)):
-        return None
-    own = whole if type(whole) is dict else getattr(whole, "__dict__", None)
-    return own if type(own) is dict else None
+    """Return the dict in which *whole* has its parts, None without such a dict."""
+    own = whole if isinstance(whole, dict) else getattr(whole, "__dict__", None)
+    return own if isinstance(own, dict) else None
 
 
 class ReadObjects:
-    """Objects that guards read, each once: their dicts, and the values of those without one."""
+    """Objects that guards read, each once: their dicts, and those without a version."""
 
     def __init__(self) -> None:
         self.dicts: dict[int, dict[str, Any]] = {}
@@ -132,15 +129,17 @@ class ReadObjects:
     def add(self, whole: Any, parts: Mapping[Any, None], *, is_global: bool) -> None:
         """Note an object, and the names of its parts.
 
-        Of globals the parts alone are watched: others may change in each call.
+        Of globals the parts alone are watched: others may change in each call. Modules and tensors
+        are watched as such.
         """
+        if isinstance(whole, torch.Tensor) or (isinstance(whole, nn.Module) and not is_global):
+            return
         own = None if is_global else versioned_dict_of(whole)
-        if own is not None:
+        if own is not None and not isinstance(whole, type | ModuleType):
             self.dicts[id(own)] = own
-        elif is_global or not isinstance(whole, nn.Module):
+        else:
             self._parts.setdefault(id(whole), (whole, {}))[1].update(parts)
 
-    def kept_values(self) -> list[KeptValues]:
+    def kept_values(self) -> KeptValues:
         """Return the values of now of the objects without a version."""
-        found = (KeptValues.of(*each) for each in self._parts.values())
-        return [each for each in found if each is not None]
+        return KeptValues(self._parts.values())
