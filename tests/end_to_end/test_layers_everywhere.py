@@ -27,7 +27,10 @@ MODELS = ROOT / "tests" / "programs" / "models"
 MODEL = f"{MODELS / 'layered.py'}:Layered"
 SERVE = str(ROOT / "tests" / "programs" / "serve_shared_bundle.py")
 BMM = "bmm batch=4 m=8 n=32 k=32 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
-SHARED = {"shared": 2, "artifacts": 1, "changes": 0, "otherwise": 0, "refusal": None}
+SHARED = {
+    "shared": 2, "artifacts": 1, "changes": 0, "otherwise": 0, "refusal": None,
+    "costs": {}, "slower": [],  # nothing is measured on a CPU
+}
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +103,30 @@ def test_a_command_under_run_shares_the_layers_that_it_compiles(table: Path, cac
     words = ("-m", "warmup", "run", "--table", str(table), "--layers", "once", "--", *command)
     found = served(run(caches, *words))
     assert (found["layers"], found["hits"], found["misses"]) == (SHARED, 1, 0)
+
+
+def test_a_variant_of_compare_shares_layers(table: Path, caches: Path) -> None:
+    """`compare --variants table-layers` serves from the table, and remarks what was shared."""
+    case = {
+        "model": MODEL,
+        "how": "table-layers",
+        "table": str(table),
+        "inputs": (),
+        "buckets": [[["seqlen", 8]]],
+        "device": "cpu",
+        "dtype": None,
+        "seed": 0,
+    }
+    program = (
+        "import json, time, torch\n"
+        "from warmup.bench.compare.variant_process import VariantProcess\n"
+        "with torch.no_grad():\n"
+        f"    said = VariantProcess().start(spawned=time.monotonic(), **{case!r})\n"
+        "print(json.dumps(said))\n"
+    )
+    found = served(run(caches, "-c", program))
+    assert "2 share 1 artifact in each bucket" in found["remarks"]
+    assert found["outputs"][0]["misses"] == 0
 
 
 def test_priming_shares_layers(table: Path, caches: Path) -> None:

@@ -435,7 +435,10 @@ def _changes_of_objects(model: Model, closed: Callable[[], None]) -> list[Callab
     def slot() -> None:
         layers[0].slotted.shift = 0.75
 
-    return [item, inner_item, member, slot, closed]
+    def reshaped() -> None:
+        layers[2].up, layers[2].down = nn.Linear(WIDTH, 12), nn.Linear(12, WIDTH)
+
+    return [item, inner_item, member, slot, closed, reshaped]
 
 
 def _changes_of_globals() -> list[Callable[[], object]]:
@@ -599,6 +602,18 @@ def refusal(model: nn.Module, name: str = "x") -> str:
     return ""
 
 
+def unrepeated(said: _Said) -> list[str]:
+    """Return what is said where a model without repeated layers is served at two sizes."""
+    said.lines.clear()
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH)).eval()
+    served = warmup.compile(
+        model, dims={"input": {0: "n"}}, buckets={"n": (2, SIZE)}, policy="exact", layers="auto"
+    )
+    for size in (2, SIZE, 2):
+        served(torch.randn(size, WIDTH))
+    return said.lines
+
+
 def _model(kind: type[Layer], alter: Callable[[Model], None] | None = None) -> Model:
     model = Model([kind(index) for index in range(4)]).eval()
     if alter is not None:
@@ -646,6 +661,7 @@ def main() -> None:
             said, 1.0, FormsModel([ManyForms(each) for each in range(4)]).eval()
         )
         found["unmeasured"] = unmeasured(said)
+        found["unrepeated"] = list(unrepeated(said))
         with torch._inductor.config.patch(freezing=True):
             found["refused"]["frozen"] = refusal(_model(Layer))
     with torch.inference_mode():

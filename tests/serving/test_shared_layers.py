@@ -117,6 +117,14 @@ def test_what_cannot_be_shared_is_an_error_with_once(
     assert served["refused"][name].startswith(f"LayersError: layers='once': {reason}")
 
 
+def test_a_model_without_repeated_layers_is_a_whole_graph_and_says_so_once(
+    served: dict[str, Any],
+) -> None:
+    """One line for all buckets and calls."""
+    reason = "the model has no repeated layers"
+    assert served["unrepeated"] == [f"layers: whole graphs are compiled, since {reason}"]
+
+
 def test_a_refused_layer_has_not_run(served: dict[str, Any]) -> None:
     """A layer that counts its calls has counted none when sharing is refused."""
     assert served["counted"] == [0, 0, 0, 0]
@@ -138,6 +146,7 @@ def test_auto_compiles_the_whole_graph_where_the_model_sets_attributes(
     "change",
     [
         *("replaced", "hooked", "swapped", "configured", "trained", "doubled"),
+        "reshaped",
         *("item", "inner_item", "member", "slot", "change", "attribute_of_class"),
         *("module_global", "item_of_global"),
     ],
