@@ -9,8 +9,8 @@ process, in turns, from warm caches: that is their steady state, the ratio of th
 is the time of this process and its children on all cores, which other processes disturb less.
 
 The way ``auto``, which is not among the default ones, measures sharing on a GPU and takes the
-faster way in each bucket; its ``costs`` are the times of shared layers over those in one graph, from two
-layers. With ``--table`` all that `warmup.compile` serves is served from that table. Results are
+faster way in each bucket; its ``costs`` are the times of shared layers over those in one graph, of
+two layers. With ``--table`` all that `warmup.compile` serves is served from that table. Results are
 written after each run, a run that is in the file is not made again, and no run starts after
 ``--limit`` seconds.
 """
