@@ -111,6 +111,7 @@ class Zoo:
         judged = [bucket["judgement"] for bucket in built["buckets"]]
         return {
             "seconds": round(before_s + time.monotonic() - begun, 1),
+            "stages": built["stages"],
             "rows": built["rows"],
             "digest": built["digest"],
             "problems": len(built["problems"]),

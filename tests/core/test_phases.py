@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from warmup.core import phases
-from warmup.core.phases import Phase, PhaseClock, added, document_of, phases_from
+from warmup.core.phases import (
+    BuildClock,
+    BuildStage,
+    Phase,
+    PhaseClock,
+    added,
+    document_of,
+    phases_from,
+)
 
 
 class Now:
@@ -84,3 +92,25 @@ def test_sums_are_in_the_order_of_a_start() -> None:
 def test_a_document_is_read_as_it_was_written() -> None:
     """To the millisecond."""
     assert phases_from(document_of({Phase.AOT: 1.23456})) == {Phase.AOT: 1.235}
+
+
+def test_the_stages_of_a_build_add_up(now: Now) -> None:
+    """Trials in a compile are not part of it, and stages come in the order of the page."""
+    clock = BuildClock(since=99.0)
+    with clock.phase(BuildStage.JUDGING), clock.phase(BuildStage.COMPILING):
+        now.seconds += 2
+        with clock.phase(BuildStage.FUSED_TRIALS):
+            now.seconds += 4
+    stages = clock.take()
+    assert list(stages) == [
+        BuildStage.COMPILING,
+        BuildStage.FUSED_TRIALS,
+        BuildStage.JUDGING,
+        BuildStage.OTHER,
+    ]
+    assert document_of(stages) == {
+        "compiling": 2.0,
+        "fused_trials": 4.0,
+        "judging": 0.0,
+        "other": 1.0,
+    }

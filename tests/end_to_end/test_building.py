@@ -232,6 +232,13 @@ def test_named_dims_make_the_product_of_all_sizes() -> None:
     ]
 
 
+def test_a_build_says_how_its_seconds_divide(net: tuple[Path, dict[str, Any]]) -> None:
+    """Compiling, trials and judging are stages, and all stages are no longer than the build."""
+    stages, seconds = net[1]["stages"], net[1]["seconds"]
+    assert {"compiling", "bare_trials", "judging", "other"} == stages.keys()
+    assert 0 < sum(stages.values()) <= seconds + 0.01
+
+
 def test_a_build_that_has_nothing_to_tune_compiles_nothing(
     net: tuple[Path, dict[str, Any]],
 ) -> None:

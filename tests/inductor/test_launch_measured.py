@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 from typing import Any
 
@@ -58,13 +59,22 @@ def make_kernel() -> Any:
     )
 
 
-@pytest.fixture(scope="module")
-def searched() -> tuple[Tuned, LaunchSearch]:
-    """The result of a search in which one config is wrong, and one does not load."""
+def make_tuner() -> Tuner:
+    tuner = Tuner(torch.device("cpu"), Method(l2=L2.WARM), {"f32": 1e-3})
+    tuner.watch.read = lambda: None  # the load of this machine decides nothing here
+    return tuner
+
+
+def measure(
+    tuner: Tuner, key: str, limit_us: float = math.inf
+) -> tuple[Tuned, LaunchSearch, list[Any]]:
+    """Return the row of a searched kernel, its search, and the configs that were compiled."""
     kernel, out = make_kernel(), torch.zeros(64)
     x = torch.randn(64, 4096, generator=torch.Generator().manual_seed(0)) + 1
+    compiled: list[Any] = []
 
     def compile_configs(_kernel: Any, configs: Any) -> list[Any]:
+        compiled.extend(configs)
         unloaded = {name: UNLOADED[name] for name in ("XBLOCK", "R0_BLOCK")}
         return [
             "OutOfResources: registers" if config.kwargs == unloaded else Launcher(config)
@@ -72,16 +82,27 @@ def searched() -> tuple[Tuned, LaunchSearch]:
         ]
 
     offered = [config_from_dict(dict(FIRST))]
-    search = LaunchSearch(kernel, offered, (x, out, 64, 4096), {}, compile_configs)
+    search = LaunchSearch(kernel, offered, (x, out, 64, 4096), {}, compile_configs, limit_us)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch_search, "MOST_CONFIGS", {CandidateSource.DESCENT: 8})
         live = search.start()
         assert live is not None
-        tuner = Tuner(torch.device("cpu"), Method(l2=L2.WARM), {"f32": 1e-3})
-        tuned = tuner.measure_search(KEY, live)
+        tuned = tuner.measure_search(key, live)
     assert tuned is not None
     assert out.tolist() == [0.0] * 64  # the model's tensor
-    return tuned, search
+    return tuned, search, compiled
+
+
+@pytest.fixture(scope="module")
+def tuner() -> Tuner:
+    """The tuner of `searched`."""
+    return make_tuner()
+
+
+@pytest.fixture(scope="module")
+def searched(tuner: Tuner) -> tuple[Tuned, LaunchSearch]:
+    """The result of a search in which one config is wrong, and one does not load."""
+    return measure(tuner, KEY)[:2]
 
 
 def test_a_planted_wrong_config_is_rejected(searched: tuple[Tuned, LaunchSearch]) -> None:
@@ -113,3 +134,36 @@ def test_a_row_has_its_control_and_band(searched: tuple[Tuned, LaunchSearch]) ->
     assert evidence.band is not None
     assert evidence.band >= 0.01
     assert search.launcher_of(tuned.row.winner).config is not None
+
+
+def test_an_equal_kernel_of_another_name_is_not_timed_again(
+    tuner: Tuner, searched: tuple[Tuned, LaunchSearch]
+) -> None:
+    """Its row has the evidence of the first; only its listed config and the winner are compiled."""
+    first, _ = searched
+    tuned, search, compiled = measure(tuner, KEY.replace("red_fused", "red_fused_sum"))
+    assert (tuned.row, tuned.searched) == (first.row, first.searched)
+    assert search.launcher_of(tuned.row.winner) is not None
+    wanted = {tuple(sorted(FIRST.items())), tuned.row.winner.kwargs}
+    assert len(compiled) == len(wanted)
+
+
+def test_a_kernel_that_is_asked_for_again_is_timed_again(
+    tuner: Tuner, searched: tuple[Tuned, LaunchSearch]
+) -> None:
+    """A row that a build measures again gets new times."""
+    first, _ = searched
+    tuned, _, compiled = measure(tuner, KEY)
+    assert tuned.timings != first.timings
+    assert len(compiled) > 2
+
+
+def test_a_search_that_cannot_matter_ends_before_the_descent() -> None:
+    """It has the listed config alone, and an equal kernel is searched to the end."""
+    tuner = make_tuner()
+    cut, _, compiled = measure(tuner, KEY, limit_us=0.0)
+    assert cut.searched is not None
+    assert (len(compiled), dict(cut.searched.added)) == (1, {})
+    whole, _, _ = measure(tuner, KEY.replace("red_fused", "red_fused_sum"))
+    assert whole.searched is not None
+    assert CandidateSource.DESCENT in dict(whole.searched.added)

@@ -116,6 +116,16 @@ def test_each_way_has_a_searched_launch_config(ask: Ask) -> None:
     assert names(found) == ["problem.tuned"]
 
 
+@pytest.mark.parametrize(("looped_us", "is_cut"), [(1.2, False), (1.3, True)])
+def test_a_looped_kernel_that_cannot_win_is_not_searched_further(
+    ask: Ask, looped_us: float, is_cut: bool
+) -> None:
+    """Where it takes over a quarter longer with each first config, descent asks for no more."""
+    persistent, looped = ask(**INNER, on_miss="tune", looped_us=looped_us)["searched"]
+    assert "descent" in persistent
+    assert ("descent" not in looped) == is_cut
+
+
 def test_what_both_ways_write_can_be_compared(ask: Ask) -> None:
     """Both take the same arguments, and what they wrote is compared tensor by tensor."""
     found = ask(**CHOICES["with two outputs"], on_miss="tune", wins="looped")

@@ -43,3 +43,11 @@ def test_a_way_that_undoes_the_decision_of_another_row_is_left_out(compiled: Way
     assert (fused["is_as_decided"], apart["is_as_decided"]) == (False, True)
     assert "inductor does not fuse as decided for mm m=1024" in fused["error"]
     assert apart["count"] == 2
+
+
+def test_what_is_compiled_ahead_is_compiled_once(compiled: Ways) -> None:
+    """Ways that are compiled ahead are not compiled again when called, and are the same."""
+    at_once, ahead = ([{**way} for way in compiled[case]] for case in ("gelu", "gelu, ahead"))
+    assert [way.pop("lowered") for way in at_once] == [1, 2, 3]
+    assert [way.pop("lowered") for way in ahead] == [3, 3, 3]
+    assert ahead == at_once

@@ -1,4 +1,4 @@
-"""Compile workers: started early, only for a GPU, and given kernels without waiting.
+"""Compile workers: started early, and only for a GPU.
 
 No GPU is needed: its presence is faked.
 """
@@ -40,35 +40,6 @@ def test_no_workers_for_a_cpu(run_program: Run, tmp_path: Path, machine: str, de
     """For a CPU, or without a GPU, no process starts."""
     found = run_program(tmp_path, "-c", PROGRAM, machine, device, **TWO_THREADS)
     assert found["answer"] is None
-
-
-HANDING_OVER = """
-import json, torch
-from warmup.inductor.workers import stopping_after_submit
-
-def double(x):
-    return torch.relu(x) * 2
-
-x = torch.randn(64, 64)
-try:
-    with stopping_after_submit():
-        torch.compile(double)(x)
-    left = None
-except Exception as error:
-    left = str(error)
-found = torch.compile(double)(x)
-print(json.dumps({"left": left, "right": bool(torch.equal(found, double(x)))}))
-"""
-
-
-@pytest.mark.parametrize("threads", ["1", "2"])
-def test_a_compile_stops_after_submitting_and_the_next_is_complete(
-    run_program: Run, tmp_path: Path, threads: str
-) -> None:
-    """With workers or without, the first compile stops after submitting; the second is complete."""
-    found = run_program(tmp_path, "-c", HANDING_OVER, TORCHINDUCTOR_COMPILE_THREADS=threads)
-    assert "KernelsSubmittedError" in found["left"]
-    assert found["right"]
 
 
 ASSEMBLING = """

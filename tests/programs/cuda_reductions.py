@@ -6,7 +6,8 @@ One case a line on stdin, one result a line on stdout. ``way`` is what every row
 there are no rows. ``x`` and ``r`` are the sizes, and ``ranged`` makes ``x`` a range from 2 to it.
 ``on_miss`` is ``tune`` for a build, whose stated times make the way ``wins`` the faster;
 ``search`` says whether the table's policy has ``reduction_search``, and ``refuse`` makes every
-config of a looped kernel refuse to load. ``parts`` is what every row of a reduction that inductor
+config of a looped kernel refuse to load. ``looped_us`` states times of launch configs, of which few
+are tried besides inductor's lists. ``parts`` is what every row of a reduction that inductor
 splits says; without ``splits`` there are no such rows, and no question. The result has the kernels'
 names, the events, the sources that a build generated to time them, and the questions about regions.
 """
@@ -38,7 +39,9 @@ from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.live_search import LiveSearch  # noqa: E402
 from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402
+from warmup.core.search import CandidateSource  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
+from warmup.inductor.launch import search as launch_search  # noqa: E402
 from warmup.keys.reduction import LOOPED, PERSISTENT  # noqa: E402
 from warmup.keys.registry import kind_of  # noqa: E402
 from warmup.keys.split import split_into  # noqa: E402
@@ -48,6 +51,7 @@ EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=N
 WAYS = {"persistent": PERSISTENT, "looped": LOOPED}
 KERNEL = re.compile(r"\b(triton_\w+)\.run\(")
 REFUSED: list[str] = []  # parts of configs that do not load
+launch_search.MOST_CONFIGS = {CandidateSource.GRID: 1, CandidateSource.DESCENT: 2}  # type: ignore[misc]
 torch._C._cuda_getCurrentRawStream = lambda _: 0  # type: ignore[attr-defined]
 device_interface.CudaInterface.get_raw_stream = staticmethod(lambda _: 0)
 WORK = fake_gpu.pretend_launches(
@@ -100,19 +104,32 @@ class CallingTuner(fake_gpu.StatedTuner):
     """Calls the kernel of each way, and keeps what came of it by name: None, or its error.
 
     Of the launch configs of a kernel those of default mode are tried, without the grid and the
-    descent; ``written`` has the shapes and dtypes that the kernel of each way wrote.
+    descent, unless *looped_us* states what a looped kernel takes where a persistent one takes 1 us;
+    then ``searched`` has what each search added. ``written`` has the shapes and dtypes that the
+    kernel of each way wrote.
     """
 
-    def __init__(self, wins: str | None) -> None:
-        super().__init__(lambda winner: 1.0 if winner.uid == wins else 2.0)
+    def __init__(self, wins: str | None, looped_us: float | None) -> None:
+        def time_us(winner: Winner) -> float:
+            if looped_us is not None:
+                return looped_us if "R0_BLOCK" in str(winner) else 1.0
+            return 1.0 if winner.uid == wins else 2.0
+
+        super().__init__(time_us)
         self.called: dict[str, str | None] = {}
         self.written: dict[str, list[str]] = {}
         self.configs: list[list[str]] = []
         self.library = ""
+        self.searched: list[dict[str, int]] = []
+        self.looped_us = looped_us
 
-    def try_search(self, search: LiveSearch) -> Winner | None:
+    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
         self.configs.append([str(winner) for winner in search.calls])
-        return super().try_search(replace(search, more=lambda _: {}))
+        if self.looped_us is None:
+            return super().try_search(key, replace(search, more=lambda _: {}))
+        winner = super().try_search(key, search)
+        self.searched.append(dict(search.counts().added))
+        return winner
 
     def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
         if kind_of(key).name == "reduction":
@@ -148,7 +165,7 @@ class Generated:
 def run(case: dict[str, Any]) -> dict[str, Any]:
     """Generate the code of *case* under a table, and return what came of it."""
     events: list[Event] = []
-    tuner = CallingTuner(case.get("wins"))
+    tuner = CallingTuner(case.get("wins"), case.get("looped_us"))
     rows: dict[str, Row] = {}
     if "way" in case:
         rows = {key: Row(WAYS[case["way"]], EVIDENCE) for key in keys_of(case)}
@@ -186,6 +203,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         "library": tuner.library,
         "configs": tuner.configs,
         "written": tuner.written,
+        "searched": tuner.searched,
         "compiled": list(WORK.compiled),
         "questions": [
             {

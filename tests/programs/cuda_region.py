@@ -4,7 +4,7 @@
 
 `RegionCompiler`, the hooks, inductor, Triton and ptxas are the real ones. Stated are the device,
 the loaded kernels (32 registers, no spills) and how a module becomes a graph: what torch.compile
-would capture is traced with fake tensors here.
+would capture is traced with fake tensors here. ``lowered`` counts the graphs that were lowered.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from warmup.inductor.gemm.regions import region_of
 from warmup.tuning import fused
 
 NOTHING = TensorSpec((), (), 0, "float32")
+LOWERED: list[None] = []  # an item for each graph that was lowered
 
 
 class FakeSets:
@@ -58,8 +59,14 @@ class FakeSets:
 
 def compile_traced(module: Any) -> Callable[..., Any]:
     """Return the compile of *module* at its first call; nothing is launched."""
+    is_compiled = False
 
     def call(*inputs: Any) -> None:
+        nonlocal is_compiled
+        if is_compiled:
+            return
+        is_compiled = True
+        LOWERED.append(None)
         mode = inputs[0].fake_mode
         with mode:
             graph = make_fx(module, decomposition_table=select_decomp_table())(*inputs)
@@ -79,9 +86,18 @@ def compile_traced(module: Any) -> Callable[..., Any]:
 
 
 def compile_ways(
-    case: str, number: int, ways: list[Winner | bool | None], known: bool | None = None
+    case: str,
+    number: int,
+    ways: list[bool | None],
+    known: bool | None = None,
+    *,
+    is_ahead: bool = False,
 ) -> list[dict[str, Any]]:
-    """Compile the region of GEMM *number* of *case* in *ways*; *known* decides about the first."""
+    """Compile the region of GEMM *number* of *case* in *ways*; *known* decides about the first.
+
+    ``None`` is the library's kernel, ``True`` a fused template. With *is_ahead* all are compiled
+    ahead, as the child process of a build does.
+    """
     shape = {"case": case, "batch": 4, "seq": 256}
     graph, _, _, _ = cuda_fusion.graph_of(shape)
     targets = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
@@ -107,9 +123,12 @@ def compile_ways(
     )
     sets = FakeSets(trial, FakeTensorMode(shape_env=ShapeEnv()))
     compiler = fused.RegionCompiler(trial, torch.device("cuda:0"))
+    winners = [trial.library if way is None else replace(tile, fused=way) for way in ways]
+    LOWERED.clear()
+    if is_ahead:
+        compiler.compile_ahead(winners, lambda: sets, lambda *_: None)
     found = []
-    for way in ways:
-        winner = trial.library if way is None else replace(tile, fused=bool(way))
+    for winner in winners:
         error = ""
         try:
             compiler.make_call(Candidate(winner), sets)
@@ -124,6 +143,7 @@ def compile_ways(
                 "registers": kernels.registers,
                 "is_as_decided": kernels.is_as_decided,
                 "error": error,
+                "lowered": len(LOWERED),
             }
         )
     compiler.close()
@@ -138,6 +158,7 @@ if __name__ == "__main__":
     both = [None, True, False]
     result = {
         "gelu": compile_ways("gelu", 0, both),
+        "gelu, ahead": compile_ways("gelu", 0, both, is_ahead=True),
         "residual, then a norm": compile_ways("residual, then a norm", 0, both),
         "gated": compile_ways("gated", 1, both, known=True),
     }

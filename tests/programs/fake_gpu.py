@@ -200,9 +200,9 @@ class StatedTuner:
             outcomes.append(Outcome(winner=winner, samples=Samples((time,))))
         return make_row(key, outcomes, library, Method())
 
-    def try_search(self, search: LiveSearch) -> Winner | None:
+    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
         """Search as for a row."""
-        tuned = self.measure_search("", search)
+        tuned = self.measure_search(key, search)
         return None if tuned is None else tuned.row.winner
 
     def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:

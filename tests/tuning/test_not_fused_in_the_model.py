@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from warmup.core.phases import BuildClock
 from warmup.core.rows import Family, Row, Tuned, Winner
 from warmup.table import Table
 from warmup.table.lookup import OnMiss
@@ -27,6 +28,7 @@ APART = replace(FUSED, fused=False)
 class _Tuner:
     region_questions: RegionQuestions = field(default_factory=RegionQuestions)
     apart: set[str] = field(default_factory=set)
+    clock: BuildClock = field(default_factory=BuildClock)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from warmup.cli.plan_render import spell_graphs
 from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
 from warmup.core.errors import SettingsError
 from warmup.core.evidence_rank import SHARE_FLAGS
+from warmup.core.phases import document_of
 from warmup.core.rows import Rejection, Row, Tuned, lag_behind_library
 from warmup.core.search import search_to_json
 from warmup.keys.kind import Kind
@@ -135,6 +136,10 @@ def _outcome(report: BuildReport) -> Iterator[str]:
         f"{report.path}: {rows}, {len(report.timings)} tuned now{rejected}, "
         f"{known}{report.seconds:.1f} s, digest {report.digest[:16]}"
     )
+    if report.stages:
+        spent = ", ".join(f"{stage.label} {taken:.1f}" for stage, taken in report.stages.items())
+        line = f"seconds by stage (docs/explanation/search.md#seconds-of-a-build): {spent}"
+        yield from fold(line, indent=2, width=terminal_width())
     if not (report.timings or report.not_tuned or report.not_rebuilt):
         how = (
             "an earlier build of the same graphs finished every bucket, and its rows are in the "
@@ -194,6 +199,7 @@ def document(report: BuildReport) -> dict[str, Any]:
         "digest": report.digest,
         "rows": len(report.table.rows),
         "seconds": round(report.seconds, 3),
+        "stages": document_of(report.stages),
         "buckets": [
             {
                 "bucket": dict(result.bucket.sizes),

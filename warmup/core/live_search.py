@@ -20,7 +20,8 @@ class LiveSearch:
     one, and returns the calls of further candidates; without any the search is over. ``written``
     calls a candidate once and returns copies of the tensors that it wrote. ``uncompiled`` has the
     candidates that did not compile, with the reason, and ``counts`` returns how many were tried:
-    both grow while the search goes on.
+    both grow while the search goes on. ``is_cut`` returns whether it ended early, since another
+    kernel is so much faster that no further candidate can matter. ``banned`` is left out.
     """
 
     listed: tuple[Winner, ...]
@@ -29,6 +30,8 @@ class LiveSearch:
     written: Callable[[Winner], Sequence[Any]]
     uncompiled: Mapping[Winner, str]
     counts: Callable[[], SearchCounts]
+    is_cut: Callable[[], bool] = lambda: False
+    banned: Winner | None = None
 
 
 def without(search: LiveSearch, banned: Winner | None) -> LiveSearch:
@@ -44,4 +47,5 @@ def without(search: LiveSearch, banned: Winner | None) -> LiveSearch:
         listed=tuple(winner for winner in search.listed if winner != banned),
         calls=kept(search.calls),
         more=lambda times_us: kept(search.more(times_us)),
+        banned=banned,
     )

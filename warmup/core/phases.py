@@ -1,4 +1,4 @@
-"""`PhaseClock`: the seconds of a start by `Phase`, where no second is counted twice."""
+"""`PhaseClock`, `BuildClock`: the seconds of a start or a build by part, none of them twice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 DECIMALS: Final = 3  # of seconds in documents
 
@@ -41,21 +41,51 @@ class Phase(StrEnum):
 
 
 PhaseSeconds = Mapping[Phase, float]
+StageSeconds = Mapping["BuildStage", float]
 
 
-class PhaseClock:
-    """A clock that adds each second to one phase: the innermost that was entered, else `OTHER`.
+class BuildStage(StrEnum):
+    """What a build spends time on. A second belongs to the innermost stage under way.
+
+    `COMPILING` are compiles and first calls of a bucket without what is measured in them, and with
+    the kernels that a decision between two forms of a reduction begins with. `BARE_TRIALS` compile
+    nothing; the other trials and searches compile what they time. `REGIONS` are the compiled ways
+    of paddings and splits, without the searches in them. `JUDGING` has eager's outputs, and what a
+    call costs.
+    """
+
+    COMPILING = "compiling"
+    BARE_TRIALS = "bare_trials"
+    FUSED_TRIALS = "fused_trials"
+    LAUNCH_SEARCHES = "launch_searches"
+    REDUCTIONS = "reductions"
+    REGIONS = "regions"
+    WEIGHTS = "weights"
+    JUDGING = "judging"
+    OTHER = "other"
+
+    @property
+    def label(self) -> str:
+        """The stage as reports print it."""
+        return self.value.replace("_", " ")
+
+
+_P = TypeVar("_P", Phase, BuildStage)
+
+
+class _NestedClock(Generic[_P]):
+    """A clock that adds each second to one phase: the innermost that was entered, else *base*.
 
     The seconds of all phases add up to the time since *since*, by `time.monotonic`; without it,
     since the clock was made. A clock is for one thread.
     """
 
-    def __init__(self, since: float | None = None) -> None:
-        self._seconds: dict[Phase, float] = {}
-        self._under_way = [Phase.OTHER]
+    def __init__(self, base: _P, since: float | None = None) -> None:
+        self._seconds: dict[_P, float] = {}
+        self._under_way: list[_P] = [base]
         self._since = time.monotonic() if since is None else since
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: _P) -> None:
         """Begin *phase* inside the phase under way; `leave` ends it."""
         self.charge(self._under_way[-1])
         self._under_way.append(phase)
@@ -67,7 +97,7 @@ class PhaseClock:
             self._under_way.pop()
 
     @contextlib.contextmanager
-    def phase(self, phase: Phase) -> Iterator[None]:
+    def phase(self, phase: _P) -> Iterator[None]:
         """Enter *phase*, and leave it and all that is still under way inside it at the exit."""
         depth = len(self._under_way)
         self.enter(phase)
@@ -77,20 +107,34 @@ class PhaseClock:
             self.charge(self._under_way[-1])
             del self._under_way[depth:]
 
-    def charge(self, phase: Phase) -> None:
+    def charge(self, phase: _P) -> None:
         """Add the time since the last change of phases to *phase*, not to the phase under way."""
         now = time.monotonic()
         self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._since
         self._since = now
 
-    def take(self) -> dict[Phase, float]:
+    def take(self) -> dict[_P, float]:
         """Return the seconds of each phase since the last `take`, or since the clock began.
 
         Phases that were not entered are missing.
         """
         self.charge(self._under_way[-1])
         taken, self._seconds = self._seconds, {}
-        return {phase: taken[phase] for phase in Phase if phase in taken}
+        return {phase: taken[phase] for phase in type(self._under_way[0]) if phase in taken}
+
+
+class PhaseClock(_NestedClock[Phase]):
+    """The clock of a start; what no phase was entered for is `Phase.OTHER`."""
+
+    def __init__(self, since: float | None = None) -> None:
+        super().__init__(Phase.OTHER, since)
+
+
+class BuildClock(_NestedClock[BuildStage]):
+    """The clock of a build; what no stage was entered for is `BuildStage.OTHER`."""
+
+    def __init__(self, since: float | None = None) -> None:
+        super().__init__(BuildStage.OTHER, since)
 
 
 def added(parts: Iterable[PhaseSeconds]) -> dict[Phase, float]:
@@ -102,7 +146,7 @@ def added(parts: Iterable[PhaseSeconds]) -> dict[Phase, float]:
     return {phase: sums[phase] for phase in Phase if phase in sums}
 
 
-def document_of(seconds: PhaseSeconds) -> dict[str, float]:
+def document_of(seconds: PhaseSeconds | StageSeconds) -> dict[str, float]:
     """Return *seconds* as JSON values, each rounded to a millisecond."""
     return {str(phase): round(taken, DECIMALS) for phase, taken in seconds.items()}
 

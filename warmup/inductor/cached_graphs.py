@@ -236,8 +236,8 @@ class _CountingAnswers(Answers):
         self._count_decision(key)
         return self._answers.measure_search(key, search)
 
-    def try_search(self, search: LiveSearch) -> Winner | None:
-        return self._answers.try_search(search)
+    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
+        return self._answers.try_search(key, search)
 
     def measure_region(self, question: RegionQuestion) -> Winner | None:
         self._count_decision(question.key)

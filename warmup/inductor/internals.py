@@ -14,7 +14,6 @@ from warmup.core.errors import InductorChangedError
 # "module:qualified name" or "module:callable(parameters that warmup relies on)".
 WORKER_INTERNALS: Final = (
     "torch._inductor.async_compile:AsyncCompile.use_process_pool()",
-    "torch._inductor.async_compile:AsyncCompile.wait(self, scope)",
     "torch._inductor.async_compile:maybe_warm_pool()",
     "torch._inductor.runtime.compile_tasks:_set_triton_ptxas_path()",
 )

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch._inductor.codecache import PersistentCache
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
+from warmup.core.events import logger
 from warmup.inductor.patches import Patches
 
 # Of the compiled choices, the inputs, the layout and inductor's functions that make the inputs.
@@ -40,7 +42,7 @@ class OwnMeasurements:
     @contextlib.contextmanager
     def chosen_by(self, choose: ChooseBest) -> Iterator[None]:
         """Let *choose* return the choice that inductor selects, while the context is open."""
-        self._local.choose = choose
+        self._local.choose, self._local.since = choose, time.monotonic()
         try:
             yield
         finally:
@@ -76,6 +78,8 @@ class OwnMeasurements:
                 return original(cls, choices, input_nodes, layout, input_gen_fns, *args, **kw)
 
             def measure(ready: list[Any]) -> dict[Any, float]:
+                seconds = time.monotonic() - self._local.since
+                logger.debug("%d candidates compiled in %.2f s", len(ready), seconds)
                 best = choose(ready, input_nodes, layout, input_gen_fns)
                 # Inductor selects the least time; the measured times are in the row's evidence.
                 return {choice: 0.0 if choice is best else math.inf for choice in ready}

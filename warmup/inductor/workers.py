@@ -1,4 +1,4 @@
-"""Inductor's compile workers: started early, and given a graph's kernels without waiting.
+"""Inductor's compile workers, started early.
 
 A worker imports torch, which takes seconds; started early, it does so while this process imports.
 Until the workers are ready, inductor compiles kernels in this process, one after the other
@@ -7,22 +7,15 @@ Until the workers are ready, inductor compiles kernels in this process, one afte
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
 
 from warmup.inductor.internals import ASSEMBLER_INTERNALS, WORKER_INTERNALS, check_internals
-from warmup.inductor.patches import Patches
 from warmup.inductor.versions import check_supported
 
 _PTXAS: Final = "TRITON_PTXAS_PATH"
-
-
-class KernelsSubmittedError(Exception):
-    """A graph's kernels were submitted to the workers; the compile stops there."""
 
 
 def start_workers(device: str) -> None:
@@ -70,29 +63,3 @@ def assemble_as_workers_do() -> None:
 
         for cached in (get_ptxas_version, CUDABackend.hash, triton_hash_with_backend):
             cached.cache_clear()
-
-
-@contextlib.contextmanager
-def stopping_after_submit() -> Iterator[None]:
-    """Stop each compile as soon as the graph's kernels are submitted, while the context is open.
-
-    The compile raises `KernelsSubmittedError`, which torch wraps in an error of its own. The
-    workers write kernels to Triton's cache, and inductor keeps the workers' futures by source code
-    (async_compile.py, CompiledTritonKernels), so compiling the same graph again only waits for
-    them. Without workers the kernels are compiled before the error is raised.
-    """
-    from torch._inductor.async_compile import AsyncCompile
-
-    def wrap_wait(wait: Callable[..., None]) -> Callable[..., None]:
-        def stop(self: Any, _scope: dict[str, Any]) -> None:
-            wait(self, {})
-            raise KernelsSubmittedError
-
-        return stop
-
-    patches = Patches()
-    patches.wrap(AsyncCompile, "wait", wrap_wait)
-    try:
-        yield
-    finally:
-        patches.restore()

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from warmup.core.errors import ProblemError
+from warmup.core.phases import BuildStage
 from warmup.core.rows import Family, Winner
 
 MAX_KEY_LENGTH = 2048
@@ -61,6 +62,10 @@ class Kind:
       this decision. While keys are tuned such a measurement becomes a row: it is not uncovered.
     - ``is_searchable``: a wider search tries candidates that inductor does not list, and measures
       the rows of a narrower search again.
+    - ``stage``: what a build spends time on while it measures a problem of the kind in its own
+      process.
+    - ``is_named``: the second word is a name, which changes nothing that is measured: a build
+      measures problems that differ in it alone once.
     - ``precedes_graphs``: hooks ask before inductor starts to compile the graph that the decision
       is for, and it counts for the next graph.
 
@@ -89,6 +94,8 @@ class Kind:
     product: str | None = None
     sites: frozenset[str] = frozenset()
     is_searchable: bool = False
+    stage: BuildStage = BuildStage.BARE_TRIALS
+    is_named: bool = False
     precedes_graphs: bool = False
     question: str | None = None
     hidden: frozenset[str] = frozenset()
@@ -100,6 +107,12 @@ class Kind:
     def is_asked(self) -> bool:
         """Whether inductor asks for keys of this kind while it compiles."""
         return self.hooks is not None
+
+    def measured_once(self, key: str) -> str:
+        """Return what *key* shares with all keys that a build measures together with it."""
+        words = key.split(" ")
+        is_spelled = len(words) > len(self.words)  # a kernel without a key has a name alone
+        return " ".join((*words[:1], *words[2:])) if self.is_named and is_spelled else key
 
     def label(self, key: str, shared: Collection[str] = ()) -> str:
         """Return *key* for printing, without the kind, the question, and hidden ingredients.

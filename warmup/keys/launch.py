@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from warmup.core.phases import BuildStage
 from warmup.core.rows import Family
 from warmup.keys.kind import Kind
 
@@ -35,6 +36,8 @@ LAUNCH: Final = Kind(
     hidden=frozenset({"args", "source"}),
     summary="launch configs",
     library_default="the config of default mode",
+    stage=BuildStage.LAUNCH_SEARCHES,
+    is_named=True,
 )
 _KERNEL_NUMBER = re.compile(r"_[0-9]+$")
 _DEF = re.compile(r"^def [^(]+\(")

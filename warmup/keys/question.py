@@ -167,10 +167,11 @@ class Answers(Protocol):
         None as for `measure`.
         """
 
-    def try_search(self, search: LiveSearch) -> Winner | None:
-        """Time the candidates of *search* as `measure_search` does, for no key: makes no row.
+    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
+        """Time the candidates of *search* as `measure_search` does, and make no row.
 
-        Returns the winner; None when no candidate could be measured.
+        Returns the winner; None when no candidate could be measured. A kernel that differs from
+        that of *key* in its name alone is not timed again when it is searched later.
         """
 
     def measure_region(self, question: RegionQuestion) -> Winner | None:

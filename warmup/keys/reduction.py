@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from warmup.core.phases import BuildStage
 from warmup.core.rows import Family, Winner
 from warmup.keys.kind import Kind
 
@@ -35,6 +36,7 @@ REDUCTION: Final = Kind(
     hidden=frozenset({"reads", "writes", "body"}),
     summary="reductions",
     library_default="inductor's rule",
+    stage=BuildStage.REDUCTIONS,
 )
 _BODY_DIGITS: Final = 16
 

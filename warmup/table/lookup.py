@@ -165,9 +165,9 @@ class Lookup:
             return None
         return self._tuned(self.tuner.measure_search(key, without(search, self._banned(key))))
 
-    def try_search(self, search: LiveSearch) -> Winner | None:
+    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
         assert self.tuner is not None
-        return self.tuner.try_search(search)
+        return self.tuner.try_search(key, search)
 
     def measure_region(self, question: RegionQuestion) -> Winner | None:
         assert self.tuner is not None

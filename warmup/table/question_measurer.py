@@ -24,7 +24,7 @@ class QuestionMeasurer(Protocol):
     def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
         """Time the calls of *search*, and those that it adds; None as above."""
 
-    def try_search(self, search: LiveSearch) -> Winner | None:
+    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
         """Time *search* and return its winner, which makes no row; None as above."""
 
     def measure_region(self, question: RegionQuestion) -> Tuned | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from warmup.core.call_cost import CallCost
 from warmup.core.errors import BuildError, MissError, WarmupError, warmup_error_in
 from warmup.core.events import Emitter, Event, EventName, logger
+from warmup.core.phases import BuildStage
 from warmup.core.rows import Row
 from warmup.table.lookup import Lookup, OnMiss
 
@@ -233,8 +235,11 @@ class BucketCompiler:
             trusted = {key: row for key, row in rows.items() if row.untrusted is None}
             rows = {**rows, **given_up, **trusted}
         lookup = self.lookup(rows, on_miss, Emitter([note]))
+        started = time.monotonic()
         with self.attached(lookup, on_miss):
             outputs, graphs = self._call_compiled(calls, name, costs)
+        seconds = time.monotonic() - started
+        logger.debug("bucket %s compiled (on a miss: %s) in %.2f s", name, on_miss, seconds)
         rows = self.progress.rows
         with_rows = tuple(key for key in keys if key in rows and rows[key].untrusted is None)
         return ServedBucket(
@@ -264,7 +269,7 @@ class BucketCompiler:
 
         failure: Exception | None = None
         before, graphs = count_graphs(), 0
-        with empty_caches():
+        with empty_caches(), self.tuner.clock.phase(BuildStage.COMPILING):
             try:
                 compiled = compile_model(self.model.module)
                 outputs = [compiled(*calls[0].args, **calls[0].kwargs)]

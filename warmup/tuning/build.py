@@ -12,6 +12,7 @@ from warmup.buckets.dims import ShapePolicy, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.method import Search
+from warmup.core.phases import BuildStage
 from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
@@ -128,7 +129,7 @@ def build(
     setup = find_setup(device, asked)
     cast = parse_cast(dtype)
     watcher = observer or Observer()
-    with make_tuner(setup.policy, setup.device) as tuner:
+    with make_tuner(setup.policy, setup.device, started) as tuner:
         loaded = load_model(model)
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
         earlier = earlier_builds(
@@ -171,7 +172,7 @@ def build(
             watcher.device_looked_at(tuner.watch.complaints())
             results, prepared = _tune(session, buckets, search_budget, started, pads=wants_padding)
             _keep_record(earlier, session, buckets, results, started)
-        machine = tuner.watch.state()
+        machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at(machine.complaints)
     _check_asked(results, retry)
     words = input_options(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
@@ -206,6 +207,7 @@ def build(
         retried=progress.revisit.retried,
         kept=dict(progress.kept),
         is_recalled=recalled is not None,
+        stages=stages,
     )
 
 
@@ -224,7 +226,10 @@ def _tune(
         for i, bucket in enumerate(buckets)
         if not progress.is_done
     ]
-    prepared = measure_weights(session, buckets) if pads and not progress.is_done else None
+    prepared = None
+    if pads and not progress.is_done:
+        with session.compiler.tuner.clock.phase(BuildStage.WEIGHTS):
+            prepared = measure_weights(session, buckets)
     padded = {} if prepared is None else prepared.padded
     if padded:
         results += [

@@ -111,7 +111,7 @@ def build_problems(
     not_rebuilt: dict[str, str] = {}
     watcher = observer or Observer()
     wait_s = seconds_to_wait(wait_for_quiet)
-    with make_tuner(setup.policy, setup.device) as tuner:
+    with make_tuner(setup.policy, setup.device, started) as tuner:
         tuner.watch.start(wait_s, watcher.waiting_started)
         progress = Progress(
             path=path,
@@ -135,7 +135,7 @@ def build_problems(
                 )
             except (BuildError, ModelError, ProblemError) as error:
                 not_rebuilt[key] = str(error)
-        machine = tuner.watch.state()
+        machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at(machine.complaints)
     if not path.exists():
         reasons = "; ".join(
@@ -160,6 +160,7 @@ def build_problems(
         tuner.bounds.known,
         distrusted=dict(progress.distrusted),
         machine=machine,
+        stages=stages,
     )
 
 

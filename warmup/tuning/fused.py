@@ -10,7 +10,8 @@ import contextlib
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,9 +22,9 @@ from warmup.core.rows import Evidence, Row, Winner
 from warmup.core.trial import Candidate, Operands, Region, RegionKernels, Trial
 from warmup.inductor import connect
 from warmup.inductor.adapter import compile_model, empty_caches
+from warmup.inductor.deferred_kernels import deferring_kernels
 from warmup.inductor.gemm.region_kernels import KernelWatch, watching_kernels
 from warmup.inductor.gemm.regions import module_of
-from warmup.inductor.workers import stopping_after_submit
 from warmup.measuring.operands import OperandSets, poison_of
 from warmup.measuring.reference import full_precision, wide_dtype
 from warmup.measuring.screening import StageCallback
@@ -59,8 +60,7 @@ class RegionCompiler:
         self._open = contextlib.ExitStack()
         # The build removes its cache folder, even when this process dies.
         self._open.enter_context(empty_caches(os.environ.get("TORCHINDUCTOR_CACHE_DIR")))
-        self._compiled: dict[Winner, Compiled] = {}
-        self._watches: dict[Winner, tuple[KernelWatch, bool]] = {}
+        self._compiled: dict[Winner, _CompiledRegion] = {}
 
     def close(self) -> None:
         """Drop all compiled regions."""
@@ -69,19 +69,20 @@ class RegionCompiler:
     def compile_ahead(
         self, winners: Iterable[Winner], make_sets: Callable[[], Operands], at: StageCallback
     ) -> None:
-        """Pass the kernels of the region with each of *winners* to inductor's workers.
+        """Compile the region with each of *winners*, while inductor's workers compile the kernels.
 
-        Workers compile them in parallel, and `make_call` waits for them. An error here happens
-        there again, and is reported there. *at* is called before each winner.
+        Nothing runs: `make_call` waits for the kernels, and runs the region first. A candidate that
+        cannot be compiled is refused there. *at* is called before each winner.
         """
         new = [winner for winner in winners if winner not in self._compiled]
         if len(new) < _MIN_PARALLEL:
             return
         inputs = make_sets().views(0)
-        for winner in new:
-            at(winner, "compile")
-            with stopping_after_submit(), contextlib.suppress(Exception):
-                self._compile(winner, inputs)
+        with deferring_kernels() as compiler:
+            for winner in new:
+                at(winner, "compile")
+                with contextlib.suppress(Exception):
+                    self._compile(winner, inputs, compiler.compile)
 
     def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:
         """Return the call of the region with *candidate* on the operand sets *sets*.
@@ -93,25 +94,43 @@ class RegionCompiler:
         """
         winner = candidate.winner
         if winner not in self._compiled:
-            self._compiled[winner] = self._compile(winner, sets.views(0))
-        compiled = self._compiled[winner]
-        return lambda number: compiled(*sets.views(number))
+            self._compile(winner, sets.views(0), lambda call: call())
+            self._compiled[winner].has_run = True
+        region = self._compiled[winner]
+        region.check(self.key)
+        if not region.has_run:  # loading kernels asks for launch configs
+            try:
+                with self._attached(region):
+                    region.call(*sets.views(0))
+            except BaseException:
+                del self._compiled[winner]
+                raise
+            region.has_run = True
+        return lambda number: region.call(*sets.views(number))
 
     def kernels_of(self, winner: Winner) -> RegionKernels | None:
-        """Return the kernels of the region compiled with *winner*; None if it was not compiled."""
-        if winner not in self._watches:
+        """Return the kernels of the region compiled with *winner*; None if it was not compiled.
+
+        Spills and registers of kernels that never ran are None.
+        """
+        region = self._compiled.get(winner)
+        if region is None or self.key not in region.hits:
             return None
-        watch, is_as_decided = self._watches[winner]
-        spills, registers = watch.spills_and_registers(self.key)
+        spills, registers = None, None
+        if region.has_run:
+            spills, registers = region.watch.spills_and_registers(self.key)
         is_gpu = self._device.type == "cuda"  # C++ kernels are not counted
-        count = watch.count_launches() if is_gpu else None
-        return RegionKernels(count, spills, registers, is_as_decided)
+        count = region.watch.count_launches() if is_gpu else None
+        return RegionKernels(count, spills, registers, region.is_as_decided)
 
     def make_reference(self, sets: Operands) -> list[torch.Tensor]:
         """Return the outputs for the first operand set, computed in higher precision."""
         return region_reference(self._region, self._device, sets)
 
-    def _compile(self, winner: Winner, inputs: list[Any]) -> Compiled:
+    def _compile(
+        self, winner: Winner, inputs: list[Any], run: Callable[[Callable[[], object]], object]
+    ) -> None:
+        """Compile the region with *winner* in its first call, which *run* makes; keep it."""
         hits: list[str] = []
 
         def note(event: Event) -> None:
@@ -121,24 +140,58 @@ class RegionCompiler:
         chosen = {**self._known, self.key: winner}
         rows = {key: Row(chosen_winner, NO_EVIDENCE) for key, chosen_winner in chosen.items()}
         lookup = Lookup(rows, OnMiss.FALLBACK, Emitter([note]), settles=True)
-        tag = f"warmup-region-{hashlib.sha256(str(winner).encode()).hexdigest()[:16]}"
-        attachment = connect().attach(lookup, self._options, tag, quiet=True)
+        call: Compiled = compile_model(module_of(self._region, self._device))
+        with watching_kernels() as watch:
+            region = _CompiledRegion(winner, call, lookup, hits, watch)
+            with self._attached(region):
+                run(lambda: call(*inputs))
+        self._compiled[winner] = region
+
+    @contextlib.contextmanager
+    def _attached(self, region: _CompiledRegion) -> Iterator[None]:
+        """Let the rows of *region* answer inductor while the context is open."""
+        tag = f"warmup-region-{hashlib.sha256(str(region.winner).encode()).hexdigest()[:16]}"
+        attachment = connect().attach(region.lookup, self._options, tag, quiet=True)
         try:
-            with watching_kernels() as watch:
-                compiled: Compiled = compile_model(module_of(self._region, self._device))
-                compiled(*inputs)
+            yield
         finally:
             attachment.detach()
-        if self.key not in hits:
-            raise BuildError(f"{winner} is not in the compiled region", "it is timed bare")
-        self._watches[winner] = watch, winner.fused is None or not lookup.differing
-        if winner.fused is not None and lookup.differing:
-            key = next(iter(lookup.differing))
+
+
+@dataclass(slots=True)
+class _CompiledRegion:
+    """A region compiled with ``winner``: the keys with a row that it asked for, and its kernels.
+
+    ``lookup`` has the rows that it was compiled with. Until it ``has_run``, workers may compile its
+    kernels, and none is loaded.
+    """
+
+    winner: Winner
+    call: Compiled
+    lookup: Lookup
+    hits: list[str]
+    watch: KernelWatch
+    has_run: bool = False
+
+    @property
+    def is_as_decided(self) -> bool:
+        """Whether inductor fused as the rows say."""
+        return self.winner.fused is None or not self.lookup.differing
+
+    def check(self, key: str) -> None:
+        """Check that the region has the kernel of its winner for *key*, fused as the rows say.
+
+        Raises:
+            BuildError: it has not.
+        """
+        if key not in self.hits:
+            raise BuildError(f"{self.winner} is not in the compiled region", "it is timed bare")
+        if not self.is_as_decided:
+            differing = next(iter(self.lookup.differing))
             raise BuildError(
-                f"with {winner} inductor does not fuse as decided for {key}",
+                f"with {self.winner} inductor does not fuse as decided for {differing}",
                 "this candidate is left out",
             )
-        return compiled
 
 
 def region_reference(region: Region, device: torch.device, sets: Operands) -> list[torch.Tensor]:

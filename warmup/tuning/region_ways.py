@@ -18,6 +18,7 @@ import torch
 from warmup.core.error_text import first_line
 from warmup.core.errors import BuildError, WarmupError, warmup_error_in
 from warmup.core.events import Emitter, Event, EventName
+from warmup.core.phases import BuildStage
 from warmup.core.rows import Row, Winner
 from warmup.core.trial import Candidate, Fill, Operands, Outcome, Trial
 from warmup.inductor.adapter import compile_model, empty_caches
@@ -65,7 +66,8 @@ def measure_regions(compiler: RegionTuning) -> None:
     `RowMaker.not_tuned` says why.
     """
     tuner, progress = compiler.tuner, compiler.progress
-    with tuner.region_questions.measuring() as waiting:
+    regions = tuner.clock.phase(BuildStage.REGIONS)
+    with regions, tuner.region_questions.measuring() as waiting:
         for one in waiting:
             given_up, since = set(tuner.rows.not_tuned), len(progress.tuned)
             with tuner.rows.measuring_any():

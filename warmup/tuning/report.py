@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from warmup.buckets.bucket import Bucket
 from warmup.core.call_cost import CallCost
 from warmup.core.machine_state import MachineState
+from warmup.core.phases import StageSeconds
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Tuned
 from warmup.table import Table
@@ -150,7 +151,8 @@ class BuildReport:
     new times were no better, so that the older row stays, with the reason.
 
     ``is_recalled``: an earlier build had finished all buckets, so they were not compiled again.
-    ``plan`` is that of a dry run, which has nothing else.
+    ``plan`` is that of a dry run, which has nothing else. ``stages`` says how ``seconds`` divide,
+    without those of packing a bundle.
     """
 
     path: Path
@@ -172,6 +174,7 @@ class BuildReport:
     kept: Mapping[str, str] = field(default_factory=dict)
     is_recalled: bool = False
     plan: BuildPlan | None = None
+    stages: StageSeconds = field(default_factory=dict)
 
     @property
     def uncovered(self) -> Mapping[str, int]:

@@ -11,6 +11,7 @@ from warmup.buckets.bucket import Bucket, InputSpec
 from warmup.core.call_cost import CallCost
 from warmup.core.errors import BuildError, ModelError, WarmupError
 from warmup.core.events import logger
+from warmup.core.phases import BuildStage
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.report import BucketResult, name_of
 
@@ -104,12 +105,13 @@ class Session:
                 run_wide=run.run_wide,
                 run_default=run.run_default,
             )
-            judgement = judge.judge(served.outputs)
-            if not judgement.is_right:
-                served, judgement = reject_rows(run, served, judge, judgement, self._judged)
-            else:
-                fixed = {key for key, first in self._first_asked.items() if first != name}
-                served, judgement = prefer_host(run, served, judge, judgement, fixed)
+            with self.compiler.tuner.clock.phase(BuildStage.JUDGING):
+                judgement = judge.judge(served.outputs)
+                if not judgement.is_right:
+                    served, judgement = reject_rows(run, served, judge, judgement, self._judged)
+                else:
+                    fixed = {key for key, first in self._first_asked.items() if first != name}
+                    served, judgement = prefer_host(run, served, judge, judgement, fixed)
         self._judged.update(served.keys)
         self._first_asked = dict.fromkeys(served.keys, name) | self._first_asked
         tuned = len(progress.keys_since(before).intersection(served.keys))
@@ -206,9 +208,9 @@ class Session:
         from warmup.models.dtype_mismatch import naming_dtypes
         from warmup.models.model_file import cause_of
 
-        module = self.compiler.model.module
+        module, clock = self.compiler.model.module, self.compiler.tuner.clock
         try:
-            with naming_dtypes(module, inputs):
+            with clock.phase(BuildStage.JUDGING), naming_dtypes(module, inputs):
                 return module(*inputs.args, **inputs.kwargs)
         except WarmupError:
             raise

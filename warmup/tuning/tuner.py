@@ -21,10 +21,12 @@ from warmup.core.call_cost import CallCost
 from warmup.core.events import logger
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Method, OptionValue, Search
+from warmup.core.phases import BuildClock, BuildStage
 from warmup.core.rows import Rejection, Tuned, Winner
 from warmup.core.trial import Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import LiveTrial, Question, RegionQuestion
+from warmup.keys.registry import kind_of
 from warmup.measuring.enqueue import cost_of
 from warmup.measuring.live_search import time_search, with_narrow_band
 from warmup.measuring.machine_watch import MachineWatch
@@ -43,6 +45,7 @@ from warmup.table import Policy
 from warmup.tuning.peak_bounds import PeakBounds
 from warmup.tuning.region_questions import RegionQuestions, WaitingQuestion
 from warmup.tuning.row_maker import RowMaker
+from warmup.tuning.search_results import FoundConfigs, SearchResults
 from warmup.tuning.size_range import choose_for_range
 from warmup.tuning.trials import bare_trial, challengers, faster_alone, region_trial, work_of
 from warmup.tuning.ways import run_ways
@@ -58,7 +61,8 @@ class Tuner:
     disturbed: those rows have the library default. Questions that only a compiled region can answer
     are kept in ``region_questions`` for a caller that compiles regions, if there is one. For the
     keys in ``apart`` nothing is fused into a template: in the model inductor does not fuse what it
-    fuses in the region alone.
+    fuses in the region alone. ``searches`` keeps what came of launch searches, by kernel,
+    and ``clock`` has the seconds of the build.
     """
 
     device: torch.device
@@ -69,6 +73,8 @@ class Tuner:
     options: Mapping[str, OptionValue] = field(default_factory=dict)
     region_questions: RegionQuestions = field(default_factory=RegionQuestions)
     apart: set[str] = field(default_factory=set)
+    searches: SearchResults = field(default_factory=SearchResults)
+    clock: BuildClock = field(default_factory=BuildClock)
     bounds: PeakBounds = field(init=False)
     rows: RowMaker = field(init=False)
     watch: MachineWatch = field(init=False)
@@ -108,12 +114,14 @@ class Tuner:
         """
         if question.searched is not None:
             logger.debug("searched %s: %s", question.searched, question.problem.key)
-        tuned, region = self._measure_bare(question), question.region
+        with self.clock.phase(BuildStage.BARE_TRIALS):
+            tuned, region = self._measure_bare(question), question.region
         if tuned is None:
             return None
         if region is not None and self.method.fused_top_k:
             if worst_regret_over_bound(tuned.row.evidence) is None:
-                tuned = self._measure_fused(question, tuned, region)
+                with self.clock.phase(BuildStage.FUSED_TRIALS):
+                    tuned = self._measure_fused(question, tuned, region)
             else:
                 self.rows.not_fused[question.problem.key] = (
                     "every candidate is too slow at a size of the range"
@@ -208,7 +216,7 @@ class Tuner:
         """Return the row for *calls*, timed in this process; None when no call ran."""
         if not self.rows.is_wanted(key, library):
             return None
-        with self.watch.measuring() as is_disturbed:
+        with self.clock.phase(BuildStage.BARE_TRIALS), self.watch.measuring() as is_disturbed:
             outcomes = time_calls(calls, library, self.device, self.method)
         return self.rows.row_for(key, outcomes, library, is_disturbed=is_disturbed())
 
@@ -216,27 +224,40 @@ class Tuner:
         """Return the row for a launch config, searched in this process; None when no config ran."""
         if not self.rows.is_wanted(key, search.listed[0]):
             return None
+        found = self.searches.known(key, search) or self._search(key, search)
+        self.searches.keep(key, search, found)
+        tuned = self.rows.row_for(
+            *(key, found.outcomes, found.library),
+            is_disturbed=found.is_disturbed,
+            method=with_narrow_band(self.method),
+        )
+        return None if tuned is None else replace(tuned, searched=found.counts)
+
+    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
+        """Return the winner of *search*, measured as by `measure_search`; there is no row."""
+        found = self._search(key, search)
+        self.searches.keep(key, search, found, has_row=False)
+        selected = select_winner(
+            *(found.outcomes, found.library, with_narrow_band(self.method)),
+            is_disturbed=found.is_disturbed,
+        )
+        return None if selected is None else selected.outcome.winner
+
+    def _search(self, key: str, search: LiveSearch) -> FoundConfigs:
         started, method = time.monotonic(), with_narrow_band(self.method)
-        with self.watch.measuring() as is_disturbed, torch.no_grad():
+        stage = self.clock.phase(kind_of(key).stage)
+        with stage, self.watch.measuring() as is_disturbed, torch.no_grad():
             outcomes, library = time_search(search, self.device, method, self.tolerance)
         counts, seconds = search.counts(), time.monotonic() - started
         logger.debug("searched %s in %.2f s: %s", counts, seconds, key)
-        tuned = self.rows.row_for(
-            key, outcomes, library, is_disturbed=is_disturbed(), method=method
-        )
-        return None if tuned is None else replace(tuned, searched=counts)
-
-    def try_search(self, search: LiveSearch) -> Winner | None:
-        """Return the winner of *search*, measured as by `measure_search`; there is no row."""
-        method = with_narrow_band(self.method)
-        with self.watch.measuring() as is_disturbed, torch.no_grad():
-            outcomes, library = time_search(search, self.device, method, self.tolerance)
-        selected = select_winner(outcomes, library, method, is_disturbed=is_disturbed())
-        return None if selected is None else selected.outcome.winner
+        return FoundConfigs(tuple(outcomes), library, counts, is_disturbed=is_disturbed())
 
     def cost_of(self, call: Callable[[], object]) -> CallCost | None:
         """Return what *call*, which has run before, costs; None on a CPU."""
-        return None if self.device.type == "cpu" else cost_of(call, self.device)
+        if self.device.type == "cpu":
+            return None
+        with self.clock.phase(BuildStage.JUDGING):
+            return cost_of(call, self.device)
 
     def measure_region(self, question: RegionQuestion) -> Tuned | None:
         """Keep *question* where its region can be measured later; else return its row.
@@ -289,12 +310,18 @@ class Tuner:
         return self._results[trial_key]
 
 
-def make_tuner(policy: Policy, device: torch.device) -> Tuner:
-    """Return a tuner that measures on *device* as *policy* says."""
+def make_tuner(policy: Policy, device: torch.device, since: float | None = None) -> Tuner:
+    """Return a tuner that measures on *device* as *policy* says.
+
+    Its clock begins at *since*, by `time.monotonic`; without it, now.
+    """
     timing = policy.timing
     process = TrialProcess(own_command(workers=timing.fused_top_k > 0))
     return Tuner(
-        device, timing, policy.tolerance, policy.seed, process=process, options=policy.options
+        *(device, timing, policy.tolerance, policy.seed),
+        process=process,
+        options=policy.options,
+        clock=BuildClock(since),
     )
 
 

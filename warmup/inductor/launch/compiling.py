@@ -1,4 +1,4 @@
-"""`compile_configs`: compiles launch configs of a generated Triton kernel, in inductor's workers.
+"""`compile_configs`: compiles launch configs of generated Triton kernels, in inductor's workers.
 
 Each config is compiled in a worker, which writes it to Triton's cache. This process then finds it
 there, and loads it. Without workers this process compiles the configs, one after the other.
@@ -7,7 +7,8 @@ there, and loads it. Without workers this process compiles the configs, one afte
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from torch._dynamo.device_interface import DeviceGuard
 from torch._inductor.async_compile import AsyncCompile
 
 from warmup.core.error_text import printable
+from warmup.core.events import logger
 from warmup.core.rows import Winner
 from warmup.inductor.launch.compile_task import compile_into_cache
 from warmup.inductor.launch.configs import kwargs_of, make_config, refusal_reason
@@ -33,9 +35,8 @@ def compile_configs(kernel: Any, configs: Sequence[Any]) -> list[Any]:
     """
     ready = {spelled(each.config): each for each in kernel.launchers}
     new = [config for config in configs if spelled(config) not in ready]
-    has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
-    if len(new) > 1 and has_workers():
-        _compile_in_workers(kernel, new)
+    if len(new) > 1:
+        compile_in_workers([(kernel, new)])
     if kernel.fn.fn is None:  # compiled in a worker, which does not send the function back
         kernel.fn = kernel._reload_kernel().fn
     return [ready.get(spelled(config)) or _load(kernel, config) for config in configs]
@@ -57,19 +58,25 @@ def load_row(kernel: Any, winner: Winner, offered: Sequence[Any]) -> Any | None:
     return None if isinstance(result, str) else result
 
 
-def _compile_in_workers(kernel: Any, configs: Sequence[Any]) -> None:
-    """Compile *configs* into Triton's cache; what fails is compiled again here, and says why."""
-    if kernel.filename is None:
+def compile_in_workers(kernels: Iterable[tuple[Any, Sequence[Any]]]) -> None:
+    """Compile each kernel's configs into Triton's cache, those of all *kernels* at the same time.
+
+    Without workers nothing is done. What fails is compiled again when it is loaded, and says why.
+    """
+    has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
+    if not has_workers():
         return
     pool: Any = AsyncCompile.process_pool()
     environment = {name: os.environ[name] for name in _FOLDERS if name in os.environ}
     tasks: list[Future[Any]] = [
-        pool.submit(
-            compile_into_cache, kernel.fn.__name__, kernel.filename, kwargs_of(one), environment
-        )
-        for one in configs
+        pool.submit(compile_into_cache, kernel.fn.__name__, kernel.filename, config, environment)
+        for kernel, configs in kernels
+        if kernel.filename is not None
+        for config in {spelled(one): kwargs_of(one) for one in configs}.values()
     ]
+    started = time.monotonic()
     wait(tasks, timeout=_WORKER_SECONDS)
+    logger.debug("%d configs compiled in %.2f s", len(tasks), time.monotonic() - started)
 
 
 def _load(kernel: Any, config: Any) -> Any:

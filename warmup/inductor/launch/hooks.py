@@ -257,7 +257,8 @@ class LaunchConfigs:
         search = LaunchSearch(kernel, offered_configs(kernel), args, kw, compile_configs)
         live = search.start()
         chosen = None if live is None else self._answers.measure_search(key, live)
-        return launchers[0] if chosen is None else search.launcher_of(chosen)
+        found = None if chosen is None else search.launcher_of(chosen)
+        return launchers[0] if found is None else found
 
     def _choose(
         self,

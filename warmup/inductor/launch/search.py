@@ -38,7 +38,8 @@ MOST_SECONDS: Final = 60.0  # from the first call until no more configs are comp
 class LaunchSearch:
     """The configs tried for *kernel*, which inductor *offered* some configs, on real arguments.
 
-    *compile_configs* returns a launcher for each config that compiles and loads, or why not.
+    *compile_configs* returns a launcher for each config that compiles and loads, or why not. Where
+    no config of the lists and the grid takes at most *limit_us*, the search ends with them.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class LaunchSearch:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         compile_configs: CompileConfigs,
+        limit_us: float = math.inf,
     ) -> None:
         self._kernel, self._offered = kernel, tuple(offered)
-        self._compile = compile_configs
+        self._compile, self._limit_us = compile_configs, limit_us
         self._arguments = OwnArguments(kernel, args, kwargs)
         self._launchers: dict[Winner, Any] = {}
         self._uncompiled: dict[Winner, str] = {}
@@ -58,12 +60,12 @@ class LaunchSearch:
         self._left_out: set[Winner] = set()
         self._listed: list[Winner] = []
         self._listed_longer: list[Winner] = []
-        self._is_staged = False
+        self._is_staged = self._is_cut = False
         self._deadline = time.monotonic() + MOST_SECONDS
 
     def start(self) -> LiveSearch | None:
         """Return the search, with the calls of the configs of default mode; None without any."""
-        self._listed = self._named(default_list(self._kernel, self._offered))
+        self._listed, _, _ = self._first_named()
         calls = self._calls(self._listed, source=None)
         if not calls:
             return None
@@ -74,26 +76,37 @@ class LaunchSearch:
             written=self._written,
             uncompiled=self._uncompiled,
             counts=self._counts,
+            is_cut=lambda: self._is_cut,
         )
+
+    def ahead(self) -> list[Any]:
+        """Return the configs of the lists and the grid, which are tried whatever the times are."""
+        listed, longer, grid = self._first_named()
+        most = MOST_CONFIGS[CandidateSource.GRID]
+        return [make_config(one, self._offered) for one in (*listed, *longer, *grid[:most])]
 
     @property
     def first_failure(self) -> str:
         """Why the first config that was tried does not compile; empty where it does."""
         return next(iter(self._uncompiled.values()), "")
 
-    def launcher_of(self, winner: Winner) -> Any:
-        """Return the loaded kernel of a config that was tried."""
-        return self._launchers[winner]
+    def launcher_of(self, winner: Winner) -> Any | None:
+        """Return the loaded kernel of a config, tried here or not; None if it does not load."""
+        if winner not in self._launchers:
+            self._calls([winner], source=None)
+        return self._launchers.get(winner)
 
     def _more(self, times_us: Mapping[Winner, float]) -> Mapping[Winner, TimedCall]:
         """Return the calls of the next configs; none when the search is over."""
         if not self._listed_longer:
-            longer = (*self._offered, *listed_by_inductor(self._kernel, max_autotune=True))
-            self._listed_longer = [*self._listed, *self._named(longer)]
-            grid = self._named(grid_of(self._kernel, self._offered[0]))
+            _, longer, grid = self._first_named()
+            self._listed_longer = [*self._listed, *longer]
             calls = self._calls(self._listed_longer, CandidateSource.LISTED_LONGER)
             if calls := {**calls, **self._calls(grid, CandidateSource.GRID)}:
                 return calls
+        if min(times_us.values()) > self._limit_us:
+            self._is_cut = True
+            return {}
         if calls := self._calls(self._asked_by_descent(times_us), CandidateSource.DESCENT):
             return calls
         if self._is_staged:
@@ -102,6 +115,13 @@ class LaunchSearch:
         best = min(times_us, key=lambda winner: times_us[winner])
         stages = staged(self._kernel, make_config(best, self._offered))
         return self._calls(self._named(stages), CandidateSource.GRID)
+
+    def _first_named(self) -> tuple[list[Winner], list[Winner], list[Winner]]:
+        """Return what default mode lists, what inductor lists in any mode, and a grid."""
+        listed = default_list(self._kernel, self._offered)
+        longer = (*self._offered, *listed_by_inductor(self._kernel, max_autotune=True))
+        grid = grid_of(self._kernel, self._offered[0])
+        return self._named(listed), self._named(longer), self._named(grid)
 
     def _asked_by_descent(self, times_us: Mapping[Winner, float]) -> list[Winner]:
         """Return what inductor's coordinate descent would time next.
