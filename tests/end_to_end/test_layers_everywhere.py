@@ -28,8 +28,13 @@ MODEL = f"{MODELS / 'layered.py'}:Layered"
 SERVE = str(ROOT / "tests" / "programs" / "serve_shared_bundle.py")
 BMM = "bmm batch=4 m=8 n=32 k=32 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
 SHARED = {
-    "shared": 2, "artifacts": 1, "changes": 0, "otherwise": 0, "refusal": None,
-    "costs": {}, "slower": [],  # nothing is measured on a CPU
+    "shared": 2,
+    "artifacts": 1,
+    "changes": 0,
+    "otherwise": 0,
+    "refusal": None,
+    "costs": {},
+    "slower": [],  # nothing is measured on a CPU
 }
 
 
@@ -99,10 +104,23 @@ def test_a_bundle_of_shared_layers_is_packed_and_served(
 
 def test_a_command_under_run_shares_the_layers_that_it_compiles(table: Path, caches: Path) -> None:
     """`warmup run --layers once` is what `warmup.compile` does where its caller says nothing."""
-    command = ("python", SERVE, MODEL, str(table), "", "8")
+    command = ("python", SERVE, MODEL, "", "", "8")
     words = ("-m", "warmup", "run", "--table", str(table), "--layers", "once", "--", *command)
     found = served(run(caches, *words))
     assert (found["layers"], found["hits"], found["misses"]) == (SHARED, 1, 0)
+
+
+def test_a_program_that_installs_by_itself_goes_on_under_run(table: Path, caches: Path) -> None:
+    """Its own install is first, and that of `warmup run` is the same install."""
+    program = (
+        "import torch, warmup\n"
+        f"handle = warmup.install({str(table)!r})\n"
+        "print(torch.compile(torch.mm)(torch.eye(2), torch.ones(2, 1)).tolist())"
+    )
+    words = ("-m", "warmup", "run", "--table", str(table), "--", "python", "-c", program)
+    done = run(caches, *words)
+    assert done.stdout == "[[1.0], [1.0]]\n", done.stderr[-3000:]
+    assert "could not install" not in done.stderr
 
 
 def test_a_variant_of_compare_shares_layers(table: Path, caches: Path) -> None:

@@ -2,7 +2,8 @@
 
     python serve_shared_bundle.py MODEL TABLE BUNDLE SIZES
 
-``warmup.compile`` takes the form of the layers from its surroundings.
+``warmup.compile`` takes the form of the layers from its surroundings. An empty TABLE is the table
+that `warmup run` installs.
 """
 
 import json
@@ -15,6 +16,7 @@ from torch._dynamo.utils import counters
 
 import warmup
 from warmup.models.loading import load_model
+from warmup.serving.handle import installed
 
 
 def serve(model: str, table: str, bundle: str, sizes: str) -> dict[str, Any]:
@@ -27,7 +29,7 @@ def serve(model: str, table: str, bundle: str, sizes: str) -> dict[str, Any]:
         dims={"x": {1: "seqlen"}},
         buckets={"seqlen": [int(size) for size in sizes.split(",")]},
         policy="exact",
-        table=table,
+        table=table or None,
         on_miss="strict",
         bundle=bundle or None,
     )
@@ -37,7 +39,7 @@ def serve(model: str, table: str, bundle: str, sizes: str) -> dict[str, Any]:
             args = loaded.example_inputs(int(size))
             expected = loaded.module(*args)
             worst = max(worst, float((served(*args) - expected).norm() / expected.norm()))
-    handle, layers = served.handle, served.report().layers
+    handle, layers = served.handle or installed(), served.report().layers
     assert handle is not None
     unpacked, report = handle.bundle, handle.report()
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from warmup.inductor.layers.compiler import Ranges
 from warmup.inductor.layers.form import Path, tensors_of_call
 from warmup.inductor.layers.opaque_call import Tensors
 
-_RESULT = 2  # of the first layer, beside its args and kwargs
+_RESULT: Final = 2  # of the first layer, beside its args and kwargs
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class CalledPair:
         return f"{self.first.name} and {self.second.name}"
 
 
-class _Place(NamedTuple):
+class _TensorPlace(NamedTuple):
     """Where a tensor of the second call is: in the first call's args, kwargs or result."""
 
     path: Path
@@ -105,7 +105,7 @@ def _emptied(value: Any, places: Mapping[int, Path]) -> Any:
         return {key: _emptied(inner, places) for key, inner in value.items()}
     if type(value) in (list, tuple):
         return type(value)(_emptied(inner, places) for inner in value)
-    return _Place(places[id(value)]) if isinstance(value, torch.Tensor) else value
+    return _TensorPlace(places[id(value)]) if isinstance(value, torch.Tensor) else value
 
 
 def _filled(value: Any, found: Any) -> Any:
@@ -115,7 +115,7 @@ def _filled(value: Any, found: Any) -> Any:
         return [_filled(inner, found) for inner in value]
     if type(value) is tuple:
         return tuple([_filled(inner, found) for inner in value])
-    if isinstance(value, _Place):
+    if isinstance(value, _TensorPlace):
         for key in value.path:
             found = found[key]
         return found

@@ -21,9 +21,9 @@ from torch import nn
 GLOBAL: Final = "G["  # how dynamo's expressions for globals begin
 _MISSING: Final = object()
 _ITEMS: Final = (list, set, deque)
-_CELL: Final = ("cell_contents",)
-_HOOKS: Final = frozenset(name for name in vars(nn.Module()) if "hooks" in name)
-_CALLS: Final = re.compile(r"(?:\w[\w.]*\()+")  # at the beginning of an expression
+_CELL_PARTS: Final = ("cell_contents",)
+_HOOK_DICTS: Final = frozenset(name for name in vars(nn.Module()) if "hooks" in name)
+_CALLS_AROUND: Final = re.compile(r"(?:\w[\w.]*\()+")  # at the beginning of an expression
 
 
 class Reads:
@@ -60,14 +60,14 @@ class Reads:
         """
         for texts in (self.of_layer, self.of_globals):
             for text in [text for text, parts in texts.items() if not parts]:
-                is_hooks = text.rpartition(".")[2] in _HOOKS
+                is_hooks = text.rpartition(".")[2] in _HOOK_DICTS
                 if is_hooks or not isinstance(value_of(text), (*_ITEMS, dict)):
                     del texts[text]
 
 
 def _root_of(text: str) -> str:
     """Return what an expression begins with, inside of calls such as ``type(...)``."""
-    inner = text[found.end() :] if (found := _CALLS.match(text)) else text
+    inner = text[found.end() :] if (found := _CALLS_AROUND.match(text)) else text
     return GLOBAL if inner.startswith(GLOBAL) else inner.partition("]")[0] + "]"
 
 
@@ -81,7 +81,7 @@ class KeptValues:
             if isinstance(whole, _ITEMS) or (isinstance(whole, dict) and not parts):
                 self._items.append((whole, [*whole]))  # guards may be about the number of items
             elif (get := _getter_of(whole)) is not None:
-                names = _CELL if isinstance(whole, CellType) else parts
+                names = _CELL_PARTS if isinstance(whole, CellType) else parts
                 self._parts += [(get, name) for name in names]
         self._values = self._read()
 
