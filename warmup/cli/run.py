@@ -38,6 +38,7 @@ def run(
         Path | None, typer.Option(help="File to append events to; default WARMUP_AUDIT_LOG.")
     ] = None,
     bundle: options.Bundle = None,
+    layers: options.LayersOption = None,
     fail_on: options.FailOn = None,
     allow_mismatch: options.AllowMismatch = False,
 ) -> None:
@@ -52,6 +53,7 @@ def run(
         uncovered=uncovered,
         audit_log=audit_log,
         bundle=bundle,
+        layers=layers,
         allow_mismatch=allow_mismatch,
     )
     failed = report.audit.failures(wanted)

@@ -37,7 +37,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     independent: tuple[str, ...] = (),
     outside: str = "eager",
     mode: str | None = None,
-    layers: str = "whole",
+    layers: str | None = None,
     on_miss: str = "fallback",
     bundle: str | os.PathLike[str] | None = None,
 ) -> CompiledModel:
@@ -58,8 +58,9 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
 
     *layers* says how repeated layers are compiled: ``whole`` in one graph with the rest; ``auto``
     as one artifact for all equal layers, with a logged line, or in whole graphs where they cannot
-    be proved equal; ``once`` raises a `LayersError` there instead, at the first call. A line is
-    logged where the *table* was built for another form.
+    be proved equal; ``once`` raises a `LayersError` there instead, at the first call. None is what
+    `warmup.install` was called with, or ``WARMUP_LAYERS``, or ``whole``. A line is logged where the
+    *table* was built for another form.
 
     Calls that no artifact serves are served uncompiled and counted, or with *outside* ``error``
     refused. A *table* is installed with *on_miss* and *bundle*, and weights are padded as it says;
@@ -79,7 +80,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     from warmup.serving.compiled.arguments import TensorArgument
     from warmup.serving.compiled.bucket import ServedModel
     from warmup.serving.compiled.bundled import bundled_artifacts
-    from warmup.serving.compiled.layer_sharing import LayerSharing
+    from warmup.serving.compiled.layer_sharing import LayerSharing, layers_form
     from warmup.serving.compiled.model import CompiledModel
     from warmup.serving.compiled.routing import make_buckets
     from warmup.serving.handle import installed
@@ -100,6 +101,8 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
             "name dims along which no element of an output depends on others",
         )
     arguments = tuple(TensorArgument(model, dim) for dim in dynamic_dims)
+    default = None if (before := installed()) is None else before.layers
+    form = layers_form(layers, default)
     served = ServedModel(
         model,
         arguments,
@@ -107,28 +110,28 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
         mode,
         TOLERANCE,
         is_strict=outside == "error",
-        sharing=LayerSharing.of(model, layers),
+        sharing=LayerSharing.of(model, form),
     )
     artifacts, call_for = make_buckets(served, sizes)
     handle = None
     if table is not None:
-        handle = install(table, on_miss=on_miss, model=model, bundle=bundle)
+        handle = install(table, on_miss=on_miss, model=model, bundle=bundle, layers=default or form)
     active = handle or installed()
     if active is not None:
-        _compare_forms(layers, active.table)
+        _compare_forms(form, active.table)
     served.ahead = bundled = bundled_artifacts(served, artifacts, active)
     return CompiledModel(served, artifacts, call_for, handle, bundled)
 
 
-def _compare_forms(layers: str, table: Table) -> None:
+def _compare_forms(layers: LayersForm, table: Table) -> None:
     """Log a line where *table* was not built for the form in which *layers* are compiled."""
     built = table.provenance.forms.all
-    wanted = LayersForm.WHOLE if layers == LayersForm.WHOLE else LayersForm.ONCE
+    wanted = layers if layers is LayersForm.WHOLE else LayersForm.ONCE
     if wanted not in built:
         logger.warning(
             "layers=%r: the table has the rows of %s; what only %s ask for is a miss "
             "(other_form): build it with `warmup build ... --layers %s` into the same file",
-            layers,
+            str(layers),
             " and ".join(form.graphs for form in built),
             wanted.graphs,
             layers,

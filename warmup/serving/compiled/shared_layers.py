@@ -9,21 +9,27 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from warmup.core.compile_modes import GRAPH_MODES
+from warmup.core.error_text import first_line
 from warmup.core.events import logger
 from warmup.inductor.artifacts import count_artifacts, drop_artifacts
 from warmup.inductor.layers.module_watch import ModuleWatch
 from warmup.inductor.layers.opaque_call import run_program
+from warmup.models.layer_pair import CalledPair
 from warmup.models.layer_proof import LayerProof
 from warmup.models.other_sizes import OtherSizes
 from warmup.models.proved_layers import NotSharedError, ProvedLayers
 from warmup.models.shadow import Shadow
 from warmup.models.shared_graph import SharedGraph, compile_shared, other_layout
+from warmup.models.sharing_cost import cost_of, is_timed
 from warmup.serving.compiled.arguments import Arguments
 from warmup.serving.compiled.layer_sharing import LayerSharing
 
 
 class SharingBucket(Protocol):
     """What `SharedLayers` needs of its bucket."""
+
+    def __str__(self) -> str:
+        """Return the bucket's name."""
 
     def whole(self, *args: Any, **kwargs: Any) -> Any:
         """Serve a call of another form, by the whole graph."""
@@ -36,6 +42,10 @@ class SharingBucket(Protocol):
 
     def cache_entries(self) -> AbstractContextManager[None]:
         """Return a context in which a compile has cache entries of its own, if it needs them."""
+
+
+class SlowerError(Exception):
+    """Shared layers are slower than one graph in a bucket. Argument: the measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,7 @@ class SharedLayers:
         self._sharing, self._proof, self._bucket = sharing, proof, bucket
         self._by_modes: dict[Any, _Served | None] = {}  # None: not shared in these modes
         self._is_whole = False  # a change has made the layers differ
+        self._pair: CalledPair | None = None  # between the first proof and its measurement
         self._others: set[Any] = set()  # forms of calls that the whole graph serves
         self._lock = threading.RLock()
 
@@ -72,6 +83,35 @@ class SharedLayers:
                 drop_artifacts(served.graph.entry)
         self._by_modes = {}
 
+    def first_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Compile as `compile` does, and measure where the form asks for it.
+
+        Raises:
+            NotSharedError: as `compile`.
+            SlowerError: one graph of all layers is faster.
+        """
+        result = self.compile(args, kwargs)
+        pair, self._pair = self._pair, None
+        if not self._sharing.is_measured or (pair is not None and not is_timed(pair.device)):
+            return result
+        bucket = str(self._bucket)
+        if pair is None:
+            self._sharing.unmeasured(bucket, "no layer is called with what another returns")
+            return result
+        served = self._by_modes[_modes()]
+        assert served is not None
+        try:
+            name = f"{self._proof.name}_pair"
+            cost = cost_of(pair, served.graph.program, self._proof.mode, name)
+        except Exception as error:  # noqa: BLE001  a measurement that fails must not end a start
+            self._sharing.unmeasured(bucket, first_line(error))
+            return result
+        self._sharing.measured(bucket, cost)
+        if cost.is_slower:
+            self.drop_artifacts()
+            raise SlowerError(str(cost))
+        return result
+
     def compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Prove the layers equal, compile the graph around them; return the result of this call.
 
@@ -82,6 +122,7 @@ class SharedLayers:
         first = compile_shared(self._proof, args, kwargs, other)
         self._by_modes[_modes()] = _Served(first.graph, self._watch_of(first.proved, first.shadow))
         self._sharing.add(first.proved)
+        self._pair = first.proved.pair
         return first.result
 
     def _watch_of(self, proved: ProvedLayers, shadow: Shadow) -> ModuleWatch:
@@ -89,7 +130,7 @@ class SharedLayers:
         modules = [*dict.fromkeys([*shadow.copies, *inner])]
         return ModuleWatch(
             modules,
-            proved.dicts,
+            proved.read,
             proved.weights,
             has_addresses=self._proof.mode in GRAPH_MODES,
         )
