@@ -122,6 +122,14 @@ def test_what_cannot_be_shared_is_an_error_with_once(
     assert served["refused"][name].startswith(f"LayersError: layers='once': {reason}")
 
 
+def test_a_model_without_repeated_layers_is_a_whole_graph_and_says_so_once(
+    served: dict[str, Any],
+) -> None:
+    """One line for all buckets and calls."""
+    reason = "the model has no repeated layers"
+    assert served["unrepeated"] == [f"layers: whole graphs are compiled, since {reason}"]
+
+
 def test_a_refused_layer_has_not_run(served: dict[str, Any]) -> None:
     """A layer that counts its calls has counted none when sharing is refused."""
     assert served["counted"] == [0, 0, 0, 0]
@@ -140,7 +148,13 @@ def test_auto_compiles_the_whole_graph_where_the_model_sets_attributes(
 
 
 @pytest.mark.parametrize(
-    "change", ["replaced", "hooked", "swapped", "configured", "trained", "doubled"]
+    "change",
+    [
+        *("replaced", "hooked", "swapped", "configured", "trained", "doubled"),
+        "reshaped",
+        *("item", "inner_item", "member", "slot", "change", "attribute_of_class"),
+        *("module_global", "item_of_global"),
+    ],
 )
 def test_a_change_is_noticed_at_the_next_call(served: dict[str, Any], change: str) -> None:
     """The layers are proved equal again, once, and the result is that of the changed model."""
@@ -150,9 +164,12 @@ def test_a_change_is_noticed_at_the_next_call(served: dict[str, Any], change: st
     assert found["error"] <= TOLERANCE
 
 
-@pytest.mark.parametrize("change", ["loaded", "pointed", "toggled"])
+@pytest.mark.parametrize("change", ["loaded", "pointed", "toggled", "other_global"])
 def test_what_leaves_layers_equal_needs_no_proof(served: dict[str, Any], change: str) -> None:
-    """`load_state_dict`, ``.data =`` with the same layout, ``model.train()`` then ``eval()``."""
+    """`load_state_dict`, ``.data =`` with the same layout, ``model.train()`` then ``eval()``.
+
+    Neither does a global that no layer reads, in a module with globals that layers read.
+    """
     found = served["changes"][change]
     assert found["changes"] == 0
     assert found["error"] <= TOLERANCE
@@ -239,4 +256,48 @@ def test_warming_shares_layers(served: dict[str, Any]) -> None:
     found = served["warmed"]
     assert (found["layers"]["shared"], found["layers"]["artifacts"]) == (4, 1)
     assert found["later"] == 0
+    assert found["error"] <= TOLERANCE
+
+
+ALL = "layers: 4 layers share 1 artifact in each bucket, proved equal"
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "slower"),
+    [
+        ("not slower", "shared, which takes 1.000", []),
+        ("slower", "a whole graph, since sharing takes 1.020", ["n=4"]),
+    ],
+)
+def test_auto_takes_the_way_that_is_not_slower(
+    served: dict[str, Any], name: str, way: str, slower: list[str]
+) -> None:
+    """Two layers are compiled as one graph, both ways are called, and one line says what is taken.
+
+    The graphs are those of a layer, around the layers and of two layers; then the whole one.
+    """
+    found = served[name]
+    ratio = float(way.rsplit(maxsplit=1)[-1])
+    place = f"of the time of one graph ({ratio:.3f} to {ratio:.3f}, layers.0 and layers.1)"
+    assert found["said"] == [ALL, f"layers: n=4: {way} {place}"]
+    assert (found["layers"]["costs"], found["layers"]["slower"]) == ({"n=4": ratio}, slower)
+    assert found["graphs"] == 3 + len(slower)
+    assert found["layers"]["refusal"] is None
+    assert found["error"] <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("apart", "no layer is called with what another returns"),
+        ("unmeasured", "RuntimeError: no more memory"),
+    ],
+)
+def test_layers_whose_cost_is_not_known_are_shared_and_the_log_says_why(
+    served: dict[str, Any], name: str, reason: str
+) -> None:
+    """A start does not end because a measurement fails."""
+    found = served[name]
+    assert found["said"][-1] == f"layers: n=4: shared, not compared with one graph: {reason}"
+    assert (found["layers"]["costs"], found["layers"]["shared"]) == ({}, 4)
     assert found["error"] <= TOLERANCE

@@ -20,6 +20,7 @@ from warmup.core.error_text import printable
 from warmup.core.errors import SettingsError
 from warmup.core.events import in_brackets
 from warmup.core.files import write_output
+from warmup.core.layers_form import LayersForm
 from warmup.diagnostics.audit import AuditReport
 
 _COVERAGE_PAGE = "docs/explanation/coverage.md"
@@ -157,6 +158,8 @@ def _cases(report: AuditReport) -> Iterator[str]:
         yield f"    build next: predicted {times}, gain at least {each.bound:.2f}x"
     for miss in report.misses:
         yield f"miss x{miss.count} {miss.key} ({miss.reason})"
+        if LayersForm.ONCE in miss.layers:
+            yield f"    asked by {' and '.join(form.graphs for form in miss.layers)}"
         if miss.choice:
             yield f"    compiled {miss.choice}"
         if miss.nearest:

@@ -14,6 +14,7 @@ from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import print_report, say
 from warmup.cli.signals import interruptible
+from warmup.core.layers_form import LayersForm
 from warmup.core.method import Search
 
 _CONFIG_MAP_BYTES: Final = 2**20
@@ -103,6 +104,14 @@ def build(
     all_layers: Annotated[
         bool, typer.Option("--all-layers", help="Compile repeated layers in every bucket too.")
     ] = False,
+    layers: Annotated[
+        LayersForm,
+        typer.Option(
+            metavar="FORM",
+            help="How repeated layers are served, as in warmup.compile: the rows of whole graphs, "
+            "of layers compiled once, or of both where they can be proved equal (auto).",
+        ),
+    ] = LayersForm.WHOLE,
     force: Annotated[bool, typer.Option(help="Tune problems again that the table has.")] = False,
     retry: Annotated[
         str | None,
@@ -163,7 +172,7 @@ def build(
         "dry_run": dry_run,
     }
     if model is not None and problems is None:
-        of_model |= {"pad_weights": pad_weights, "policy": policy}
+        of_model |= {"pad_weights": pad_weights, "policy": policy, "layers": layers.value}
         run = partial(build_model, model, out=out, **of_model, **shared)
     elif model is not None or problems is None:
         raise typer.BadParameter("give one of --model and --problems")

@@ -128,6 +128,8 @@ def _outcome(report: BuildReport) -> Iterator[str]:
     rejected = f" (rejected candidates: {reasons})" if reasons else ""
     known = f"{len(report.known)} in the table already, " if report.known else ""
     rows = counted(len(report.table.rows), "row")
+    if (forms := report.table.provenance.forms).by_bucket:
+        yield f"built for {forms}"
     yield (
         f"{report.path}: {rows}, {len(report.timings)} tuned now{rejected}, "
         f"{known}{report.seconds:.1f} s, digest {report.digest[:16]}"
@@ -200,6 +202,7 @@ def document(report: BuildReport) -> dict[str, Any]:
             {
                 "bucket": dict(result.bucket.sizes),
                 "weights_padded": result.weights_padded,
+                "layers": result.layers.value,
                 "keys": list(result.keys),
                 "tuned": result.tuned,
                 "judgement": dataclasses.asdict(result.judgement),

@@ -20,6 +20,7 @@ from warmup.core.error_text import remedy_for
 from warmup.core.errors import SettingsError
 from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName
 from warmup.core.files import open_regular
+from warmup.core.layers_form import BUILT_FORMS, LayersForm, in_order
 
 MAX_LINE: Final = 1_000_000
 _MAX_COUNT: Final = 10**15
@@ -114,13 +115,19 @@ def _time(value: Any) -> float:
     return float(value)
 
 
+def _form(value: Any) -> LayersForm:
+    if value not in BUILT_FORMS:
+        raise ValueError("no form of a graph")
+    return LayersForm(value)
+
+
 # The fields that each event must have.
 _IDENTITY: Final = {"run": _text, "pid": _count, "seq": _count}
 _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.INSTALLED: {"paths": _texts, "table": _text},
     EventName.HIT: {"key": _text},
     EventName.TUNED: {"key": _text},
-    EventName.MISSED: {"key": _text, "reason": _text},
+    EventName.MISSED: {"key": _text, "reason": _text, "layers": _form},
     EventName.PREDICTED: {"key": _text, "predicted_us": _time, "library_us": _time, "bound": _time},
     EventName.CACHED: {"decisions": _count, "misses": _count},
     EventName.ARTIFACT: {"rows": _texts, "refused": _text_or_none},
@@ -133,7 +140,8 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.FAILED: {"refused": _flag},
     EventName.SUMMARY: {},
 }
-_DEFAULTS: Final = {"misses": 0, "refused": False}  # absent in logs of warmup 0.1
+# Absent in logs of earlier builds of warmup 0.1.
+_DEFAULTS: Final = {"misses": 0, "refused": False, "layers": LayersForm.WHOLE}
 
 
 class MissDetails(NamedTuple):
@@ -150,6 +158,8 @@ class Ledger:
 
     ``first_predictions`` has the predicted time, that of the library and the bound of each key.
 
+    ``missed_by`` has, by key and reason, the forms of layers in which graphs missed the row.
+
     ``failed`` counts processes that could not install the table, ``refused`` those among them that
     the table is not for, and ``damaged`` the event lines that cannot be read.
     """
@@ -157,6 +167,7 @@ class Ledger:
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
     first_misses: dict[tuple[str, str], MissDetails] = field(default_factory=dict)
     first_predictions: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    missed_by: dict[tuple[str, str], tuple[LayersForm, ...]] = field(default_factory=dict)
     contradictions: dict[str, None] = field(default_factory=dict)
     failed: int = 0
     damaged: int = 0
@@ -239,6 +250,7 @@ class Ledger:
         run.misses[miss] += 1
         if miss not in self.first_misses:
             self.first_misses[miss] = _details_of(record)
+        self.missed_by[miss] = in_order((*self.missed_by.get(miss, ()), fields["layers"]))
         _note_choice(run, fields["key"], record.get("choice"))
 
     def _run_of(self, record: Mapping[str, Any], fields: Mapping[str, Any]) -> Run:

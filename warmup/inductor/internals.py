@@ -68,6 +68,7 @@ INTERNALS: Final = (
     "torch._C._dynamo.eval_frame:reset_code",
     "torch._C._dynamo.guards:RootGuardManager",
     "torch._C._dynamo.guards:TensorGuards",
+    "torch.utils.hooks:RemovableHandle.next_id",
     "torch._dynamo:reset()",
     "torch._dynamo:mark_static_address(t, guard)",
     "torch._dynamo:mark_dynamic(t, index, hint_override, min, max)",

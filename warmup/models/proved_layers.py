@@ -11,6 +11,8 @@ from torch import nn
 
 from warmup.inductor.layers.artifact import LayerArtifact
 from warmup.inductor.layers.opaque_call import LayerProgram
+from warmup.inductor.layers.reads import ReadObjects
+from warmup.models.layer_pair import CalledPair
 
 
 class NotSharedError(Exception):
@@ -37,9 +39,10 @@ class ProvedLayers:
     forwards: dict[nn.Module, Callable[..., Any]]
     weights: list[torch.Tensor]
     frozen: list[torch.Tensor]
-    dicts: list[dict[str, Any]]
+    read: ReadObjects
     output: Any
     artifacts: tuple[SharedArtifact, ...]
+    pair: CalledPair | None  # of the largest group, if two of its layers follow each other
 
     def __str__(self) -> str:
         layers = sum(len(shared.layers) for shared in self.artifacts)

@@ -20,6 +20,7 @@ class InstallSettings:
     device: str
     audit_log: str
     bundle: str
+    layers: str
     pads_model: bool
     device_model: str = ""
 

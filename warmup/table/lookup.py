@@ -20,6 +20,7 @@ from warmup.core.errors import (
     UncoveredError,
 )
 from warmup.core.events import Emitter, EventName
+from warmup.core.layers_form import LayersForm, current_form
 from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
@@ -34,6 +35,7 @@ from warmup.table.cache_tags import shown_tag
 from warmup.table.question_measurer import QuestionMeasurer
 from warmup.table.time_predictor import TimePredictor
 
+_WITHOUT_ROW: Final = frozenset({MissReason.NOT_IN_TABLE, MissReason.OTHER_FORM})
 _FUSION_WORDS: Final = {True: "fused", False: "not fused"}
 _FUSION_ADVICE: Final = "build again, so that the row is measured in this model"
 _SET_BY_CALLER: Final = "remove the setting while the table is installed"
@@ -74,6 +76,9 @@ class Lookup:
     ``predictor`` predicts candidates that nobody measured: for `Search.PREDICTED`, and for misses
     with `OnMiss.PREDICT`. It is not asked for a key that has a row, usable or not.
 
+    ``forms`` are those in which repeated layers were compiled when the rows were measured. Where
+    this thread compiles another form, a key without a row is a miss for that reason.
+
     ``differing`` are the keys for which inductor fused another way than their rows say. They are
     reported, unless ``settles``: whoever compiles chooses other winners for them.
     """
@@ -93,6 +98,7 @@ class Lookup:
     reduction_search: bool = False
     split_search: bool = False
     settles: bool = False
+    forms: tuple[LayersForm, ...] = (LayersForm.WHOLE,)
     differing: dict[str, None] = field(default_factory=dict)
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
@@ -112,7 +118,7 @@ class Lookup:
         return None if self.predictor is None else self.predictor.promising(key, candidates)
 
     def predict(self, key: str, reason: MissReason) -> PredictedConfig | None:
-        is_asked = self.on_miss is OnMiss.PREDICT and reason is MissReason.NOT_IN_TABLE
+        is_asked = self.on_miss is OnMiss.PREDICT and reason in _WITHOUT_ROW
         if self.predictor is None or not is_asked:
             return None
         if key not in self._predicted:  # equal layers ask the same question
@@ -140,7 +146,7 @@ class Lookup:
             return rejection
         row = self.rows.get(key)
         if row is None or not self._is_current(key):
-            return _absence(key)
+            return _absence(key, is_other_form=current_form() not in self.forms)
         return row.winner if row.untrusted is None else MissReason.UNTRUSTED
 
     def hit(self, key: str, winner: Winner) -> None:
@@ -155,6 +161,7 @@ class Lookup:
             reason=reason.value,
             nearest=nearest,
             differs=list(differs),
+            layers=current_form().value,
             choice=None if self.on_miss is OnMiss.STRICT else fallback,
         )
         if self.on_miss is OnMiss.STRICT and key not in self.excused:
@@ -325,12 +332,14 @@ class Lookup:
         return self._nearest_rows[key]
 
 
-def _absence(key: str) -> MissReason:
-    """Return why *key* has no row: its range or its sizes were not built, or it is no key."""
+def _absence(key: str, *, is_other_form: bool) -> MissReason:
+    """Return why *key* has no row: its form, range or sizes were not built, or it is no key."""
     kind = kind_of(key)
     try:
         parts = kind.ingredients(key)
     except ProblemError:
         return MissReason.NOT_DESCRIBED
+    if is_other_form:
+        return MissReason.OTHER_FORM
     is_dynamic = any(".." in parts.get(name, "") for name in kind.ranges)
     return MissReason.DYNAMIC_DIM if is_dynamic else MissReason.NOT_IN_TABLE

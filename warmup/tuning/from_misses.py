@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import BuildError, ModelError, NothingRecordedError, ProblemError
+from warmup.core.layers_form import LayersForm
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
@@ -22,6 +23,7 @@ from warmup.diagnostics.misses import MissedProblem, read_misses
 from warmup.keys.question import Question
 from warmup.keys.registry import kind_of
 from warmup.prediction.predictions import DEFAULT_TOP
+from warmup.table.built_forms import OF_MISSES
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
@@ -73,7 +75,8 @@ def build_problems(
 
     A problem with a row is not tuned again, unless *force* is set, its row could not be used at
     serving, or was searched less far than *search*. Each finished problem is on disk before the
-    next one starts. *top*, *device_model* and *wait_for_quiet* are those of
+    next one starts. Where every problem that layers compiled once have asked for has a row, the
+    table says that it has rows for them. *top*, *device_model* and *wait_for_quiet* are those of
     `warmup.tuning.build.build`. With *dry_run* the report has a plan instead, and nothing is done.
 
     Raises:
@@ -82,7 +85,9 @@ def build_problems(
         NothingRecordedError: no problem could be rebuilt, and there is no table at *out*.
     """
     started = time.monotonic()
-    missed = _by_key(read_misses(problems))
+    read_problems = read_misses(problems)
+    missed = _by_key(read_problems)
+    once = {problem.key for problem in read_problems if LayersForm.ONCE in problem.layers}
     from warmup.models.rebuilt import rebuild
     from warmup.tuning.tuner import make_tuner
 
@@ -139,7 +144,10 @@ def build_problems(
                     _run(key, rebuilt, setup, progress, tuner, number=(index, len(wanted)))
                 )
             except (BuildError, ModelError, ProblemError) as error:
-                not_rebuilt[key] = str(error)
+                needs_once = isinstance(error, ProblemError) and key in once
+                not_rebuilt[key] = f"{error} and --layers once" if needs_once else str(error)
+        if once and once <= progress.rows.keys():
+            progress.keep_form(OF_MISSES, LayersForm.ONCE)
         machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at(machine.complaints)
     if not path.exists():

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any, Final
 
 import torch
@@ -26,6 +25,7 @@ from warmup.inductor.layers.graph_constants import with_constants
 from warmup.inductor.layers.opaque_call import SizeOf, TensorLayout, Tensors
 from warmup.inductor.layers.packing import Packing
 from warmup.inductor.layers.place import LAYER, readable, value_at
+from warmup.inductor.layers.reads import ReadObjects, Reads
 
 _ALIGNMENT: Final = 16  # bytes; inductor's kernels may rely on it (torch/_inductor/utils.py)
 
@@ -55,7 +55,7 @@ class LayerArtifact:
     _guards: Any
     _entry: Callable[..., Any]  # its code object owns the guards
     _aligned: Mapping[str, bool]
-    _holders: tuple[str, ...]
+    _reads: Reads
 
     def difference(self, layer: nn.Module, args: Any, kwargs: Any) -> str | None:
         """Return the guard that fails for *layer* and this call; None where all guards hold."""
@@ -73,17 +73,14 @@ class LayerArtifact:
         """Return the tensors of *layer* that the artifact's code depends on, by their places."""
         return {text: value_at(text, layer, self._entry.__globals__) for text in self._aligned}
 
-    def dicts_of(self, layer: nn.Module) -> list[dict[str, Any]]:
-        """Return the dicts of what the guards read of *layer*, but for its modules' own dicts."""
-        names, frame = self._entry.__globals__, {LAYER: layer}
-        found: list[dict[str, Any]] = []
-        for text in self._holders:
-            holder = value_at(text, layer, names, frame)
-            if type(holder) is dict:
-                found.append(holder)
-            elif not isinstance(holder, (nn.Module, torch.Tensor, type, ModuleType)):
-                found.append(getattr(holder, "__dict__", {}))
-        return [each for each in found if type(each) is dict]
+    def add_reads(self, objects: ReadObjects, layer: nn.Module, *, with_globals: bool) -> None:
+        """Add to *objects* what the guards read of *layer*, and of globals."""
+        names = self._entry.__globals__
+        for text, parts in self._reads.of_layer.items():
+            objects.add(value_at(text, layer, names), parts, is_global=False)
+        if with_globals:
+            for text, parts in self._reads.of_globals.items():
+                objects.add(value_at(text, layer, names), parts, is_global=True)
 
     def call_with(self, layer: nn.Module) -> Callable[[Tensors], Tensors]:
         """Return the function of the call's tensors that runs the artifact for *layer*.

@@ -115,6 +115,8 @@ def _artifact_of(
     if trace.graph is None or trace.inputs is None:
         raise UnshareableLayerError("computes nothing that inductor compiles")
     inputs = trace.inputs
+    frame = {LAYER: layer, "args": args, "kwargs": kwargs}
+    trace.reads.keep_containers(lambda text: value_at(text, layer, entry.__globals__, frame))
     places = _places(trace, inputs, call, entry.__globals__)
     paths = {_name_of(path): path for path, _ in tensors_of_call(args, kwargs)}
     arguments = {position: paths[text] for position, text in places.items() if text in paths}
@@ -161,7 +163,7 @@ def _artifact_of(
         _entry=entry,
         packing=packing,
         _aligned={text: is_aligned(value_at(text, layer, entry.__globals__)) for text in read},
-        _holders=trace.holders,
+        _reads=trace.reads,
     )
     if (difference := artifact.difference(layer, args, kwargs)) is not None:
         raise UnshareableLayerError(f"changes what its own guards read: {difference}")

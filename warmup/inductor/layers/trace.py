@@ -18,6 +18,7 @@ from torch._inductor.output_code import CompiledFxGraph
 
 from warmup.inductor.layers.form import UnshareableLayerError
 from warmup.inductor.layers.place import LAYER, readable
+from warmup.inductor.layers.reads import Reads
 from warmup.inductor.layers.weight_tape import WeightTape
 from warmup.inductor.patches import Patches
 
@@ -31,7 +32,7 @@ class LayerTrace:
     """What the compile and the first run of a layer showed."""
 
     sources: list[Any] = field(default_factory=list)  # of the inputs of dynamo's graph
-    holders: tuple[str, ...] = ()  # expressions of what guarded attributes are attributes of
+    reads: Reads = field(default_factory=Reads)
     refusal: str | None = None
     graph: Any = None  # inductor's
     inputs: list[Any] | None = None
@@ -50,7 +51,8 @@ def tracing_backend(trace: LayerTrace, mode: str | None) -> Callable[..., Any]:
         trace.refusal = _refusal(graph)
         if trace.refusal is not None:
             raise UnshareableLayerError(trace.refusal)
-        trace.holders = _holders()
+        for guard in InstructionTranslator.current_tx().output.guards:
+            trace.reads.add(guard.originating_source, f"L['{LAYER}']")
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         trace.sources = [node.meta["grapharg"].source for node in placeholders]
         options = dict(torch._inductor.list_mode_options(mode)) if mode else {}
@@ -128,18 +130,6 @@ def _refusal(graph: Any) -> str | None:
         if isinstance(example, torch.Tensor) and _is_written(example):
             return f"writes into {place}"
     return None
-
-
-def _holders() -> tuple[str, ...]:
-    """Return the places, reached from the layer, of whatever has a part that guards read."""
-    names: dict[str, None] = {}
-    for guard in InstructionTranslator.current_tx().output.guards:
-        source = getattr(guard.originating_source, "base", None)
-        while source is not None:
-            if source.name.startswith(f"L['{LAYER}']"):
-                names[source.name] = None
-            source = getattr(source, "base", None)
-    return tuple(names)
 
 
 def _is_written(example: torch.Tensor) -> bool:
