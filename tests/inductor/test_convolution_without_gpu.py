@@ -6,6 +6,8 @@ Each case is one line to tests/programs/cuda_convolution.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,3 +76,19 @@ def test_where_there_is_no_choice_nothing_is_asked(ask: Ask, words: dict[str, An
     assert found["error"] is None
     assert found["events"] == []
     assert calls_library(found)
+
+
+def test_a_template_runs_on_the_stream_that_is_current_when_it_is_called() -> None:
+    """Not on that of the time when its function was made: a CUDA graph captures another stream."""
+    from warmup.inductor.convolution.calls import ChoiceCall
+
+    streams: list[int] = []
+
+    def run(*, stream: int) -> None:
+        streams.append(stream)
+
+    request = SimpleNamespace(make_run_fn=lambda *_inputs, out: partial(run, stream=99))
+    tensor = torch.zeros(2)
+    choice = ChoiceCall.of(SimpleNamespace(bmreq=request), (tensor, tensor), tensor)
+    choice.call(0)
+    assert streams == [0]  # a CPU's only stream

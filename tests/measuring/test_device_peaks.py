@@ -23,7 +23,7 @@ PEAKS = Peaks(
     tflops={"bf16": 801.5, "f32": 51.0}, gbps=4123.5, clock_mhz=1980, measured="2026-01-02"
 )
 OTHER = replace(PEAKS, gbps=3350.0)
-FORMAT = 4
+FORMAT = 5
 Measure = Callable[[], Peaks | None]
 
 

@@ -71,9 +71,11 @@ class Kernel:
 
         return LiveSearch(tuple(listed), listed, more, written, self.uncompiled, counts)
 
-    def run(self, method: Method = METHOD) -> tuple[dict[str, Outcome], str]:
+    def run(
+        self, method: Method = METHOD, floor_us: float | None = None
+    ) -> tuple[dict[str, Outcome], str]:
         """Return the outcomes by name, and the name of the control."""
-        outcomes, control = time_search(self.search(), CPU, method, {"f32": 1e-3})
+        outcomes, control = time_search(self.search(), CPU, method, {"f32": 1e-3}, floor_us)
         return {one.winner.uid: one for one in outcomes}, control.uid
 
 
@@ -126,6 +128,18 @@ def test_a_bad_candidate_is_rejected_before_it_is_timed(
     assert outcomes["bad"].rejection is reason
     assert fake_clock.taken["bad"] == 0
     assert kernel.told[-1] == {"a": 9.0, "bad": INF, "c": 8.0}
+
+
+def test_a_time_that_the_peaks_do_not_allow_cannot_win(fake_clock: Any) -> None:
+    """The candidate is rejected, whether default mode lists it or not, and the search is told."""
+    fake_clock.times = {"a": 9.0, "empty": 1.0, "none": 1.2, "c": 4.6}
+    kernel = Kernel([["empty", "a"], ["none"], ["c"]])
+    outcomes, control = kernel.run(floor_us=5.0)  # 4.6 us are within what peaks may be wrong by
+    rejected = {name for name, one in outcomes.items() if one.rejection is Rejection.IMPLAUSIBLE}
+    assert rejected == {"empty", "none"}
+    assert "the measured peaks allow 5.00 us" in outcomes["empty"].said
+    assert control == "a"
+    assert kernel.told[-1] == {"empty": INF, "a": 9.0, "none": INF, "c": 4.6}
 
 
 def test_what_the_first_candidate_that_runs_writes_is_expected(fake_clock: Any) -> None:

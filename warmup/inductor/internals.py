@@ -79,6 +79,7 @@ INTERNALS: Final = (
     "torch._dynamo.eval_frame:OptimizedModule",
     "torch._dynamo.eval_frame:_debug_get_cache_entry_list",
     "torch._dynamo.device_interface:DeviceGuard",
+    "torch._dynamo.device_interface:get_interface_for_device(device)",
     "torch._dynamo.exc:Unsupported",
     "torch._dynamo.guards:GuardManagerType.GUARD_MANAGER",
     "torch._dynamo.side_effects:SideEffects._get_modified_vars(self)",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from warmup.core.roofline import Work
@@ -49,6 +50,18 @@ def work_of(key: str) -> Work | None:
         return None
     count: Callable[[str], Work | None] = pkgutil.resolve_name(named)
     return count(key)
+
+
+def operations_of(key: str) -> Work | None:
+    """Return `work_of` *key* without its bytes; None where the key does not say its operations.
+
+    What a kernel writes may stay in the L2 while it is timed, so bytes bound a time less well.
+
+    Raises:
+        ProblemError: *key* is not a key.
+    """
+    work = work_of(key)
+    return replace(work, moved=0) if work is not None and work.flops else None
 
 
 def product_of(key: str) -> str | None:

@@ -14,6 +14,7 @@ import functools
 import math
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -27,6 +28,7 @@ _US_PER_S: Final = 1e6
 _US_PER_MS: Final = 1e3
 _BATCH_US: Final = 1000.0
 _CPU_BATCH_US: Final = 2000.0  # longer, so that other work of the host matters less
+_EMPTY_GRAPH: Final = "The CUDA Graph is empty"  # torch's warning (CUDAGraph.cpp, capture_end)
 _MAX_CALLS: Final = 64  # in a batch; the launch queue of a stream holds 1024
 _WARM_CALLS: Final = 3
 _FLUSH_FACTOR: Final = 2  # times the size of the L2 is overwritten
@@ -233,14 +235,26 @@ class _GraphBatch:
 
 
 def _captured(call: TimedCall, device: torch.device, calls: int) -> torch.cuda.CUDAGraph:
-    """Return a CUDA graph of *calls* calls; the graph has run once."""
+    """Return a CUDA graph of *calls* calls; the graph has run once.
+
+    Raises:
+        RuntimeError: the calls launched nothing on the stream that is captured. Their time would be
+            that of an empty graph.
+    """
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize(device)
     stream = torch.cuda.current_stream(device)
     own = None if stream == torch.cuda.default_stream(device) else stream
-    with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
-        for number in range(calls):
-            call(number)
+    with warnings.catch_warnings(record=True) as caught:
+        # As an error it would leave the capture's stream current.
+        warnings.filterwarnings("always", _EMPTY_GRAPH)
+        with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
+            for number in range(calls):
+                call(number)
+    if any(str(one.message).startswith(_EMPTY_GRAPH) for one in caught):
+        raise RuntimeError("the call launches nothing on the stream that is captured")
+    for other in caught:
+        warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
     graph.replay()
     return graph
 

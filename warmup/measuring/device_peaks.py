@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import platform
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -32,7 +34,7 @@ from warmup.core.trial import TimedCall
 from warmup.measuring.clock import batch_of
 from warmup.measuring.gpu_state import sm_clock_mhz
 
-_PEAKS_FORMAT: Final = 4
+_PEAKS_FORMAT: Final = 5
 _COPY_BYTES: Final = 4 * 2**30
 _CPU_COPY_BYTES: Final = 2**28  # beyond any last cache of one socket
 # m, n, k. A long sum reaches more than a square product does: fewer results for as much work.
@@ -44,6 +46,7 @@ _PEAK_SHAPES: Final = (
 )
 _CPU_PEAK_SHAPES: Final = ((1024, 1024, 1024),)
 _PEAK_ROUNDS: Final = 8
+_LOADING_CALLS: Final = 20  # of a large matmul: longer than a clock takes to be read
 _CPU_PEAK_SECONDS: Final = 0.25  # for the rounds of one rate, beyond the first
 _MAX_PEAKS_FILE_BYTES: Final = 16 * 1024
 _PEAK_DTYPES: Final = ("bf16", "f16", "tf32", "f32", "i8", "f8_e4m3fn")
@@ -76,9 +79,9 @@ def measure_peaks(device: torch.device) -> Peaks:
     """
     tflops, clocks = {}, {}
     for name in _PEAK_DTYPES if device.type == "cuda" else _CPU_PEAK_DTYPES:
-        if rate := _matmul_tflops(name, device):
-            tflops[name] = rate
-            if (clock := sm_clock_mhz(device)) is not None:
+        if best := _best_matmul(name, device):
+            tflops[name] = float(f"{best.tflops:.4g}")
+            if (clock := _clock_under(best.call, device)) is not None:
                 clocks[name] = clock
     return Peaks(
         tflops=tflops,
@@ -111,34 +114,55 @@ def _memory_gbps(device: torch.device) -> float:
     return max(gbps_of(2 * size, copied), gbps_of(size, read))
 
 
-def _matmul_tflops(name: str, device: torch.device) -> float | None:
-    """Return the best rate of large matmuls of dtype *name*, None where the device has none."""
-    best = 0.0
+@dataclass(frozen=True, slots=True)
+class _Matmul:
+    """A large matmul as a call, and the best rate of its runs."""
+
+    call: TimedCall
+    tflops: float
+
+
+def _best_matmul(name: str, device: torch.device) -> _Matmul | None:
+    """Return the fastest of the large matmuls of dtype *name*, None where the device has none."""
+    found = []
     dtype: torch.dtype = getattr(torch, torch_name("f32" if name == "tf32" else name))
     for shape in _PEAK_SHAPES if device.type == "cuda" else _CPU_PEAK_SHAPES:
         try:
             with _precision(name):
-                best = max(best, _matmul(dtype, *shape, device))
+                call = _matmul(dtype, *shape, device)
+                rate = tflops_of(2 * math.prod(shape), _best_us(call, device))
         except RuntimeError:  # no kernel for this dtype on this device, or no memory
             continue
-    return float(f"{best:.4g}") if best else None
+        found.append(_Matmul(call, rate))
+    return max(found, key=lambda one: one.tflops, default=None)
 
 
-def _matmul(dtype: torch.dtype, m: int, n: int, k: int, device: torch.device) -> float:
+def _clock_under(call: TimedCall, device: torch.device) -> int | None:
+    """Return the SM clock while *device* runs *call*; None where it cannot be read.
+
+    An idle GPU soon reports a higher clock than it has under load.
+    """
+    if device.type != "cuda":
+        return None
+    for number in range(_LOADING_CALLS):
+        call(number)
+    clock = sm_clock_mhz(device)
+    torch.cuda.synchronize(device)
+    return clock
+
+
+def _matmul(dtype: torch.dtype, m: int, n: int, k: int, device: torch.device) -> TimedCall:
     if dtype is torch.int8:
         a, b = (torch.randint(-8, 8, sizes, device=device).to(dtype) for sizes in ((m, k), (n, k)))
         multiply: Callable[..., torch.Tensor] = torch._int_mm  # noqa: SLF001  its only name
-        time_us = _best_us(lambda _: multiply(a, b.t()), device)
-    elif dtype.itemsize == 1:
-        a, b = (torch.randn(sizes, device=device).to(dtype) for sizes in ((m, k), (n, k)))
+        return lambda _: multiply(a, b.t())
+    a, b = (torch.randn(sizes, device=device).to(dtype) for sizes in ((m, k), (n, k)))
+    if dtype.itemsize == 1:
         one = torch.ones((), device=device)
         scaled = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)  # noqa: SLF001
-        time_us = _best_us(lambda _: scaled(a, b.t(), one, one), device)
-    else:
-        a, b = (torch.randn(sizes, device=device).to(dtype) for sizes in ((m, k), (n, k)))
-        out = torch.empty(m, n, dtype=dtype, device=device)
-        time_us = _best_us(lambda _: torch.mm(a, b.t(), out=out), device)
-    return tflops_of(2 * m * n * k, time_us)
+        return lambda _: scaled(a, b.t(), one, one)
+    out = torch.empty(m, n, dtype=dtype, device=device)
+    return lambda _: torch.mm(a, b.t(), out=out)
 
 
 class _precision:  # noqa: N801  used like a function in a with statement

@@ -15,21 +15,26 @@ from warmup.core.method import Method
 from warmup.core.rows import Rejection, Winner
 from warmup.core.trial import Outcome
 from warmup.measuring.reference import NARROW_TOLERANCE, judge_like
-from warmup.measuring.screening import CandidateRun, Screening
+from warmup.measuring.screening import OVER_PEAK, CandidateRun, Screening
 
 # Candidates that differ in a launch config only run the same code on the same tensors.
 NEAR_TIE: Final = 0.01
 
 
 def time_search(
-    search: LiveSearch, device: torch.device, method: Method, tolerance: Mapping[str, float]
+    search: LiveSearch,
+    device: torch.device,
+    method: Method,
+    tolerance: Mapping[str, float],
+    floor_us: float | None = None,
 ) -> tuple[list[Outcome], Winner]:
     """Return the outcomes of all candidates of *search*, and the control.
 
     The control is what default mode would take: the fastest of the candidates that it lists, and of
     those within the near-tie band of *method* the first. What a candidate writes is compared with
     what the first listed candidate that runs wrote, within the *tolerance* of the dtype; a
-    candidate that differs is rejected before it is timed.
+    candidate that differs is rejected before it is timed. So is, after it was timed, a candidate
+    that takes less than *floor_us* by more than peaks may be wrong.
     """
     screening = Screening([], search.listed[0], device, method)
     written = _Written(search, tolerance)
@@ -40,16 +45,26 @@ def time_search(
         for run in runs:
             screening.attempt(run, "check", written.compare)
         screening.screen(runs)
+        _reject_implausible(runs, floor_us)
         calls = search.more(
             {run.winner: run.time_us if run.is_open else math.inf for run in screening.runs}
         )
     library = screening.choose_control(search.listed, method.near_tie)
     screening.time_finalists()
+    _reject_implausible(screening.runs, floor_us)
     uncompiled = (
         Outcome(winner=winner, rejection=Rejection.COMPILE, said=reason)
         for winner, reason in search.uncompiled.items()
     )
     return [*(run.outcome for run in screening.runs), *uncompiled], library
+
+
+def _reject_implausible(runs: Sequence[CandidateRun], floor_us: float | None) -> None:
+    """Reject those of *runs* whose time the measured peaks do not allow."""
+    for run in runs:
+        if floor_us is not None and run.is_open and run.time_us * OVER_PEAK < floor_us:
+            message = f"{run.time_us:.2f} us, while the measured peaks allow {floor_us:.2f} us"
+            run.reject(Rejection.IMPLAUSIBLE, message)
 
 
 def with_narrow_band(method: Method) -> Method:

@@ -27,6 +27,7 @@ StageCallback = Callable[[Winner, str], None]
 SCREENING_ROUNDS: Final = 3  # rounds of all candidates
 FINAL_ROUNDS: Final = 12  # rounds of the finalists, repeated up to `_RETRIES` times
 _RETRIES: Final = 3
+OVER_PEAK: Final = 1.10  # peaks are measured too; a rate above this share cannot be true
 # Before what noise may have refused is measured again. Seconds: a passing load is over by then.
 PAUSES_S: Final = (0.5, 1.0, 2.0)
 _FINAL_SHARE: Final = 1.25  # times the fastest time: slower candidates are no finalists

@@ -19,10 +19,15 @@ from warmup.measuring.clock import wall_us
 from warmup.measuring.operands import MAX_OPERAND_SETS
 from warmup.measuring.reference import judge_output, reference_of, widened
 from warmup.measuring.rounds import run_rounds
-from warmup.measuring.screening import FINAL_ROUNDS, CandidateRun, Screening, StageCallback
+from warmup.measuring.screening import (
+    FINAL_ROUNDS,
+    OVER_PEAK,
+    CandidateRun,
+    Screening,
+    StageCallback,
+)
 from warmup.measuring.selection import select_winner
 
-_OVER_PEAK: Final = 1.10  # peaks are measured too; a rate above this share cannot be true
 _WALL_FACTOR: Final = 1.5
 _CPU_WALL_FACTOR: Final = 4.0
 _WALL_SLACK_US: Final = 200.0  # for all calls of one check together
@@ -203,7 +208,7 @@ class _Checks:
         assert winner.batch is not None
         again = run_rounds({winner.winner: winner.batch}, FINAL_ROUNDS)[winner.winner]
         winner.outcome = replace(winner.outcome, samples=again)
-        if again.median * _OVER_PEAK < floor:
+        if again.median * OVER_PEAK < floor:
             message = f"{again.median:.2f} us, while the measured peaks allow {floor:.2f} us"
             winner.reject(Rejection.IMPLAUSIBLE, message)
 

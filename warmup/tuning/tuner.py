@@ -26,7 +26,8 @@ from warmup.core.rows import Rejection, Tuned, Winner
 from warmup.core.trial import Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import LiveTrial, Question, RegionQuestion
-from warmup.keys.registry import kind_of
+from warmup.keys.registry import kind_of, operations_of
+from warmup.keys.registry import work_of as work_of_key
 from warmup.measuring.enqueue import cost_of
 from warmup.measuring.live_search import time_search, with_narrow_band
 from warmup.measuring.machine_watch import MachineWatch
@@ -229,6 +230,7 @@ class Tuner:
         tuned = self.rows.row_for(
             *(key, found.outcomes, found.library),
             is_disturbed=found.is_disturbed,
+            work=work_of_key(key) if operations_of(key) else None,
             method=with_narrow_band(self.method),
         )
         return None if tuned is None else replace(tuned, searched=found.counts)
@@ -245,9 +247,10 @@ class Tuner:
 
     def _search(self, key: str, search: LiveSearch) -> FoundConfigs:
         started, method = time.monotonic(), with_narrow_band(self.method)
+        floor_us = self.bounds.floor_us(operations_of(key))
         stage = self.clock.phase(kind_of(key).stage)
         with stage, self.watch.measuring() as is_disturbed, torch.no_grad():
-            outcomes, library = time_search(search, self.device, method, self.tolerance)
+            outcomes, library = time_search(search, self.device, method, self.tolerance, floor_us)
         counts, seconds = search.counts(), time.monotonic() - started
         logger.debug("searched %s in %.2f s: %s", counts, seconds, key)
         return FoundConfigs(tuple(outcomes), library, counts, is_disturbed=is_disturbed())

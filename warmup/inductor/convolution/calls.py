@@ -1,13 +1,19 @@
-"""`search_of`: inductor's choices for a convolution as calls on random tensors."""
+"""`search_of`: inductor's choices for a convolution as calls on random tensors.
+
+A call runs on the current stream. A template's function from inductor is bound to the stream that
+was current when the function was made, and a CUDA graph on another stream would capture nothing.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+from torch._dynamo.device_interface import get_interface_for_device
 from torch._inductor.select_algorithm import ExternKernelCaller
 
 from warmup.core.live_search import LiveSearch
@@ -29,7 +35,7 @@ def search_of(
     w /= math.sqrt(math.prod(w.shape[1:]))
     sizes, strides = ([int(size) for size in of] for of in (layout.size, layout.stride))
     out = torch.empty_strided(sizes, strides, dtype=x.dtype, device=x.device)
-    runs = {winner: _ChoiceCall.of(choice, (x, w), out) for winner, choice in choices.items()}
+    runs = {winner: ChoiceCall.of(choice, (x, w), out) for winner, choice in choices.items()}
     calls: dict[Winner, TimedCall] = {winner: run.call for winner, run in runs.items()}
     counts = SearchCounts(search=Search.DEFAULT, listed=len(calls))
     return LiveSearch(
@@ -43,21 +49,30 @@ def search_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _ChoiceCall:
+class ChoiceCall:
     """A call of one choice, which returns its result or writes it to ``out``."""
 
     run: Callable[[], Any]
     out: torch.Tensor
 
     @classmethod
-    def of(cls, choice: Any, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> _ChoiceCall:
+    def of(cls, choice: Any, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> ChoiceCall:
+        """Return the call of *choice* on *inputs*; a template writes to *out*."""
         if isinstance(choice, ExternKernelCaller):
             untyped: Any = choice  # in torch
             library: Callable[..., Any] = untyped.to_callable()
             return cls(lambda: library(*inputs), out)
-        return cls(choice.bmreq.make_run_fn(*inputs, out=out), out)
+        bound: partial[Any] = choice.bmreq.make_run_fn(*inputs, out=out)
+        interface = get_interface_for_device(out.device.type)
+
+        def run() -> Any:
+            stream = interface.get_raw_stream(interface.current_device())
+            return bound(stream=stream)
+
+        return cls(run, out)
 
     def call(self, _number: int) -> object:
+        """Call the choice once, on the current stream."""
         return self.run()
 
     def written(self) -> list[torch.Tensor]:
