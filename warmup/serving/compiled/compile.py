@@ -126,7 +126,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
 def _compare_forms(layers: LayersForm, table: Table) -> None:
     """Log a line where *table* was not built for the form in which *layers* are compiled."""
     built = table.provenance.forms.all
-    wanted = layers if layers is LayersForm.WHOLE else LayersForm.ONCE
+    wanted = LayersForm.WHOLE if layers is LayersForm.WHOLE else LayersForm.ONCE
     if wanted not in built:
         logger.warning(
             "layers=%r: the table has the rows of %s; what only %s ask for is a miss "
@@ -134,5 +134,5 @@ def _compare_forms(layers: LayersForm, table: Table) -> None:
             str(layers),
             " and ".join(form.graphs for form in built),
             wanted.graphs,
-            layers,
+            str(layers),
         )

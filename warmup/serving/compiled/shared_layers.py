@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from warmup.core.compile_modes import GRAPH_MODES
 from warmup.core.error_text import first_line
 from warmup.core.events import logger
+from warmup.core.layers_form import LayersForm
 from warmup.inductor.artifacts import count_artifacts, drop_artifacts
 from warmup.inductor.layers.module_watch import ModuleWatch
 from warmup.inductor.layers.opaque_call import run_program
@@ -23,6 +24,7 @@ from warmup.models.shared_graph import SharedGraph, compile_shared, other_layout
 from warmup.models.sharing_cost import cost_of, is_timed
 from warmup.serving.compiled.arguments import Arguments
 from warmup.serving.compiled.layer_sharing import LayerSharing
+from warmup.serving.handle import installed
 
 
 class SharingBucket(Protocol):
@@ -97,6 +99,10 @@ class SharedLayers:
         bucket = str(self._bucket)
         if pair is None:
             self._sharing.unmeasured(bucket, "no layer is called with what another returns")
+            return result
+        handle = installed()
+        if handle is not None and LayersForm.WHOLE not in handle.table.provenance.forms.all:
+            self._sharing.unmeasured(bucket, "the table has no rows of whole graphs")
             return result
         served = self._by_modes[_modes()]
         assert served is not None
