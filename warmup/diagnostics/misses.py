@@ -47,7 +47,7 @@ _LISTS: Final = frozenset({"digests", "problems"})
 _PIECE_LETTERS: Final = 256 * 1024
 _PROBLEM: Final = frozenset({"key", "kind", "reason", "count"})
 _ASKED_BY: Final = "layers"  # of a problem, left out where whole graphs alone have asked
-_OPTIONAL: Final = frozenset({"source", _ASKED_BY})
+_MAY_HAVE: Final = frozenset({"source", _ASKED_BY})
 _OF_WHOLE: Final = (LayersForm.WHOLE,)
 _WHOLE_ONLY: Final[Mapping[tuple[str, str], Collection[LayersForm]]] = MappingProxyType({})
 # The reasons of keys that have a row which cannot be used.
@@ -204,7 +204,7 @@ def _read_document(reader: JsonReader, root: Node) -> tuple[MissedProblem, ...]:
 
 
 def _read_problem(node: Node) -> MissedProblem:
-    members: Mapping[str, Node] = node.members(_PROBLEM, optional=_OPTIONAL)
+    members: Mapping[str, Node] = node.members(_PROBLEM, optional=_MAY_HAVE)
     key = members["key"].string(_MAX_KEY)
     kind = members["kind"].string(_MAX_REASON_LENGTH)
     if kind not in KINDS or kind != kind_of(key).name:
