@@ -33,6 +33,8 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "table": frozenset({"platformdirs"}),
     "inductor": frozenset({"torch", "sympy", "triton"}),
     "measuring": frozenset({"torch", "platformdirs", "pynvml"}),
+    "prediction.fitting": frozenset({"torch"}),
+    "prediction.network": frozenset({"torch"}),
     "models": frozenset({"torch"}),
     "diagnostics.recompiles": frozenset({"torch"}),
     "tuning": frozenset({"torch", "platformdirs"}),
@@ -54,6 +56,8 @@ OF_ONE_KIND = (
     # These run a bucket once more with padded weights, the kind `weight`.
     *("warmup.tuning.session", "warmup.tuning.bucket_run"),
     "warmup.tuning.weights.",
+    "warmup.diagnostics.profile.row_match",
+    "warmup.prediction.",  # of times of GEMM candidates
     *("warmup.tuning.trials", "warmup.tuning.tuner", "warmup.tuning.worker"),  # GEMM trials
 )
 OF_EVERY_KIND = frozenset(

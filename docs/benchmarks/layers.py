@@ -6,9 +6,13 @@
 Each way runs in a process of its own with empty caches, and serves every bucket once: that is its
 start, in seconds from the import of inductor. Then the ways ``whole`` and ``once`` run in one
 process, in turns, from warm caches: that is their steady state, the ratio of the medians. ``cpu``
-is the time of this process and its children on all cores, which other processes disturb less. With
-``--table`` both are served from that table, too. Results are written after each run, a run that is
-in the file is not made again, and no run starts after ``--limit`` seconds.
+is the time of this process and its children on all cores, which other processes disturb less.
+
+The way ``auto``, which is not among the default ones, measures sharing on a GPU and takes the
+faster way in each bucket; its ``costs`` are the times of shared layers over those in one graph, of
+two layers. With ``--table`` all that `warmup.compile` serves is served from that table. Results are
+written after each run, a run that is in the file is not made again, and no run starts after
+``--limit`` seconds.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 WAYS = ("one", "once", "nested", "each", "whole")
+SERVED = ("once", "whole", "auto")  # by warmup.compile
 WIDTHS = {
     "8b": (4096, 14336, 32, 8, 128),  # features, inner features, heads, KV heads, size of a head
     "small": (256, 512, 8, 4, 32),
@@ -162,7 +167,7 @@ def start(
     imported = time.perf_counter() - began
     torch._dynamo.config.recompile_limit = 64
     serve = model
-    if way in ("once", "whole"):
+    if way in SERVED:
         import warmup
 
         serve = warmup.compile(
@@ -193,8 +198,10 @@ def start(
     }
     if asked.device != "cpu":
         measured["peak MiB"] = torch.cuda.max_memory_allocated() // 2**20
-    if way in ("once", "whole"):
+    if way in SERVED:
         measured["report"] = str(serve.report())
+    if way == "auto":
+        measured["costs"] = dict(serve.report().layers.costs)
     return serve, measured
 
 

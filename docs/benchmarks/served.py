@@ -188,6 +188,22 @@ def by_size(documents: Documents) -> list[Row]:
     ]
 
 
+def layer_starts(documents: Documents) -> list[Row]:
+    """Return each start of `layers.py`, and its processor time over default mode's whole graph."""
+    found: list[Row] = []
+    for document in documents.values():
+        default = document["starts"]["whole, default"]["cpu"]
+        for name, start in document["starts"].items():
+            found.append({**start, "name": name, "over": start["cpu"] / default})
+    return found
+
+
+def shared_over_default(documents: Documents) -> float:
+    """Return the processor time of shared layers from a table over default mode's whole graph."""
+    starts = {row["name"]: row["over"] for row in layer_starts(documents)}
+    return float(starts["once with the table, default"])
+
+
 def quiet(documents: Documents) -> Count:
     """Count recompiles and benchmarks of `range` after the first round: two, both of them 0."""
     runs = [run for run in each(documents, "runs") if run["way"] == "range"]

@@ -21,6 +21,7 @@ from warmup.core.errors import SettingsError, TableFormatError, TableNotFoundErr
 from warmup.core.events import Emitter, Event, EventName, JsonLinesSink, Sink
 from warmup.diagnostics.audit import FAILURES, AuditReport, Counts, Divergence, Miss, audit
 from warmup.diagnostics.logs import MAX_LINE
+from warmup.diagnostics.misses import encode_misses
 from warmup.table import Table
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine
@@ -787,3 +788,21 @@ def test_replicas_without_a_rank_may_have_different_tables(tmp_path: Path) -> No
     log = decided(tmp_path / "a.log", ("a", EventName.HIT, "k", "w1"))
     decided(log, ("b", EventName.HIT, "k", "w1"), digest="e")
     assert audit([log]).failures(("diverged",)) == ()
+
+
+def test_predicted_problems_are_listed_by_what_a_build_may_gain(tmp_path: Path) -> None:
+    """Expected gain times calls decides; they are neither hits nor misses, and go to a build."""
+    log = tmp_path / "log.jsonl"
+    common = {"kind": "gemm", "choice": "triton::mm", "gain": 1.5, "bound": 1.1}
+    with run_to(JsonLinesSink(log)) as emitter:
+        emitter.emit(EventName.INSTALLED, **INSTALLED)
+        for key, predicted_us, calls in (("k1", 10.0, 1), ("k2", 99.0, 9), ("k3", 90.0, 3)):
+            for _ in range(calls):
+                times = {"predicted_us": predicted_us, "library_us": 100.0}
+                emitter.emit(EventName.PREDICTED, key=key, **times, **common)
+    report = audit([log])
+    assert [(one.key, one.count) for one in report.predicted] == [("k1", 1), ("k3", 3), ("k2", 9)]
+    assert (report.hits, report.misses, report.silent) == ({}, (), ())
+    assert report.failures(FAILURES) == ("predicted",)
+    problems = json.loads(encode_misses(report))["problems"]
+    assert {one["reason"] for one in problems} == {"predicted"}

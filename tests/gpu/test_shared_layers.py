@@ -57,15 +57,17 @@ def model() -> Iterator[nn.Module]:
         yield Layers().eval().to("cuda", torch.bfloat16)
 
 
-def served(model: nn.Module) -> warmup.CompiledModel:
-    """Return the model served from one bucket, recorded as a CUDA graph."""
+def served(
+    model: nn.Module, layers: str = "once", mode: str | None = "reduce-overhead"
+) -> warmup.CompiledModel:
+    """Return the model served from one bucket, recorded as a CUDA graph where the *mode* does."""
     return warmup.compile(
         model,
         dims={"x": {0: "n"}},
         buckets={"n": (ROWS,)},
         policy="exact",
-        mode="reduce-overhead",
-        layers="once",
+        mode=mode,
+        layers=layers,
     )
 
 
@@ -103,3 +105,39 @@ def test_a_weight_that_moves_is_recorded_again(model: nn.Module) -> None:
     report = compiled.report().layers
     assert report is not None
     assert (report.shared, report.artifacts, report.changes) == (LAYERS, 1, 2)
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_auto_measures_both_ways_and_takes_one(model: nn.Module, mode: str | None) -> None:
+    """The bucket has a ratio; it is shared, or a whole graph where sharing is slower."""
+    compiled = served(model, "auto", mode)
+    assert max(distance(compiled, model) for _ in range(4)) <= 2e-2
+    report = compiled.report().layers
+    assert report is not None
+    assert report.refusal is None
+    assert [*report.costs] == ["n=16"]
+    assert 0.2 < report.costs["n=16"] < 20
+    assert set(report.slower) <= {"n=16"}
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_warming_measures_too(model: nn.Module, mode: str | None) -> None:
+    """Kernels are compiled beside tracing, and the measurement still has its turn."""
+    compiled = served(model, "auto", mode)
+    compiled.warm(torch.randn(ROWS, WIDTH, device="cuda", dtype=torch.bfloat16))
+    assert distance(compiled, model) <= 2e-2
+    report = compiled.report().layers
+    assert report is not None
+    assert [*report.costs] == ["n=16"]
+
+
+def test_a_weight_with_other_strides_at_the_same_address_is_noticed(model: nn.Module) -> None:
+    """A CUDA graph would replay with the strides that it was recorded with."""
+    layer = model.layers[1]
+    layer.up = nn.Linear(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16)
+    layer.down = nn.Linear(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16)
+    compiled = served(model)
+    for _ in range(4):
+        distance(compiled, model)
+    layer.up.weight.data = layer.up.weight.data.t()
+    assert max(distance(compiled, model) for _ in range(4)) <= 2e-2

@@ -16,59 +16,66 @@ import pytest
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "cpp_sources.py"
 BF16 = {"layers": 8, "sizes": [16, 48], "dtype": "bfloat16"}  # products of mkldnn's patterns
 F32 = {"layers": 2, "sizes": [16], "dtype": "float32", "ranged": True}  # products of MKL
+MIXED = {"layers": 4, "sizes": [16], "dtype": "float32", "mixed": True}
 PRODUCTS = 8 * 2 * 2  # by layers and sizes
+PROBLEMS = 2 * 2  # by sizes
 
-Answer = dict[str, Any]
+Answers = list[dict[str, Any]]
 
 
 def _ask(run_once: Callable[..., tuple[Path, str]], way: str, variables: dict[str, str]) -> Any:
-    words = (str(PROGRAM), way, json.dumps([BF16, F32]))
+    words = (str(PROGRAM), way, json.dumps([BF16, F32, MIXED]))
     _, said = run_once(f"cpp-sources-{way}", *words, **variables)
     return json.loads(said.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
-def by_warmup(
-    run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]
-) -> tuple[Answer, Answer]:
-    """The layers in bf16, and two in f32 along a range, under an attached table."""
-    bf16, f32 = _ask(run_once, "warmup", variables)
-    return bf16, f32
+def by_warmup(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> Answers:
+    """The layers in bf16, two in f32 along a range, and four mixed, under an attached table."""
+    answers: Answers = _ask(run_once, "warmup", variables)
+    return answers
 
 
 @pytest.fixture(scope="module")
-def by_torch(
-    run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]
-) -> tuple[Answer, Answer]:
+def by_torch(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> Answers:
     """The same under the same table, with torch's own functions where warmup replaces them."""
-    bf16, f32 = _ask(run_once, "torch", variables)
-    return bf16, f32
+    answers: Answers = _ask(run_once, "torch", variables)
+    return answers
 
 
-def test_the_generated_code_is_the_same(
-    by_warmup: tuple[Answer, Answer], by_torch: tuple[Answer, Answer]
-) -> None:
+def test_the_generated_code_is_the_same(by_warmup: Answers, by_torch: Answers) -> None:
     """Wrapper and kernels are byte-equal in each case, but for the addresses of the weights."""
     for ours, torchs in zip(by_warmup, by_torch, strict=True):
         assert ours["code"] == torchs["code"]
         assert all("_micro_gemm" in code for code in ours["code"])
 
 
-def test_no_source_is_written_for_a_benchmark(by_warmup: tuple[Answer, Answer]) -> None:
-    """A source is written once for each product that a row answers: the source that is compiled."""
+def test_no_source_is_written_for_a_benchmark(by_warmup: Answers) -> None:
+    """Where rows answer, no more sources are written than are compiled."""
     counts = by_warmup[0]["counts"]
     assert by_warmup[0]["hits"] == PRODUCTS
-    assert (counts["candidates"], counts["sources"]) == (PRODUCTS, PRODUCTS)
+    assert (counts["candidates"], counts["sources"]) == (PRODUCTS, PROBLEMS)
 
 
-def test_torch_writes_each_source_twice(by_torch: tuple[Answer, Answer]) -> None:
+def test_equal_products_of_a_graph_have_one_source(by_warmup: Answers) -> None:
+    """Along a range, too: two layers of two products each need two sources."""
+    assert by_warmup[1]["counts"]["sources"] == PROBLEMS // 2
+
+
+def test_products_with_other_constants_have_other_sources(by_warmup: Answers) -> None:
+    """Of four layers, every other one scales its inner features: two and one sources, not two."""
+    counts = by_warmup[2]["counts"]
+    assert (counts["candidates"], counts["sources"]) == (8, 3)
+
+
+def test_torch_writes_each_source_twice(by_torch: Answers) -> None:
     """The control: without the hooks the counter sees a second source for each product."""
     counts = by_torch[0]["counts"]
     assert (counts["candidates"], counts["sources"]) == (PRODUCTS, 2 * PRODUCTS)
 
 
 def test_the_parts_of_sources_are_parsed_once_in_a_process(
-    by_warmup: tuple[Answer, Answer], by_torch: tuple[Answer, Answer]
+    by_warmup: Answers, by_torch: Answers
 ) -> None:
     """Fewer templates than products are parsed, where torch parses some for every source."""
     parsed = [by_warmup[0]["counts"][what] for what in ("templates", "expressions")]
@@ -77,6 +84,6 @@ def test_the_parts_of_sources_are_parsed_once_in_a_process(
     assert min(again) > 2 * PRODUCTS
 
 
-def test_torchs_own_functions_are_put_back(by_warmup: tuple[Answer, Answer]) -> None:
+def test_torchs_own_functions_are_put_back(by_warmup: Answers) -> None:
     """After the table is detached, all functions that write sources are torch's own."""
     assert by_warmup[0]["is_restored"]

@@ -6,7 +6,7 @@ No compiler is started. With ``torch`` all sources are written as torch does, wi
 attached table has them written. The result has for each case the code of each size, without the
 addresses of the weights, which are a comment in it; and how many C++ candidates there were, how
 many sources were written, and how many jinja templates and index expressions were parsed. With
-``ranged`` a size stands for all from 2 to 64.
+``ranged`` a size stands for all from 2 to 64; with ``mixed`` every other layer has other constants.
 """
 
 from __future__ import annotations
@@ -49,15 +49,16 @@ HOOKED = (
 
 
 class Layer(nn.Module):
-    """An FFN with a residual; its last product has a bias."""
+    """An FFN with a residual, its inner features times *scale*; its last product has a bias."""
 
-    def __init__(self) -> None:
+    def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
+        self.scale = scale
         self.up = nn.Linear(WIDTH, INNER, bias=False)
         self.down = nn.Linear(INNER, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(nn.functional.silu(self.up(x)))
+        return x + self.down(nn.functional.silu(self.up(x)) * self.scale)
 
 
 class GeneratedError(Exception):
@@ -65,7 +66,7 @@ class GeneratedError(Exception):
 
 
 def generate(
-    layers: int, sizes: list[int], dtype: torch.dtype, *, ranged: bool = False
+    layers: int, sizes: list[int], dtype: torch.dtype, *, ranged: bool = False, mixed: bool = False
 ) -> list[str]:
     """Return the code that inductor generates for each of *sizes*."""
     codes: list[str] = []
@@ -75,7 +76,8 @@ def generate(
         raise GeneratedError
 
     torch._dynamo.reset()
-    model = nn.Sequential(*(Layer() for _ in range(layers))).to(dtype).eval()
+    scales = (0.5 if mixed and index % 2 else 1.0 for index in range(layers))
+    model = nn.Sequential(*map(Layer, scales)).to(dtype).eval()
     compiled = torch.compile(model, dynamic=False)
     GraphLowering.save_output_code = staticmethod(take)
     for size in sizes:
@@ -92,7 +94,9 @@ def generate(
     return codes
 
 
-def template_rows(sizes: list[int], dtype: torch.dtype, *, ranged: bool) -> dict[str, Row]:
+def template_rows(
+    sizes: list[int], dtype: torch.dtype, *, ranged: bool = False, mixed: bool = False
+) -> dict[str, Row]:
     """Return a row with the C++ template for every product of a layer."""
     rows: dict[str, Row] = {}
     original = Selector.__call__
@@ -110,7 +114,7 @@ def template_rows(sizes: list[int], dtype: torch.dtype, *, ranged: bool) -> dict
     Selector.__call__ = select
     try:
         with config.patch(OPTIONS):
-            generate(1, sizes, dtype, ranged=ranged)
+            generate(1 + mixed, sizes, dtype, ranged=ranged, mixed=mixed)
     finally:
         Selector.__call__ = original
     return rows
@@ -143,12 +147,10 @@ def counting() -> Iterator[Counter[str]]:
             each()
 
 
-def run(
-    way: str, layers: int, sizes: list[int], dtype: str, *, ranged: bool = False
-) -> dict[str, Any]:
+def run(way: str, layers: int, sizes: list[int], dtype: str, **options: bool) -> dict[str, Any]:
     """Generate the code under a table whose rows all have the C++ template."""
     kind = getattr(torch, dtype)
-    rows = template_rows(sizes, kind, ranged=ranged)
+    rows = template_rows(sizes, kind, **options)
     own = [vars(owner)[name] for owner, name in HOOKED]
     events: list[Event] = []
     lookup = Lookup(rows, OnMiss.STRICT, Emitter([events.append]))
@@ -158,7 +160,7 @@ def run(
             for (owner, name), original in zip(HOOKED, own, strict=True):
                 setattr(owner, name, original)
         with counting() as counts:
-            code = generate(layers, sizes, kind, ranged=ranged)
+            code = generate(layers, sizes, kind, **options)
     finally:
         attachment.detach()
     return {

@@ -14,15 +14,22 @@ import math
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
+import cpp_sources
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
 import warmup
+from warmup.core.events import Emitter, Event
+from warmup.inductor import connect
+from warmup.inductor.layers.compiler import LayerCompiler
 from warmup.keys.weight import Padding, padded_sizes
+from warmup.models.layer_pair import LayerPair
 from warmup.models.padding.apply import pad
 from warmup.models.padding.groups import find_groups
+from warmup.table.lookup import Lookup, OnMiss
 
 WIDTH = 8
 SIZE = 4
@@ -122,6 +129,50 @@ class Configured(Layer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) * self.config.scale
+
+
+SCALE = 0.5  # a global that a layer reads, and beside it one that is read in a list
+LIMITS = [0.5, 2.0]
+
+
+class Slotted:
+    """An object without a dict."""
+
+    __slots__ = ("shift",)
+
+    def __init__(self) -> None:
+        self.shift = 0.25
+
+
+def _closure() -> tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[], None]]:
+    """Return a function with a number in its closure, and another that changes the number."""
+    number = 1.5
+
+    def multiply(x: torch.Tensor) -> torch.Tensor:
+        return x * number
+
+    def change() -> None:
+        nonlocal number
+        number = 3.0
+
+    return multiply, change
+
+
+class ReadsMuch(Layer):
+    """Reads values from objects that have no version."""
+
+    factor = 1.0
+
+    def __init__(self, index: int, slotted: Slotted, multiply: Any) -> None:
+        super().__init__(index)
+        self.sizes = [1.0, [2.0, 3.0]]
+        self.names = {"shifted"}
+        self.slotted, self.multiply = slotted, multiply
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x) * SCALE * self.factor * self.sizes[0] * self.sizes[1][1]  # type: ignore[index, operator]
+        y = self.multiply(y).clamp(max=LIMITS[1]) + self.slotted.shift
+        return y + 1 if "shifted" in self.names else y
 
 
 class ManyForms(Layer):
@@ -235,6 +286,13 @@ def tagged(model: Model) -> None:
     layer.up.weight = nn.Parameter(torch.rand(2 * WIDTH, WIDTH).as_subclass(Tagged))
 
 
+def unlike(model: Model) -> None:
+    """Give every tensor but those of the first layer other values than its neighbours have."""
+    for layer in model.layers[1:]:
+        for tensor in (*layer.parameters(), *layer.buffers()):
+            tensor.data.uniform_(-0.5, 0.5)
+
+
 def padded(model: Model) -> None:
     groups = find_groups(model).groups
     pad(model, {each: Padding(padded_sizes(each.structure.features, "f32")[0]) for each in groups})
@@ -257,6 +315,12 @@ SHARED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
     "parametrized": (Layer, parametrized),
     "strided": (Layer, strided),
     "padded": (Odd, padded),
+}
+# What is shared where weights are constants of the compiled graph.
+FROZEN: dict[str, Callable[[Model], None]] = {
+    "frozen": unlike,
+    "frozen_tied_inside": tied_inside,
+    "frozen_other_eps": other_eps,
 }
 # What cannot be shared: what ``layers="once"`` says.
 REFUSED: dict[str, tuple[type[Layer], Callable[[Model], None] | None]] = {
@@ -369,15 +433,72 @@ def _changes(model: Model) -> list[Callable[[], object]]:
     ]
 
 
-def changes() -> dict[str, Any]:
-    """Return what came of each change of a served model, one after the other."""
+def _changes_of_objects(model: Model, closed: Callable[[], None]) -> list[Callable[[], object]]:
+    """Return what changes values of objects that have no version."""
+    layers: Any = model.layers
+
+    def item() -> None:
+        for layer in layers:
+            layer.sizes[0] = 1.25
+
+    def inner_item() -> None:
+        for layer in layers:
+            layer.sizes[1][1] = 1.0
+
+    def member() -> None:
+        for layer in layers:
+            layer.names.clear()
+
+    def slot() -> None:
+        layers[0].slotted.shift = 0.75
+
+    def reshaped() -> None:
+        layers[2].up, layers[2].down = nn.Linear(WIDTH, 12), nn.Linear(12, WIDTH)
+
+    return [item, inner_item, member, slot, closed, reshaped]
+
+
+def _changes_of_globals() -> list[Callable[[], object]]:
+    """Return what changes attributes of classes and globals."""
+
+    def attribute_of_class() -> None:
+        ReadsMuch.factor = 2.0
+
+    def module_global() -> None:
+        global SCALE  # noqa: PLW0603  what a user's module does
+        SCALE = 0.25
+
+    def item_of_global() -> None:
+        LIMITS[1] = 1.0
+
+    def other_global() -> None:
+        globals()["not read"] = 3
+
+    return [attribute_of_class, module_global, item_of_global, other_global]
+
+
+def changes(names: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return what came of each change of two served models; only of *names*, of one model."""
     config = Config()
     model = Model([Configured(index, config) for index in range(4)]).eval()
+    found = _after_each(
+        model, [each for each in _changes(model) if not names or each.__name__ in names]
+    )
+    if names:
+        return found
+    multiply, change = _closure()
+    slotted = Slotted()
+    model = Model([ReadsMuch(index, slotted, multiply) for index in range(4)]).eval()
+    return found | _after_each(model, [*_changes_of_objects(model, change), *_changes_of_globals()])
+
+
+def _after_each(model: Model, changes: list[Callable[[], object]]) -> dict[str, Any]:
+    """Return what came of each of *changes* of *model*, by its name."""
     served = serve(model)
     x = torch.randn(SIZE, WIDTH)
     served(x)
     found: dict[str, Any] = {}
-    for change in _changes(model):
+    for change in changes:
         change()
         x = x.to(model.first.weight.dtype)
         before = served.report().layers
@@ -434,6 +555,42 @@ def modes() -> dict[str, Any]:
     }
 
 
+def frozen(said: _Said) -> dict[str, Any]:
+    """Return what came of models whose weights are constants of the compiled graphs."""
+    found = {name: case(_model(Layer, alter), said) for name, alter in FROZEN.items()}
+    found["frozen_range"] = case(_model(Layer, unlike), said, "range", (3, 4, 2))
+    model = _model(Layer, unlike)
+    with torch.inference_mode():
+        found["frozen_inference"] = case(model, said)
+    found["frozen_changes"] = changes(("toggled", "replaced", "loaded", "pointed"))
+    return found
+
+
+def from_template() -> dict[str, Any]:
+    """Serve products of the C++ template from the rows of a table, without a miss."""
+    torch._dynamo.reset()
+    rows = cpp_sources.template_rows([SIZE], torch.float32)
+    events: list[Event] = []
+    lookup = Lookup(rows, OnMiss.STRICT, Emitter([events.append]))
+    model = nn.Sequential(*(cpp_sources.Layer() for _ in range(4))).eval()
+    served = warmup.compile(
+        model, dims={"input": {0: "n"}}, buckets={"n": (SIZE,)}, policy="exact", layers="once"
+    )
+    attachment = connect().attach(lookup, cpp_sources.OPTIONS, "test")
+    counters.clear()
+    try:
+        x = torch.randn(SIZE, cpp_sources.WIDTH)
+        error = max(float((served(x) - model(x)).abs().max()) for _ in range(2))
+    finally:
+        attachment.detach()
+    return {
+        "error": error,
+        "hits": sum(event.name == "lookup.hit" for event in events),
+        "templates": counters["inductor"]["cpp_templated_kernel_counter"],
+        "layers": served.report().layers,
+    }
+
+
 def again() -> dict[str, Any]:
     """Return what came of models whose graphs are cached, with other weights; nothing else runs."""
     said = _Said()
@@ -458,6 +615,34 @@ def warmed() -> dict[str, Any]:
     return {"error": error, "later": later, "layers": served.report().layers}
 
 
+def measured(said: _Said, ratio: float, model: Model) -> Any:
+    """Serve *model* where sharing takes *ratio* of one graph's time in each round, on any device.
+
+    Both ways are compiled and called; only the times are stated.
+    """
+    with (
+        mock.patch("warmup.serving.compiled.shared_layers.is_timed", return_value=True),
+        mock.patch("warmup.models.sharing_cost.ratio_of", return_value=ratio),
+    ):
+        return case(model, said)
+
+
+def unmeasured(said: _Said) -> Any:
+    """Serve a model where the two layers cannot be compiled as one graph."""
+    compile_layer = LayerCompiler.compile
+
+    def compile_alone(compiler: LayerCompiler, layer: nn.Module, *call: Any) -> Any:
+        if isinstance(layer, LayerPair):
+            raise RuntimeError("no more memory")  # noqa: TRY004  of a device
+        return compile_layer(compiler, layer, *call)
+
+    with (
+        mock.patch("warmup.serving.compiled.shared_layers.is_timed", return_value=True),
+        mock.patch.object(LayerCompiler, "compile", compile_alone),
+    ):
+        return case(_model(Layer), said)
+
+
 def refusal(model: nn.Module, name: str = "x") -> str:
     """Return what ``layers="once"`` says of *model*."""
     try:
@@ -472,6 +657,18 @@ def refusal(model: nn.Module, name: str = "x") -> str:
     except warmup.WarmupError as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def unrepeated(said: _Said) -> list[str]:
+    """Return what is said where a model without repeated layers is served at two sizes."""
+    said.lines.clear()
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH)).eval()
+    served = warmup.compile(
+        model, dims={"input": {0: "n"}}, buckets={"n": (2, SIZE)}, policy="exact", layers="auto"
+    )
+    for size in (2, SIZE, 2):
+        served(torch.randn(size, WIDTH))
+    return said.lines
 
 
 def _model(kind: type[Layer], alter: Callable[[Model], None] | None = None) -> Model:
@@ -515,10 +712,20 @@ def main() -> None:
         found["nested"] = case(nested(2, 2, 2), said)
         found["uneven"] = case(nested(2, 3), said)
         found["modes"] = modes()
+        found["not slower"] = measured(said, 1.0, _model(Layer))
+        found["slower"] = measured(said, 1.02, _model(Layer))
+        found["apart"] = measured(
+            said, 1.0, FormsModel([ManyForms(each) for each in range(4)]).eval()
+        )
+        found["unmeasured"] = unmeasured(said)
+        found["unrepeated"] = list(unrepeated(said))
         with torch._inductor.config.patch(freezing=True):
-            found["refused"]["frozen"] = refusal(_model(Layer))
+            found |= frozen(said)
+        found["template"] = from_template()
     with torch.inference_mode():
         found["refused"]["inference"] = refusal(_model(WritesInput))
+        with torch._inductor.config.patch(freezing=True):
+            found["refused"]["frozen_inference"] = refusal(_model(Layer))
         found["inference"] = case(_model(Layer), said)
     found["refused"]["gradients"] = refusal(_model(Layer))
     sys.stdout.write(json.dumps(found, default=dataclasses.asdict) + "\n")

@@ -54,6 +54,11 @@ def again(
         ("other_shape", 3, 1),
         ("parametrized", 3, 1),
         ("strided", 3, 1),
+        ("frozen", 4, 1),
+        ("frozen_tied_inside", 4, 1),
+        ("frozen_other_eps", 4, 2),
+        ("frozen_range", 4, 1),
+        ("frozen_inference", 4, 1),
     ],
 )
 def test_equal_layers_are_compiled_once(
@@ -105,7 +110,7 @@ def test_auto_says_in_one_line_what_it_took_and_why(served: dict[str, Any]) -> N
         ("writes_buffer", "layers.0 writes into layer.shift"),
         ("returns_view", "layers.0 returns memory that is also an argument"),
         ("tagged", "layers.0 has a Tagged for layer.up.weight"),
-        ("frozen", "layers.0 has its weights frozen into its graph, as tables for a CPU do"),
+        ("frozen_inference", "layers.0 has the inference tensor layer."),
         ("gradients", "layers.0 computes gradients"),
         ("none", "the model has no repeated layers"),
     ],
@@ -115,6 +120,14 @@ def test_what_cannot_be_shared_is_an_error_with_once(
 ) -> None:
     """The error is a `LayersError`, and names the layer and the reason."""
     assert served["refused"][name].startswith(f"LayersError: layers='once': {reason}")
+
+
+def test_a_model_without_repeated_layers_is_a_whole_graph_and_says_so_once(
+    served: dict[str, Any],
+) -> None:
+    """One line for all buckets and calls."""
+    reason = "the model has no repeated layers"
+    assert served["unrepeated"] == [f"layers: whole graphs are compiled, since {reason}"]
 
 
 def test_a_refused_layer_has_not_run(served: dict[str, Any]) -> None:
@@ -135,7 +148,13 @@ def test_auto_compiles_the_whole_graph_where_the_model_sets_attributes(
 
 
 @pytest.mark.parametrize(
-    "change", ["replaced", "hooked", "swapped", "configured", "trained", "doubled"]
+    "change",
+    [
+        *("replaced", "hooked", "swapped", "configured", "trained", "doubled"),
+        "reshaped",
+        *("item", "inner_item", "member", "slot", "change", "attribute_of_class"),
+        *("module_global", "item_of_global"),
+    ],
 )
 def test_a_change_is_noticed_at_the_next_call(served: dict[str, Any], change: str) -> None:
     """The layers are proved equal again, once, and the result is that of the changed model."""
@@ -145,11 +164,40 @@ def test_a_change_is_noticed_at_the_next_call(served: dict[str, Any], change: st
     assert found["error"] <= TOLERANCE
 
 
-@pytest.mark.parametrize("change", ["loaded", "pointed", "toggled"])
+@pytest.mark.parametrize("change", ["loaded", "pointed", "toggled", "other_global"])
 def test_what_leaves_layers_equal_needs_no_proof(served: dict[str, Any], change: str) -> None:
-    """`load_state_dict`, ``.data =`` with the same layout, ``model.train()`` then ``eval()``."""
+    """`load_state_dict`, ``.data =`` with the same layout, ``model.train()`` then ``eval()``.
+
+    Neither does a global that no layer reads, in a module with globals that layers read.
+    """
     found = served["changes"][change]
     assert found["changes"] == 0
+    assert found["error"] <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("change", "changes"), [("toggled", 0), ("replaced", 1), ("loaded", 1), ("pointed", 1)]
+)
+def test_frozen_weights_that_change_are_packed_again(
+    served: dict[str, Any], change: str, changes: int
+) -> None:
+    """Also those that are written in place: the result is that of the changed model."""
+    found = served["frozen_changes"][change]
+    assert found["changes"] == changes
+    assert found["refusal"] is None
+    assert found["error"] <= TOLERANCE
+
+
+def test_a_table_with_templates_serves_all_layers_from_one_artifact(
+    served: dict[str, Any],
+) -> None:
+    """Of four layers with two products each, two sources are written, and two rows are asked for.
+
+    Each layer has its own weights in the blocks of the templates.
+    """
+    found = served["template"]
+    assert (found["layers"]["shared"], found["layers"]["artifacts"]) == (4, 1)
+    assert (found["hits"], found["templates"]) == (2, 2)
     assert found["error"] <= TOLERANCE
 
 
@@ -208,4 +256,48 @@ def test_warming_shares_layers(served: dict[str, Any]) -> None:
     found = served["warmed"]
     assert (found["layers"]["shared"], found["layers"]["artifacts"]) == (4, 1)
     assert found["later"] == 0
+    assert found["error"] <= TOLERANCE
+
+
+ALL = "layers: 4 layers share 1 artifact in each bucket, proved equal"
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "slower"),
+    [
+        ("not slower", "shared, which takes 1.000", []),
+        ("slower", "a whole graph, since sharing takes 1.020", ["n=4"]),
+    ],
+)
+def test_auto_takes_the_way_that_is_not_slower(
+    served: dict[str, Any], name: str, way: str, slower: list[str]
+) -> None:
+    """Two layers are compiled as one graph, both ways are called, and one line says what is taken.
+
+    The graphs are those of a layer, around the layers and of two layers; then the whole one.
+    """
+    found = served[name]
+    ratio = float(way.rsplit(maxsplit=1)[-1])
+    place = f"of the time of one graph ({ratio:.3f} to {ratio:.3f}, layers.0 and layers.1)"
+    assert found["said"] == [ALL, f"layers: n=4: {way} {place}"]
+    assert (found["layers"]["costs"], found["layers"]["slower"]) == ({"n=4": ratio}, slower)
+    assert found["graphs"] == 3 + len(slower)
+    assert found["layers"]["refusal"] is None
+    assert found["error"] <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("apart", "no layer is called with what another returns"),
+        ("unmeasured", "RuntimeError: no more memory"),
+    ],
+)
+def test_layers_whose_cost_is_not_known_are_shared_and_the_log_says_why(
+    served: dict[str, Any], name: str, reason: str
+) -> None:
+    """A start does not end because a measurement fails."""
+    found = served[name]
+    assert found["said"][-1] == f"layers: n=4: shared, not compared with one graph: {reason}"
+    assert (found["layers"]["costs"], found["layers"]["shared"]) == ({}, 4)
     assert found["error"] <= TOLERANCE

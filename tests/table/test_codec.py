@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmup.core.call_cost import CallCost
+from warmup.core.layers_form import LayersForm
 from warmup.core.method import L2, Launch, Method, Search
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Family, Flag, Rejection, Row, Scope
@@ -39,6 +40,7 @@ OTHER = {
     "tuple[tuple[str, KwargValue], ...]": (("BLOCK_M", 16),),
     "tuple[str, ...]": ("inputs: x=[seqlen,8]:f32",),
     "tuple[tuple[str, CallCost], ...]": (("MLP seqlen=16", CallCost(120.0, 38.0, 2)),),
+    "Mapping[str, tuple[LayersForm, ...]]": {"MLP seqlen=16": (LayersForm.ONCE,)},
     "Mapping[str, OptionValue]": {"freezing": True},
     "Mapping[str, float]": {"bf16": 0.5},
     "Peaks | None": Peaks(tflops={"bf16": 1.5}, gbps=2.0, clock_mhz=None, measured="2026-01-02"),

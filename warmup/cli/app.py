@@ -17,8 +17,10 @@ from warmup.cli.common_options import Debug, Quiet, Verbose, with_common_options
 from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
 from warmup.cli.explain import explain
+from warmup.cli.fit import fit
 from warmup.cli.help import HelpCommand, HelpGroup
 from warmup.cli.output import print_line
+from warmup.cli.profile import profile
 from warmup.cli.review import review
 from warmup.cli.run import CONTEXT_SETTINGS, run
 from warmup.cli.settings_file import read_settings
@@ -56,6 +58,7 @@ _EXAMPLES: Final = {
     """,
     "explain": "warmup explain --model mlp.py --seqlens 1..1024",
     "suggest": "warmup suggest --histogram lengths.txt --max-buckets 6",
+    "fit": "warmup fit timings.jsonl --out nvidia-h100.model.json --report held-out",
     "show": """
         warmup show tables/mlp.json
         warmup show tables/mlp.json --op addmm --bucket 560
@@ -71,6 +74,11 @@ _EXAMPLES: Final = {
     "run": "warmup run --table tables/mlp.json -- python serve.py --port 8000",
     "audit": "warmup audit audit.jsonl --fail-on miss,uncovered",
     "compare": "warmup compare --model mlp.py --seqlens 560 --table tables/mlp.json",
+    "profile": """
+        warmup profile trace.json.gz --table tables/mlp.json
+        warmup profile --model mlp.py --seqlens 560 --record trace.json.gz
+        warmup profile --diff before.json.gz after.json.gz
+    """,
     "mm": "warmup bench mm --shapes 128x9216x4096 --out results",
     "layers": "warmup bench layers --layers rmsnorm,softmax --backends eager,compiled",
 }
@@ -112,7 +120,21 @@ def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
     to.command(name, cls=HelpCommand, epilog=_EXAMPLES[name], **options)(run_it)
 
 
-for one in (doctor, build, explain, suggest, show, diff, merge, review, check, audit, compare):
+for one in (
+    doctor,
+    build,
+    fit,
+    explain,
+    suggest,
+    show,
+    diff,
+    merge,
+    review,
+    check,
+    audit,
+    compare,
+    profile,
+):
     _add(app, one)
 _add(app, run, context_settings=CONTEXT_SETTINGS)
 for one in (mm, layers):

@@ -20,6 +20,7 @@ from warmup.core.error_text import printable
 from warmup.core.errors import SettingsError
 from warmup.core.events import in_brackets
 from warmup.core.files import write_output
+from warmup.core.layers_form import LayersForm
 from warmup.diagnostics.audit import AuditReport
 
 _COVERAGE_PAGE = "docs/explanation/coverage.md"
@@ -102,6 +103,9 @@ def _counts(report: AuditReport) -> Iterator[str]:
     misses = f"{report.miss_count}{in_brackets(report.reasons)}"
     yield f"misses      {misses}: {MEANINGS['misses']}, inductor's default was compiled"
     yield from chain.from_iterable(fold(clause, " " * 12) for clause in report.advice)
+    if report.predicted:
+        predicted = sum(each.count for each in report.predicted)
+        yield f"predicted   {predicted} ({len(report.predicted)} problems): {MEANINGS['predicted']}"
     uncovered = f"{sum(report.uncovered.values())}{in_brackets(report.uncovered)}"
     yield f"uncovered   {uncovered}: {MEANINGS['uncovered']} ({_COVERAGE_PAGE})"
     missed = f", {report.cached_misses} missed" if report.cached_misses else ""
@@ -148,8 +152,14 @@ def _cases(report: AuditReport) -> Iterator[str]:
         yield f"diverged {divergence.key or 'table digest'}"
         for choice, runs in divergence.choices.items():
             yield f"    {choice}: {', '.join(runs)}"
+    for each in report.predicted:
+        times = f"{each.predicted_us:.4g} us, the library {each.library_us:.4g} us"
+        yield f"predicted x{each.count} {each.key}"
+        yield f"    build next: predicted {times}, gain at least {each.bound:.2f}x"
     for miss in report.misses:
         yield f"miss x{miss.count} {miss.key} ({miss.reason})"
+        if LayersForm.ONCE in miss.layers:
+            yield f"    asked by {' and '.join(form.graphs for form in miss.layers)}"
         if miss.choice:
             yield f"    compiled {miss.choice}"
         if miss.nearest:

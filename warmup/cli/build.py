@@ -14,6 +14,7 @@ from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import print_report, say
 from warmup.cli.signals import interruptible
+from warmup.core.layers_form import LayersForm
 from warmup.core.method import Search
 
 _CONFIG_MAP_BYTES: Final = 2**20
@@ -69,8 +70,16 @@ def build(
         ),
     ] = None,
     search: Annotated[
-        Search, typer.Option(help="Candidates added to inductor's list: few, more or every tile.")
+        Search,
+        typer.Option(
+            help="Candidates added to inductor's list: few, more or every tile; or of more the "
+            "few that --device-model finds promising."
+        ),
     ] = Search.DEFAULT,
+    top: Annotated[
+        int, typer.Option(min=1, help="With --search predicted: candidates to compile and time.")
+    ] = 8,
+    device_model: options.DeviceModelFile = None,
     budget: Annotated[
         str | None, typer.Option(help="Time limit for a wider --search, such as 20m.")
     ] = None,
@@ -95,6 +104,14 @@ def build(
     all_layers: Annotated[
         bool, typer.Option("--all-layers", help="Compile repeated layers in every bucket too.")
     ] = False,
+    layers: Annotated[
+        LayersForm,
+        typer.Option(
+            metavar="FORM",
+            help="How repeated layers are served, as in warmup.compile: the rows of whole graphs, "
+            "of layers compiled once, or of both where they can be proved equal (auto).",
+        ),
+    ] = LayersForm.WHOLE,
     force: Annotated[bool, typer.Option(help="Tune problems again that the table has.")] = False,
     retry: Annotated[
         str | None,
@@ -119,9 +136,11 @@ def build(
 
     With --problems, tune the misses that `warmup audit` found, without the model.
     """
-    from warmup.cli.build_render import document, spell, timings_file
+    from warmup.cli.build_render import document, spell
     from warmup.cli.plan_render import document_of_plan, spell_plan
     from warmup.cli.progress import BuildProgress
+    from warmup.cli.timings_file import timings_file
+    from warmup.diagnostics.misses import read_misses
     from warmup.tuning.build import build as build_model
     from warmup.tuning.from_misses import build_problems
 
@@ -146,12 +165,14 @@ def build(
         "l2": l2,
         "fused_top_k": fused_top_k,
         "search": search,
+        "top": top,
+        "device_model": device_model,
         "force": force,
         "wait_for_quiet": wait_for_quiet,
         "dry_run": dry_run,
     }
     if model is not None and problems is None:
-        of_model |= {"pad_weights": pad_weights, "policy": policy}
+        of_model |= {"pad_weights": pad_weights, "policy": policy, "layers": layers.value}
         run = partial(build_model, model, out=out, **of_model, **shared)
     elif model is not None or problems is None:
         raise typer.BadParameter("give one of --model and --problems")
@@ -163,9 +184,11 @@ def build(
     else:
         run = partial(build_problems, problems, out=out, **shared)
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
+    named = read_misses(problems) if problems is not None and timings is not None else ()
+    sources = {one.key: one.source for one in named}
     with (
-        timings_file(None if dry_run else timings) as note,
-        BuildProgress(note) as progress,
+        timings_file(None if dry_run else timings, model or "", sources) as kept,
+        BuildProgress(kept) as progress,
         interruptible(progress.interrupted),
     ):
         report = run(observer=progress)

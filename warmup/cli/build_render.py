@@ -1,15 +1,12 @@
-"""The report of a build as text and as JSON, and its candidates' times as JSON lines."""
+"""The report of a build as text and as JSON."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import json
 import operator
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from warmup.buckets.bucket import Bucket
@@ -17,15 +14,14 @@ from warmup.cli.build_belief import first_lines, spell_belief
 from warmup.cli.output import MEANINGS, counted, fold, grid, spell_peaks, terminal_width
 from warmup.cli.plan_render import spell_graphs
 from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
-from warmup.core.errors import SettingsError
 from warmup.core.evidence_rank import SHARE_FLAGS
 from warmup.core.phases import document_of
-from warmup.core.rows import Rejection, Row, Tuned, lag_behind_library
-from warmup.core.search import search_to_json
+from warmup.core.rows import Rejection, Row, lag_behind_library
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.measured_rows import rejections
 from warmup.measuring.range_regret import worst_regret_over_bound
+from warmup.prediction.timing_lines import timings_to_json
 from warmup.tuning.report import BuildReport
 
 _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too large for the device
@@ -132,6 +128,8 @@ def _outcome(report: BuildReport) -> Iterator[str]:
     rejected = f" (rejected candidates: {reasons})" if reasons else ""
     known = f"{len(report.known)} in the table already, " if report.known else ""
     rows = counted(len(report.table.rows), "row")
+    if (forms := report.table.provenance.forms).by_bucket:
+        yield f"built for {forms}"
     yield (
         f"{report.path}: {rows}, {len(report.timings)} tuned now{rejected}, "
         f"{known}{report.seconds:.1f} s, digest {report.digest[:16]}"
@@ -204,6 +202,7 @@ def document(report: BuildReport) -> dict[str, Any]:
             {
                 "bucket": dict(result.bucket.sizes),
                 "weights_padded": result.weights_padded,
+                "layers": result.layers.value,
                 "keys": list(result.keys),
                 "tuned": result.tuned,
                 "judgement": dataclasses.asdict(result.judgement),
@@ -216,7 +215,7 @@ def document(report: BuildReport) -> dict[str, Any]:
             }
             for result in report.buckets
         ],
-        "problems": [_timings(tuned) for tuned in report.timings],
+        "problems": [timings_to_json(tuned) for tuned in report.timings],
         "known": list(report.known),
         "not_rebuilt": dict(report.not_rebuilt),
         "not_tuned": dict(report.not_tuned),
@@ -232,52 +231,4 @@ def document(report: BuildReport) -> dict[str, Any]:
         "unstable": sorted(k for k, row in report.table.rows.items() if row.evidence.is_unstable),
         "retried": None if report.retried is None else sorted(report.retried),
         "kept": dict(report.kept),
-    }
-
-
-@contextlib.contextmanager
-def timings_file(path: Path | None) -> Iterator[Callable[[Tuned], None]]:
-    """Give a function that adds one problem's line to *path*, at once: it survives the build.
-
-    An older file at *path* is emptied first. Without a path nothing is written.
-
-    Raises:
-        SettingsError: *path* cannot be written.
-    """
-    if path is None:
-        yield lambda _tuned: None
-        return
-    try:
-        file = path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(
-            f"--timings {path}: cannot be written: {error.strerror}", "name a writable file"
-        ) from error
-
-    def note(tuned: Tuned) -> None:
-        file.write(json.dumps(_timings(tuned)) + "\n")
-        file.flush()
-
-    with file:
-        yield note
-
-
-def _timings(tuned: Tuned) -> dict[str, Any]:
-    """Return one problem's candidates as JSON values; docs/reference/cli.md#timings has each."""
-    return {
-        "key": tuned.key,
-        "winner": str(tuned.row.winner),
-        "searched": None if tuned.searched is None else search_to_json(tuned.searched),
-        "candidates": [
-            {
-                "choice": str(timing.winner),
-                "time_us": timing.time_us,
-                "fused_us": timing.fused_us,
-                "host_us": timing.host_us,
-                "along_us": dict(timing.along_us),
-                "rejection": timing.rejection,
-                "said": timing.said,
-            }
-            for timing in tuned.timings
-        ],
     }

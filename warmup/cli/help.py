@@ -36,6 +36,8 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "mode": "MODE",
         "backends": "LIST",
         "search": None,
+        "top": "N",
+        "device-model": "FILE",
         "budget": "TIME",
         "pad-weights": None,
         "force": None,
@@ -55,8 +57,11 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "rounds": "N",
         "timeout": "SECONDS",
         "backward": None,
+        "compare": None,
         "grad": None,
         "max-compiles": "N",
+        "calls": "N",
+        "iterations": "N",
     },
     "Table and serving": {
         "table": "TABLE",
@@ -80,8 +85,14 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "bundle-compiled": "MODE",
         "save-artifacts": "FOLDER",
         "timings": "FILE",
+        "report": "FOLDER",
         "audit-log": "FILE",
         "misses-out": "FILE",
+        "record": "FILE",
+        "trace-out": "FILE",
+        "html": "FILE",
+        "top": "N",
+        "diff": None,
         "ready-file": "FILE",
         "svg": "FILE",
         "chart": "FILE",
@@ -104,10 +115,10 @@ _METAVAR: Final = {
     option: metavar for options in HEADINGS.values() for option, metavar in options.items()
 }
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Prepare": ("doctor", "suggest", "explain", "build"),
+    "Prepare": ("doctor", "suggest", "explain", "build", "fit"),
     "Serve": ("check", "run", "audit"),
     "Look at tables": ("show", "diff", "merge", "review"),
-    "Compare": ("compare", "bench", "mm", "layers"),
+    "Compare": ("compare", "profile", "bench", "mm", "layers"),
 }
 
 

@@ -12,6 +12,7 @@ import typer
 
 from warmup.buckets.dims import ShapePolicy
 from warmup.core.errors import SettingsError
+from warmup.core.layers_form import LayersForm
 from warmup.core.method import L2, Launch
 from warmup.diagnostics.audit import FAILURES
 
@@ -22,7 +23,8 @@ MODEL: Final[Any] = typer.Option(
 LAUNCH_HELP: Final = "How timed calls are launched: eager (one by one) or, on a GPU, cudagraph."
 L2_HELP: Final = "What timed calls find in the L2 cache: cold (none of their operands) or warm."
 ON_MISS_HELP: Final = (
-    "At a miss (no row answers): fallback compiles inductor's default choice, strict is an error."
+    "At a miss (no row answers): fallback compiles inductor's default choice, strict is an error, "
+    "predict compiles what --device-model predicts."
 )
 FAIL_ON: Final[Any] = typer.Option(help=f"Exit with code 1 on any of {', '.join(FAILURES)}.")
 ROUNDS_HELP: Final = "Rounds of timing; each round times every call once."
@@ -64,6 +66,13 @@ PolicyOption = Annotated[
         "smaller bucket (range)."
     ),
 ]
+LayersOption = Annotated[
+    LayersForm | None,
+    typer.Option(
+        help="How warmup.compile compiles repeated layers: whole (default), auto (once, where that "
+        "is proved right) or once."
+    ),
+]
 TimedLaunch = Annotated[Launch, typer.Option(help=LAUNCH_HELP)]
 TimedL2 = Annotated[L2, typer.Option(help=L2_HELP)]
 BenchRounds = Annotated[int, typer.Option(min=1, help=ROUNDS_HELP)]
@@ -73,6 +82,9 @@ Bundle = Annotated[
         help="A bundle: compiled kernels that `warmup build --bundle` wrote beside the table. It "
         "is code; use bundles from sources you trust."
     ),
+]
+DeviceModelFile = Annotated[
+    Path | None, typer.Option(help="A device model: what `warmup fit` made of timings.")
 ]
 ResultFolder = Annotated[
     Path | None,

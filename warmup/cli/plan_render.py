@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from warmup.cli.output import TEXT_WIDTH, counted, fold, terminal_width
-from warmup.tuning.report import BuildReport
+from warmup.tuning.report import BuildReport, name_of
 
 _MAX_PLANNED: Final = 20  # problems to tune
 
@@ -17,11 +17,12 @@ def spell_plan(report: BuildReport) -> Iterator[str]:
     assert plan is not None
     for one in plan.buckets:
         without = f", without {counted(one.left_out, 'repeated layer')}" if one.left_out else ""
+        name = name_of(one.bucket, layers=one.layers)
         yield (
-            f"{one.bucket}: {counted(len(one.missing), 'problem')} to tune, {len(one.known)} in "
+            f"{name}: {counted(len(one.missing), 'problem')} to tune, {len(one.known)} in "
             f"the table already{without}"
         )
-        yield from spell_graphs(str(one.bucket), one.graphs)
+        yield from spell_graphs(name, one.graphs)
     for key in plan.missing[:_MAX_PLANNED]:
         yield f"to tune: {key}"
     if len(plan.missing) > _MAX_PLANNED:
@@ -71,6 +72,7 @@ def document_of_plan(report: BuildReport) -> dict[str, Any]:
                 "missing": list(one.missing),
                 "graphs": one.graphs,
                 "left_out": one.left_out,
+                "layers": one.layers.value,
                 "seconds": round(one.seconds, 3),
             }
             for one in plan.buckets

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -20,8 +20,12 @@ from warmup.bench.compare.race import CompareObserver
 from warmup.buckets.bucket import Bucket, describe_count
 from warmup.cli.common_options import is_quiet
 from warmup.cli.output import counted, say, spell_cost
+from warmup.cli.timings_file import TimingsFile
 from warmup.core.error_text import printable
+from warmup.core.layers_form import LayersForm
+from warmup.core.method import Method
 from warmup.core.rows import Tuned
+from warmup.core.runtime import Runtime
 from warmup.tuning.blame import most_trials
 from warmup.tuning.report import BucketResult, Observer, name_of
 
@@ -94,26 +98,30 @@ class LiveLine(AbstractContextManager["LiveLine"]):
 
 
 class BuildProgress(LiveLine, Observer):
-    """Progress of a build; *note* is called with each finished problem."""
+    """Progress of a build; each finished problem is added to *timings*, if there are any."""
 
-    def __init__(self, note: Callable[[Tuned], None] = lambda _tuned: None) -> None:
+    def __init__(self, timings: TimingsFile | None = None) -> None:
         super().__init__("buckets")
         self._problems = self._buckets = 0
         self._bucket = "starting"
-        self._note = note
+        self._timings = timings
 
     def model_loaded(self, assumptions: Sequence[object]) -> None:
         for assumption in assumptions:
             self.print_above(str(assumption))
+
+    def measuring_on(self, here: Runtime, method: Method) -> None:
+        if self._timings is not None:
+            self._timings.measured_on(here, method)
 
     def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
         if len(buckets) > 1:
             self.print_above(describe_count(buckets))
 
     def bucket_started(
-        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
+        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool, layers: LayersForm
     ) -> None:
-        self._bucket = name_of(bucket, weights_padded=weights_padded)
+        self._bucket = name_of(bucket, weights_padded=weights_padded, layers=layers)
         self.show(self._bucket, done=index, total=total)
 
     def device_looked_at(self, complaints: Sequence[str]) -> None:
@@ -126,7 +134,8 @@ class BuildProgress(LiveLine, Observer):
         )
 
     def problem_finished(self, tuned: Tuned) -> None:
-        self._note(tuned)
+        if self._timings is not None:
+            self._timings.add(tuned)
         self._problems += 1
         self.show(f"{self._bucket}: {counted(self._problems, 'problem')} tuned")
 
@@ -153,6 +162,9 @@ class BuildProgress(LiveLine, Observer):
         self.print_above(f"{name}: {verdict} with {counted(rows, 'row')}: {judgement.error:.2e}")
 
     def rows_rejected(self, line: str) -> None:
+        self.print_above(line)
+
+    def form_refused(self, line: str) -> None:
         self.print_above(line)
 
     def host_preferred(self, line: str) -> None:

@@ -24,6 +24,7 @@ class RunOnMiss(StrEnum):
 
     FALLBACK = "fallback"
     STRICT = "strict"
+    PREDICT = "predict"
 
 
 def run(
@@ -38,6 +39,8 @@ def run(
         Path | None, typer.Option(help="File to append events to; default WARMUP_AUDIT_LOG.")
     ] = None,
     bundle: options.Bundle = None,
+    layers: options.LayersOption = None,
+    device_model: options.DeviceModelFile = None,
     fail_on: options.FailOn = None,
     allow_mismatch: options.AllowMismatch = False,
 ) -> None:
@@ -52,12 +55,15 @@ def run(
         uncovered=uncovered,
         audit_log=audit_log,
         bundle=bundle,
+        layers=layers,
         allow_mismatch=allow_mismatch,
+        device_model=device_model,
     )
     failed = report.audit.failures(wanted)
     for clause in report.audit.advice:
         say(f"warmup run: {clause}")
-    words = [word for word in MEANINGS if word != "foreign" or report.audit.foreign]
+    rare = {"foreign": report.audit.foreign, "predicted": report.audit.predicted}
+    words = [word for word in MEANINGS if rare.get(word, True)]
     say(f"warmup run: {meanings(*words, page=_PAGE)}")
     if failed:
         complain(f"warmup run: failed on: {', '.join(failed)}")

@@ -36,7 +36,7 @@ _OVERRULED_BY: Final[Mapping[tuple[str, str], str]] = {
 _OF_MODEL: Final = (
     *("model", "seqlens", "dims", "inputs", "dtype", "budget", "bundle", "bundle_graphs"),
     "bundle_compiled",
-    *("all_layers", "pad_weights", "policy"),
+    *("all_layers", "pad_weights", "policy", "layers"),
 )
 _REPLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "problems": _OF_MODEL,

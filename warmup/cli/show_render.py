@@ -92,6 +92,8 @@ def spell_origin_of(table: Table) -> Iterator[str]:
         indent=2,
         width=terminal_width(),
     )
+    if origin.forms.by_bucket:
+        yield from fold(f"built for {origin.forms}", indent=4, width=terminal_width())
     for assumption in origin.assumptions:
         yield from fold(assumption, indent=4, width=terminal_width())
     yield from spell_limits(dict(origin.calls), method.launch)

@@ -35,6 +35,7 @@ class EventName(StrEnum):
     INSTALLED = "table.installed"
     HIT = "lookup.hit"
     MISSED = "lookup.missed"
+    PREDICTED = "lookup.predicted"
     TUNED = "problem.tuned"
     CACHED = "graph.cached"
     ARTIFACT = "artifact.loaded"
@@ -216,6 +217,7 @@ class Tally:
 
     hits: Counter[str] = field(default_factory=Counter)
     misses: Counter[str] = field(default_factory=Counter)
+    predicted: Counter[str] = field(default_factory=Counter)
     miss_reasons: Counter[str] = field(default_factory=Counter)
     uncovered: Counter[str] = field(default_factory=Counter)
     tuned: int = 0
@@ -236,6 +238,8 @@ class Tally:
         elif event.name is EventName.MISSED:
             self.misses[text["key"]] += 1
             self.miss_reasons[text["reason"]] += 1
+        elif event.name is EventName.PREDICTED:
+            self.predicted[text["key"]] += 1
         elif event.name is EventName.UNCOVERED:
             self.uncovered[text["site"]] += 1
         elif event.name is EventName.TUNED:

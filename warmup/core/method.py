@@ -30,6 +30,7 @@ class L2(StrEnum):
 class Search(StrEnum):
     """Which candidates a GEMM selection has beyond inductor's own list; narrowest first."""
 
+    PREDICTED = "predicted"  # of those of `WIDE` the few that a device model finds most promising
     DEFAULT = "default"  # persistent TMA templates
     WIDE = "wide"  # also more splits of K, extra tiles, and tiles of neighbouring rows
     EXHAUSTIVE = "exhaustive"  # also every tile of inductor's exhaustive list

@@ -20,6 +20,7 @@ class MissReason(StrEnum):
     NOT_DESCRIBED = "not_described"
     CACHED_MISS = "cached_miss"
     UNTRUSTED = "untrusted"
+    OTHER_FORM = "other_form"
 
     @property
     def advice(self) -> str:
@@ -37,6 +38,7 @@ _ADVICE: Final = {
     MissReason.CHOICE_REJECTED: "build again on this machine",
     MissReason.NOT_DESCRIBED: "no table can answer it: look at the model",
     MissReason.UNTRUSTED: "build again: the key is measured without the winner that was wrong",
+    MissReason.OTHER_FORM: "build this form of the layers too: --layers once, whole or auto (both)",
     MissReason.CACHED_MISS: "build the bucket, or empty inductor's cache folder",
 }
 

@@ -13,15 +13,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmup.core.errors import TableError
+from warmup.core.layers_form import LayersForm
 from warmup.core.miss_reasons import MissReason, advice
 from warmup.diagnostics.logs import Ledger, Run, read_logs
+from warmup.diagnostics.predicted_problems import PredictedProblem, predicted_problems
 from warmup.keys.order import natural_order
 from warmup.keys.registry import kind_of
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine
 from warmup.table.store import read
 
-FAILURES: Final = ("miss", "uncovered", "foreign", "silent", "diverged", "outside", "damaged")
+FAILURES: Final = (
+    "miss",
+    "predicted",
+    "uncovered",
+    "foreign",
+    "silent",
+    "diverged",
+    "outside",
+    "damaged",
+)
 _CACHED_MISS: Final = MissReason.CACHED_MISS.value
 _FOR_FOREIGN: Final = "compile these graphs again; keep graphs under keys with the table's digest"
 _FOR_SILENT: Final = (
@@ -32,7 +43,10 @@ _FOR_SILENT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A problem that no row answered: the reason, the count, the nearest row and the choice."""
+    """A problem that no row answered: the reason, the count, the nearest row and the choice.
+
+    ``layers`` are the forms of repeated layers in which it was asked.
+    """
 
     key: str
     reason: str
@@ -40,6 +54,7 @@ class Miss:
     nearest: str | None
     differs: tuple[str, ...]
     choice: str | None
+    layers: tuple[LayersForm, ...] = (LayersForm.WHOLE,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +87,7 @@ class Counts:
     cached_misses: int
     foreign: Mapping[str, int]
     outside: Mapping[str, int]
+    predicted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +105,7 @@ class AuditReport:
     the table is not for. ``bypassed`` counts runs with graphs that did not ask the table, by cause.
     ``artifacts`` counts the artifacts of bundles that serve a bucket. ``unused`` has the rows that
     no run asked for and no artifact was compiled from, None when no table could be read.
+    ``predicted`` has the problems that a device model answered, those that may gain most first.
     ``by_digest`` has the counts of each table, and ``damaged`` the number of event lines that
     cannot be read.
     """
@@ -115,6 +132,7 @@ class AuditReport:
     refused: int = 0
     bypassed: Mapping[str, int] = field(default_factory=dict)
     artifacts: int = 0
+    predicted: tuple[PredictedProblem, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -151,6 +169,7 @@ class AuditReport:
         """Return those of *wanted*, words of `FAILURES`, that occurred."""
         occurred = {
             "miss": bool(self.misses) or self.cached_misses > 0,
+            "predicted": bool(self.predicted),
             "uncovered": bool(self.uncovered),
             "foreign": bool(self.foreign),
             "silent": bool(self.silent) or self.runs == 0 or self.failed > 0,
@@ -186,7 +205,10 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         digests=tuple(filter(None, digests)),
         hits=dict(_sum(run.hits for run in runs)),
         misses=tuple(
-            Miss(key, reason, count, *ledger.first_misses[key, reason])
+            Miss(
+                *(key, reason, count, *ledger.first_misses[key, reason]),
+                layers=ledger.missed_by[key, reason],
+            )
             for (key, reason), count in sorted(
                 misses.items(), key=lambda item: natural_order(item[0][0])
             )
@@ -211,6 +233,7 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         refused=ledger.refused,
         bypassed=dict(_sum(Counter(run.bypassed) for run in runs)),
         artifacts=sum(run.artifacts for run in runs),
+        predicted=predicted_problems(ledger),
     )
 
 
@@ -231,6 +254,7 @@ def _counts(runs: Sequence[Run]) -> Counts:
         silent=sum(run.is_silent for run in runs),
         hits=sum(run.hits.total() for run in runs),
         tuned=sum(run.tuned.total() for run in runs),
+        predicted=sum(run.predicted.total() for run in runs),
         misses=dict(reasons),
         uncovered=dict(_sum(run.uncovered for run in runs)),
         from_cache=sum(run.from_cache for run in runs),
@@ -277,7 +301,7 @@ def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
 def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
     runs = ledger.runs.values()
     asked = {key for run in runs for key in (*run.hits, *run.tuned, *(k for k, _ in run.misses))}
-    asked |= {key for run in runs for key in run.artifact_rows}
+    asked |= {key for run in runs for key in (*run.artifact_rows, *run.predicted)}
     if named is not None:
         return _unasked(read(Path(named)).rows.keys(), asked)
     rows: set[str] = set()

@@ -20,6 +20,7 @@ from warmup.core.error_text import remedy_for
 from warmup.core.errors import SettingsError
 from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName
 from warmup.core.files import open_regular
+from warmup.core.layers_form import BUILT_FORMS, LayersForm, in_order
 
 MAX_LINE: Final = 1_000_000
 _MAX_COUNT: Final = 10**15
@@ -29,12 +30,12 @@ _MAX_COUNT: Final = 10**15
 class Run:
     """The events of one installed table in one process, counted over all log files.
 
-    ``choices`` has the compiled choices of each key. ``misses`` counts by key and reason,
-    ``uncovered`` by site, ``foreign`` the loaded graphs of another table by its digest, and
-    ``outside`` calls that no artifact served, by reason. ``artifacts`` counts the artifacts of a
-    bundle that were loaded, ``artifact_rows`` the rows that they were compiled from. ``bypassed``
-    has the causes why graphs did not ask the table, and ``is_finished`` says that there is a
-    summary. ``seen`` has the sequence numbers.
+    ``choices`` has the compiled choices of each key, ``predicted`` counts predictions by key.
+    ``misses`` counts by key and reason, ``uncovered`` by site, ``foreign`` the loaded graphs of
+    another table by its digest, and ``outside`` calls that no artifact served, by reason.
+    ``artifacts`` counts the artifacts of a bundle that were loaded, ``artifact_rows`` the rows that
+    they were compiled from. ``bypassed`` has the causes why graphs did not ask the table, and
+    ``is_finished`` says that there is a summary. ``seen`` has the sequence numbers.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Run:
     hits: Counter[str] = field(default_factory=Counter)
     tuned: Counter[str] = field(default_factory=Counter)
     misses: Counter[tuple[str, str]] = field(default_factory=Counter)
+    predicted: Counter[str] = field(default_factory=Counter)
     uncovered: Counter[str] = field(default_factory=Counter)
     choices: dict[str, set[str]] = field(default_factory=dict)
     from_cache: int = 0
@@ -66,7 +68,8 @@ class Run:
     @property
     def is_silent(self) -> bool:
         """Whether there is no decision at all, not even one of a graph from cache."""
-        return not (self.hits or self.tuned or self.misses or self.cached_decisions)
+        asked = self.hits or self.tuned or self.misses or self.predicted
+        return not (asked or self.cached_decisions)
 
     @property
     def label(self) -> str:
@@ -106,13 +109,26 @@ def _count(value: Any) -> int:
     return value
 
 
+def _time(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= _MAX_COUNT:
+        raise ValueError("no time")
+    return float(value)
+
+
+def _form(value: Any) -> LayersForm:
+    if value not in BUILT_FORMS:
+        raise ValueError("no form of a graph")
+    return LayersForm(value)
+
+
 # The fields that each event must have.
 _IDENTITY: Final = {"run": _text, "pid": _count, "seq": _count}
 _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.INSTALLED: {"paths": _texts, "table": _text},
     EventName.HIT: {"key": _text},
     EventName.TUNED: {"key": _text},
-    EventName.MISSED: {"key": _text, "reason": _text},
+    EventName.MISSED: {"key": _text, "reason": _text, "layers": _form},
+    EventName.PREDICTED: {"key": _text, "predicted_us": _time, "library_us": _time, "bound": _time},
     EventName.CACHED: {"decisions": _count, "misses": _count},
     EventName.ARTIFACT: {"rows": _texts, "refused": _text_or_none},
     EventName.FOREIGN: {"compiled_under": _text_or_no_table},
@@ -124,7 +140,8 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.FAILED: {"refused": _flag},
     EventName.SUMMARY: {},
 }
-_DEFAULTS: Final = {"misses": 0, "refused": False}  # absent in logs of warmup 0.1
+# Absent in logs of earlier builds of warmup 0.1.
+_DEFAULTS: Final = {"misses": 0, "refused": False, "layers": LayersForm.WHOLE}
 
 
 class MissDetails(NamedTuple):
@@ -139,12 +156,18 @@ class MissDetails(NamedTuple):
 class Ledger:
     """All runs of some logs. ``first_misses`` has the first miss event of each key and reason.
 
+    ``first_predictions`` has the predicted time, that of the library and the bound of each key.
+
+    ``missed_by`` has, by key and reason, the forms of layers in which graphs missed the row.
+
     ``failed`` counts processes that could not install the table, ``refused`` those among them that
     the table is not for, and ``damaged`` the event lines that cannot be read.
     """
 
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
     first_misses: dict[tuple[str, str], MissDetails] = field(default_factory=dict)
+    first_predictions: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    missed_by: dict[tuple[str, str], tuple[LayersForm, ...]] = field(default_factory=dict)
     contradictions: dict[str, None] = field(default_factory=dict)
     failed: int = 0
     damaged: int = 0
@@ -216,12 +239,18 @@ class Ledger:
             _note_choice(run, fields["key"], record.get("winner"))
         elif name == EventName.MISSED:
             self._count_miss(run, record, fields)
+        elif name == EventName.PREDICTED:
+            run.predicted[fields["key"]] += 1
+            times = (fields["predicted_us"], fields["library_us"], fields["bound"])
+            self.first_predictions.setdefault(fields["key"], times)
+            _note_choice(run, fields["key"], record.get("choice"))
 
     def _count_miss(self, run: Run, record: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
         miss = (fields["key"], fields["reason"])
         run.misses[miss] += 1
         if miss not in self.first_misses:
             self.first_misses[miss] = _details_of(record)
+        self.missed_by[miss] = in_order((*self.missed_by.get(miss, ()), fields["layers"]))
         _note_choice(run, fields["key"], record.get("choice"))
 
     def _run_of(self, record: Mapping[str, Any], fields: Mapping[str, Any]) -> Run:

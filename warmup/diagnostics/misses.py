@@ -4,6 +4,9 @@
 
     {"schema": 1, "digests": [...], "problems": [{"key", "kind", "reason", "count"}, ...]}
 
+A problem may also have a ``source``: the model that it is of, or ``random``. A problem that layers
+compiled once have asked has "layers" too: "once", or "once" and "whole".
+
 Canonical form: sorted, two-space indent, LF, ASCII. It is read without trust.
 """
 
@@ -13,22 +16,26 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from warmup.core.error_text import printable, remedy_for, shown
 from warmup.core.errors import SettingsError, TableFormatError
 from warmup.core.files import open_regular
 from warmup.core.json_node import Node
+from warmup.core.layers_form import LayersForm, in_order
 from warmup.core.miss_reasons import MissReason
 from warmup.core.strict_json import JsonError, JsonReader
 from warmup.diagnostics.audit import AuditReport
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, kind_of
+from warmup.table.built_forms import forms_in
 
 MISSES_SCHEMA: Final = 1
+PREDICTED: Final = "predicted"  # the reason of a problem that on_miss="predict" answered
 TUNED: Final = "tuned"  # the reason of a problem that on_miss="tune" measured at serving
 _MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
 _MAX_KEY: Final = 4096
@@ -39,6 +46,10 @@ _DOCUMENT: Final = frozenset({"schema", "digests", "problems"})
 _LISTS: Final = frozenset({"digests", "problems"})
 _PIECE_LETTERS: Final = 256 * 1024
 _PROBLEM: Final = frozenset({"key", "kind", "reason", "count"})
+_ASKED_BY: Final = "layers"  # of a problem, left out where whole graphs alone have asked
+_MAY_HAVE: Final = frozenset({"source", _ASKED_BY})
+_OF_WHOLE: Final = (LayersForm.WHOLE,)
+_WHOLE_ONLY: Final[Mapping[tuple[str, str], Collection[LayersForm]]] = MappingProxyType({})
 # The reasons of keys that have a row which cannot be used.
 _STALE: Final = frozenset(
     {
@@ -52,12 +63,18 @@ _STALE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MissedProblem:
-    """A problem that no row answered, with the reason and the number of misses."""
+    """A problem that no row answered, with the reason and the number of misses.
+
+    ``source`` names the model that the problem is of, or ``random``; empty where nobody said.
+    ``layers`` are the forms of repeated layers in which it was asked.
+    """
 
     key: str
     kind: str
     reason: str
     count: int
+    source: str = ""
+    layers: tuple[LayersForm, ...] = _OF_WHOLE
 
     @property
     def is_stale(self) -> bool:
@@ -66,32 +83,59 @@ class MissedProblem:
 
 
 def encode_misses(report: AuditReport) -> str:
-    """Return the misses document of *report*: its misses, and its problems tuned while serving.
+    """Return the misses document of *report*: its misses, its predicted and its tuned problems.
 
     Keys come from logs and are not trusted: characters that cannot be printed are escaped, and keys
     are cut to the length that `read_misses` accepts.
     """
     counts: Counter[tuple[str, str]] = Counter()
+    forms: dict[tuple[str, str], set[LayersForm]] = {}
     for miss in report.misses:
-        counts[_bounded(miss.key, _MAX_KEY), _bounded(miss.reason, _MAX_REASON_LENGTH)] += (
-            miss.count
-        )
+        problem = _bounded(miss.key, _MAX_KEY), _bounded(miss.reason, _MAX_REASON_LENGTH)
+        counts[problem] += miss.count
+        forms.setdefault(problem, set()).update(miss.layers)
     for key, count in report.tuned.items():
         counts[_bounded(key, _MAX_KEY), TUNED] += count
+    for one in report.predicted:
+        counts[_bounded(one.key, _MAX_KEY), PREDICTED] += one.count
+    return encode_problems(counts, report.digests, forms)
+
+
+def encode_problems(
+    counts: Mapping[tuple[str, str], int],
+    digests: Iterable[str],
+    forms: Mapping[tuple[str, str], Collection[LayersForm]] = _WHOLE_ONLY,
+) -> str:
+    """Return the misses document of problems by key and reason, missed under tables *digests*.
+
+    A problem that *forms* leaves out was asked by whole graphs alone.
+    """
     problems = [
-        MissedProblem(key, kind_of(key).name, reason, min(count, _MAX_MISSES))
+        MissedProblem(
+            *(key, kind_of(key).name, reason, min(count, _MAX_MISSES)),
+            layers=in_order(forms.get((key, reason), _OF_WHOLE)),
+        )
         for (key, reason), count in sorted(
             counts.items(), key=lambda item: (natural_order(item[0][0]), item[0])
         )
     ]
     document = {
         "schema": MISSES_SCHEMA,
-        "digests": sorted({_bounded(digest, _MAX_REASON_LENGTH) for digest in report.digests})[
+        "digests": sorted({_bounded(digest, _MAX_REASON_LENGTH) for digest in digests})[
             :_MAX_DIGESTS
         ],
-        "problems": [asdict(problem) for problem in problems],
+        "problems": [_document_of(problem) for problem in problems],
     }
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+
+def _document_of(problem: MissedProblem) -> dict[str, object]:
+    values = asdict(problem)
+    if problem.layers == _OF_WHOLE:
+        del values[_ASKED_BY]
+    if not problem.source:
+        del values["source"]
+    return values
 
 
 def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
@@ -160,13 +204,16 @@ def _read_document(reader: JsonReader, root: Node) -> tuple[MissedProblem, ...]:
 
 
 def _read_problem(node: Node) -> MissedProblem:
-    members: Mapping[str, Node] = node.members(_PROBLEM)
+    members: Mapping[str, Node] = node.members(_PROBLEM, optional=_MAY_HAVE)
     key = members["key"].string(_MAX_KEY)
     kind = members["kind"].string(_MAX_REASON_LENGTH)
     if kind not in KINDS or kind != kind_of(key).name:
         members["kind"].fail(f"the key is of kind {kind_of(key).name}")
     reason = members["reason"].string(_MAX_REASON_LENGTH)
-    return MissedProblem(key, kind, reason, members["count"].integer(1, _MAX_MISSES))
+    count = members["count"].integer(1, _MAX_MISSES)
+    source = members["source"].string(_MAX_REASON_LENGTH) if "source" in members else ""
+    layers = forms_in(members[_ASKED_BY]) if _ASKED_BY in members else _OF_WHOLE
+    return MissedProblem(key, kind, reason, count, source, layers)
 
 
 def _bounded(text: str, limit: int) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from torch._inductor import compile_fx as compile_fx_module
@@ -29,6 +29,7 @@ from warmup.core.errors import ForeignGraphError
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
+from warmup.core.predicted_config import PredictedConfig
 from warmup.core.rows import Winner
 from warmup.inductor.patches import Patches
 from warmup.keys.question import Answers, Question, RegionQuestion
@@ -208,8 +209,18 @@ class _CountingAnswers(Answers):
     def neighbours(self, key: str) -> Sequence[Winner]:
         return self._answers.neighbours(key)
 
+    def promising(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner] | None:
+        return self._answers.promising(key, candidates)
+
     def find(self, key: str) -> Winner | MissReason:
         return self._answers.find(key)
+
+    def predict(self, key: str, reason: MissReason) -> PredictedConfig | None:
+        return self._answers.predict(key, reason)
+
+    def predicted(self, key: str, winner: Winner, config: PredictedConfig) -> None:
+        self._count_decision(key, missed=True)  # strict serving refuses the cached graph
+        self._answers.predicted(key, winner, config)
 
     def hit(self, key: str, winner: Winner) -> None:
         self._count_decision(key)

@@ -51,6 +51,12 @@ ARTIFACT_INTERNALS: Final = (
     "torch._dynamo.package:InlinedSource",
     "torch._inductor:list_mode_options(mode)",
 )
+# Checked where torch's own ranking is compared with.
+RANKING_INTERNALS: Final = (
+    "torch._inductor.autoheuristic.artifacts._MMRankingH100:MMRankingH100.get_decisions_ranked",
+    "torch._inductor.autoheuristic.autoheuristic_utils:AHContext.apply_operations",
+    "torch._inductor.autoheuristic.autoheuristic_utils:mm_operations()",
+)
 FOLDING_INTERNALS: Final = (
     "torch._inductor.fx_passes.post_grad:is_valid_addmm_fusion(match)",
     "torch._inductor.fx_passes.post_grad:should_prefer_unfused_addmm(match)",
@@ -62,6 +68,7 @@ INTERNALS: Final = (
     "torch._C._dynamo.eval_frame:reset_code",
     "torch._C._dynamo.guards:RootGuardManager",
     "torch._C._dynamo.guards:TensorGuards",
+    "torch.utils.hooks:RemovableHandle.next_id",
     "torch._dynamo:reset()",
     "torch._dynamo:mark_static_address(t, guard)",
     "torch._dynamo:mark_dynamic(t, index, hint_override, min, max)",
@@ -83,6 +90,7 @@ INTERNALS: Final = (
     "torch._dynamo.utils:CompilationMetrics.recompile_reason",
     "torch._dynamo.utils:counters",
     "torch._dynamo.utils:get_compilation_metrics()",
+    "torch._dynamo.variables.builder:is_parameter_freezing()",
     "torch._functorch.config:bundled_autograd_cache",
     "torch._functorch.config:enable_autograd_cache",
     "torch._guards:CompileContext.current_compile_id()",
@@ -129,11 +137,15 @@ INTERNALS: Final = (
     "torch._inductor.compile_fx:compile_fx(model_, example_inputs_, inner_compile, config_patches)",
     "torch._inductor.compile_fx:fx_codegen_and_compile",
     "torch._inductor:list_mode_options(mode)",
+    "torch._inductor.config:cpp.enable_kernel_profile",
+    "torch._inductor.config:always_keep_tensor_constants",
     "torch._inductor.config:freezing",
     "torch._inductor.config:max_autotune",
     "torch._inductor.config:max_autotune_gemm",
     "torch._inductor.config:_config",
     "torch._inductor.config:triton.num_decompose_k_splits",
+    "torch._inductor.constant_folding:ConstantFolder._deduce_value(self, node)",
+    "torch._inductor.constant_folding:ConstantFolder.fetch_args_kwargs_from_env(self, n)",
     "torch._inductor.cpp_builder:get_cpp_compiler()",
     "torch._inductor.exc:InvalidCxxCompiler",
     "torch._inductor.async_compile:AsyncCompile.process_pool()",
@@ -145,6 +157,7 @@ INTERNALS: Final = (
     "torch._inductor.codecache:PyCodeCache.load_by_key_path(key, path)",
     "torch._inductor.codecache:PyCodeCache.modules_no_attr",
     "torch._inductor.config:autotune_lookup_table",
+    "torch._inductor.freezing:freeze(dynamo_gm, aot_autograd_gm, example_inputs)",
     "torch._inductor.fx_passes.pad_mm:_should_pad(match, mat1, mat2, op, input)",
     "torch._inductor.fx_passes.pad_mm:get_alignment_size(x)",
     "torch._inductor.fx_passes.pad_mm:get_cached_base_mm_benchmark_time(key)",
@@ -156,6 +169,10 @@ INTERNALS: Final = (
     "torch._inductor.graph:GraphLowering.codegen(self)",
     "torch._inductor.graph:GraphLowering.compile_to_module(self)",
     "torch._inductor.graph:GraphLowering.run_node(self, n)",
+    "torch._inductor.graph:GraphLowering.try_get_buffer(self, buffer_name)",
+    "torch._inductor.ir:Buffer(name, layout)",
+    "torch._inductor.ir:ComputedBuffer",
+    "torch._inductor.ir:Pointwise.inner_fn_str(self)",
     "torch._inductor.ir:MutableBox.realize(self)",
     "torch._inductor.ir:TensorBox",
     "torch._inductor.ir:FlexibleLayout.get_fixed_layout_without_freezing(self)",
@@ -250,6 +267,7 @@ INTERNALS: Final = (
     "torch._inductor.select_algorithm:PRINT_AUTOTUNE",
     "torch._inductor.codegen.subgraph:SubgraphChoiceCaller._compile_for_benchmarking(self)",
     "torch._inductor.codegen.subgraph:SubgraphTemplate",
+    "torch._inductor.codegen.cpp:CppScheduling.define_kernel(self, src_code, nodes)",
     (
         "torch._inductor.codegen.triton:TritonScheduling.define_kernel"
         "(self, src_code, node_schedule, kernel)"
@@ -280,6 +298,7 @@ INTERNALS: Final = (
         "(self, name, fused_node_names)"
     ),
     "torch._inductor.utils:Placeholder.KERNEL_NAME",
+    "torch._inductor.scheduler:NodeUser.get_name(self)",
     "torch._inductor.scheduler:Scheduler.can_fuse(self, node1, node2)",
     "torch._inductor.scheduler:Scheduler.codegen(self)",
     "torch._inductor.scheduler:Scheduler.get_fused_node(self, node)",
@@ -295,6 +314,7 @@ INTERNALS: Final = (
     "torch._inductor.utils:clone_preserve_strides(x)",
     "torch._inductor.utils:fresh_cache",
     "torch._inductor.virtualized:V",
+    "torch._subclasses:FakeTensor",
     "torch._subclasses:FakeTensorMode",
     "torch._subclasses:FakeTensorMode.from_tensor(self, tensor)",
     "torch.compiler.config:_make_closure_patcher",
@@ -308,7 +328,12 @@ INTERNALS: Final = (
         "(self, is_debug, framework_loc)"
     ),
     "torch.fx.experimental.symbolic_shapes:uninteresting_files()",
+    "torch.utils:_pytree.tree_flatten(tree)",
+    "torch.utils:_pytree.tree_leaves(tree)",
+    "torch.utils:_pytree.tree_unflatten(leaves, treespec)",
     "torch.utils._ordered_set:OrderedSet",
+    "torch.utils._python_dispatch:TorchDispatchMode",
+    "torch.utils._python_dispatch:_disable_current_modes()",
     "torch.utils._sympy.value_ranges:bound_sympy",
 )
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch._inductor.codecache import PersistentCache
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
+from torch.utils._python_dispatch import _disable_current_modes
 
 from warmup.core.events import logger
 from warmup.inductor.patches import Patches
@@ -80,7 +81,8 @@ class OwnMeasurements:
             def measure(ready: list[Any]) -> dict[Any, float]:
                 seconds = time.monotonic() - self._local.since
                 logger.debug("%d candidates compiled in %.2f s", len(ready), seconds)
-                best = choose(ready, input_nodes, layout, input_gen_fns)
+                with _disable_current_modes():  # what records the compile sees no measurement
+                    best = choose(ready, input_nodes, layout, input_gen_fns)
                 # Inductor selects the least time; the measured times are in the row's evidence.
                 return {choice: 0.0 if choice is best else math.inf for choice in ready}
 

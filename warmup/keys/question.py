@@ -6,13 +6,14 @@ hooks call; `warmup.table.lookup` implements it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
+from warmup.core.predicted_config import PredictedConfig
 from warmup.core.rows import Winner
 from warmup.core.search import SearchCounts
 from warmup.core.trial import Candidate, Operands, Region, TensorSpec, ViewSpec
@@ -131,8 +132,20 @@ class Answers(Protocol):
     def neighbours(self, key: str) -> Sequence[Winner]:
         """Return winners of GEMM problems similar to *key*, nearest first (only if `tunes`)."""
 
+    def promising(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner] | None:
+        """Return which template *candidates* for *key* to measure; None for the default search.
+
+        Asked only if `search` is `Search.PREDICTED`.
+        """
+
     def find(self, key: str) -> Winner | MissReason:
         """Return the row's winner for *key*, or the reason for the miss. Emits no event."""
+
+    def predict(self, key: str, reason: MissReason) -> PredictedConfig | None:
+        """Return the config to compile at the miss of *key*; None for the fallback. No event."""
+
+    def predicted(self, key: str, winner: Winner, config: PredictedConfig) -> None:
+        """Report that *winner* is compiled for *key*, because *config* was predicted."""
 
     def hit(self, key: str, winner: Winner) -> None:
         """Report that *winner* was compiled for *key*."""

@@ -25,6 +25,8 @@ from warmup.inductor.layers.opaque_call import (
     run_program,
     seen_as_compiling,
 )
+from warmup.inductor.layers.reads import ReadObjects
+from warmup.models.layer_pair import CalledLayer, CalledPair, pair_of
 from warmup.models.other_sizes import OtherSizes
 from warmup.models.outputs import worst_error
 from warmup.models.proved_layers import (
@@ -47,16 +49,22 @@ StandIn = Callable[[int, str, nn.Module, Any], Any]  # number of the group, name
 class LayerProof:
     """Proves layers equal for one bucket; artifacts are kept for the next proof.
 
-    ``name`` is part of the names of code objects.
+    ``name`` is part of the names of code objects. Without a ``tolerance``, outputs of layers are
+    not compared: whoever compiles judges the output of the model.
     """
 
     model: nn.Module
     groups: tuple[LayerGroup, ...]
     mode: str | None
-    tolerance: Mapping[str, float]
+    tolerance: Mapping[str, float] | None
     name: str
     _artifacts: list[list[SharedArtifact]] = field(default_factory=list)  # by group
     _compilers: dict[str, LayerCompiler] = field(default_factory=dict)  # of compiles under way
+
+    @property
+    def largest(self) -> LayerGroup:
+        """The group with the most layers."""
+        return max(self.groups, key=lambda group: len(group.layers))
 
     def prove(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], other: OtherSizes | None = None
@@ -93,7 +101,8 @@ class LayerProof:
                 + "; ".join(difference_of(each) for each in artifacts if each.difference)
             )
         program = run.finished()
-        return ProvedLayers(program, run.forwards, run.weights, run.dicts, output, artifacts)
+        read = run.weights, run.frozen, run.read
+        return ProvedLayers(program, run.forwards, *read, output, artifacts, run.pair)
 
     def _run(self, stand_in: StandIn, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the output of the model with each repeated layer's forward replaced."""
@@ -181,9 +190,12 @@ class _ProofRun:
     ranges: dict[str, Ranges]
     forwards: dict[nn.Module, Callable[..., Any]] = field(default_factory=dict)
     weights: list[torch.Tensor] = field(default_factory=list)
-    dicts: list[dict[str, Any]] = field(default_factory=list)  # of objects that guards read
+    frozen: list[torch.Tensor] = field(default_factory=list)
+    read: ReadObjects = field(default_factory=ReadObjects)
     _used: dict[nn.Module, SharedArtifact] = field(default_factory=dict)
+    pair: CalledPair | None = None
     _varied: set[int] = field(default_factory=set)  # ids of artifacts seen in both sizes
+    _last: CalledLayer | None = None  # of the largest group
 
     def call(self, number: int, name: str, layer: nn.Module, call: Any) -> Any:
         """Find or compile the artifact of *layer*; return its output, which is the layer's own."""
@@ -197,7 +209,19 @@ class _ProofRun:
         else:
             ranges = self.ranges.get(name, {})
             self._add(layer, self.proof.artifact_for(number, name, layer, call, ranges), name)
-        return self._run(layer, args, kwargs)
+        result = self._run(layer, args, kwargs)
+        if self.pair is None and self.proof.groups[number] is self.proof.largest:
+            self._pair_with(layer, name, call, result)
+        return result
+
+    def _pair_with(self, layer: nn.Module, name: str, call: Any, result: Any) -> None:
+        """Keep a call of a layer, and both as a pair where it follows the call before."""
+        artifact, number = self._used[layer].artifact, [*self._used].index(layer)
+        called = CalledLayer(name, layer, artifact, number, call[0], call[1], result)
+        if (last := self._last) is not None and last.layer is not layer:
+            layers, ranges = len(self.proof.largest.layers), self.ranges.get(last.name, {})
+            self.pair = pair_of(last, called, layers, ranges)
+        self._last = None if self.pair is not None else called
 
     def call_varied(self, _: int, __: str, layer: nn.Module, call: Any) -> Any:
         """Return the output of the artifact of *layer* at other sizes, which is the layer's own."""
@@ -219,9 +243,11 @@ class _ProofRun:
         return self.program
 
     def _run(self, layer: nn.Module, args: Any, kwargs: Any) -> Any:
+        if self.proof.tolerance is None:
+            return run_program(self.program, self.forwards[layer], args, kwargs)
         expected = layer.forward(*args, **kwargs)
         result = run_program(self.program, self.forwards[layer], args, kwargs)
-        self._compare(expected, result)
+        self._compare(expected, result, self.proof.tolerance)
         return result
 
     def _add(self, layer: nn.Module, shared: SharedArtifact, name: str) -> None:
@@ -231,12 +257,16 @@ class _ProofRun:
         self.forwards[layer] = artifact.form.forward(len(program.calls))
         program.calls.append(artifact.call_with(layer))
         program.inputs.append(artifact.inputs)
-        self.weights += artifact.weights_of(layer).values()
-        self.dicts += artifact.dicts_of(layer)
+        weights = artifact.weights_of(layer).values()
+        self.weights += weights
+        if artifact.packing is not None:
+            self.frozen += weights
+        artifact.add_reads(self.read, layer, with_globals=len(shared.layers) == 1)
 
-    def _compare(self, expected: Any, result: Any) -> None:
+    @staticmethod
+    def _compare(expected: Any, result: Any, tolerance: Mapping[str, float]) -> None:
         try:
-            distance, limit = worst_error(expected, result, self.proof.tolerance)
+            distance, limit = worst_error(expected, result, tolerance)
         except ValueError as error:
             raise UnshareableLayerError("returns other tensors uncompiled") from error
         if not distance <= limit:

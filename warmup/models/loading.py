@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,10 +53,11 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The arguments of one forward call."""
+    """The arguments of one forward call, and the bucket that they were made for, if any."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    bucket: Bucket | None = None
 
 
 def parse_dtype(text: str, source: str) -> torch.dtype:
@@ -138,7 +139,7 @@ def make_inputs(
             "there are no inputs for the model",
             f'define {_INPUTS_FUNCTION}(seqlen) beside it or give --input "x=[seqlen,1280]:bf16"',
         )
-    return _moved(inputs, device, dtype)
+    return replace(_moved(inputs, device, dtype), bucket=bucket)
 
 
 def _moved(inputs: Inputs, device: torch.device, dtype: torch.dtype | None) -> Inputs:

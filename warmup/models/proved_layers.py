@@ -11,6 +11,8 @@ from torch import nn
 
 from warmup.inductor.layers.artifact import LayerArtifact
 from warmup.inductor.layers.opaque_call import LayerProgram
+from warmup.inductor.layers.reads import ReadObjects
+from warmup.models.layer_pair import CalledPair
 
 
 class NotSharedError(Exception):
@@ -28,14 +30,19 @@ class SharedArtifact:
 
 @dataclass(frozen=True, slots=True)
 class ProvedLayers:
-    """The result of a proof: what runs for which layer, and the output of the proof's run."""
+    """The result of a proof: what runs for which layer, and the output of the proof's run.
+
+    ``frozen`` are those of the ``weights`` whose values are in the artifacts' constants.
+    """
 
     program: LayerProgram
     forwards: dict[nn.Module, Callable[..., Any]]
     weights: list[torch.Tensor]
-    dicts: list[dict[str, Any]]
+    frozen: list[torch.Tensor]
+    read: ReadObjects
     output: Any
     artifacts: tuple[SharedArtifact, ...]
+    pair: CalledPair | None  # of the largest group, if two of its layers follow each other
 
     def __str__(self) -> str:
         layers = sum(len(shared.layers) for shared in self.artifacts)

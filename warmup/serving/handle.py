@@ -89,10 +89,16 @@ class Handle(AbstractContextManager["Handle"]):
             artifacts=tally.artifacts,
             artifact_rows=dict(tally.artifact_rows),
             artifacts_refused=tally.artifacts_refused,
+            predicted=dict(tally.predicted),
             unused=tuple(
                 sorted(key for key in self.table.rows.keys() - asked if kind_of(key).is_asked)
             ),
         )
+
+    @property
+    def layers(self) -> str:
+        """How `warmup.compile` compiles repeated layers where its caller does not say."""
+        return self._settings.layers
 
     def _share(self, asked: InstallSettings) -> Handle:
         """Return this handle for another install, which has to close it as well."""
@@ -147,6 +153,7 @@ class Handle(AbstractContextManager["Handle"]):
             EventName.SUMMARY,
             hits=sum(report.hits.values()),
             misses=sum(report.misses.values()),
+            predicted=sum(report.predicted.values()),
             uncovered=sum(report.uncovered.values()),
             tuned=report.tuned,
             from_cache=report.from_cache,

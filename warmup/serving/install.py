@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
 
-from warmup.core.errors import SettingsError
+from warmup.core.errors import DeviceModelError, DeviceModelWarning, SettingsError
 from warmup.core.events import (
     Emitter,
     EventName,
@@ -20,9 +20,14 @@ from warmup.core.events import (
     logger,
 )
 from warmup.core.flags import read_flag
+from warmup.core.layers_form import LayersForm
+from warmup.core.notices import warn
 from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.models.padding.prepare import Prepared, pad_by_rows, paddings, refusal_of
+from warmup.prediction.model_file import read_device_model
+from warmup.prediction.predictions import Predictions
 from warmup.serving.admission import admit, find_table
+from warmup.serving.compiled.layer_sharing import LayerSharing, layers_form
 from warmup.serving.handle import Handle, install_lock, installed, register
 from warmup.serving.install_settings import InstallSettings, absolute_path
 from warmup.serving.notices import Notices
@@ -63,20 +68,24 @@ def install(
     device: str = "auto",
     model: nn.Module | None = None,
     bundle: str | os.PathLike[str] | None = None,
+    layers: str | None = None,
     allow_mismatch: bool | None = None,
     quiet: bool | None = None,
     log_events: bool | None = None,
+    device_model: str | os.PathLike[str] | None = None,
 ) -> Handle:
     """Make inductor take its decisions from *table*, in every thread, until the handle is closed.
 
     *table* is a path, a loaded table, or None: then ``WARMUP_TABLE``, or all tables for this device
     in the first of ``./tables``, the user data folder and the package that has any. *on_miss* is
     ``fallback`` (use the library kernel and count the miss), ``strict`` (raise a `MissError`, which
-    torch wraps in its own error) or ``tune`` (measure; for development). *uncovered* decides about
-    a measurement that no row covers: ``count`` it and let it run, or ``forbid`` it with an
-    `UncoveredError` before it runs. Every event is appended to *audit_log*, or
-    ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with *log_events*, or
-    ``WARMUP_LOG_EVENTS=1``.
+    torch wraps in its own error), ``predict`` (use the config that *device_model*, or
+    ``WARMUP_DEVICE_MODEL``, predicts, where its bound says that the config beats the library; else
+    as ``fallback``) or ``tune`` (measure; for development). A device model that cannot be used is
+    ignored with a warning. *uncovered* decides about a measurement that no row covers: ``count`` it
+    and let it run, or ``forbid`` it with an `UncoveredError` before it runs. Every event is
+    appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with
+    *log_events*, or ``WARMUP_LOG_EVENTS=1``.
 
     A table for another device or runtime is refused. With *allow_mismatch*, or
     ``WARMUP_ALLOW_MISMATCH=1``, it is installed, and every lookup is a miss. What makes a table
@@ -90,6 +99,9 @@ def install(
     that does not fit the table or this machine is ignored with a warning. A bundle is code: use
     only bundles that you would run.
 
+    *layers*, or ``WARMUP_LAYERS``, is how `warmup.compile` compiles repeated layers where its
+    caller does not say. Graphs that torch.compile makes are whole graphs all the same.
+
     Every compile meanwhile runs under the table's inductor options. Options that decide what is
     measured replace the caller's own, also those of a mode. Other options of the caller's that
     contradict the table's are kept, with a warning and an event.
@@ -99,16 +111,14 @@ def install(
     Raises:
         SettingsError: another table, or this table with other settings, is installed; an argument
             cannot be used; *model* is in training mode, or padded already.
+        LayersError: *layers* is ``once``, and no layers of *model* repeat.
         TableError: the table is missing or damaged.
         TableMismatchError: the table is for another device or runtime.
         AdapterError: this torch is not supported.
     """
     from warmup.inductor import connect, start_workers
 
-    if on_miss not in set(OnMiss):
-        raise SettingsError(f"on_miss={on_miss!r}", f"use one of {', '.join(OnMiss)}")
-    if uncovered not in set(Uncovered):
-        raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
+    form = _form_of(on_miss, uncovered, layers, model)
     start_workers(device)
     inductor = connect()
     here = inductor.runtime(device)
@@ -121,7 +131,11 @@ def install(
         device=here.device.name,
         audit_log=absolute_path(audit_log, "WARMUP_AUDIT_LOG"),
         bundle=absolute_path(bundle, "WARMUP_BUNDLE"),
+        layers=form,
         pads_model=model is not None,
+        device_model=absolute_path(device_model, "WARMUP_DEVICE_MODEL")
+        if on_miss == OnMiss.PREDICT
+        else "",
     )
     if (current := installed()) is not None:
         return current._share(settings)  # noqa: SLF001  as if of this module
@@ -141,6 +155,7 @@ def install(
         common["rank"] = rank
     emitter = Emitter(sinks, common)
     tuner = _make_tuner(found.table.policy, device) if on_miss == OnMiss.TUNE else None
+    predictions = _predictions(settings, here)
     lookup = Lookup(
         found.table.rows,
         OnMiss(on_miss),
@@ -148,9 +163,11 @@ def install(
         mismatches,
         Uncovered(uncovered),
         tuner,
+        predictor=predictions,
         launch_search=found.table.policy.launch_search,
         reduction_search=found.table.policy.reduction_search,
         split_search=found.table.policy.split_search,
+        forms=found.table.provenance.forms.all,
     )
     notices = Notices(
         found.origin or "the table",
@@ -163,7 +180,8 @@ def install(
     try:
         prepared = _prepare(model, found.table, mismatches)
         unpacked = _unpack(bundle, digest, here, device)
-        tag = cache_tag(digest, tunes=lookup.tunes)
+        predicts = "" if predictions is None else predictions.digest
+        tag = cache_tag(digest, tunes=lookup.tunes, predicts=predicts)
         functions, is_compiling = inductor.earlier_compiles()
         attachment = inductor.attach(lookup, found.table.policy.options, tag, observer=watch)
     except BaseException:
@@ -182,14 +200,36 @@ def install(
         mismatches=[str(mismatch) for mismatch in mismatches],
         bundle=None if unpacked is None else str(unpacked.path),
         bundle_refused=None if unpacked is None else unpacked.refused,
+        device_model=settings.device_model if predictions is not None else None,
     )
     handle = Handle(
         found.table, digest, lookup, tally, attachment, settings, watch, prepared, unpacked, file
     )
     register(handle)
+    if form is not LayersForm.WHOLE:
+        logger.info("layers=%r is for warmup.compile: torch.compile makes whole graphs", str(form))
     handle._log_installed(found, here)  # noqa: SLF001  as if of this module
     notices.late(functions, is_compiling=is_compiling)
     return handle
+
+
+def _form_of(
+    on_miss: str, uncovered: str, layers: str | None, model: nn.Module | None
+) -> LayersForm:
+    """Check the settings of an install; return the form of the layers.
+
+    Raises:
+        SettingsError: a setting is unknown.
+        LayersError: layers must be compiled once, and no layers of *model* repeat.
+    """
+    if on_miss not in set(OnMiss):
+        raise SettingsError(f"on_miss={on_miss!r}", f"use one of {', '.join(OnMiss)}")
+    if uncovered not in set(Uncovered):
+        raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
+    form = layers_form(layers)
+    if model is not None and form is LayersForm.ONCE:
+        LayerSharing.of(model, form)
+    return form
 
 
 def _prepare(
@@ -221,6 +261,21 @@ def _unpack(
     from warmup.serving.unpack_bundle import unpack
 
     return unpack(path, digest, here, resolve_device(device))
+
+
+def _predictions(settings: InstallSettings, here: Runtime) -> Predictions | None:
+    """Return the predictions of the device model in *settings*; None without one that is usable."""
+    if settings.on_miss != OnMiss.PREDICT:
+        return None
+    if not settings.device_model:
+        raise SettingsError(
+            "on_miss='predict' has no device model", "name it in device_model, WARMUP_DEVICE_MODEL"
+        )
+    try:
+        return Predictions.of(read_device_model(settings.device_model, here))
+    except DeviceModelError as error:
+        warn(DeviceModelWarning(f"{error}: misses get the library's kernel"))
+        return None
 
 
 def _make_tuner(policy: Policy, device: str) -> Tuner:

@@ -20,7 +20,9 @@ class InstallSettings:
     device: str
     audit_log: str
     bundle: str
+    layers: str
     pads_model: bool
+    device_model: str = ""
 
     def difference(self, asked: InstallSettings) -> str:
         """Return the settings in which *asked* differs, as ``name: installed X, asked Y``.

@@ -22,7 +22,8 @@ class Report:
     graphs are among them. ``artifacts`` counts buckets that an artifact of the bundle serves,
     ``artifact_rows`` by key the rows that answered while these artifacts were compiled, and
     ``artifacts_refused`` the artifacts that did not fit. ``unused`` are rows that inductor never
-    asked for; rows for weights are no lookups, and not among them.
+    asked for; rows for weights are no lookups, and not among them. ``predicted`` counts by key the
+    decisions for which a predicted config was compiled: neither hits nor misses.
     """
 
     digest: str
@@ -39,11 +40,13 @@ class Report:
     artifacts: int = 0
     artifact_rows: Mapping[str, int] = field(default_factory=dict)
     artifacts_refused: int = 0
+    predicted: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_silent(self) -> bool:
         """Whether there was no lookup and no decision of a cached graph: the table was not used."""
-        return not (self.hits or self.misses or self.tuned or self.cached_decisions)
+        asked = self.hits or self.misses or self.predicted or self.tuned
+        return not (asked or self.cached_decisions)
 
     @property
     def is_clean(self) -> bool:
@@ -51,7 +54,7 @@ class Report:
 
         No loaded graph is another table's either.
         """
-        is_missed = self.misses or self.cached_misses or self.foreign
+        is_missed = self.misses or self.predicted or self.cached_misses or self.foreign
         return not (is_missed or self.uncovered or self.is_silent)
 
     def __str__(self) -> str:
@@ -65,6 +68,8 @@ class Report:
             f"{f', {self.cached_misses} without a row' if self.cached_misses else ''}), "
             f"{len(self.unused)} rows unused"
         )
+        if self.predicted:
+            text += f", {sum(self.predicted.values())} predicted"
         if self.foreign:
             text += f", {sum(self.foreign.values())} foreign graphs{in_brackets(self.foreign)}"
         if self.artifacts or self.artifacts_refused:

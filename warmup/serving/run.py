@@ -21,6 +21,7 @@ from warmup.core.errors import SettingsError
 from warmup.core.events import in_brackets
 from warmup.diagnostics.audit import AuditReport, report_of
 from warmup.diagnostics.logs import Ledger
+from warmup.serving.compiled.layer_sharing import LAYERS_VARIABLE, layers_form
 from warmup.table.lookup import OnMiss, Uncovered
 from warmup.table.store import read
 
@@ -62,6 +63,7 @@ class RunReport:
         parts = [
             f"hits {sum(audit.hits.values())}",
             f"misses {audit.miss_count}{in_brackets(audit.reasons)}",
+            *([f"predicted {sum(each.count for each in audit.predicted)}"] * bool(audit.predicted)),
             f"uncovered {sum(audit.uncovered.values())}{in_brackets(audit.uncovered)}",
             f"from cache {audit.from_cache} graphs ({audit.cached_decisions} decisions{missed})",
             *foreign,
@@ -85,23 +87,26 @@ def run(
     uncovered: str = "count",
     audit_log: str | os.PathLike[str] | None = None,
     bundle: str | os.PathLike[str] | None = None,
+    layers: str | None = None,
     allow_mismatch: bool = False,
+    device_model: str | os.PathLike[str] | None = None,
 ) -> RunReport:
     """Run *command* to its end, with *table* installed in every Python process that compiles.
 
-    *on_miss* is ``fallback`` or ``strict``, *uncovered*, *bundle* and *allow_mismatch* are as in
-    `install`. In a process that the table is not for, each compile raises a `TableMismatchError`.
-    Events are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report
-    counts the events of this run. Signals that arrive meanwhile go to the command, unless a
-    terminal has sent them to both processes. The exit code is the command's own, or 128 plus the
-    number of the signal that killed the command. To be called from the main thread.
+    *on_miss* is ``fallback``, ``strict`` or ``predict``, *uncovered*, *bundle*, *layers*,
+    *allow_mismatch* and *device_model* are as in `install`. In a process that the table is not for,
+    each compile raises a `TableMismatchError`. Events are appended to *audit_log*, or
+    ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts the events of this run. Signals
+    that arrive meanwhile go to the command, unless a terminal has sent them to both processes. The
+    exit code is the command's own, or 128 plus the number of the signal that killed the command. To
+    be called from the main thread.
 
     Raises:
         SettingsError: an argument cannot be used, or the command cannot be started.
         TableError: the table is missing or damaged; nothing was started.
     """
-    if on_miss not in {OnMiss.FALLBACK, OnMiss.STRICT}:
-        raise SettingsError(f"on_miss={on_miss!r}", "use one of fallback, strict")
+    if on_miss not in {OnMiss.FALLBACK, OnMiss.STRICT, OnMiss.PREDICT}:
+        raise SettingsError(f"on_miss={on_miss!r}", "use one of fallback, strict, predict")
     if uncovered not in set(Uncovered):
         raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
     if not command:
@@ -119,8 +124,11 @@ def run(
             }
             if allow_mismatch:
                 settings["WARMUP_ALLOW_MISMATCH"] = "1"
-            if bundle is not None:
-                settings["WARMUP_BUNDLE"] = str(Path(bundle).absolute())
+            for variable, file in (("BUNDLE", bundle), ("DEVICE_MODEL", device_model)):
+                if file is not None:
+                    settings[f"WARMUP_{variable}"] = str(Path(file).absolute())
+            if layers is not None:
+                settings[LAYERS_VARIABLE] = layers_form(layers)
             events = stack.enter_context(_AppendedEvents(log))
             pid = _start(command, _environment(os.environ, settings), mask)
             exit_code = _wait(pid)

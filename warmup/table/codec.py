@@ -20,6 +20,7 @@ from warmup.core.runtime import Device, Runtime
 from warmup.core.strict_json import JsonError, JsonReader
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS
+from warmup.table.built_forms import BuiltForms, forms_from_json
 from warmup.table.calls import calls_from_json
 from warmup.table.canonical import compact
 from warmup.table.common_rows import CommonRows
@@ -28,6 +29,7 @@ from warmup.table.encoding import (
     CALLS,
     DEVICE_COUNT,
     DEVICE_TEXT,
+    LAYER_FORMS,
     MAX_REASON,
     VERSIONS,
     digest_of,
@@ -54,6 +56,7 @@ _SCHEMA_AT_END: Final = re.compile(r'"schema"\s*:\s*([0-9]{1,18})\s*\}\s*\Z')
 
 _TABLE_MEMBERS: Final = frozenset({"schema", "provenance", "policy", "rows"})
 _PROVENANCE: Final = frozenset({"device", "runtime", "warmup", "created", "digest"})
+_PROVENANCE_OPTIONAL: Final = frozenset({"peaks", ASSUMPTIONS, CALLS, LAYER_FORMS})
 _DEVICE_MEMBERS: Final = frozenset({*DEVICE_TEXT, *DEVICE_COUNT, "mig"})
 _RUNTIME: Final = frozenset({"torch", *VERSIONS})
 _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
@@ -139,7 +142,7 @@ def _read_document(reader: JsonReader, path: str) -> Table:
 
 
 def _read_provenance(node: Node) -> tuple[Provenance, Node]:
-    members = node.members(_PROVENANCE, optional=frozenset({"peaks", ASSUMPTIONS, CALLS}))
+    members = node.members(_PROVENANCE, optional=_PROVENANCE_OPTIONAL)
     device = members["device"].members(_DEVICE_MEMBERS)
     versions = members["runtime"].members(_RUNTIME)
     runtime = Runtime(
@@ -166,7 +169,8 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
     if (listed := members.get(ASSUMPTIONS)) is not None:
         assumptions = tuple(each.string() for each in listed.elements(MAX_ASSUMPTIONS))
     calls = calls_from_json(members[CALLS]) if CALLS in members else ()
-    return Provenance(runtime, warmup, created, peaks, assumptions, calls), members["digest"]
+    forms = forms_from_json(members[LAYER_FORMS]) if LAYER_FORMS in members else BuiltForms()
+    return Provenance(runtime, warmup, created, peaks, assumptions, calls, forms), members["digest"]
 
 
 def _read_policy(node: Node) -> Policy:

@@ -7,7 +7,7 @@ candidates are measured.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -20,10 +20,12 @@ from warmup.core.errors import (
     UncoveredError,
 )
 from warmup.core.events import Emitter, EventName
+from warmup.core.layers_form import LayersForm, current_form
 from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.notices import warn
+from warmup.core.predicted_config import PredictedConfig
 from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
@@ -31,7 +33,9 @@ from warmup.keys.question import Question, RegionQuestion
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.cache_tags import shown_tag
 from warmup.table.question_measurer import QuestionMeasurer
+from warmup.table.time_predictor import TimePredictor
 
+_WITHOUT_ROW: Final = frozenset({MissReason.NOT_IN_TABLE, MissReason.OTHER_FORM})
 _FUSION_WORDS: Final = {True: "fused", False: "not fused"}
 _FUSION_ADVICE: Final = "build again, so that the row is measured in this model"
 _SET_BY_CALLER: Final = "remove the setting while the table is installed"
@@ -43,6 +47,7 @@ class OnMiss(StrEnum):
     FALLBACK = "fallback"
     STRICT = "strict"
     TUNE = "tune"
+    PREDICT = "predict"
 
 
 class Uncovered(StrEnum):
@@ -68,6 +73,12 @@ class Lookup:
     ``excused`` are not measured, and their misses are reported without an error. ``launch_search``,
     ``reduction_search`` and ``split_search`` are those of the table's policy.
 
+    ``predictor`` predicts candidates that nobody measured: for `Search.PREDICTED`, and for misses
+    with `OnMiss.PREDICT`. It is not asked for a key that has a row, usable or not.
+
+    ``forms`` are those in which repeated layers were compiled when the rows were measured. Where
+    this thread compiles another form, a key without a row is a miss for that reason.
+
     ``differing`` are the keys for which inductor fused another way than their rows say. They are
     reported, unless ``settles``: whoever compiles chooses other winners for them.
     """
@@ -80,15 +91,18 @@ class Lookup:
     tuner: QuestionMeasurer | None = None
     on_tuned: Callable[[Tuned], None] | None = None
     search: Search = Search.DEFAULT
+    predictor: TimePredictor | None = None
     retunes: Callable[[str], bool] = _never
     excused: Collection[str] = ()
     launch_search: bool = False
     reduction_search: bool = False
     split_search: bool = False
     settles: bool = False
+    forms: tuple[LayersForm, ...] = (LayersForm.WHOLE,)
     differing: dict[str, None] = field(default_factory=dict)
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
+    _predicted: dict[str, PredictedConfig | None] = field(default_factory=dict)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -100,6 +114,29 @@ class Lookup:
         with self._lock:
             return neighbours_of(key, {**self.rows, **self._tuned_rows})
 
+    def promising(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner] | None:
+        return None if self.predictor is None else self.predictor.promising(key, candidates)
+
+    def predict(self, key: str, reason: MissReason) -> PredictedConfig | None:
+        is_asked = self.on_miss is OnMiss.PREDICT and reason in _WITHOUT_ROW
+        if self.predictor is None or not is_asked:
+            return None
+        if key not in self._predicted:  # equal layers ask the same question
+            self._predicted[key] = self.predictor.predict(key)
+        return self._predicted[key]
+
+    def predicted(self, key: str, winner: Winner, config: PredictedConfig) -> None:
+        self.emitter.emit(
+            EventName.PREDICTED,
+            kind=kind_of(key).name,
+            key=key,
+            choice=str(winner),
+            gain=config.gain,
+            bound=config.bound,
+            predicted_us=config.time_us,
+            library_us=config.library_us,
+        )
+
     def find(self, key: str) -> Winner | MissReason:
         tuned = self._tuned_rows.get(key)
         if tuned is not None:
@@ -109,7 +146,7 @@ class Lookup:
             return rejection
         row = self.rows.get(key)
         if row is None or not self._is_current(key):
-            return _absence(key)
+            return _absence(key, is_other_form=current_form() not in self.forms)
         return row.winner if row.untrusted is None else MissReason.UNTRUSTED
 
     def hit(self, key: str, winner: Winner) -> None:
@@ -124,6 +161,7 @@ class Lookup:
             reason=reason.value,
             nearest=nearest,
             differs=list(differs),
+            layers=current_form().value,
             choice=None if self.on_miss is OnMiss.STRICT else fallback,
         )
         if self.on_miss is OnMiss.STRICT and key not in self.excused:
@@ -294,12 +332,14 @@ class Lookup:
         return self._nearest_rows[key]
 
 
-def _absence(key: str) -> MissReason:
-    """Return why *key* has no row: its range or its sizes were not built, or it is no key."""
+def _absence(key: str, *, is_other_form: bool) -> MissReason:
+    """Return why *key* has no row: its form, range or sizes were not built, or it is no key."""
     kind = kind_of(key)
     try:
         parts = kind.ingredients(key)
     except ProblemError:
         return MissReason.NOT_DESCRIBED
+    if is_other_form:
+        return MissReason.OTHER_FORM
     is_dynamic = any(".." in parts.get(name, "") for name in kind.ranges)
     return MissReason.DYNAMIC_DIM if is_dynamic else MissReason.NOT_IN_TABLE

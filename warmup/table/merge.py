@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 
 from warmup.core.errors import TableMergeError
 from warmup.core.evidence_rank import evidence_rank
 from warmup.core.rows import Row
 from warmup.core.runtime import compare_runtimes
 from warmup.keys.order import natural_order
+from warmup.table.built_forms import BuiltForms
 from warmup.table.schema import Table, compare_policies
 
 
@@ -38,7 +39,7 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
 
     Of two rows for a key the newer table's is taken, unless only one of them is trusted (`merge`).
     Provenance and policy are the newest table's, but ``launch_search``, ``reduction_search`` and
-    ``split_search`` are those of all tables.
+    ``split_search`` are those of all tables, and so are the forms of their buckets.
     """
     ordered = sorted(tables, key=lambda table: table.provenance.created)
     rows: dict[str, Row] = {}
@@ -56,7 +57,9 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
         reduction_search=all(table.policy.reduction_search for table in tables),
         split_search=all(table.policy.split_search for table in tables),
     )
-    return replace(ordered[-1], policy=policy, rows=rows), tuple(conflicts)
+    forms = reduce(BuiltForms.united, (table.provenance.forms for table in ordered))
+    origin = replace(ordered[-1].provenance, forms=forms)
+    return replace(ordered[-1], provenance=origin, policy=policy, rows=rows), tuple(conflicts)
 
 
 def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
@@ -66,8 +69,8 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     better, see `evidence_rank`) or ``faster`` (the lower measured time, however it was measured).
     Of two rows with the same winner the better measured one is taken, unless *prefer* is
     ``faster``. Where one row is not trusted, the trusted row is taken if its winner is another,
-    else the row that is not trusted. The provenance is the older table's, with the assumptions of
-    both.
+    else the row that is not trusted. The provenance is the older table's, with the assumptions and
+    the forms of buckets of both.
 
     Raises:
         TableMergeError: provenance or policy differ, or winners differ and *prefer* is None.
@@ -97,6 +100,7 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     older, newer = sorted((a, b), key=lambda table: table.provenance.created)
     origin = older.provenance.assuming(newer.provenance.assumptions)
     origin = origin.costing(newer.provenance.calls)
+    origin = replace(origin, forms=origin.forms.united(newer.provenance.forms))
     return replace(older, provenance=origin, rows=rows)
 
 

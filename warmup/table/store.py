@@ -137,6 +137,7 @@ def add_rows(
         origin = before.provenance.assuming(provenance.assumptions).costing(provenance.calls)
         if origin.peaks is None:
             origin = replace(origin, peaks=provenance.peaks)
+        origin = replace(origin, forms=origin.forms.united(provenance.forms, has_rows=False))
         table = replace(before, provenance=origin, rows=union)
         _replace(target, table, [before])
         return table

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from warmup.core.call_cost import CallCost
 from warmup.core.errors import BuildError, MissError, WarmupError, warmup_error_in
 from warmup.core.events import Emitter, Event, EventName, logger
+from warmup.core.layers_form import LayersForm
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Row
 from warmup.table.lookup import Lookup, OnMiss
@@ -53,6 +54,7 @@ class BucketCompiler:
 
     ``make_lookup`` is called with the arguments of `Lookup`, and returns the lookup that answers.
     ``measure_cost`` returns what a call costs that has run before; None where that is not measured.
+    Repeated layers are compiled in ``form``, whole or once.
     """
 
     setup: BuildSetup
@@ -61,6 +63,7 @@ class BucketCompiler:
     tuner: Tuner
     make_lookup: Callable[..., Lookup] = Lookup
     measure_cost: Callable[[Callable[[], object]], CallCost | None] = lambda _call: None
+    form: LayersForm = LayersForm.WHOLE
 
     def tune(self, calls: Sequence[Inputs], name: str, since: int) -> ServedBucket:
         """Measure each question without a row in the bucket *name*; serve the bucket from rows.
@@ -116,6 +119,7 @@ class BucketCompiler:
             tuner=self.tuner,
             on_tuned=self.progress.save,
             search=self.progress.revisit.search,
+            predictor=self.setup.predictor,
             retunes=self.progress.must_retune,
             excused=self.progress.distrusted,
             launch_search=self.progress.table.policy.launch_search,
@@ -164,7 +168,12 @@ class BucketCompiler:
         return shortened(self.model.module, has_kernels=self.setup.device.type != "cpu")
 
     def _tune_shortened(self, calls: Sequence[Inputs], name: str) -> ServedBucket | None:
-        """Tune the model without repeated layers; None when no layers repeat or that fails."""
+        """Tune the model without repeated layers; None when no layers repeat or that fails.
+
+        None too where they are compiled once: then leaving them out saves nothing.
+        """
+        if self.form is LayersForm.ONCE:
+            return None
         with self.shortened() as left_out:
             if left_out:
                 try:
@@ -262,20 +271,14 @@ class BucketCompiler:
 
         Raises as `tune` does.
         """
-        import torch
-
-        from warmup.inductor.adapter import compile_model, empty_caches
-        from warmup.inductor.artifacts import count_graphs
+        from warmup.inductor.adapter import empty_caches
+        from warmup.tuning.model_call import call_first, call_others
 
         failure: Exception | None = None
-        before, graphs = count_graphs(), 0
         with empty_caches(), self.tuner.clock.phase(BuildStage.COMPILING):
             try:
-                compiled = compile_model(self.model.module)
-                outputs = [compiled(*calls[0].args, **calls[0].kwargs)]
-                graphs = count_graphs() - before
-                with torch.compiler.set_stance("fail_on_recompile"):
-                    outputs += [compiled(*call.args, **call.kwargs) for call in calls[1:]]
+                compiled, output, graphs = call_first(self.model.module, self.form, calls)
+                outputs = [output, *call_others(compiled, calls[1:])]
                 if costs is not None:
                     costs.append(self._cost_of(lambda: _call(compiled, calls[0]), name))
             except Exception as error:  # noqa: BLE001  raised below: empty_caches would not reset dynamo

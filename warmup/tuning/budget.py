@@ -48,7 +48,7 @@ def parse_budget(search: str, budget: str | float | None) -> SearchBudget:
         raise SettingsError(f"--search {search!r} is unknown", f"use one of {', '.join(Search)}")
     if budget is None:
         return SearchBudget(Search(search))
-    if search == Search.DEFAULT:
+    if search in {Search.DEFAULT, Search.PREDICTED}:
         raise SettingsError(
             f"--budget {budget} has nothing to be spent on", "add --search wide or exhaustive"
         )

@@ -11,8 +11,10 @@ from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
+from warmup.core.layers_form import LayersForm
 from warmup.core.method import Search
 from warmup.core.phases import BuildStage
+from warmup.prediction.predictions import DEFAULT_TOP
 from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
@@ -20,12 +22,21 @@ from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.budget import SearchBudget, parse_budget, spend_budget
 from warmup.tuning.dry_run import make_plan
 from warmup.tuning.earlier_builds import EarlierBuilds, earlier_builds
+from warmup.tuning.form_sessions import FormSessions, check_layers
 from warmup.tuning.pack_bundle import input_options, pack
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.retry import revisit_for
 from warmup.tuning.session import Session
-from warmup.tuning.setup import check_out, find_setup, open_table, out_path, seconds_to_wait
+from warmup.tuning.setup import (
+    check_out,
+    find_setup,
+    open_table,
+    out_path,
+    predictor_for,
+    seconds_to_wait,
+    watcher_of,
+)
 
 if TYPE_CHECKING:
     from warmup.models.padding.prepare import Prepared
@@ -47,6 +58,8 @@ def build(
     l2: str | None = None,
     fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
+    top: int = DEFAULT_TOP,
+    device_model: str | Path | None = None,
     budget: str | float | None = None,
     pad_weights: bool | None = None,
     policy: str = ShapePolicy.EXACT,
@@ -54,6 +67,7 @@ def build(
     bundle_graphs: str | None = None,
     bundle_compiled: str | None = None,
     all_layers: bool = False,
+    layers: str = LayersForm.WHOLE,
     force: bool = False,
     retry: str | None = None,
     wait_for_quiet: float | None = None,
@@ -69,7 +83,8 @@ def build(
     An existing table is completed: only problems without a row are tuned, and those that were
     searched less far than *search*; *force* tunes all again. With a *budget*, in seconds or as text
     such as ``20m``, each problem is searched by ``default`` first, then those that may gain most by
-    *search*, until so much time has passed since the start.
+    *search*, until so much time has passed since the start. With the search ``predicted`` only the
+    *top* candidates of a wide search that *device_model* finds most promising are measured.
 
     With *retry*, ``unstable``, only rows of an existing table whose times do not carry a decision
     are measured, and such a row is replaced by better evidence only. Before a measurement the build
@@ -81,9 +96,12 @@ def build(
     makes them wrong is marked as not trusted: it stays in the table, is not served, and the next
     build measures its problem again without that winner. Where layers repeat, and the first bucket
     shows that the model without the repeated layers asks for the same rows, other buckets are run
-    without them, unless *all_layers*. A bucket serves its own sizes alone; with the *policy*
-    ``range`` one graph also serves the sizes down to the previous bucket, and is also judged at the
-    lower end and in the middle.
+    without them, unless *all_layers*. With *layers* ``once`` each bucket is compiled as
+    `warmup.compile` does with that word, so that the table has the rows that a layer alone and the
+    graph around the layers ask for; with ``auto`` it is compiled so, where the layers can be proved
+    equal, and whole too. The table says in which form each bucket was built. A bucket serves its
+    own sizes alone; with the *policy* ``range`` one graph also serves the sizes down to the
+    previous bucket, and is also judged at the lower end and in the middle.
 
     With *pad_weights* (None: on a GPU) weights with unaligned sizes are measured unpadded and
     padded. Where padding pays, each bucket is run again with padded weights, so that the table has
@@ -99,6 +117,7 @@ def build(
 
     Raises:
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
+        LayersError: with *layers* ``once`` the layers cannot be compiled once.
         TableError: the table exists and is damaged, belongs to another device, runtime or policy,
             or cannot be written.
         OutputMismatchError: a bucket's output is wrong, also without the rows that may be to blame.
@@ -107,7 +126,7 @@ def build(
     """
     started = time.monotonic()
     search_budget = parse_budget(search, budget)
-    _check_words(policy, bundle_graphs, bundle_compiled)
+    _check_words(policy, layers, bundle_graphs, bundle_compiled)
     buckets = parse_buckets(seqlens, dims)
     if policy == ShapePolicy.RANGE:
         buckets = with_ranges(buckets)
@@ -126,14 +145,14 @@ def build(
     )
     if out is not None and not dry_run:
         check_out(Path(out))
-    setup = find_setup(device, asked)
+    setup = find_setup(device, asked, predictor_for(search, device_model, top))
     cast = parse_cast(dtype)
-    watcher = observer or Observer()
+    watcher = watcher_of(observer, setup)
     with make_tuner(setup.policy, setup.device, started) as tuner:
         loaded = load_model(model)
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
         earlier = earlier_builds(
-            setup, model, (*buckets, *specs, policy, wants_padding, all_layers, dtype)
+            setup, model, (*buckets, *specs, policy, wants_padding, all_layers, dtype, layers)
         )
         path = out_path(out, setup.runtime, loaded, cast)
         resolved = resolve_inputs(loaded, specs, buckets, cast)
@@ -156,22 +175,23 @@ def build(
         compiler = BucketCompiler(
             setup=setup, model=loaded, progress=progress, tuner=tuner, measure_cost=tuner.cost_of
         )
-        session = Session(
-            compiler=compiler, specs=resolved.specs, dtype=cast, all_layers=all_layers
+        sessions = FormSessions.of(
+            Session(compiler=compiler, specs=resolved.specs, dtype=cast, all_layers=all_layers),
+            layers,
         )
         watcher.buckets_counted(buckets)
         can_recall = search_budget.seconds is None and retry is None
-        recalled = earlier.find(session, buckets) if can_recall else None
+        recalled = earlier.find(sessions.first, buckets) if can_recall else None
         if dry_run:
-            plan = make_plan(session, buckets, recalled, earlier.pace(setup), pads=wants_padding)
+            plan = make_plan(sessions, buckets, recalled, earlier.pace(setup), pads=wants_padding)
             return BuildReport(
                 path, table, digest_of(table), (), (), time.monotonic() - started, plan=plan
             )
-        results, prepared = list(recalled or ()), None
+        results, prepared = sessions.recall(recalled or ()), None
         if recalled is None:
             watcher.device_looked_at(tuner.watch.complaints())
-            results, prepared = _tune(session, buckets, search_budget, started, pads=wants_padding)
-            _keep_record(earlier, session, buckets, results, started)
+            results, prepared = _tune(sessions, buckets, search_budget, started, pads=wants_padding)
+            _keep_record(earlier, sessions.first, buckets, results, started)
         machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at(machine.complaints)
     _check_asked(results, retry)
@@ -188,6 +208,7 @@ def build(
             serves_compiles=bundle or bundle_graphs is not None,
             graphs_for=bundle_graphs,
             artifacts_for=bundle_compiled,
+            layers=layers,
         )
     final = read(path)
     return BuildReport(
@@ -212,7 +233,12 @@ def build(
 
 
 def _tune(
-    session: Session, buckets: Sequence[Bucket], budget: SearchBudget, started: float, *, pads: bool
+    sessions: FormSessions,
+    buckets: Sequence[Bucket],
+    budget: SearchBudget,
+    started: float,
+    *,
+    pads: bool,
 ) -> tuple[list[BucketResult], Prepared | None]:
     """Run each of *buckets*, with padded weights too where *pads* and that pays.
 
@@ -220,28 +246,18 @@ def _tune(
     """
     from warmup.tuning.weights.measure import measure_weights
 
-    count, progress = len(buckets), session.compiler.progress
-    results = [
-        session.run_bucket(bucket, i, count)
-        for i, bucket in enumerate(buckets)
-        if not progress.is_done
-    ]
-    prepared = None
+    progress, prepared = sessions.first.compiler.progress, None
+    sessions.settle(buckets[0])
+    results = sessions.run_all(buckets)
     if pads and not progress.is_done:
-        with session.compiler.tuner.clock.phase(BuildStage.WEIGHTS):
-            prepared = measure_weights(session, buckets)
-    padded = {} if prepared is None else prepared.padded
-    if padded:
-        results += [
-            session.run_bucket(bucket, count + i, 2 * count, padded)
-            for i, bucket in enumerate(buckets)
-            if not progress.is_done
-        ]
+        with sessions.first.compiler.tuner.clock.phase(BuildStage.WEIGHTS):
+            prepared = measure_weights(sessions.first, buckets)
+    if prepared is not None and prepared.padded:
+        results += sessions.run_all(buckets, prepared)
     if budget.seconds is not None:
 
         def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
-            groups = padded if before.weights_padded else None
-            return session.run_bucket(before.bucket, number, total, groups)
+            return sessions.run_again(before, number, total, prepared)
 
         results = list(spend_budget(progress, run_again, results, budget, started))
     return results, prepared
@@ -276,14 +292,23 @@ def _check_asked(results: Sequence[BucketResult], retry: str | None) -> None:
         )
 
 
-def _check_words(policy: str, bundle_graphs: str | None, bundle_compiled: str | None) -> None:
+def _check_words(
+    policy: str, layers: str, bundle_graphs: str | None, bundle_compiled: str | None
+) -> None:
     """Check the words of a build's arguments.
 
     Raises:
-        SettingsError: a policy or mode is unknown, or torch cannot compile for it ahead of time.
+        SettingsError: a policy, form or mode is unknown, or torch cannot compile for the mode or
+            the form ahead of time.
     """
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
+    check_layers(layers)
+    if layers == LayersForm.ONCE and bundle_compiled is not None:
+        raise SettingsError(
+            "layers='once': what is compiled ahead of time are whole graphs",
+            "give layers='auto', or bundle_graphs",
+        )
     if bundle_graphs is not None and bundle_graphs not in COMPILE_MODES:
         raise SettingsError(
             f"bundle_graphs={bundle_graphs!r} is not a mode",

@@ -25,6 +25,7 @@ import platformdirs
 
 from warmup.buckets.bucket import Bucket
 from warmup.core.files import replace_text
+from warmup.core.layers_form import LayersForm
 from warmup.core.rows import Row
 from warmup.core.version import __version__
 from warmup.tuning.report import BucketResult
@@ -76,6 +77,7 @@ class EarlierBuilds:
                 return None
             if list(self._digests(session, buckets, record["shortened"])) != record["graphs"]:
                 return None
+            in_form = {form: session.in_form(form) for form in (LayersForm.ONCE, LayersForm.WHOLE)}
             costs = dict(session.compiler.progress.table.provenance.calls)
             return tuple(
                 BucketResult(
@@ -89,10 +91,11 @@ class EarlierBuilds:
                     left_out=int(one["left_out"]),
                     graphs=int(one["graphs"]),
                     cost=costs.get(
-                        session.call_name(
+                        in_form[one["layers"]].call_name(
                             buckets[one["number"]], weights_padded=bool(one["weights_padded"])
                         )
                     ),
+                    layers=LayersForm(one["layers"]),
                 )
                 for one in record["results"]
             )
@@ -105,7 +108,9 @@ class EarlierBuilds:
         """Write the record of a finished build, whose *results* have a row for every key."""
         if self.name is None:
             return
-        shortened = [result.left_out > 0 for result in results[: len(buckets)]]
+        # The buckets of the last form come last: the whole form, where several are built.
+        unpadded = [result for result in results if not result.weights_padded]
+        shortened = [result.left_out > 0 for result in unpadded[-len(buckets) :]]
         graphs = list(self._digests(session, buckets, shortened))
         if None in graphs:
             return
@@ -127,6 +132,7 @@ class EarlierBuilds:
                         "weights_padded": result.weights_padded,
                         "left_out": result.left_out,
                         "graphs": result.graphs,
+                        "layers": result.layers,
                     }
                     for result in results
                 ],

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import BuildError, ModelError, NothingRecordedError, ProblemError
+from warmup.core.layers_form import LayersForm
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
@@ -21,6 +22,8 @@ from warmup.core.rows import Winner
 from warmup.diagnostics.misses import MissedProblem, read_misses
 from warmup.keys.question import Question
 from warmup.keys.registry import kind_of
+from warmup.prediction.predictions import DEFAULT_TOP
+from warmup.table.built_forms import OF_MISSES
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
@@ -37,7 +40,9 @@ from warmup.tuning.setup import (
     check_out,
     find_setup,
     open_table,
+    predictor_for,
     seconds_to_wait,
+    watcher_of,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +64,8 @@ def build_problems(
     l2: str | None = None,
     fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
+    top: int = DEFAULT_TOP,
+    device_model: str | Path | None = None,
     force: bool = False,
     wait_for_quiet: float | None = None,
     dry_run: bool = False,
@@ -68,8 +75,9 @@ def build_problems(
 
     A problem with a row is not tuned again, unless *force* is set, its row could not be used at
     serving, or was searched less far than *search*. Each finished problem is on disk before the
-    next one starts. *wait_for_quiet* is that of `warmup.tuning.build.build`. With *dry_run* the
-    report has a plan instead, and nothing is done.
+    next one starts. Where every problem that layers compiled once have asked for has a row, the
+    table says that it has rows for them. *top*, *device_model* and *wait_for_quiet* are those of
+    `warmup.tuning.build.build`. With *dry_run* the report has a plan instead, and nothing is done.
 
     Raises:
         SettingsError: an argument or the document cannot be used; nothing was written.
@@ -77,7 +85,9 @@ def build_problems(
         NothingRecordedError: no problem could be rebuilt, and there is no table at *out*.
     """
     started = time.monotonic()
-    missed = _by_key(read_misses(problems))
+    read_problems = read_misses(problems)
+    missed = _by_key(read_problems)
+    once = {problem.key for problem in read_problems if LayersForm.ONCE in problem.layers}
     from warmup.models.rebuilt import rebuild
     from warmup.tuning.tuner import make_tuner
 
@@ -93,7 +103,7 @@ def build_problems(
     path = Path(out)
     if not dry_run:
         check_out(path)
-    setup = find_setup(device, asked)
+    setup = find_setup(device, asked, predictor_for(search, device_model, top))
     table, replaces = open_table(path, setup, force=force, is_read_only=dry_run)
     known = tuple(
         key
@@ -109,7 +119,7 @@ def build_problems(
         return BuildReport(path, table, digest_of(table), (), (), elapsed, known, plan=plan)
     results: list[BucketResult] = []
     not_rebuilt: dict[str, str] = {}
-    watcher = observer or Observer()
+    watcher = watcher_of(observer, setup)
     wait_s = seconds_to_wait(wait_for_quiet)
     with make_tuner(setup.policy, setup.device, started) as tuner:
         tuner.watch.start(wait_s, watcher.waiting_started)
@@ -134,7 +144,10 @@ def build_problems(
                     _run(key, rebuilt, setup, progress, tuner, number=(index, len(wanted)))
                 )
             except (BuildError, ModelError, ProblemError) as error:
-                not_rebuilt[key] = str(error)
+                needs_once = isinstance(error, ProblemError) and key in once
+                not_rebuilt[key] = f"{error} and --layers once" if needs_once else str(error)
+        if once and once <= progress.rows.keys():
+            progress.keep_form(OF_MISSES, LayersForm.ONCE)
         machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at(machine.complaints)
     if not path.exists():

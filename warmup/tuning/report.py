@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 from warmup.buckets.bucket import Bucket
 from warmup.core.call_cost import CallCost
+from warmup.core.layers_form import LayersForm
 from warmup.core.machine_state import MachineState
+from warmup.core.method import Method
 from warmup.core.phases import StageSeconds
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Tuned
+from warmup.core.runtime import Runtime
 from warmup.table import Table
 
 if TYPE_CHECKING:
@@ -29,13 +32,19 @@ class Observer:
     def model_loaded(self, assumptions: Sequence[Assumption]) -> None:
         """The model and its inputs are known, with *assumptions* where nobody named them."""
 
+    def measuring_on(self, here: Runtime, method: Method) -> None:
+        """Whatever is measured from now on is measured *here*, by *method*."""
+
     def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
         """The build will tune *buckets*; nothing is tuned yet."""
 
     def bucket_started(
-        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
+        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool, layers: LayersForm
     ) -> None:
-        """Run *index* (from 0) of *total* begins: *bucket*, its weights padded or not."""
+        """Run *index* (from 0) of *total* begins: *bucket*, its weights padded or not.
+
+        Its repeated layers are compiled in the form *layers*.
+        """
 
     def device_looked_at(self, complaints: Sequence[str]) -> None:
         """The device's condition was read, before the first or after the last run."""
@@ -54,6 +63,9 @@ class Observer:
 
     def rows_rejected(self, line: str) -> None:
         """Rows were marked as not trusted; *line* says which, why, and what is served instead."""
+
+    def form_refused(self, line: str) -> None:
+        """Layers cannot be compiled once; *line* says why, and in which form they are built."""
 
     def host_preferred(self, line: str) -> None:
         """Winners for the host were tried where it limits a bucket; *line* says with what gain."""
@@ -74,7 +86,7 @@ class BucketResult:
     that the table pads were padded. ``left_out`` repeated layers were not compiled: another bucket
     has shown that the whole model asks for the same rows. ``graphs`` is the number of graphs that
     torch.compile made; several where the model's code breaks the graph. ``cost`` is that of a call,
-    None on a CPU.
+    None on a CPU. ``layers`` is the form in which repeated layers were compiled.
     """
 
     bucket: Bucket
@@ -87,6 +99,7 @@ class BucketResult:
     left_out: int = 0
     graphs: int = 1
     cost: CallCost | None = None
+    layers: LayersForm = LayersForm.WHOLE
 
     @property
     def error(self) -> float:
@@ -95,15 +108,16 @@ class BucketResult:
 
     @property
     def name(self) -> str:
-        """The bucket and whether weights were padded, for people."""
-        return name_of(self.bucket, weights_padded=self.weights_padded)
+        """The bucket, whether weights were padded, and the form of the layers, for people."""
+        return name_of(self.bucket, weights_padded=self.weights_padded, layers=self.layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedBucket:
     """What one bucket asks for: the keys with a row, those to tune, and what has no key.
 
-    ``left_out`` repeated layers were not compiled; ``graphs`` is the number of graphs.
+    ``left_out`` repeated layers were not compiled; ``graphs`` is the number of graphs, ``layers``
+    the form in which repeated layers are compiled.
     """
 
     bucket: Bucket
@@ -112,6 +126,7 @@ class PlannedBucket:
     seconds: float
     graphs: int = 1
     left_out: int = 0
+    layers: LayersForm = LayersForm.WHOLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +200,9 @@ class BuildReport:
         return dict(counts)
 
 
-def name_of(bucket: Bucket, *, weights_padded: bool) -> str:
-    """Return the name of *bucket* for people, with whether its weights are padded."""
-    return f"{bucket}, weights padded" if weights_padded else str(bucket)
+def name_of(
+    bucket: Bucket, *, weights_padded: bool = False, layers: LayersForm = LayersForm.WHOLE
+) -> str:
+    """Return the name of *bucket* for people: whether weights are padded, and layers shared."""
+    padded = ", weights padded" if weights_padded else ""
+    return f"{bucket}{padded}{', layers once' if layers is LayersForm.ONCE else ''}"

@@ -11,6 +11,7 @@ from warmup.buckets.bucket import Bucket, InputSpec
 from warmup.core.call_cost import CallCost
 from warmup.core.errors import BuildError, ModelError, WarmupError
 from warmup.core.events import logger
+from warmup.core.layers_form import LayersForm
 from warmup.core.phases import BuildStage
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.report import BucketResult, name_of
@@ -45,6 +46,10 @@ class Session:
     def __post_init__(self) -> None:
         self.compiler.model.module.to(device=self.compiler.setup.device, dtype=self.dtype)
 
+    def in_form(self, form: LayersForm) -> Session:
+        """Return the session that compiles the same model in *form*."""
+        return replace(self, compiler=replace(self.compiler, form=form), _can_shorten={})
+
     def run_bucket(
         self,
         bucket: Bucket,
@@ -75,7 +80,6 @@ class Session:
         """
         import torch
 
-        from warmup.models.dynamic_inputs import sizes_within
         from warmup.tuning.bucket_run import BucketRun
         from warmup.tuning.host_choice import prefer_host
         from warmup.tuning.judge import Judge
@@ -83,18 +87,19 @@ class Session:
 
         weights_padded = bool(padded)
         progress = self.compiler.progress
-        progress.observer.bucket_started(bucket, index, total, weights_padded=weights_padded)
-        name = name_of(bucket, weights_padded=weights_padded)
+        layers = self.compiler.form
+        progress.observer.bucket_started(
+            bucket, index, total, weights_padded=weights_padded, layers=layers
+        )
+        name = name_of(bucket, weights_padded=weights_padded, layers=layers)
         started = time.monotonic()
         before = len(progress.tuned)
-        inputs = self.marked_inputs(bucket)
-        sizes = (bucket, *sizes_within(bucket))
-        calls = [inputs, *map(self.inputs, sizes[1:])]
+        calls = self.calls(bucket)
         with torch.no_grad():
-            served, expected, left_out = self._run(calls, sizes, name, padded or {})
+            served, expected, left_out = self._run(calls, name, padded or {})
             run = BucketRun(
                 compiler=self.compiler,
-                calls=tuple(calls),
+                calls=calls,
                 name=name,
                 padded=padded or {},
                 is_shortened=left_out > 0,
@@ -130,13 +135,15 @@ class Session:
             left_out=left_out,
             graphs=served.graphs,
             cost=cost,
+            layers=layers,
         )
         progress.observer.bucket_finished(result)
         return result
 
     def call_name(self, bucket: Bucket, *, weights_padded: bool) -> str:
         """Return the name of a call in *bucket* in the table's provenance."""
-        return f"{self.compiler.model.name} {name_of(bucket, weights_padded=weights_padded)}"
+        name = name_of(bucket, weights_padded=weights_padded, layers=self.compiler.form)
+        return f"{self.compiler.model.name} {name}"
 
     def _keep_cost(self, name: str, cost: CallCost, tuned: int) -> None:
         """Write *cost* to the table, unless it has a cost and none of the rows was *tuned* now."""
@@ -170,18 +177,27 @@ class Session:
 
         return mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
 
+    def calls(self, bucket: Bucket) -> tuple[Inputs, ...]:
+        """Return the inputs of *bucket* and, where it has a range, those of sizes within.
+
+        Raises:
+            ModelError: a dim cannot have the range.
+        """
+        from warmup.models.dynamic_inputs import sizes_within
+
+        return self.marked_inputs(bucket), *map(self.inputs, sizes_within(bucket))
+
     def eager(self, bucket: Bucket) -> Any:
         """Return the output of the model in *bucket*, uncompiled.
 
         Raises:
             ModelError: the model failed.
         """
-        return self._eager(self.inputs(bucket), bucket)
+        return self._eager(self.inputs(bucket))
 
     def _run(
         self,
         calls: Sequence[Inputs],
-        sizes: Sequence[Bucket],
         name: str,
         padded: Mapping[Group, Padding],
     ) -> tuple[ServedBucket, list[Any], int]:
@@ -193,18 +209,18 @@ class Session:
         if self._can_shorten.get(weights_padded, False) and not self.all_layers:
             try:
                 with compiler.shortened() as left_out:
-                    expected = list(map(self._eager, calls, sizes))
+                    expected = list(map(self._eager, calls))
                 with padding(self.compiler, padded), compiler.shortened():
                     return compiler.tune_as_is(calls, name), expected, left_out
             except (BuildError, ModelError) as error:
                 logger.info("bucket %s: not run with fewer layers: %s", name, error)
-        expected = list(map(self._eager, calls, sizes))
+        expected = list(map(self._eager, calls))
         with padding(self.compiler, padded):
             served = compiler.tune(calls, name, since)
         self._can_shorten[weights_padded] = served.is_same_shortened
         return served, expected, 0
 
-    def _eager(self, inputs: Inputs, bucket: Bucket) -> Any:
+    def _eager(self, inputs: Inputs) -> Any:
         from warmup.models.dtype_mismatch import naming_dtypes
         from warmup.models.model_file import cause_of
 
@@ -216,5 +232,5 @@ class Session:
             raise
         except Exception as error:
             raise ModelError(
-                f"bucket {bucket}: the model failed in eager mode ({cause_of(error)})"
+                f"bucket {inputs.bucket}: the model failed in eager mode ({cause_of(error)})"
             ) from error

@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,11 +15,14 @@ from warmup.core.error_text import printable, remedy_for
 from warmup.core.errors import SettingsError, TableWriteError
 from warmup.core.files import probe_folder
 from warmup.core.json_node import MAX_STRING
+from warmup.core.method import Search
 from warmup.core.runtime import Runtime
 from warmup.core.version import __version__
 from warmup.table import Policy, Provenance, Table
 from warmup.table.policy import PolicyOptions, choose_policy
 from warmup.table.store import check_same_origin, check_writable, origin_differences, read
+from warmup.table.time_predictor import TimePredictor
+from warmup.tuning.report import Observer
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +43,7 @@ class BuildSetup:
     device: torch.device
     runtime: Runtime
     policy: Policy
+    predictor: TimePredictor | None = None
 
     @property
     def can_search(self) -> bool:
@@ -47,10 +51,35 @@ class BuildSetup:
         return self.device.type != "cpu"
 
 
-def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
+def predictor_for(
+    search: str, device_model: str | Path | None, top: int
+) -> Callable[[Runtime], TimePredictor] | None:
+    """Return what reads *device_model* for a runtime; None for a search that predicts nothing.
+
+    Raises:
+        SettingsError: the search ``predicted`` has no device model, or another search has one.
+    """
+    if search != Search.PREDICTED:
+        if device_model is not None:
+            raise SettingsError("--device-model is not used", "add --search predicted")
+        return None
+    if device_model is None:
+        raise SettingsError("--search predicted has no device model", "name it by --device-model")
+    from warmup.prediction.model_file import read_device_model
+    from warmup.prediction.predictions import Predictions
+
+    return lambda here: Predictions.of(read_device_model(device_model, here), top)
+
+
+def find_setup(
+    device: str,
+    asked: PolicyOptions,
+    predictor: Callable[[Runtime], TimePredictor] | None = None,
+) -> BuildSetup:
     """Return the setup of a build on *device*, and start inductor's compile workers.
 
     Raises:
+        DeviceModelError: the device model cannot be used on this machine.
         SettingsError: the device, its compiler or an option in *asked* cannot be used.
         AdapterError: this torch is not supported.
     """
@@ -62,7 +91,16 @@ def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
     resolved = resolve_device(device)
     check_compiler(resolved)
     policy = choose_policy(asked, resolved.type, inductor.quiet_switches())
-    return BuildSetup(inductor, resolved, inductor.runtime(str(resolved)), policy)
+    here = inductor.runtime(str(resolved))
+    predicted = None if predictor is None else predictor(here)
+    return BuildSetup(inductor, resolved, here, policy, predicted)
+
+
+def watcher_of(observer: Observer | None, setup: BuildSetup) -> Observer:
+    """Return *observer*, or one that ignores events, after the event that measuring begins."""
+    watcher = observer or Observer()
+    watcher.measuring_on(setup.runtime, setup.policy.timing)
+    return watcher
 
 
 def check_out(path: Path) -> None:

@@ -38,3 +38,11 @@ class Layered(nn.Module):
 
 def example_inputs(seqlen: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(4, seqlen, 32), torch.randn(4, 32, 32)
+
+
+class Uneven(Layered):
+    """The same, and the second layer multiplies by another number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[1].scale = 0.25  # type: ignore[assignment]

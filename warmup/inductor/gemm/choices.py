@@ -36,7 +36,7 @@ def identify(choice: Any) -> Winner | None:
         choice = choice._wrapped
     origin = getattr(choice, "annotations", {}).get("ktc")
     if origin is not None and not isinstance(origin.template, ExternKernelChoice):
-        return _identify_template(origin)
+        return identify_template(origin)
     if isinstance(choice, ExternKernelCaller):
         return Winner(Family.EXTERN, choice.choice.uid)
     if isinstance(choice, CppTemplateCaller):
@@ -53,7 +53,8 @@ def identify(choice: Any) -> Winner | None:
     return None
 
 
-def _identify_template(origin: Any) -> Winner | None:
+def identify_template(origin: Any) -> Winner | None:
+    """Return the template candidate *origin* as a `Winner`, before its code is generated."""
     template = origin.template
     kwargs = portable_kwargs(origin.params.to_kwargs())
     if kwargs is None:

@@ -20,6 +20,7 @@ from typing import Any, Final
 from torch._inductor.codegen import cpp_template_kernel
 from torch._inductor.codegen.common import KernelTemplate
 
+from warmup.inductor.gemm.equal_sources import EqualSources
 from warmup.inductor.patches import Patches
 
 # Both are constants in torch's own sources, which have far fewer.
@@ -38,6 +39,7 @@ class CppSources:
 
     def attach(self, patches: Patches) -> None:
         """Put the hooks in place until *patches* is restored."""
+        patches.wrap(cpp_template_kernel.CppTemplateKernel, "render", EqualSources().reuse)
         patches.wrap(cpp_template_kernel.CppTemplateKernel, "render", _leave_out)
         patches.wrap(KernelTemplate, "_template_from_string", _keep_templates)
         patches.wrap(cpp_template_kernel, "parse_expr_with_index_symbols", _keep_expressions)

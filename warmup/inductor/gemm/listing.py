@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch._inductor.choices import InductorChoices
@@ -19,10 +20,12 @@ from torch._inductor.select_algorithm import ExternKernelChoice
 from warmup.core.errors import ProblemError
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
+from warmup.core.predicted_config import PredictedConfig
 from warmup.core.rows import Winner
 from warmup.core.search import SearchCounts
 from warmup.inductor.gemm.choices import DeferredCppChoices, force_choice
 from warmup.inductor.gemm.key import describe
+from warmup.inductor.gemm.predicted import narrowed, predicted_choice
 from warmup.inductor.gemm.search import Selection, search, unlisted_candidates
 from warmup.inductor.options import option_value, tuning_is_on
 from warmup.inductor.patches import Patches
@@ -36,11 +39,13 @@ class ListNotes:
     """What the lists of a selection left out and added; a selection may have several lists.
 
     ``rejected`` is why the winner of a row could not be forced, and ``was_asked`` is true where
-    inductor's own handler listed the candidates.
+    inductor's own handler listed the candidates. ``predicted`` is the predicted config whose choice
+    is listed.
     """
 
     dropped: int = 0
     rejected: MissReason | None = None
+    predicted: PredictedConfig | None = None
     searched: SearchCounts | None = None
     was_asked: bool = False
 
@@ -104,7 +109,7 @@ class CandidateLists:
             if isinstance(answer, MissReason) and self._answers.tunes:
                 return self._widen(selection, list_all(), key)
             offered = {**template_choices, **unlisted_candidates(selection)}
-            kept = self._keep_winner_and_library(offered, templates, answer)
+            kept = self._keep_winner_and_library(offered, selection, answer, key)
             if kept or "ATEN" in option_value("max_autotune_gemm_backends"):
                 return kept
             # The caller switched the library off, and a selection without choices is an error:
@@ -126,7 +131,15 @@ class CandidateLists:
         """
         mode = Search.DEFAULT if key is None else self._answers.search
         near = () if key is None or mode is Search.DEFAULT else self._answers.neighbours(key)
-        result = search(selection, mode, listed, near)
+        if mode is Search.PREDICTED and key is not None:
+            wide = search(selection, Search.WIDE, listed, near)
+            result = narrowed(listed, wide, partial(self._answers.promising, key))
+            if result is None:
+                result = search(selection, Search.DEFAULT, listed)
+            else:
+                listed = []
+        else:
+            result = search(selection, mode, listed, near)
         notes = self._notes
         before = notes.searched
         notes.searched = result.searched if before is None else before + result.searched
@@ -135,11 +148,18 @@ class CandidateLists:
     def _keep_winner_and_library(
         self,
         template_choices: Mapping[str, Iterator[Any]],
-        templates: list[Any],
+        selection: Selection,
         answer: Winner | MissReason,
+        key: str | None,
     ) -> list[Any]:
-        """Return the library call and the winner's choice, and note what was dropped."""
-        library = {t.uid for t in templates if isinstance(t, ExternKernelChoice)}
+        """Return the library call and the winner's choice, and note what was dropped.
+
+        Without a winner, the choice of the predicted config, if a config is predicted for *key*.
+        """
+        library = {t.uid for t in selection.templates if isinstance(t, ExternKernelChoice)}
+        predicted = None
+        if isinstance(answer, MissReason) and key is not None:
+            predicted = self._answers.predict(key, answer)
         kept: list[Any] = []
         for uid, candidates in template_choices.items():
             first = next(candidates, None)  # lazy: this generates no code
@@ -154,9 +174,20 @@ class CandidateLists:
                     kept.append(forced)
             elif uid in library:
                 kept.append(first)
+            elif predicted is not None and uid == predicted.uid:
+                kept += self._predicted(first, selection, predicted)
             else:
                 self._notes.dropped += 1
         return kept
+
+    def _predicted(self, base: Any, selection: Selection, predicted: PredictedConfig) -> list[Any]:
+        """Return the choice of *predicted*, and note it; no choice where it cannot be made."""
+        choice = predicted_choice(base, selection, predicted)
+        if choice is None:
+            self._notes.dropped += 1
+            return []
+        self._notes.predicted = predicted
+        return [choice]
 
     def _wrap_add_choices(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def add_choices(cls: Any, choices: list[Any], *args: Any, **kwargs: Any) -> Any:

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any, Final
 
 import torch
 from torch import nn
 
 from warmup.inductor.layers.form import CallForm, Path, UnshareableLayerError, tensors_of_call
+from warmup.inductor.layers.graph_constants import with_constants
 from warmup.inductor.layers.opaque_call import SizeOf, TensorLayout, Tensors
+from warmup.inductor.layers.packing import Packing
 from warmup.inductor.layers.place import LAYER, readable, value_at
+from warmup.inductor.layers.reads import ReadObjects, Reads
 
 _ALIGNMENT: Final = 16  # bytes; inductor's kernels may rely on it (torch/_inductor/utils.py)
 
@@ -35,7 +37,8 @@ class LayerArtifact:
     ``weights`` are expressions of the inputs that are the layer's, by position among all
     ``number_of_inputs``; ``arguments`` are the positions of the inputs that come with the call, and
     ``sizes`` those of the inputs that are the size of a dim of an argument. ``dynamic`` has the
-    sizes of the first call, for dims that serve a range.
+    sizes of the first call, for dims that serve a range. Where weights are frozen, they are no
+    inputs, and ``packing`` makes the graph's constants of them.
     """
 
     form: CallForm
@@ -47,11 +50,12 @@ class LayerArtifact:
     sizes: Mapping[int, SizeOf]
     dynamic: Mapping[SizeOf, int]
     number_of_inputs: int
+    packing: Packing | None
     _graph: Any
     _guards: Any
     _entry: Callable[..., Any]  # its code object owns the guards
-    _aligned: Mapping[int, bool]
-    _holders: tuple[str, ...]
+    _aligned: Mapping[str, bool]
+    _reads: Reads
 
     def difference(self, layer: nn.Module, args: Any, kwargs: Any) -> str | None:
         """Return the guard that fails for *layer* and this call; None where all guards hold."""
@@ -60,36 +64,39 @@ class LayerArtifact:
             parts = self._guards.check_verbose(frame).verbose_code_parts
             text = readable(parts[0]) if parts else "a guard without a name"
             return text if text.startswith("tensor ") else f"{text} does not hold"
-        for position, weight in self.weights_of(layer).items():
-            if is_aligned(weight) != self._aligned[position]:
-                return f"{readable(self.weights[position])} is aligned differently in memory"
+        for text, weight in self.weights_of(layer).items():
+            if is_aligned(weight) != self._aligned[text]:
+                return f"{readable(text)} is aligned differently in memory"
         return None
 
-    def weights_of(self, layer: nn.Module) -> dict[int, torch.Tensor]:
-        """Return the tensors of *layer* that the artifact reads, by position among its inputs."""
-        return {
-            position: value_at(text, layer, self._entry.__globals__)
-            for position, text in self.weights.items()
-        }
+    def weights_of(self, layer: nn.Module) -> dict[str, torch.Tensor]:
+        """Return the tensors of *layer* that the artifact's code depends on, by their places."""
+        return {text: value_at(text, layer, self._entry.__globals__) for text in self._aligned}
 
-    def dicts_of(self, layer: nn.Module) -> list[dict[str, Any]]:
-        """Return the dicts of what the guards read of *layer*, but for its modules' own dicts."""
-        names, frame = self._entry.__globals__, {LAYER: layer}
-        found: list[dict[str, Any]] = []
-        for text in self._holders:
-            holder = value_at(text, layer, names, frame)
-            if type(holder) is dict:
-                found.append(holder)
-            elif not isinstance(holder, (nn.Module, torch.Tensor, type, ModuleType)):
-                found.append(getattr(holder, "__dict__", {}))
-        return [each for each in found if type(each) is dict]
+    def add_reads(self, objects: ReadObjects, layer: nn.Module, *, with_globals: bool) -> None:
+        """Add to *objects* what the guards read of *layer*, and of globals."""
+        names = self._entry.__globals__
+        for text, parts in self._reads.of_layer.items():
+            objects.add(value_at(text, layer, names), parts, is_global=False)
+        if with_globals:
+            for text, parts in self._reads.of_globals.items():
+                objects.add(value_at(text, layer, names), parts, is_global=True)
 
     def call_with(self, layer: nn.Module) -> Callable[[Tensors], Tensors]:
-        """Return the function of the call's tensors that runs the artifact for *layer*."""
+        """Return the function of the call's tensors that runs the artifact for *layer*.
+
+        Frozen weights are packed here; the function has their values of now.
+
+        Raises:
+            UnshareableLayerError: the layer's weights are packed into other layouts.
+        """
         row: list[Any] = [None] * self.number_of_inputs
-        for position, weight in self.weights_of(layer).items():
-            row[position] = weight
+        weights = self.weights_of(layer)
+        for position, text in self.weights.items():
+            row[position] = weights[text]
         run, positions = self._graph.current_callable, self.arguments
+        if self.packing is not None:
+            run = with_constants(self._graph, self.packing.constants(weights))
         sizes = [(position, *size) for position, size in self.sizes.items()]
 
         def call(inputs: Tensors) -> Tensors:

@@ -13,6 +13,7 @@ from warmup.inductor.artifacts import graph_break_reason
 from warmup.inductor.dynamic_dims import mark_range
 from warmup.inductor.layers.artifact import LayerArtifact, is_aligned
 from warmup.inductor.layers.form import Path, UnshareableLayerError, form_of, tensors_of_call
+from warmup.inductor.layers.graph_constants import constants_of, drop_constants
 from warmup.inductor.layers.opaque_call import SizeOf, TensorLayout
 from warmup.inductor.layers.place import LAYER, readable, value_at
 from warmup.inductor.layers.trace import LayerTrace, recording, tracing_backend
@@ -47,9 +48,11 @@ class LayerCompiler:
         trace, call = self._trace, (layer, *_marked(args, kwargs, ranges))
         try:
             result = self._run(call)
-            return _artifact_of(trace, self._entry, call, result, ranges)
+            artifact = _artifact_of(trace, self._entry, call, result, ranges)
+            trace.tape = None  # holds weights; the backend keeps the trace
+            return artifact
         finally:
-            trace.inputs, trace.outputs = None, ()  # the backend keeps the trace
+            trace.inputs, trace.outputs = None, ()
 
     def _run(self, call: tuple[nn.Module, tuple[Any, ...], dict[str, Any]]) -> Any:
         """Return the result of *call*, the first run of what is compiled.
@@ -112,6 +115,8 @@ def _artifact_of(
     if trace.graph is None or trace.inputs is None:
         raise UnshareableLayerError("computes nothing that inductor compiles")
     inputs = trace.inputs
+    frame = {LAYER: layer, "args": args, "kwargs": kwargs}
+    trace.reads.keep_containers(lambda text: value_at(text, layer, entry.__globals__, frame))
     places = _places(trace, inputs, call, entry.__globals__)
     paths = {_name_of(path): path for path, _ in tensors_of_call(args, kwargs)}
     arguments = {position: paths[text] for position, text in places.items() if text in paths}
@@ -136,6 +141,10 @@ def _artifact_of(
         for dim in ranges.get(path, ())
     }
     (cached,) = _debug_get_cache_entry_list(entry.__code__)
+    packing = None if trace.tape is None else trace.tape.packing(constants_of(trace.graph))
+    if packing is not None:
+        drop_constants(trace.graph)
+    read = [*weights.values(), *(() if packing is None else packing.places())]
     artifact = LayerArtifact(
         form=form_of(args, kwargs, [*arguments.values()], result, outputs),
         paths=tuple(arguments.values()),
@@ -152,8 +161,9 @@ def _artifact_of(
         _graph=trace.graph,
         _guards=cached.guard_manager,
         _entry=entry,
-        _aligned={position: is_aligned(inputs[position]) for position in weights},
-        _holders=trace.holders,
+        packing=packing,
+        _aligned={text: is_aligned(value_at(text, layer, entry.__globals__)) for text in read},
+        _reads=trace.reads,
     )
     if (difference := artifact.difference(layer, args, kwargs)) is not None:
         raise UnshareableLayerError(f"changes what its own guards read: {difference}")

@@ -1,10 +1,12 @@
-"""`ModuleWatch`: notices changes of modules and of their weights, for less than 1 us a layer.
+"""`ModuleWatch`: notices changes of modules and of their weights, for about 1 us a layer.
 
 Attributes, hooks, children and replaced tensors are noticed by the versions of the dicts that hold
-them, which dynamo's guards compare in C++; ``p.data = ...`` and ``model.to(...)`` by what dynamo
-checks of a tensor, also in C++. Where a version differs, the values are compared: what was set and
-set back, as by ``model.train()`` and ``model.eval()``, is no change. Values that are changed in
-place, as by ``load_state_dict``, need no notice: the artifacts read them anew in each call.
+them, which dynamo's guards compare in C++; items of lists, attributes of classes and globals that
+guards read by their identity; ``p.data = ...`` and ``model.to(...)`` by what dynamo checks of a
+tensor, also in C++. Where a version differs, the values are compared: what was set and
+set back, as by ``model.train()`` and ``model.eval()``, is no change. Weights that are changed in
+place, as by ``load_state_dict``, need no notice where the artifacts read them in each call; frozen
+weights were copied, so their versions and addresses are compared.
 """
 
 from __future__ import annotations
@@ -17,30 +19,41 @@ import torch
 from torch import nn
 from torch._C._dynamo.guards import RootGuardManager, TensorGuards
 from torch._dynamo.guards import GuardManagerType
+from torch.utils.hooks import RemovableHandle
+
+from warmup.inductor.layers.reads import ReadObjects
 
 _DICTS: Final = "dicts"
+_version: Final = operator.attrgetter("_version")
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks")
 
 
 class ModuleWatch:
-    """Watches *modules*, other *dicts* of attributes, and *tensors* that a compiled graph reads.
+    """Watches *modules*, other objects that guards *read*, and *tensors* that a graph reads.
 
-    With *has_addresses*, tensors whose memory moves are noticed too, as a CUDA graph needs.
+    With *has_addresses*, tensors whose memory moves are noticed too, as a CUDA graph needs. A hook
+    is noticed when it is registered; what is put into a module's dict of hooks by hand is not.
+    *frozen* are tensors whose values are part of what was compiled: writing into them, or moving
+    their memory, is a change too. Writing into ``tensor.data`` is not noticed.
     """
 
     def __init__(
         self,
         modules: Sequence[nn.Module],
-        dicts: Sequence[dict[str, Any]],
+        read: ReadObjects,
         tensors: Sequence[torch.Tensor],
+        frozen: Sequence[torch.Tensor] = (),
         *,
         has_addresses: bool,
     ) -> None:
+        self._hooks_made = RemovableHandle.next_id  # in this process: counted by torch
         watched = [each for module in modules for each in _watched_dicts(module)]
         hooks = [vars(module)[name] for module in modules for name in _HOOKS]
-        self._empty = [each for each in hooks if not each]  # truth is read faster than a version
+        self._empty = [each for each in hooks if not each]
         watched += [each for each in hooks if each]
-        self._dicts = {_DICTS: [*{id(each): each for each in (*watched, *dicts)}.values()]}
+        own = {id(each): each for each in watched}
+        self._dicts = {_DICTS: [*(own | read.dicts).values()]}
+        self._kept = read.kept_values()
         self._versions = _versions_of(self._dicts[_DICTS])
         self._values = [dict(each) for each in self._dicts[_DICTS]]
         self._tensors: list[Any] = [*{id(tensor): tensor for tensor in tensors}.values()]
@@ -50,14 +63,31 @@ class ModuleWatch:
         self._addresses: list[int] | None = None
         if has_addresses:
             self._addresses = [tensor.data_ptr() for tensor in self._tensors]
+        self._frozen = [*{id(tensor): tensor for tensor in frozen}.values()]
+        self._contents = _contents_of(self._frozen)
 
     def is_same(self) -> bool:
         """Whether everything is as it was when the watch was made."""
-        if any(self._empty) or not (self._versions.check(self._dicts) or self._has_same_values()):
+        if not self._has_no_new_hooks():
+            return False
+        if not (self._versions.check(self._dicts) or self._has_same_values()):
+            return False
+        if not (self._kept.is_same() and self._layouts.check(*self._tensors)):
+            return False
+        if self._frozen and _contents_of(self._frozen) != self._contents:
             return False
         if self._addresses is None:
-            return bool(self._layouts.check(*self._tensors))
+            return True
         return [*map(torch.Tensor.data_ptr, self._tensors)] == self._addresses
+
+    def _has_no_new_hooks(self) -> bool:
+        """Whether all modules without hooks have none; looked at where torch has made a hook."""
+        made = RemovableHandle.next_id
+        if made != self._hooks_made:
+            if any(self._empty):
+                return False
+            self._hooks_made = made
+        return True
 
     def _has_same_values(self) -> bool:
         """Whether all dicts have their values from before; their versions of now count then."""
@@ -74,6 +104,11 @@ def _watched_dicts(module: nn.Module) -> Iterator[dict[str, Any]]:
     own = vars(module)
     yield own
     yield from (own[name] for name in ("_parameters", "_buffers", "_modules") if own[name])
+
+
+def _contents_of(tensors: list[torch.Tensor]) -> tuple[list[int], list[int]]:
+    """Return the addresses of *tensors*, and how often each was written."""
+    return [*map(torch.Tensor.data_ptr, tensors)], [*map(_version, tensors)]
 
 
 def _versions_of(dicts: list[dict[str, Any]]) -> Any:

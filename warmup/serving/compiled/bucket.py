@@ -32,7 +32,7 @@ from warmup.models.other_sizes import OtherSizes
 from warmup.models.proved_layers import NotSharedError
 from warmup.serving.compiled.arguments import Arguments, TensorArgument
 from warmup.serving.compiled.layer_sharing import LayerSharing
-from warmup.serving.compiled.shared_layers import SharedLayers
+from warmup.serving.compiled.shared_layers import SharedLayers, SlowerError
 from warmup.serving.handle import installed
 
 if TYPE_CHECKING:
@@ -200,7 +200,9 @@ class BucketArtifact:
                 )
                 self._shared = SharedLayers(sharing, proof, self)
             try:
-                return self._shared, self._shared.compile(args, kwargs)
+                return self._shared, self._shared.first_call(args, kwargs)
+            except SlowerError:
+                self._shared = None
             except NotSharedError as error:
                 sharing.refuse(str(error))
                 self._shared = None

@@ -15,6 +15,7 @@ from warmup.buckets.dims import (
 )
 from warmup.core.errors import SettingsError
 from warmup.core.events import logger
+from warmup.core.layers_form import LayersForm
 from warmup.table.policy import TOLERANCE
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     independent: tuple[str, ...] = (),
     outside: str = "eager",
     mode: str | None = None,
-    layers: str = "whole",
+    layers: str | None = None,
     on_miss: str = "fallback",
     bundle: str | os.PathLike[str] | None = None,
 ) -> CompiledModel:
@@ -57,7 +58,9 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
 
     *layers* says how repeated layers are compiled: ``whole`` in one graph with the rest; ``auto``
     as one artifact for all equal layers, with a logged line, or in whole graphs where they cannot
-    be proved equal; ``once`` raises a `LayersError` there instead, at the first call.
+    be proved equal; ``once`` raises a `LayersError` there instead, at the first call. None is what
+    `warmup.install` was called with, or ``WARMUP_LAYERS``, or ``whole``. A line is logged where the
+    *table* was built for another form.
 
     Calls that no artifact serves are served uncompiled and counted, or with *outside* ``error``
     refused. A *table* is installed with *on_miss* and *bundle*, and weights are padded as it says;
@@ -77,7 +80,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     from warmup.serving.compiled.arguments import TensorArgument
     from warmup.serving.compiled.bucket import ServedModel
     from warmup.serving.compiled.bundled import bundled_artifacts
-    from warmup.serving.compiled.layer_sharing import LayerSharing
+    from warmup.serving.compiled.layer_sharing import LayerSharing, layers_form
     from warmup.serving.compiled.model import CompiledModel
     from warmup.serving.compiled.routing import make_buckets
     from warmup.serving.handle import installed
@@ -98,6 +101,8 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
             "name dims along which no element of an output depends on others",
         )
     arguments = tuple(TensorArgument(model, dim) for dim in dynamic_dims)
+    default = None if (before := installed()) is None else before.layers
+    form = layers_form(layers, default)
     served = ServedModel(
         model,
         arguments,
@@ -105,17 +110,29 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
         mode,
         TOLERANCE,
         is_strict=outside == "error",
-        sharing=LayerSharing.of(model, layers),
+        sharing=LayerSharing.of(model, form),
     )
     artifacts, call_for = make_buckets(served, sizes)
     handle = None
     if table is not None:
-        handle = install(table, on_miss=on_miss, model=model, bundle=bundle)
-        if served.sharing is not None:
-            logger.info(
-                "layers=%r: the table is of whole graphs; keys that only layers compiled "
-                "alone ask for are misses",
-                layers,
-            )
-    served.ahead = bundled = bundled_artifacts(served, artifacts, handle or installed())
+        handle = install(table, on_miss=on_miss, model=model, bundle=bundle, layers=default or form)
+    active = handle or installed()
+    if active is not None:
+        _compare_forms(form, active.table)
+    served.ahead = bundled = bundled_artifacts(served, artifacts, active)
     return CompiledModel(served, artifacts, call_for, handle, bundled)
+
+
+def _compare_forms(layers: LayersForm, table: Table) -> None:
+    """Log a line where *table* was not built for the form in which *layers* are compiled."""
+    built = table.provenance.forms.all
+    wanted = LayersForm.WHOLE if layers is LayersForm.WHOLE else LayersForm.ONCE
+    if wanted not in built:
+        logger.warning(
+            "layers=%r: the table has the rows of %s; what only %s ask for is a miss "
+            "(other_form): build it with `warmup build ... --layers %s` into the same file",
+            str(layers),
+            " and ".join(form.graphs for form in built),
+            wanted.graphs,
+            str(layers),
+        )

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import LayersError, SettingsError
 from warmup.core.events import logger
+from warmup.core.layers_form import LayersForm
 
 if TYPE_CHECKING:
     from torch import nn
 
     from warmup.models.proved_layers import ProvedLayers
     from warmup.models.repeated_groups import LayerGroup
+    from warmup.models.sharing_cost import SharingCost
 
 
-class LayersForm(StrEnum):
-    """How repeated layers are compiled: `warmup.compile` explains each."""
+LAYERS_VARIABLE: Final = "WARMUP_LAYERS"
 
-    AUTO = "auto"
-    ONCE = "once"
-    WHOLE = "whole"
+
+def layers_form(named: str | None, default: str | None = None) -> LayersForm:
+    """Return the form *named*, or else *default*, ``WARMUP_LAYERS`` or whole graphs.
+
+    Raises:
+        SettingsError: there is no such form.
+    """
+    word = named or default or os.environ.get(LAYERS_VARIABLE) or LayersForm.WHOLE
+    if word not in set(LayersForm):
+        raise SettingsError(f"layers={word!r}", f"use one of {', '.join(LayersForm)}")
+    return LayersForm(word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +43,9 @@ class SharedLayersReport:
     ``shared`` layers use ``artifacts`` artifacts in each bucket; ``refusal`` says why whole graphs
     are compiled instead. ``changes`` counts calls that found a layer or a weight changed, after
     which the layers were proved equal again; ``otherwise`` counts calls that whole graphs served
-    because layers were proved equal for another form of call.
+    because layers were proved equal for another form of call. ``costs`` has the time of shared
+    layers over that of one graph, for each bucket in which it was measured; where it is ``slower``,
+    the bucket is compiled as a whole graph.
     """
 
     shared: int
@@ -41,13 +53,16 @@ class SharedLayersReport:
     changes: int
     otherwise: int
     refusal: str | None
+    costs: Mapping[str, float] = field(default_factory=dict)
+    slower: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.refusal is not None:
             text = f"layers: whole graphs, since {self.refusal}"
         else:
             artifacts = f"{self.artifacts} artifact{'' if self.artifacts == 1 else 's'}"
-            text = f"layers: {self.shared} share {artifacts} in each bucket"
+            slower = "".join(f", {each} faster in one graph" for each in self.slower)
+            text = f"layers: {self.shared} share {artifacts} in each bucket{slower}"
         changes = f", {self.changes} changes" if self.changes else ""
         otherwise = f", {self.otherwise} calls of another form" if self.otherwise else ""
         return f"{text}{changes}{otherwise}"
@@ -63,24 +78,22 @@ class LayerSharing:
         self.form, self.groups = form, groups
         self.refusal: str | None = None
         self._counts: Counter[str] = Counter()
+        self._costs: dict[str, SharingCost] = {}
         self._shared = self._artifacts = 0  # a later proof changes the lists of the earlier one
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, model: nn.Module, form: str) -> LayerSharing | None:
+    def of(cls, model: nn.Module, form: LayersForm) -> LayerSharing | None:
         """Return what is shared about the layers of *model*; None for whole graphs.
 
         Raises:
-            SettingsError: there is no such form.
             LayersError: the layers must be compiled once, and there are no repeated layers.
         """
         from warmup.models.repeated_groups import find_groups
 
-        if form not in set(LayersForm):
-            raise SettingsError(f"layers={form!r}", f"use one of {', '.join(LayersForm)}")
-        if form == LayersForm.WHOLE:
+        if form is LayersForm.WHOLE:
             return None
-        sharing = cls(LayersForm(form), find_groups(model))
+        sharing = cls(form, find_groups(model))
         if not sharing.groups:
             sharing.refuse("the model has no repeated layers")
         return sharing
@@ -106,6 +119,24 @@ class LayerSharing:
         if is_first:
             logger.info("layers: %s", proved)
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether a bucket takes the faster way."""
+        return self.form is LayersForm.AUTO
+
+    def measured(self, bucket: str, cost: SharingCost) -> None:
+        """Note the *cost* of sharing in *bucket*, and log which way is taken."""
+        with self._lock:
+            self._costs[bucket] = cost
+        if cost.is_slower:
+            logger.warning("layers: %s: a whole graph, since sharing takes %s", bucket, cost)
+        else:
+            logger.info("layers: %s: shared, which takes %s", bucket, cost)
+
+    def unmeasured(self, bucket: str, reason: str) -> None:
+        """Log that the layers of *bucket* are shared, and why no time says whether they should."""
+        logger.warning("layers: %s: shared, not compared with one graph: %s", bucket, reason)
+
     def count(self, what: str, message: str) -> None:
         """Count *what*, "changes" or "otherwise"; log *message* at each power of two."""
         with self._lock:
@@ -122,4 +153,6 @@ class LayerSharing:
             changes=self._counts["changes"],
             otherwise=self._counts["otherwise"],
             refusal=self.refusal,
+            costs={bucket: round(cost.ratio, 3) for bucket, cost in self._costs.items()},
+            slower=tuple(bucket for bucket, cost in self._costs.items() if cost.is_slower),
         )

@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from warmup.core.compile_modes import GRAPH_MODES
+from warmup.core.error_text import first_line
 from warmup.core.events import logger
-from warmup.inductor.artifacts import (
-    compile_entry,
-    count_artifacts,
-    drop_artifacts,
-    graph_break_reason,
-    with_own_code,
-)
+from warmup.core.layers_form import LayersForm
+from warmup.inductor.artifacts import count_artifacts, drop_artifacts
 from warmup.inductor.layers.module_watch import ModuleWatch
-from warmup.inductor.layers.opaque_call import (
-    LayerProgram,
-    OtherLayoutError,
-    run_program,
-    tracing_program,
-)
+from warmup.inductor.layers.opaque_call import run_program
+from warmup.models.layer_pair import CalledPair
 from warmup.models.layer_proof import LayerProof
 from warmup.models.other_sizes import OtherSizes
 from warmup.models.proved_layers import NotSharedError, ProvedLayers
-from warmup.models.shadow import Shadow, shadow_of
+from warmup.models.shadow import Shadow
+from warmup.models.shared_graph import SharedGraph, compile_shared, other_layout
+from warmup.models.sharing_cost import cost_of, is_timed
 from warmup.serving.compiled.arguments import Arguments
 from warmup.serving.compiled.layer_sharing import LayerSharing
+from warmup.serving.handle import installed
 
 
 class SharingBucket(Protocol):
     """What `SharedLayers` needs of its bucket."""
+
+    def __str__(self) -> str:
+        """Return the bucket's name."""
 
     def whole(self, *args: Any, **kwargs: Any) -> Any:
         """Serve a call of another form, by the whole graph."""
@@ -48,13 +46,15 @@ class SharingBucket(Protocol):
         """Return a context in which a compile has cache entries of its own, if it needs them."""
 
 
+class SlowerError(Exception):
+    """Shared layers are slower than one graph in a bucket. Argument: the measurement."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A graph around the layers, what its opaque calls run, and what it relies on."""
+    """A graph around the layers, and what it relies on."""
 
-    entry: Callable[..., Any]
-    compiled: Callable[..., Any]
-    program: LayerProgram
+    graph: SharedGraph
     watch: ModuleWatch
 
 
@@ -69,20 +69,54 @@ class SharedLayers:
         self._sharing, self._proof, self._bucket = sharing, proof, bucket
         self._by_modes: dict[Any, _Served | None] = {}  # None: not shared in these modes
         self._is_whole = False  # a change has made the layers differ
+        self._pair: CalledPair | None = None  # between the first proof and its measurement
         self._others: set[Any] = set()  # forms of calls that the whole graph serves
         self._lock = threading.RLock()
 
     @property
     def artifacts(self) -> int:
         """How many graphs around the layers were compiled."""
-        return sum(count_artifacts(each.entry) for each in [*self._by_modes.values()] if each)
+        return sum(count_artifacts(each.graph.entry) for each in [*self._by_modes.values()] if each)
 
     def drop_artifacts(self) -> None:
         """Drop the graphs around the layers; the next compile starts anew."""
         for served in self._by_modes.values():
             if served is not None:
-                drop_artifacts(served.entry)
+                drop_artifacts(served.graph.entry)
         self._by_modes = {}
+
+    def first_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Compile as `compile` does, and measure where the form asks for it.
+
+        Raises:
+            NotSharedError: as `compile`.
+            SlowerError: one graph of all layers is faster.
+        """
+        result = self.compile(args, kwargs)
+        pair, self._pair = self._pair, None
+        if not self._sharing.is_measured or (pair is not None and not is_timed(pair.device)):
+            return result
+        bucket = str(self._bucket)
+        if pair is None:
+            self._sharing.unmeasured(bucket, "no layer is called with what another returns")
+            return result
+        handle = installed()
+        if handle is not None and LayersForm.WHOLE not in handle.table.provenance.forms.all:
+            self._sharing.unmeasured(bucket, "the table has no rows of whole graphs")
+            return result
+        served = self._by_modes[_modes()]
+        assert served is not None
+        try:
+            name = f"{self._proof.name}_pair"
+            cost = cost_of(pair, served.graph.program, self._proof.mode, name)
+        except Exception as error:  # noqa: BLE001  a measurement that fails must not end a start
+            self._sharing.unmeasured(bucket, first_line(error))
+            return result
+        self._sharing.measured(bucket, cost)
+        if cost.is_slower:
+            self.drop_artifacts()
+            raise SlowerError(str(cost))
+        return result
 
     def compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Prove the layers equal, compile the graph around them; return the result of this call.
@@ -90,31 +124,21 @@ class SharedLayers:
         Raises:
             NotSharedError: the layers cannot share artifacts.
         """
-        proved = self._proof.prove(args, kwargs, self._bucket.other_sizes(args, kwargs))
-        shadow = shadow_of(self._proof.model, proved.forwards)
-        entry = with_own_code(shadow.model, f"{self._proof.name}_around")
-        compiled = compile_entry(entry, self._proof.mode, whole=True)
-        try:
-            with tracing_program(proved.program):
-                result = run_program(proved.program, compiled, args, kwargs)
-        except Exception as error:
-            if (other := _other_layout(error)) is not None:
-                raise NotSharedError(str(other)) from error
-            if (place := graph_break_reason(error)) is not None:
-                raise NotSharedError(f"the graph around the layers breaks: {place}") from error
-            raise
-        served = _Served(entry, compiled, proved.program, self._watch_of(proved, shadow))
-        self._by_modes[_modes()] = served
-        self._sharing.add(proved)
-        return result
+        other = self._bucket.other_sizes(args, kwargs)
+        first = compile_shared(self._proof, args, kwargs, other)
+        self._by_modes[_modes()] = _Served(first.graph, self._watch_of(first.proved, first.shadow))
+        self._sharing.add(first.proved)
+        self._pair = first.proved.pair
+        return first.result
 
     def _watch_of(self, proved: ProvedLayers, shadow: Shadow) -> ModuleWatch:
         inner = [module for layer in proved.forwards for module in layer.modules()]
         modules = [*dict.fromkeys([*shadow.copies, *inner])]
         return ModuleWatch(
             modules,
-            proved.dicts,
+            proved.read,
             proved.weights,
+            proved.frozen,
             has_addresses=self._proof.mode in GRAPH_MODES,
         )
 
@@ -135,11 +159,11 @@ class SharedLayers:
         if self._others and _form(args, kwargs) in self._others:
             return self._serve_otherwise(args, kwargs)
         try:
-            return run_program(served.program, served.compiled, args, kwargs)
+            return run_program(served.graph.program, served.graph.compiled, args, kwargs)
         except Exception as error:
-            if _other_layout(error) is None:
+            if other_layout(error) is None:
                 raise
-        if not count_artifacts(served.entry):  # torch._dynamo.reset()
+        if not count_artifacts(served.graph.entry):  # torch._dynamo.reset()
             return self._prove_again(args, kwargs, served)
         self._others.add(_form(args, kwargs))
         return self._serve_otherwise(args, kwargs)
@@ -179,15 +203,6 @@ class SharedLayers:
             "otherwise", f"{self._proof.name}: a call of another form is served by the whole graph"
         )
         return self._bucket.whole(*args, **kwargs)
-
-
-def _other_layout(error: BaseException | None) -> OtherLayoutError | None:
-    """Return the `OtherLayoutError` among the causes of *error*, if any."""
-    while error is not None:
-        if isinstance(error, OtherLayoutError):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _form(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -45,6 +45,7 @@ class TableStartup:
         self._has_reported = False
         self._lock = _thread.RLock()  # the installing thread takes it again if it compiles
         self._guarded: list[tuple[ModuleType, str, Any, Any]] = []
+        self._removed: set[Any] = set()  # guards that are in nobody's way any more
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -73,8 +74,9 @@ class TableStartup:
         @functools.wraps(original)
         def install_first(*args: Any, **kwargs: Any) -> Any:
             self._install_once()
-            current = getattr(module, name)
-            return (original if current is install_first else current)(*args, **kwargs)
+            # Whoever wrapped this guard, as an install of the program's own does, calls it.
+            is_replaced = install_first in self._removed
+            return (getattr(module, name) if is_replaced else original)(*args, **kwargs)
 
         setattr(module, name, install_first)
         self._guarded.append((module, name, original, install_first))
@@ -97,6 +99,7 @@ class TableStartup:
                 if self._on_miss == "strict" or _is_refusal(error):
                     for module, name, _, guard in self._guarded:
                         setattr(module, name, guard)
+                    self._removed.clear()
                     self._is_waiting = True
                     raise
             self._unguard({_TORCH_NAME})
@@ -105,6 +108,7 @@ class TableStartup:
         for module, name, original, guard in self._guarded:
             if module.__name__ in wanted and getattr(module, name) is guard:
                 setattr(module, name, original)
+                self._removed.add(guard)
 
     def _install(self) -> None:
         from warmup.serving.install import install

@@ -1,0 +1,226 @@
+"""Which decision is behind a kernel of a GPU's trace: by the plan, by shapes, by name, or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from gpu_events import GpuTrace, plan_of
+
+from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
+from warmup.core.rows import Evidence, Family, Row, Scope, Winner
+from warmup.diagnostics.profile.attribution import Attributed, Known, Reason, attribute, row_us
+from warmup.diagnostics.profile.trace import read_trace
+from warmup.diagnostics.profile.trace_file import TraceFile
+from warmup.table import Table
+
+BUCKET = "seqlen=16"
+END = "bf16 a=row b=col out=bf16 | epilogue=none"
+UP, DOWN = f"mm m=16 n=64 k=32 {END}", f"mm m=16 n=32 k=64 {END}"
+SWIGLU = "launch triton_poi_fused_mul_silu x=1024 args=*bf16,*bf16,i32 source=3f2a9c0d41b7e865"
+
+
+def library(*keys: str, name: str = "aten.mm.out") -> PlannedKernel:
+    return PlannedKernel(name=name, by=PlannedBy.LIBRARY, keys=keys, dtype="bf16", flops=1, moved=2)
+
+
+def triton(name: str, *keys: str) -> PlannedKernel:
+    return PlannedKernel(name=name, by=PlannedBy.TRITON, keys=keys, dtype="bf16", moved=4)
+
+
+SILU = triton("triton_poi_fused_mul_silu_0", SWIGLU)
+PLAN = GraphPlan("fabc", (library(UP), library(UP), SILU, library(DOWN)))
+
+
+def found_in(
+    trace: GpuTrace, folder: Path, *plans: GraphPlan, table: Table | None = None
+) -> list[Attributed]:
+    plan = plan_of(BUCKET, *plans) if plans else None
+    return list(attribute(read_trace(TraceFile(trace.write(folder / "t.json", plan))), table))
+
+
+def keys_in(found: list[Attributed]) -> list[tuple[str, ...]]:
+    return [each.keys for each in found]
+
+
+def test_library_kernels_are_matched_by_their_place(tmp_path: Path) -> None:
+    """Between kernels that inductor named, a library's kernels follow the order of the plan."""
+    trace = GpuTrace()
+    trace.call(BUCKET, "fabc", 0, 100)
+    for place, name in enumerate(("nvjet_a", "nvjet_b", SILU.name, "nvjet_c")):
+        begin = 10.0 + 20 * place
+        external = trace.operator("aten::mm" if "nvjet" in name else name, begin, 5)
+        trace.kernel(name, begin + 8, 10, launched=begin + 1, external=external)
+    found = found_in(trace, tmp_path, PLAN)
+    assert keys_in(found) == [(UP,), (UP,), (SWIGLU,), (DOWN,)]
+    assert {each.known for each in found} == {Known.PLAN}
+    assert found[0].call != found[1].call
+
+
+def test_two_kernels_of_one_library_call_are_one_call(tmp_path: Path) -> None:
+    """A matmul that ends in a reduction kernel counts its work once, at the longer kernel."""
+    trace = GpuTrace()
+    trace.call(BUCKET, "fabc", 0, 100)
+    for begin, names in ((10.0, ("nvjet_a", "reduce")), (40.0, ("nvjet_b",))):
+        external = trace.operator("aten::mm", begin, 9)
+        for turn, name in enumerate(names):
+            at = begin + 9 * turn
+            trace.kernel(name, at + 5, 8 - turn, launched=at, external=external)
+    first, second, third = found_in(trace, tmp_path, GraphPlan("fabc", (library(UP),) * 2))
+    assert first.call == second.call != third.call
+    assert [each.work is not None for each in (first, second, third)] == [True, False, True]
+
+
+def test_a_cuda_graph_has_no_operators(tmp_path: Path) -> None:
+    """Kernels that one graph launch enqueued are matched by order, a split-K's end included."""
+    trace = GpuTrace()
+    trace.call(BUCKET, "fabc", 0, 100)
+    names = ("nvjet_a", "cublasLt::splitKreduce_kernel", "nvjet_b", SILU.name, "nvjet_c")
+    trace.host("cudaGraphLaunch", 5, 3, "cuda_runtime", correlation=99)
+    for place, name in enumerate(names):
+        trace.kernel(name, 10 + 10 * place, 9, correlation=99)
+    found = found_in(trace, tmp_path, PLAN)
+    assert keys_in(found) == [(UP,), (UP,), (UP,), (SWIGLU,), (DOWN,)]
+    assert found[0].call == found[1].call != found[2].call
+
+
+def test_kernels_that_fit_several_places_are_not_guessed(tmp_path: Path) -> None:
+    """Three kernels for two matmuls, without operators: both keys are named, and no row is."""
+    trace = GpuTrace()
+    trace.call(BUCKET, "fabc", 0, 100)
+    for place, name in enumerate(("nvjet_a", "nvjet_b", "nvjet_c")):
+        trace.kernel(name, 10 + 10 * place, 9, launched=5)
+    found = found_in(trace, tmp_path, GraphPlan("fabc", (library(UP), library(DOWN))))
+    assert keys_in(found) == [(UP, DOWN)] * 3
+    assert {each.reason for each in found} == {Reason.UNTRACED}
+
+
+def test_two_graphs_of_a_bucket_have_their_own_plans(tmp_path: Path) -> None:
+    """The graph around the launch says which plan a kernel belongs to."""
+    trace = GpuTrace()
+    trace.host(f"warmup bucket {BUCKET}", 0, 200, "user_annotation")
+    for graph, begin in (("fb", 10.0), ("fa", 60.0)):
+        trace.host(f"## Call CompiledFxGraph {graph} ##", begin, 40, "user_annotation")
+        trace.kernel("nvjet", begin + 5, 9, launched=begin + 1)
+    plans = GraphPlan("fa", (library(UP),)), GraphPlan("fb", (library(DOWN),))
+    assert keys_in(found_in(trace, tmp_path, *plans)) == [(DOWN,), (UP,)]
+
+
+def joined_with(
+    table_at: tuple[Table, Path], kernel: str, operator: str | None, arguments: dict[str, object]
+) -> Attributed:
+    """Return what is known of a kernel that *operator* launched."""
+    table, folder = table_at
+    trace = GpuTrace()
+    external = None if operator is None else trace.operator(operator, 0, 9, **arguments)
+    trace.kernel(kernel, 10, 9, launched=5, external=external)
+    (found,) = found_in(trace, folder, table=table)
+    return found
+
+
+@pytest.fixture
+def table_at(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], tmp_path: Path
+) -> tuple[Table, Path]:
+    """Rows of a library's matmul, a template's, and a launch config; and a folder."""
+    extern = Winner(Family.EXTERN, "aten::mm")
+    config = Winner(Family.LAUNCH, "pointwise", (("XBLOCK", 512), ("num_warps", 4)))
+    template = make_row("triton::mm", 8.5, BLOCK_M=32, num_stages=3, num_warps=4)
+    evidence = Evidence(time_us=9.0, library_us=9.0, runner_up=None, runner_up_us=None, tried=1)
+    rows = {UP: Row(extern, evidence), DOWN: template, SWIGLU: Row(config, evidence)}
+    return make_table(rows), tmp_path
+
+
+def shapes(*sizes: list[int], **more: object) -> dict[str, object]:
+    return {"Input Dims": list(sizes), "Input type": ["c10::BFloat16"] * len(sizes), **more}
+
+
+@pytest.mark.parametrize(
+    ("operator", "kernel", "arguments", "joined"),
+    [
+        ("aten::mm", "nvjet", shapes([16, 32], [32, 64]), (UP, Known.SHAPES)),
+        (
+            "triton_tem_fused_mm_3",
+            "triton_tem_fused_mm_3",
+            shapes([16, 64], [32, 64], [16, 32], num_warps=4, num_stages=3),
+            (DOWN, Known.SHAPES),
+        ),
+        (
+            "triton_poi_fused_mul_silu_7",
+            "triton_poi_fused_mul_silu_7",
+            shapes([16, 64], [16, 64], kernel_kwargs="XBLOCK=512", num_warps=4),
+            (SWIGLU, Known.NAME),
+        ),
+    ],
+)
+def test_without_a_plan_shapes_and_names_find_the_row(
+    operator: str,
+    kernel: str,
+    arguments: dict[str, object],
+    joined: tuple[str, Known],
+    table_at: tuple[Table, Path],
+) -> None:
+    """A server's own trace, recorded with shapes, is joined with the rows of its table."""
+    found = joined_with(table_at, kernel, operator, arguments)
+    key, known = joined
+    assert (found.keys, found.known) == ((key,), known)
+    assert found.row is table_at[0].rows[key]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "operator", "arguments", "reason"),
+    [
+        ("nvjet", "aten::mm", shapes([16, 33], [33, 64]), Reason.MISS),
+        ("flash_fwd", "aten::_flash_attention_forward", {}, Reason.LIBRARY),
+        ("triton_red_fused_sum_0", "triton_red_fused_sum_0", {}, Reason.UNCOVERED),
+        ("triton_tem_fused_mm_0", "triton_tem_fused_mm_0", shapes([2, 2]), Reason.MISS),
+        ("my_kernel", None, {}, Reason.UNTRACED),
+    ],
+)
+def test_a_kernel_without_a_row_says_why(
+    kernel: str,
+    operator: str | None,
+    arguments: dict[str, object],
+    reason: Reason,
+    table_at: tuple[Table, Path],
+) -> None:
+    """A miss, a library's kernel, generated code without a decision, and an unknown kernel."""
+    found = joined_with(table_at, kernel, operator, arguments)
+    assert (found.reason, found.row) == (reason, None)
+
+
+def test_a_config_of_another_kernel_is_no_match(table_at: tuple[Table, Path]) -> None:
+    """A kernel of the row's name with another config was not chosen by the row."""
+    name = "triton_poi_fused_mul_silu_7"
+    given = shapes([16, 64], kernel_kwargs="XBLOCK=256", num_warps=4)
+    found = joined_with(table_at, name, name, given)
+    assert (found.row, found.reason) == (None, Reason.UNCOVERED)
+
+
+@pytest.mark.parametrize(
+    ("scope", "fused", "kernels", "expected"),
+    [
+        (Scope.BARE, None, None, (10.0, True)),
+        (Scope.FUSED, None, 2, (7.0, True)),
+        (Scope.FUSED, False, 2, (7.0, True)),
+        (Scope.FUSED, True, 1, (10.0, True)),
+        (Scope.FUSED, True, 3, (7.0, False)),
+    ],
+)
+def test_the_rows_time_is_that_of_the_decided_kernel(
+    scope: Scope, fused: bool | None, kernels: int | None, expected: tuple[float, bool]
+) -> None:
+    """A region's time counts where one kernel has all of it, and else the matmul's own."""
+    bare = None if scope is Scope.BARE else 7.0
+    evidence = Evidence(
+        time_us=10.0,
+        library_us=None,
+        runner_up=None,
+        runner_up_us=None,
+        tried=1,
+        scope=scope,
+        bare_us=bare,
+        kernels=kernels,
+    )
+    assert row_us(Row(Winner(Family.TEMPLATE, "triton::mm", fused=fused), evidence)) == expected

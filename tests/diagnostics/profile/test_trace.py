@@ -1,0 +1,223 @@
+"""Reading traces: in pieces, gzipped, damaged; iterations, and the gaps between kernels."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_events import DEVICE, GpuTrace, plan_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmup.core.errors import SettingsError
+from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
+from warmup.core.roofline import Peaks
+from warmup.diagnostics.profile import trace_file
+from warmup.diagnostics.profile.difference import differences_of
+from warmup.diagnostics.profile.profile import Limit, Profile, profile_trace
+from warmup.diagnostics.profile.trace import read_trace
+from warmup.diagnostics.profile.trace_file import TraceFile
+
+PEAKS = Peaks(
+    tflops={"bf16": 800.0},
+    gbps=3000.0,
+    clock_mhz=1980,
+    measured="2026-01-02",
+    clocks={"bf16": 1600},
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    events=st.lists(st.dictionaries(st.text(), VALUES, max_size=4), max_size=6),
+    members=st.dictionaries(st.text().filter(lambda name: name != "traceEvents"), VALUES),
+    piece=st.integers(1, 40),
+    indent=st.none() | st.just(2),
+)
+def test_a_trace_is_read_as_json_reads_it(
+    events: list[Any], members: dict[str, Any], piece: int, indent: int | None
+) -> None:
+    """However it is cut into pieces, and whatever it holds, nothing is lost or changed."""
+    document = {**members, "traceEvents": events, "last": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trace_file, "_TRACE_PIECE", piece)
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "t.json"
+            path.write_text(json.dumps(document, indent=indent))
+            file = TraceFile(path)
+            assert list(file.events()) == events
+            assert file.members == {**members, "last": 1}
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bytes])
+def test_gzipped_or_not_and_as_a_list_alone(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    """The content decides, not the name; Chrome's other form is read too."""
+    path = tmp_path / "trace.json"
+    path.write_bytes(pack(b'[{"ph": "X"}, {"ph": "M"}]'))
+    assert [event["ph"] for event in TraceFile(path).events()] == ["X", "M"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it ends at character 0"),
+        (b'{"traceEvents": [{"ph": "X"}', "it ends at character 28"),
+        (b'{"traceEvents": [{"ph": ', "at character 24"),
+        (b'{"events": []}', "it has no member 'traceEvents'"),
+        (b"no JSON", "expected '{' and found 'n'"),
+        (gzip.compress(b'{"traceEvents": [' * 100)[:40], "end-of-stream"),
+        (b'{"traceEvents": []}', "no kernel and no operator"),
+        (b'{"traceEvents": [], "warmup": 3}', "no kernel and no operator"),
+    ],
+)
+def test_what_is_no_trace_is_an_error_that_says_where(
+    content: bytes, reason: str, tmp_path: Path
+) -> None:
+    """Empty, cut off, of another form: the error names the file and the place."""
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"trace\.json") as failed:
+        read_trace(TraceFile(path))
+    assert reason in str(failed.value)
+
+
+@pytest.mark.parametrize("plan", [{"schema": 2}, {"schema": 1}, {"schema": 1, "plans": 3}, []])
+def test_a_damaged_plan_is_an_error(plan: object, tmp_path: Path) -> None:
+    """A plan of another schema, or without its fields, is not taken for no plan."""
+    trace = GpuTrace()
+    trace.kernel("nvjet", 0, 9)
+    path = trace.write(tmp_path / "t.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "warmup": plan}))
+    with pytest.raises(SettingsError, match="member 'warmup'"):
+        read_trace(TraceFile(path))
+
+
+def profiled(trace: GpuTrace, path: Path, **arguments: Any) -> Profile:
+    return profile_trace(read_trace(TraceFile(trace.write(path))), None, **arguments)
+
+
+def test_gaps_are_of_the_host_or_of_the_device(tmp_path: Path) -> None:
+    """A kernel enqueued after the kernel before ended waits for the host, any other does not."""
+    trace = GpuTrace()
+    trace.host("warmup bucket b", 0, 100, "user_annotation")
+    trace.kernel("first", 10, 20, launched=4)  # waits 5 us for its launch, then 5 us
+    trace.kernel("late", 50, 10, launched=41)  # the launch ends 12 us after the kernel before
+    trace.kernel("early", 63, 7, launched=45)
+    trace.kernel("beside", 65, 15, launched=46)
+    (bucket,) = profiled(trace, tmp_path / "t.json").buckets
+    gaps = bucket.gaps
+    assert (gaps.busy, gaps.overlapped) == (47, 5)
+    assert gaps.host == 5 + 12 + 20  # the last 20 us after the last kernel
+    assert gaps.device == 5 + 8 + 3
+    assert gaps.window == 100
+
+
+def test_steps_of_the_profiler_are_iterations(tmp_path: Path) -> None:
+    """Where warmup made no marks, those of torch's schedule count; kernels outside do not."""
+    trace = GpuTrace()
+    trace.kernel("nvjet", 5, 10, launched=4)
+    for step in (0, 1):
+        trace.host(f"ProfilerStep#{step}", 100.0 * step + 50, 100, "user_annotation")
+        trace.kernel("nvjet", 100.0 * step + 60, 10, launched=100 * step + 55)
+    found = profiled(trace, tmp_path / "t.json")
+    (bucket,) = found.buckets
+    assert (bucket.iterations, found.outside_us, bucket.device_us) == (2, 10, 20)
+
+
+@pytest.mark.parametrize(
+    ("work", "us", "expected"),
+    [
+        ((40_000_000_000, 1_000_000), 100.0, (Limit.COMPUTE, 0.5)),
+        ((1_000_000, 150_000_000), 100.0, (Limit.MEMORY, 0.5)),
+        ((None, 3_000), 2.0, (Limit.LATENCY, 0.0005)),
+        ((None, 300_000), 100.0, (Limit.OTHER, 0.001)),
+    ],
+)
+def test_what_limits_a_kernel(
+    work: tuple[int | None, int], us: float, expected: tuple[Limit, float], tmp_path: Path
+) -> None:
+    """The larger share of a peak says the limit; a short kernel far below both has none."""
+    kernel = PlannedKernel(
+        name="k", by=PlannedBy.LIBRARY, dtype="bf16", flops=work[0], moved=work[1]
+    )
+    trace = GpuTrace()
+    trace.call("b", "f", 0, 500)
+    trace.kernel("nvjet", 10, us, launched=5)
+    path = trace.write(tmp_path / "t.json", plan_of("b", GraphPlan("f", (kernel,))))
+    (line,) = profile_trace(read_trace(TraceFile(path)), None, peaks=PEAKS).lines
+    assert line.limit is expected[0]
+    assert line.peak_share == pytest.approx(expected[1])
+
+
+def test_peaks_are_at_the_clock_that_was_seen(tmp_path: Path) -> None:
+    """A compute peak measured at 1600 MHz is half of it at 800 MHz; memory is as measured."""
+    kernel = PlannedKernel(name="k", by=PlannedBy.LIBRARY, dtype="bf16", flops=10**10, moved=1)
+    trace = GpuTrace()
+    trace.call("b", "f", 0, 500)
+    trace.kernel("nvjet", 10, 100, launched=5)
+    plan = plan_of("b", GraphPlan("f", (kernel,)), clocks=(790, 800, 1980))
+    found = profile_trace(
+        read_trace(TraceFile(trace.write(tmp_path / "t.json", plan))), None, peaks=PEAKS
+    )
+    assert found.peaks is not None
+    assert (found.clock_mhz, found.peaks.tflops["bf16"], found.peaks.gbps) == (800, 400, 3000)
+    assert found.lines[0].peak_share == pytest.approx(0.25)
+
+
+def calls_of(*times: float, kernel: str) -> GpuTrace:
+    trace = GpuTrace()
+    for number, us in enumerate(times):
+        begin = 1000.0 * number
+        trace.call("b", "f", begin, 500)
+        trace.kernel(kernel, begin + 10, us, launched=begin + 5)
+        trace.kernel("triton_poi_same_1", begin + 200, 50, launched=begin + 6)
+    return trace
+
+
+def test_traces_of_different_lengths_compare_by_iteration(tmp_path: Path) -> None:
+    """Two traces of 3 and 8 calls: what got slower, by how much of a call, and whether surely."""
+    before = profiled(calls_of(10, 11, 12, kernel="triton_poi_a_0"), tmp_path / "a.json")
+    after = profiled(calls_of(*[20.0] * 8, kernel="triton_poi_a_5"), tmp_path / "b.json")
+    whole, slower, same = differences_of(before, after)
+    assert (whole.subject, whole.before_us, whole.after_us) == ("", 61, 70)
+    assert (slower.subject, slower.added_us) == ("triton_poi_a", 9)
+    assert slower.interval == (20 / 12, 20 / 10)
+    assert slower.is_certain
+    assert (same.added_us, same.is_certain) == (0, False)
+
+
+def test_a_kernel_of_one_trace_only_is_listed(tmp_path: Path) -> None:
+    """What is new and what is gone have a time in one trace, and no ratio."""
+    before = profiled(calls_of(10, kernel="triton_poi_gone_0"), tmp_path / "a.json")
+    after = profiled(calls_of(30, kernel="triton_poi_new_0"), tmp_path / "b.json")
+    found = {each.subject: each for each in differences_of(before, after)}
+    assert (found["triton_poi_gone"].after_us, found["triton_poi_new"].before_us) == (None, None)
+    assert found["triton_poi_new"].ratio is None
+    assert found["triton_poi_new"].interval is None
+
+
+def test_the_device_is_named(tmp_path: Path) -> None:
+    """The profile has the device's name from the trace, and says what it lacks."""
+    found = profiled(calls_of(10, kernel="k"), tmp_path / "a.json")
+    assert found.device == DEVICE
+    assert any("no measured peaks" in each for each in found.assumptions)
+    assert any("no plan" in each for each in found.assumptions)
+
+
+def test_profiling_needs_no_torch(run_python: Callable[..., Any]) -> None:
+    """The modules that read and join a trace import no torch."""
+    code = (
+        "import sys, warmup.cli.profile_render, warmup.cli.profile_page;"
+        "import warmup.diagnostics.profile.augmented; print('torch' in sys.modules)"
+    )
+    assert run_python("-c", code).stdout.strip() == "False"

@@ -1,0 +1,228 @@
+"""`warmup profile` from the recording to the report, on this machine's CPU with a real model."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from warmup.cli.app import app
+from warmup.core.errors import SettingsError
+from warmup.core.rows import Evidence, Family, Row, Winner
+from warmup.diagnostics.misses import read_misses
+from warmup.diagnostics.profile.trace import Trace, read_trace
+from warmup.diagnostics.profile.trace_file import TraceFile
+from warmup.table import Table
+from warmup.table.store import write
+
+Profiled = Callable[..., subprocess.CompletedProcess[str]]
+CALLS = 3
+MODEL = """
+from torch import nn, randn
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(256, 1024), nn.Linear(1024, 256)
+    def forward(self, x):
+        return self.down(self.up(x).relu())
+def example_inputs(seqlen):
+    return randn(seqlen, 256)
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(
+    run_python: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Any]:
+    """A trace of two linears in two buckets, recorded by the command, and its report."""
+    path = tmp_path_factory.mktemp("trace") / "trace.json.gz"
+    model = path.with_name("two.py")
+    model.write_text(MODEL)
+    done = run_python(
+        *("-m", "warmup", "profile", "--model", str(model), "--seqlens", "4,16"),
+        *("--calls", str(CALLS), "--record", str(path), "--device", "cpu", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    return path, json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def trace(recorded: tuple[Path, Any]) -> Trace:
+    """The recorded trace."""
+    return read_trace(TraceFile(recorded[0]))
+
+
+@pytest.fixture(scope="module")
+def table(recorded: tuple[Path, Any], make_table: Callable[..., Table]) -> tuple[Path, Table]:
+    """A table with a row for each matmul of the bucket of 16 rows, half as fast as the trace."""
+    path, document = recorded
+    (bucket,) = (each for each in document["buckets"] if each["bucket"] == "seqlen=16")
+    rows = {}
+    for kernel in bucket["kernels"]:
+        if kernel["keys"]:
+            us = kernel["median_us"] * 2
+            evidence = Evidence(
+                time_us=us, library_us=us, runner_up=None, runner_up_us=None, tried=1
+            )
+            rows[kernel["keys"][0]] = Row(Winner(Family.EXTERN, "aten::addmm"), evidence)
+    made = make_table(rows)
+    made = replace(made, provenance=replace(made.provenance, peaks=None))
+    write(path.with_name("table.json"), made)
+    return path.with_name("table.json"), made
+
+
+@pytest.fixture
+def profiled(recorded: tuple[Path, Any], table: Any, run_python: Callable[..., Any]) -> Profiled:
+    """``profiled("--json")``: the finished `warmup profile` of the trace with the table."""
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        done: subprocess.CompletedProcess[str] = run_python(
+            *("-m", "warmup", "profile", str(recorded[0]), "--table", str(table[0]), *options)
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+def test_each_bucket_has_its_calls_and_its_plan(trace: Trace) -> None:
+    """The trace has the asked calls of each bucket, and the plan of each bucket's graph."""
+    assert [mark.name for mark in trace.iterations] == ["seqlen=4"] * CALLS + ["seqlen=16"] * CALLS
+    assert trace.plan is not None
+    assert set(trace.plan.plans) == {"seqlen=4", "seqlen=16"}
+    for bucket, (plan,) in trace.plan.plans.items():
+        ran = {event.graph for event in trace.events if event.bucket == bucket}
+        assert ran == {plan.graph}
+
+
+def test_all_of_the_time_is_attributed(recorded: tuple[Path, Any]) -> None:
+    """Every operator and kernel of the calls is in the plan, and has a reason without a row."""
+    shares = recorded[1]["shares"]
+    assert shares["unknown"] == 0
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["no table"] > 0
+    kernels = [kernel for each in recorded[1]["buckets"] for kernel in each["kernels"]]
+    assert {kernel["known_by"] for kernel in kernels} == {"plan"}
+
+
+def test_matmuls_have_their_operations(recorded: tuple[Path, Any]) -> None:
+    """Each matmul has 2 m n k operations, whichever kernel ran it."""
+    for bucket in recorded[1]["buckets"]:
+        rows = int(bucket["bucket"].partition("=")[2])
+        flops = [kernel["flops"] for kernel in bucket["kernels"] if kernel["keys"]]
+        assert flops == [2 * rows * 256 * 1024] * 2
+
+
+def test_rows_are_joined_with_their_times(profiled: Profiled, table: tuple[Path, Table]) -> None:
+    """A kernel of a row has the row's time, the ratio of the two, and counts as drifted at 0.5."""
+    document = json.loads(profiled("--json").stdout)
+    kernels = {
+        kernel["keys"][0]: kernel
+        for bucket in document["buckets"]
+        for kernel in bucket["kernels"]
+        if kernel["winner"]
+    }
+    assert set(kernels) == set(table[1].rows) == set(document["drifted"])
+    for key, kernel in kernels.items():
+        assert kernel["row_us"] == table[1].rows[key].evidence.time_us
+        assert kernel["ratio"] == pytest.approx(0.5)
+
+
+def test_misses_can_be_built(profiled: Profiled, tmp_path: Path) -> None:
+    """The matmuls of the bucket without rows are written as problems that a build reads."""
+    out = tmp_path / "misses.json"
+    document = json.loads(profiled("--misses-out", str(out), "--json").stdout)
+    problems = read_misses(out)
+    assert {problem.key for problem in problems} == {cost["key"] for cost in document["missed"]}
+    assert {problem.count for problem in problems} == {CALLS}
+    assert all(" m=4 " in problem.key for problem in problems)
+    assert [cost["us"] for cost in document["missed"]] == sorted(
+        (cost["us"] for cost in document["missed"]), reverse=True
+    )
+
+
+def test_the_augmented_trace_has_the_same_events(
+    recorded: tuple[Path, Any], profiled: Profiled, tmp_path: Path
+) -> None:
+    """Only arguments are added, and the result is a trace that can be profiled again."""
+    out = tmp_path / "more.json.gz"
+    profiled("--trace-out", str(out))
+    before = json.loads(gzip.decompress(recorded[0].read_bytes()))
+    after = json.loads(gzip.decompress(out.read_bytes()))
+    winners = [
+        each["args"]["warmup winner"]
+        for each in after["traceEvents"]
+        if "warmup winner" in each.get("args", {})
+    ]
+    assert winners == ["aten::addmm"] * 2 * (CALLS + 1)  # a first call is outside of the marks
+    for each in after["traceEvents"]:
+        if "args" in each:
+            each["args"] = {k: v for k, v in each["args"].items() if not k.startswith("warmup ")}
+    assert after == before
+    assert read_trace(TraceFile(out)).plan is not None
+
+
+def test_the_text_has_80_columns(profiled: Profiled) -> None:
+    """No line but a whole word is wider than 80 columns, and every bucket is there."""
+    text = profiled().stdout
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "seqlen=4: 3 calls of" in text
+    assert "worth building" in text
+
+
+def test_a_trace_does_not_differ_from_itself(
+    recorded: tuple[Path, Any], run_python: Callable[..., Any]
+) -> None:
+    """Of two equal traces no kernel is slower, and every ratio is 1."""
+    path = str(recorded[0])
+    done = run_python("-m", "warmup", "profile", "--diff", path, path, "--json")
+    found = json.loads(done.stdout)
+    assert {each["ratio"] for each in found} == {1.0}
+    assert not any(each["is_certain"] for each in found)
+
+
+def test_the_page_stands_alone(profiled: Profiled, tmp_path: Path) -> None:
+    """The page has every kernel, and takes nothing from elsewhere."""
+    out = tmp_path / "profile.html"
+    profiled("--html", str(out))
+
+    class Links(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: list[str] = []
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.found += [name for name, _ in attrs if name in ("href", "src")]
+            self.found += [tag] * (tag in ("script", "link", "iframe"))
+
+    parser = Links()
+    text = out.read_text(encoding="utf-8")
+    parser.feed(text)
+    assert not parser.found
+    assert text.count("<tr><td") == 6  # three kernels in each of two buckets
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ((), "0 traces"),
+        (("a.json", "b.json"), "2 traces"),
+        (("a.json", "--diff"), "1 traces"),
+        (("a.json", "--model", "m.py"), "a trace and --model"),
+        (("--model", "m.py"), "has no file"),
+        (("missing.json",), "missing.json"),
+    ],
+)
+def test_what_cannot_be_profiled_is_an_error(options: tuple[str, ...], reason: str) -> None:
+    """A contradiction of options, or a file that is not there, is an error that says so."""
+    result = CliRunner().invoke(app, ["profile", *options])
+    assert isinstance(result.exception, SettingsError)
+    assert reason in str(result.exception)

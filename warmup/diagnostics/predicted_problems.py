@@ -1,0 +1,40 @@
+"""`PredictedProblem`: a problem that a device model answered while serving."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from warmup.diagnostics.logs import Ledger
+from warmup.keys.order import natural_order
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedProblem:
+    """A problem for which a predicted config was compiled, with the times that were predicted.
+
+    Times are in microseconds; ``bound`` is the lower bound of the library's time over the config's.
+    """
+
+    key: str
+    count: int
+    predicted_us: float
+    library_us: float
+    bound: float
+
+    @property
+    def saved_us(self) -> float:
+        """The expected gain: what the config saves in a call, times the number of calls."""
+        return (self.library_us - self.predicted_us) * self.count
+
+
+def predicted_problems(ledger: Ledger) -> tuple[PredictedProblem, ...]:
+    """Return the predicted problems of *ledger*, those that may gain most by a build first."""
+    counts: Counter[str] = Counter()
+    for run in ledger.runs.values():
+        counts.update(run.predicted)
+    found = [
+        PredictedProblem(key, count, *ledger.first_predictions[key])
+        for key, count in counts.items()
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.saved_us, natural_order(each.key))))

@@ -1,0 +1,233 @@
+"""`PlanWatch`: what each compiled graph launches, and the decision behind each launch.
+
+Read while inductor generates code: the order of the scheduler's nodes is the order of the launches,
+``define_kernel`` names the kernel of fused nodes, and a GEMM's key is described at its selection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch._inductor.graph import GraphLowering
+from torch._inductor.output_code import CompiledFxGraph
+from torch._inductor.scheduler import BaseSchedulerNode, Scheduler
+from torch._inductor.select_algorithm import AlgorithmSelectorCache
+from torch._inductor.virtualized import V
+
+from warmup.core.dtypes import dtype_name
+from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
+from warmup.inductor.gemm.selection_key import key_of_selection
+from warmup.inductor.launch.kernels import key_of
+from warmup.inductor.patches import Patches
+from warmup.keys.registry import work_of
+
+
+@dataclass(slots=True)
+class _Lowered:
+    """What is known of a graph while it is compiled."""
+
+    keys: dict[str, str] = field(default_factory=dict)  # of GEMMs, by buffer
+    kernels: dict[str, tuple[str, PlannedBy]] = field(default_factory=dict)  # by buffer
+    planned: list[PlannedKernel] = field(default_factory=list)
+
+
+class PlanWatch:
+    """The plans of graphs that were compiled while this was attached, oldest first."""
+
+    def __init__(self) -> None:
+        self._graphs: weakref.WeakKeyDictionary[Any, _Lowered] = weakref.WeakKeyDictionary()
+        self._compiled: list[tuple[Any, _Lowered]] = []
+        self._lock = threading.Lock()
+
+    def plans(self) -> tuple[GraphPlan, ...]:
+        """Return the plan of every graph that was compiled so far."""
+        with self._lock:
+            return tuple(
+                GraphPlan(str(compiled._fx_graph_cache_key), tuple(lowered.planned))
+                for compiled, lowered in self._compiled
+            )
+
+    def attach(self, patches: Patches) -> None:
+        """Watch until *patches* is restored."""
+        from torch._inductor.codegen.cpp import CppScheduling
+        from torch._inductor.codegen.triton import TritonScheduling
+
+        patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select)
+        patches.wrap(TritonScheduling, "define_kernel", self._wrap_define(PlannedBy.TRITON))
+        patches.wrap(CppScheduling, "define_kernel", self._wrap_define(PlannedBy.CPP))
+        patches.wrap(Scheduler, "codegen", self._wrap_codegen)
+        patches.wrap(GraphLowering, "compile_to_module", self._wrap_load)
+        patches.wrap(CompiledFxGraph, "__init__", self._wrap_compiled)
+
+    def _of(self, graph: Any) -> _Lowered:
+        with self._lock:
+            return self._graphs.setdefault(graph, _Lowered())
+
+    def _wrap_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def select(
+            cache: Any,
+            name: str,
+            choices: list[Any],
+            inputs: Any,
+            layout: Any,
+            *args: Any,
+            **kw: Any,
+        ) -> Any:
+            key = key_of_selection(name, choices, inputs, layout)
+            selected = original(cache, name, choices, inputs, layout, *args, **kw)
+            node = selected[0] if isinstance(selected, tuple) else selected  # from torch 2.12 on
+            if key is not None:
+                self._of(V.graph).keys[node.get_name()] = key
+            return selected
+
+        return select
+
+    def _wrap_define(self, by: PlannedBy) -> Callable[[Callable[..., str]], Callable[..., str]]:
+        def wrap(original: Callable[..., str]) -> Callable[..., str]:
+            def define_kernel(
+                scheduling: Any, source: Any, nodes: Any, *args: Any, **kw: Any
+            ) -> str:
+                name = original(scheduling, source, nodes, *args, **kw)
+                kernels = self._of(V.graph).kernels
+                for node in nodes:  # marks of where reductions begin and end are in it too
+                    for buffer in _buffers_of(node):
+                        kernels[buffer] = (name, by)
+                return name
+
+            return define_kernel
+
+        return wrap
+
+    def _wrap_codegen(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def codegen(scheduler: Any) -> Any:
+            generated = original(scheduler)
+            lowered = self._of(V.graph)
+            lowered.planned = list(_planned_in(scheduler, lowered))
+            return generated
+
+        return codegen
+
+    def _wrap_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_to_module(graph: Any) -> Any:
+            module = original(graph)
+            lowered = self._of(graph)
+            lowered.planned = [_with_launch_key(each, module) for each in lowered.planned]
+            return module
+
+        return compile_to_module
+
+    def _wrap_compiled(self, original: Callable[..., None]) -> Callable[..., None]:
+        def init(compiled: Any, current_callable: Any, graph: Any, *args: Any, **kw: Any) -> None:
+            original(compiled, current_callable, graph, *args, **kw)
+            with self._lock:
+                lowered = self._graphs.get(graph)
+                if lowered is not None:
+                    self._compiled.append((compiled, lowered))
+
+        return init
+
+
+@contextlib.contextmanager
+def watching_plans() -> Iterator[PlanWatch]:
+    """Note what is compiled by any thread while the context is open.
+
+    Graphs that come whole from inductor's caches are not noted.
+    """
+    watch, patches = PlanWatch(), Patches()
+    watch.attach(patches)
+    try:
+        yield watch
+    finally:
+        patches.restore()
+
+
+def _buffers_of(node: Any) -> list[str]:
+    if not isinstance(node, BaseSchedulerNode):
+        return []
+    return [output.get_name() for output in node.get_outputs()]
+
+
+def _planned_in(scheduler: Any, lowered: _Lowered) -> Iterator[PlannedKernel]:
+    """Yield a kernel for each node of *scheduler* that launches one, in order."""
+    seen = None
+    for node in scheduler.nodes:
+        buffers = _buffers_of(node)
+        names = dict.fromkeys(lowered.kernels[each] for each in buffers if each in lowered.kernels)
+        keys = tuple(lowered.keys[each] for each in buffers if each in lowered.keys)
+        if names:
+            for name, by in names:
+                if by is PlannedBy.CPP and name == seen:
+                    continue  # one C++ kernel holds several nodes
+                seen = name
+                yield _planned(name, by, keys, node)
+        elif node.is_extern() and (operator := _operator_of(node.node)) is not None:
+            seen = None
+            yield _planned(operator, PlannedBy.LIBRARY, keys, node)
+
+
+def _operator_of(extern: Any) -> str | None:
+    """Return the operator that *extern* calls; None for a node that only names an output."""
+    overload = getattr(extern, "op_overload", None)
+    name = getattr(extern, "python_kernel_name", None)
+    if overload is None and not name:
+        return None
+    return str(overload or name)
+
+
+def _planned(name: str, by: PlannedBy, keys: tuple[str, ...], node: Any) -> PlannedKernel:
+    work = work_of(keys[0]) if keys else None
+    flops = work.flops if work is not None else node.estimate_flops()
+    outputs = [each.node.get_dtype() for each in node.get_outputs() if _has_dtype(each.node)]
+    dtype = work.dtype if work is not None else dtype_name(outputs[0]) if outputs else ""
+    # Inductor counts at most one element of an operand for each of the result's, which is too few
+    # for a matmul; a key does not count what is fused into it.
+    moved = max(node.get_read_write_buffers_sizes(), 0 if work is None else work.moved)
+    return PlannedKernel(
+        name=name,
+        by=by,
+        keys=keys,
+        dtype=dtype,
+        flops=None if flops is None else int(flops),
+        moved=int(moved) or None,
+    )
+
+
+def _has_dtype(buffer: Any) -> bool:
+    try:
+        return isinstance(buffer.get_dtype(), torch.dtype)
+    except (AttributeError, NotImplementedError):  # an output without a layout, such as a tuple's
+        return False
+
+
+def _with_launch_key(kernel: PlannedKernel, module: Any) -> PlannedKernel:
+    if kernel.by is not PlannedBy.TRITON:
+        return kernel
+    key = key_of(getattr(module, kernel.name, None))
+    return kernel if key is None else replace(kernel, keys=(*kernel.keys, key))
+
+
+@contextlib.contextmanager
+def fresh_graphs() -> Iterator[None]:
+    """Compile every graph anew while the context is open, with the names of its C++ kernels.
+
+    No graph comes from inductor's caches, whose plan nobody would see. Kernels that were compiled
+    before still do.
+    """
+    from torch._inductor import config
+    from torch.compiler import config as compiler_config
+
+    tag = f"{compiler_config.cache_key_tag}+recording-{uuid.uuid4().hex}"
+    torch.compiler.reset()
+    with (
+        config.patch({"cpp.enable_kernel_profile": True}),
+        compiler_config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]  # added at run time
+    ):
+        yield
+    torch.compiler.reset()

@@ -1,0 +1,260 @@
+"""`read_device_model` and `write_device_model`: a device model as JSON of at most 64 KiB.
+
+The file is read without trust: it is data, and a damaged one is refused with its JSON pointer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any, Final
+
+from warmup.core.errors import DeviceModelError, TableFormatError
+from warmup.core.files import open_regular, write_output
+from warmup.core.json_node import Node
+from warmup.core.runtime import Runtime, minor_of
+from warmup.core.strict_json import JsonError, parse_json
+from warmup.prediction.device_model import DeviceModel, MeasuredProblem
+from warmup.prediction.features import CandidateConfig
+from warmup.prediction.formula import CONSTANT_NAMES, Constants
+from warmup.prediction.timing_lines import MeasuredOn
+from warmup.prediction.tree import LEAF_FEATURES, MAX_LEAVES, Fork, Leaf, LeafEvidence, Tree
+
+DEVICE_MODEL_SCHEMA: Final = 1
+MAX_BYTES: Final = 64 * 1024
+_GEMM_SECTION: Final = "gemm"
+_MAX_ITEMS: Final = 20_000
+_LARGEST: Final = 1e15
+_LARGEST_SIZE: Final = 2**40
+_MODEL_FIELDS: Final = frozenset({"schema", "device", "torch", "triton", "method", _GEMM_SECTION})
+_FIELDS: Final = frozenset(
+    {
+        *("problems", "models", "templates", "categories", "constants", "configs", "offsets"),
+        *("covering", "measured", "tree", "chooser"),
+    }
+)
+
+
+def write_device_model(path: Path, model: DeviceModel) -> None:
+    """Write *model* to *path*.
+
+    Raises:
+        SettingsError: the file cannot be written, or *model* does not fit into 64 KiB.
+    """
+    write_output(path, encode_device_model(model), "out")
+
+
+def encode_device_model(model: DeviceModel) -> str:
+    """Return *model* as text, the same for the same model.
+
+    Raises:
+        DeviceModelError: the text is longer than 64 KiB.
+    """
+    configs = sorted({*model.covering, *(config for config, _ in model.offsets)}, key=str)
+    numbers = {config: number for number, config in enumerate(configs)}
+    section = {
+        "problems": model.problems,
+        "models": list(model.models),
+        "templates": dict(sorted(model.templates.items())),
+        "categories": list(model.categories),
+        "constants": [
+            [uid, dtype, *astuple(constants)]
+            for (uid, dtype), constants in sorted(model.constants.items())
+        ],
+        "configs": [list(astuple(config)) for config in configs],
+        "offsets": [
+            [numbers[config], dtype, value]
+            for (config, dtype), value in sorted(model.offsets.items(), key=str)
+        ],
+        "covering": [numbers[config] for config in model.covering],
+        "measured": [[*one.sizes, one.category, *one.residuals] for one in model.measured],
+        "tree": _tree_to_json(model.tree),
+        "chooser": model.chooser,
+    }
+    on = model.on
+    document = {
+        "schema": DEVICE_MODEL_SCHEMA,
+        "device": {"name": on.device, "sm_count": on.sm_count, "arch": on.arch},
+        "torch": on.torch,
+        "triton": on.triton,
+        "method": model.method,
+        _GEMM_SECTION: section,
+    }
+    text = json.dumps(document, separators=(",", ":"), sort_keys=True) + "\n"
+    if len(text) > MAX_BYTES:
+        raise DeviceModelError(
+            "the device model", f"{len(text)} bytes, more than {MAX_BYTES}", "fit to fewer problems"
+        )
+    return text
+
+
+def read_device_model(path: str | Path, here: Runtime | None = None) -> DeviceModel:
+    """Return the device model in the file *path*, for use *here*.
+
+    Raises:
+        DeviceModelError: the file cannot be read, is damaged, was trained on too little, or is for
+            another device, torch or triton than *here*.
+    """
+    path = Path(path)
+    advice = "fit it with `warmup fit`"
+    try:
+        with open_regular(path) as file:
+            content = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DeviceModelError(str(path), f"cannot be read: {reason}", advice) from error
+    if len(content) > MAX_BYTES:
+        raise DeviceModelError(str(path), f"more than {MAX_BYTES} bytes", advice)
+    try:
+        model = _read(Node(parse_json(content.decode()), str(path)))
+    except TableFormatError as error:
+        reason = f"damaged at {error.pointer}: {error.reason}"
+        raise DeviceModelError(str(path), reason, advice) from None
+    except (JsonError, UnicodeDecodeError) as error:
+        raise DeviceModelError(str(path), f"damaged: {error}", advice) from None
+    if (reason := model.too_little) is not None:
+        raise DeviceModelError(str(path), reason, "fit it to the timings of more problems")
+    if here is not None and (other := _difference(model.on, here)) is not None:
+        raise DeviceModelError(str(path), other, "fit one from timings of this machine")
+    return model
+
+
+def _difference(on: MeasuredOn, here: Runtime) -> str | None:
+    found = MeasuredOn.of(here)
+    pairs = (
+        ("device", f"{on.arch}, {on.sm_count} SMs", f"{found.arch}, {found.sm_count} SMs"),
+        ("device", on.device, found.device),
+        ("torch", minor_of(on.torch), minor_of(found.torch)),
+        ("triton", minor_of(on.triton), minor_of(found.triton)),
+    )
+    for name, wanted, actual in pairs:
+        if wanted != actual:
+            return f"for another {name}: {wanted}, here {actual}"
+    return None
+
+
+def _tree_to_json(tree: Tree) -> list[Any]:
+    if isinstance(tree, Fork):
+        return [tree.feature, tree.limit, _tree_to_json(tree.low), _tree_to_json(tree.high)]
+    evidence = [] if tree.evidence is None else astuple(tree.evidence)
+    return [tree.config, tree.problems, *evidence]
+
+
+def _read(root: Node) -> DeviceModel:
+    members = dict(root.items())
+    if "schema" not in members:
+        root.fail("missing: schema")
+    members["schema"].integer(1, DEVICE_MODEL_SCHEMA)
+    missing = ", ".join(sorted(_MODEL_FIELDS - members.keys()))
+    if missing:
+        root.fail(f"missing: {missing}")
+    device = members["device"].members(frozenset({"name", "sm_count", "arch"}))
+    on = MeasuredOn(
+        device=device["name"].string(),
+        sm_count=device["sm_count"].integer(1, 100_000),
+        arch=device["arch"].string(),
+        torch=members["torch"].string(),
+        triton=members["triton"].string(),
+    )
+    section = members[_GEMM_SECTION].members(_FIELDS)
+    configs = tuple(_read_config(one) for one in _list(section["configs"]))
+    covering = tuple(
+        configs[one.integer(0, len(configs) - 1)] for one in _list(section["covering"])
+    )
+    categories = tuple(one.string() for one in _list(section["categories"]))
+    leaves: list[Leaf] = []
+    chooser = section["chooser"].string()
+    if chooser not in {"formula", "tree"}:
+        section["chooser"].fail("expected formula or tree")
+    return DeviceModel(
+        on=on,
+        method=members["method"].string(),
+        problems=section["problems"].integer(0, _MAX_ITEMS),
+        models=tuple(one.string() for one in _list(section["models"])),
+        templates={uid: one.string() for uid, one in section["templates"].items()},
+        categories=categories,
+        constants=_read_constants(section["constants"]),
+        offsets=_read_offsets(section["offsets"], configs),
+        covering=covering,
+        measured=tuple(
+            _read_measured(one, len(categories), len(covering))
+            for one in _list(section["measured"])
+        ),
+        tree=_read_tree(section["tree"], len(covering), leaves),
+        chooser=chooser,
+    )
+
+
+def _list(node: Node, length: int | None = None) -> list[Node]:
+    """Return the elements of the array *node*, which may be empty."""
+    if node.value == [] and not length:
+        return []
+    elements = node.elements(_MAX_ITEMS)
+    if length is not None and len(elements) != length:
+        node.fail(f"expected {length} elements")
+    return elements
+
+
+def _read_config(node: Node) -> CandidateConfig:
+    uid, *numbers = _list(node, 8)
+    block_m, block_n, block_k, group_m, stages, warps, split = (
+        one.integer(0, 2**20) for one in numbers
+    )
+    return CandidateConfig(uid.string(), block_m, block_n, block_k, group_m, stages, warps, split)
+
+
+def _read_constants(node: Node) -> Mapping[tuple[str, str], Constants]:
+    found = {}
+    for one in _list(node):
+        uid, dtype, *values = _list(one, 2 + len(CONSTANT_NAMES))
+        numbers = [value.number(1e-9, _LARGEST) for value in values]
+        found[uid.string(), dtype.string()] = Constants(*numbers)
+    return found
+
+
+def _read_offsets(
+    node: Node, configs: tuple[CandidateConfig, ...]
+) -> Mapping[tuple[CandidateConfig, str], float]:
+    found = {}
+    for one in _list(node):
+        number, dtype, value = _list(one, 3)
+        config = configs[number.integer(0, len(configs) - 1)]
+        found[config, dtype.string()] = value.number(-20, 20)
+    return found
+
+
+def _read_measured(node: Node, categories: int, covering: int) -> MeasuredProblem:
+    b, m, n, k, category, *residuals = _list(node, 5 + covering + 2)
+    return MeasuredProblem(
+        (
+            b.integer(1, _LARGEST_SIZE),
+            m.integer(1, _LARGEST_SIZE),
+            n.integer(1, _LARGEST_SIZE),
+            k.integer(1, _LARGEST_SIZE),
+        ),
+        category.integer(0, categories - 1),
+        tuple(one.optional(lambda value: value.integer(-1000, 1000)) for one in residuals),
+    )
+
+
+def _read_tree(node: Node, configs: int, leaves: list[Leaf]) -> Tree:
+    """Return the tree in *node*, whose leaves are added to *leaves*: at most 64."""
+    parts = _list(node)
+    if len(parts) == 4 and type(parts[2].value) is list:  # noqa: PLR2004  a fork
+        return Fork(
+            parts[0].integer(0, len(LEAF_FEATURES) - 1),
+            parts[1].number(-_LARGEST, _LARGEST),
+            _read_tree(parts[2], configs, leaves),
+            _read_tree(parts[3], configs, leaves),
+        )
+    if len(parts) not in {2, 6} or len(leaves) == MAX_LEAVES:
+        node.fail(f"expected a fork or one of at most {MAX_LEAVES} leaves")
+    evidence = None
+    if len(parts) > 2:  # noqa: PLR2004  a leaf with its evidence
+        regret, worst, bound = (one.number(0, _LARGEST) for one in parts[3:])
+        evidence = LeafEvidence(parts[2].integer(0, _MAX_ITEMS), regret, worst, bound)
+    leaf = Leaf(parts[0].integer(0, max(configs - 1, 0)), parts[1].integer(0, _MAX_ITEMS), evidence)
+    leaves.append(leaf)
+    return leaf

@@ -1,0 +1,19 @@
+"""`TimePredictor`: what predicts times of candidates that nobody measured."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from warmup.core.predicted_config import PredictedConfig
+from warmup.core.rows import Winner
+
+
+class TimePredictor(Protocol):
+    """Predicts for GEMM keys; `warmup.prediction.predictions` implements it."""
+
+    def promising(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner] | None:
+        """Return the most promising template candidates for *key*; None where unsure."""
+
+    def predict(self, key: str) -> PredictedConfig | None:
+        """Return the config that certainly beats the library for *key*; None without such."""
