@@ -17,7 +17,7 @@ from warmup.table.store import write
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = {"rows": 3, "digest": "0", "problems": [], "known": [], "buckets": []}
-BUILT |= {"not_tuned": {}, "distrusted": {}, "unstable": []}
+BUILT |= {"stages": {}, "not_tuned": {}, "distrusted": {}, "unstable": []}
 ROUNDS = 8
 
 

@@ -27,6 +27,11 @@ def test_every_result_names_machine_and_versions() -> None:
             assert all(start["torch"] and start["device"] for start in record["starts"])
             assert record["case"]["seqlens"]
             assert {start["way"] for start in record["starts"]} > {"one after the other"}
+        elif "layers" in record:  # of layers.py
+            assert record["machine"]["torch"]
+            assert record["machine"]["device"]
+            assert record["buckets"]
+            assert "whole, default" in record["starts"]
         elif "starts" in record:
             assert record["machine"]["torch"]
             assert record["seqlens"]
