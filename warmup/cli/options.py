@@ -98,6 +98,10 @@ AllowMismatch = Annotated[
     ),
 ]
 FailOn = Annotated[str | None, FAIL_ON]
+PeaksOption = Annotated[
+    Path | None,
+    typer.Option(help="Take the measured peaks of this file, for the same device."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 

@@ -31,10 +31,7 @@ def profile(
     table: Annotated[
         Path | None, typer.Option(help="The table whose rows chose the kernels.")
     ] = None,
-    peaks: Annotated[
-        Path | None,
-        typer.Option(help="Take the measured peaks of this file, for the same device."),
-    ] = None,
+    peaks: options.PeaksOption = None,
     iterations: Annotated[
         int | None,
         typer.Option(min=1, help="Calls of the model in a trace whose calls are not marked."),
@@ -71,6 +68,7 @@ def profile(
     """Say what each kernel of a trace costs, what limits it, and which row chose it."""
     from warmup.cli import profile_render
     from warmup.diagnostics.profile.difference import differences_of
+    from warmup.diagnostics.review.documents import peaks_in
     from warmup.table.codec import digest_of
     from warmup.table.store import read
 
@@ -105,7 +103,7 @@ def profile(
             f"{len(given)} traces, and {'--diff takes two' if diff else 'one is profiled'}",
             "name the trace before and the trace after" if diff else "name one trace, or --diff",
         )
-    own = _peaks(peaks)
+    own = None if peaks is None else peaks_in(peaks)
     digest = None if tuned is None else digest_of(tuned)
     found = [_profile(path, tuned, own, iterations, digest) for path in given]
     if diff:
@@ -123,17 +121,6 @@ def profile(
         profile_render.document,
         as_json=as_json,
     )
-
-
-def _peaks(path: Path | None) -> Peaks | None:
-    if path is None:
-        return None
-    from warmup.diagnostics.review.documents import review_file
-
-    found = review_file(path).peaks
-    if found is None:
-        raise SettingsError(f"--peaks {path}: it has no measured peaks", "name another file")
-    return found
 
 
 def _profile(

@@ -13,8 +13,7 @@ import typer
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import counted, fold, print_report, spell_peaks
-from warmup.core.errors import SettingsError
-from warmup.diagnostics.review.documents import review_file
+from warmup.diagnostics.review.documents import peaks_in, review_file
 from warmup.diagnostics.review.measurement import Doubt, Level, Reviewed
 from warmup.diagnostics.review.rules import review as find_doubts
 from warmup.diagnostics.review.rules import share_at_least
@@ -30,21 +29,14 @@ def review(
         list[Path], typer.Argument(help="Tables, and JSON that compare or bench wrote.")
     ],
     *,
-    peaks: Annotated[
-        Path | None,
-        typer.Option(help="Take the measured peaks of this file, for the same device."),
-    ] = None,
+    peaks: options.PeaksOption = None,
     fail_on: Annotated[
         Level | None, typer.Option(help="Exit with code 1 for doubts of this level, or a worse.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """List numbers that cannot be true, or that contradict each other."""
-    given = None
-    if peaks is not None:
-        given = review_file(peaks).peaks
-        if given is None:
-            raise SettingsError(f"--peaks {peaks}: it has no measured peaks", "name another file")
+    given = None if peaks is None else peaks_in(peaks)
     found = [(path, review_file(path, given)) for path in files]
     doubts = {path: find_doubts(reviewed) for path, reviewed in found}
     print_report(

@@ -136,7 +136,7 @@ class PlanWatch:
 
 @contextlib.contextmanager
 def watching_plans() -> Iterator[PlanWatch]:
-    """Note what is compiled by any thread while the context is open.
+    """Note the graphs that any thread compiles while the context is open.
 
     Graphs that come whole from inductor's caches are not noted.
     """

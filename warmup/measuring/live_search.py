@@ -15,7 +15,7 @@ from warmup.core.method import Method
 from warmup.core.rows import Rejection, Winner
 from warmup.core.trial import Outcome
 from warmup.measuring.reference import NARROW_TOLERANCE, judge_like
-from warmup.measuring.screening import OVER_PEAK, CandidateRun, Screening
+from warmup.measuring.screening import CandidateRun, Screening
 
 # Candidates that differ in a launch config only run the same code on the same tensors.
 NEAR_TIE: Final = 0.01
@@ -62,9 +62,8 @@ def time_search(
 def _reject_implausible(runs: Sequence[CandidateRun], floor_us: float | None) -> None:
     """Reject those of *runs* whose time the measured peaks do not allow."""
     for run in runs:
-        if floor_us is not None and run.is_open and run.time_us * OVER_PEAK < floor_us:
-            message = f"{run.time_us:.2f} us, while the measured peaks allow {floor_us:.2f} us"
-            run.reject(Rejection.IMPLAUSIBLE, message)
+        if floor_us is not None and run.is_open:
+            run.reject_over_peak(run.time_us, floor_us)
 
 
 def with_narrow_band(method: Method) -> Method:

@@ -62,6 +62,12 @@ class CandidateRun:
         """Record the rejection; the candidate is not run again."""
         self.outcome = replace(self.outcome, rejection=reason, said=message[:_MAX_MESSAGE])
 
+    def reject_over_peak(self, time_us: float, floor_us: float) -> None:
+        """Reject the candidate if *time_us* is less than *floor_us* by more than peaks may err."""
+        if time_us * OVER_PEAK < floor_us:
+            message = f"{time_us:.2f} us, while the measured peaks allow {floor_us:.2f} us"
+            self.reject(Rejection.IMPLAUSIBLE, message)
+
 
 class Screening:
     """Times the candidates for one key on *device* by *method*; *library* is the control.

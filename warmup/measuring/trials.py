@@ -21,7 +21,6 @@ from warmup.measuring.reference import judge_output, reference_of, widened
 from warmup.measuring.rounds import run_rounds
 from warmup.measuring.screening import (
     FINAL_ROUNDS,
-    OVER_PEAK,
     CandidateRun,
     Screening,
     StageCallback,
@@ -208,9 +207,7 @@ class _Checks:
         assert winner.batch is not None
         again = run_rounds({winner.winner: winner.batch}, FINAL_ROUNDS)[winner.winner]
         winner.outcome = replace(winner.outcome, samples=again)
-        if again.median * OVER_PEAK < floor:
-            message = f"{again.median:.2f} us, while the measured peaks allow {floor:.2f} us"
-            winner.reject(Rejection.IMPLAUSIBLE, message)
+        winner.reject_over_peak(again.median, floor)
 
     def _check_wall_clock(self, winner: CandidateRun) -> None:
         """Reject the winner if the host's clock contradicts its device time.

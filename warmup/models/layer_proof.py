@@ -89,7 +89,7 @@ class LayerProof:
         if other is not None:
             ranges = self._ranges(args, kwargs, other)
         run = _ProofRun(self, LayerProgram(), ranges)
-        output = self._run(run.call, args, kwargs)
+        self._run(run.call, args, kwargs)
         if other is not None:
             self._run(run.call_varied, other.args, other.kwargs)
         if not run.forwards:
@@ -102,10 +102,10 @@ class LayerProof:
             )
         program = run.finished()
         read = run.weights, run.frozen, run.read
-        return ProvedLayers(program, run.forwards, *read, output, artifacts, run.pair)
+        return ProvedLayers(program, run.forwards, *read, artifacts, run.pair)
 
-    def _run(self, stand_in: StandIn, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the output of the model with each repeated layer's forward replaced."""
+    def _run(self, stand_in: StandIn, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Call the model with each repeated layer's forward replaced."""
 
         def forward_of(number: int, name: str, layer: nn.Module) -> Callable[..., Any]:
             def forward(*args: Any, **kwargs: Any) -> Any:
@@ -123,10 +123,9 @@ class LayerProof:
         }
         shadow = shadow_of(self.model, forwards)
         with seen_as_compiling(), unwritten(self.model, forwards, args, kwargs):
-            output = shadow.model(*args, **kwargs)
+            shadow.model(*args, **kwargs)
         if changed := shadow.changed():
             raise NotSharedError(f"the model's forward sets {', '.join(changed)}")
-        return output
 
     def _ranges(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], other: OtherSizes

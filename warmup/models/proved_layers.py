@@ -30,7 +30,7 @@ class SharedArtifact:
 
 @dataclass(frozen=True, slots=True)
 class ProvedLayers:
-    """The result of a proof: what runs for which layer, and the output of the proof's run.
+    """The result of a proof: what runs for which layer.
 
     ``frozen`` are those of the ``weights`` whose values are in the artifacts' constants.
     """
@@ -40,7 +40,6 @@ class ProvedLayers:
     weights: list[torch.Tensor]
     frozen: list[torch.Tensor]
     read: ReadObjects
-    output: Any
     artifacts: tuple[SharedArtifact, ...]
     pair: CalledPair | None  # of the largest group, if two of its layers follow each other
 

@@ -1,4 +1,4 @@
-"""`attribute`: which decision is behind each event of a trace, which row, and what it computes.
+"""`attribute`: which problem and which row are behind each kernel in a trace, and its work.
 
 In the order of certainty: by the plan that was recorded with the trace, by the shapes that the
 profiler recorded, by the kernel's name. What stays unknown is said.

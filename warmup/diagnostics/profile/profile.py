@@ -126,7 +126,7 @@ class Profile:
         return sum(bucket.device_us for bucket in self.buckets)
 
     def share_of(self, *reasons: Reason | None) -> float:
-        """Return the share of device time with one of *reasons*; None stands for a row."""
+        """Return the share of device time in kernels with one of *reasons*; None: with a row."""
         own = sum(line.total_us for line in self.lines if line.reason in reasons)
         return own / self.device_us if self.device_us else 0.0
 

@@ -24,6 +24,19 @@ _MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
 _TABLE_BEGINS: Final = re.compile(rb'\s*\{\s*"policy"')  # names in a table are sorted
 
 
+def peaks_in(path: Path) -> Peaks:
+    """Return the measured peaks in the file *path*, the value of `--peaks`.
+
+    Raises:
+        SettingsError: the file has no measured peaks, or `review_file` does not know its form.
+        TableError: as `review_file` says.
+    """
+    peaks = review_file(path).peaks
+    if peaks is None:
+        raise SettingsError(f"--peaks {path}: it has no measured peaks", "name another file")
+    return peaks
+
+
 def review_file(path: Path, peaks: Peaks | None = None) -> Reviewed:
     """Return the measurements in the file *path*, with *peaks*, or else those of the file.
 

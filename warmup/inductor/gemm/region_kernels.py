@@ -70,7 +70,7 @@ class KernelWatch:
 
 @contextlib.contextmanager
 def watching_kernels() -> Iterator[KernelWatch]:
-    """Note what is compiled by any thread while the context is open."""
+    """Note the graphs that any thread compiles while the context is open."""
     from torch._inductor.codegen.triton import TritonScheduling
 
     watch, patches = KernelWatch(), Patches()

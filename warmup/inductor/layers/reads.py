@@ -54,7 +54,7 @@ class Reads:
                 source = source.base  # the dict is a copy
 
     def keep_containers(self, value_of: Callable[[str], Any]) -> None:
-        """Forget what was read as a whole and has no items, as a number, a tensor or a function.
+        """Forget each value without items, such as a number, a tensor or a function.
 
         Hooks of modules are watched as such.
         """
