@@ -1,4 +1,4 @@
-"""`run_forked`: run Python in a process forked from one that has imported torch and inductor.
+"""`run_forked` and `talk_forked`: Python in a process forked from one that has imported torch.
 
 Importing the two takes half of the CPU time of most processes that the tests start. A server
 imports them, compiles nothing, imports nothing of warmup, and forks for every program. A program
@@ -10,19 +10,21 @@ start of a process use ``subprocess`` instead.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import json
 import os
 import runpy
+import selectors
 import socket
 import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _MAX_REQUEST = 2**20
 # Read by torch, inductor and triton whenever they need them; any other variable may be read on
@@ -44,15 +46,35 @@ def run_forked(*words: str, env: Mapping[str, str], cwd: Path) -> Done:
         return subprocess.run(
             [sys.executable, *words], env=env, cwd=cwd, capture_output=True, text=True, check=False
         )
-    server = _start_server()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        request = json.dumps({"words": words, "env": dict(env), "cwd": str(cwd)}).encode()
-        assert len(request) < _MAX_REQUEST
-        socket.send_fds(server, [request], [out.fileno(), err.fileno()])
-        code = int(server.recv(16))
+        with _request(words, env, cwd, {1: out, 2: err}) as reply:
+            code = int(reply.recv(16))
         out.seek(0)
         err.seek(0)
         return subprocess.CompletedProcess(words, code, out.read(), err.read())
+
+
+@contextlib.contextmanager
+def talk_forked(*words: str, env: Mapping[str, str], cwd: Path) -> Iterator[Callable[[str], str]]:
+    """Start Python as `run_forked` does; yield what writes a line to it and returns its next.
+
+    The program has ended where the returned line is empty, and after the block. Its variables that
+    are read on import are those of `prepare`.
+    """
+    assert _read_on_import(env) == _of_server
+    (read_in, write_in), (read_out, write_out) = os.pipe(), os.pipe()
+    with os.fdopen(read_in) as its_in, os.fdopen(write_out, "w") as its_out:
+        reply = _request(words, env, cwd, {0: its_in, 1: its_out})
+    with reply, os.fdopen(read_out) as said, os.fdopen(write_in, "w") as asked:
+
+        def ask(line: str) -> str:
+            asked.write(line + "\n")
+            asked.flush()
+            return said.readline()
+
+        yield ask
+        asked.close()
+        reply.recv(16)
 
 
 def prepare(env: Mapping[str, str]) -> None:
@@ -66,6 +88,21 @@ def _read_on_import(env: Mapping[str, str]) -> dict[str, str]:
         for name, value in env.items()
         if name not in _READ_LATE and not name.startswith(_OF_OTHERS)
     }
+
+
+def _request(
+    words: tuple[str, ...], env: Mapping[str, str], cwd: Path, files: Mapping[int, IO[str]]
+) -> socket.socket:
+    """Ask for a program with *files* as its descriptors; return what its exit code comes from."""
+    ours, theirs = socket.socketpair()
+    standard = list(files)
+    asked = {"words": words, "env": dict(env), "cwd": str(cwd), "standard": standard}
+    request = json.dumps(asked).encode()
+    assert len(request) < _MAX_REQUEST
+    with theirs:
+        descriptors = [theirs.fileno(), *(file.fileno() for file in files.values())]
+        socket.send_fds(_start_server(), [request], descriptors)
+    return ours
 
 
 @functools.cache
@@ -87,23 +124,43 @@ def _start_server() -> socket.socket:
 
 def _serve(requests: socket.socket, inductor_config: Any) -> None:
     """Fork for every request; return in the child, or when nobody can send another request."""
+    children = selectors.DefaultSelector()
+    children.register(requests, selectors.EVENT_READ)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 2)
-        if not message:
-            sys.exit()
-        child = os.fork()
-        if child:
-            for descriptor in descriptors:
+        for key, _ in children.select():
+            if key.data is not None:
+                child, reply = key.data
+                children.unregister(key.fd)
+                os.close(key.fd)
+                _, status = os.waitpid(child, 0)
+                with contextlib.suppress(BrokenPipeError):  # the test has ended
+                    reply.send(b"%d" % os.waitstatus_to_exitcode(status))
+                reply.close()
+                continue
+            message, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 4)
+            if not message:
+                sys.exit()
+            child = os.fork()
+            if child:
+                ended = os.pidfd_open(child)
+                reply = socket.socket(fileno=descriptors[0])
+                children.register(ended, selectors.EVENT_READ, (child, reply))
+                for descriptor in descriptors[1:]:
+                    os.close(descriptor)
+                continue
+            for other in [*children.get_map().values()]:
+                os.close(other.fd)
+                if other.data is not None:
+                    other.data[1].close()
+            requests.detach()
+            children.close()
+            request = json.loads(message)
+            for descriptor, number in zip(descriptors[1:], request.pop("standard"), strict=True):
+                os.dup2(descriptor, number)
                 os.close(descriptor)
-            _, status = os.waitpid(child, 0)
-            requests.send(b"%d" % os.waitstatus_to_exitcode(status))
-            continue
-        requests.close()
-        for descriptor, standard in zip(descriptors, (1, 2), strict=True):
-            os.dup2(descriptor, standard)
-            os.close(descriptor)
-        _run(**json.loads(message), inductor_config=inductor_config)
-        return
+            os.close(descriptors[0])
+            _run(**request, inductor_config=inductor_config)
+            return
 
 
 def _run(words: list[str], env: dict[str, str], cwd: str, inductor_config: Any) -> None:

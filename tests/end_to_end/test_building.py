@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 
 from warmup.cli import main
 from warmup.table.store import read
@@ -31,14 +32,8 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def build(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "warmup", "build", "--device", "cpu", *arguments],
-        env=environment(folder),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("-m", "warmup", "build", "--device", "cpu", *arguments)
+    return run_forked(*words, env=environment(folder), cwd=folder)
 
 
 def test_a_second_build_tunes_only_what_is_missing(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 
 from warmup.core.rows import Rejection, Row
 from warmup.table import Table
@@ -63,20 +64,12 @@ def retried(
     before = replace(table, rows={key: won, left: won, stable: row})
     write(folder / "net.json", before)
     words = ("--model", NET, "--input", "x=[seqlen,32]:f32", "--seqlens", "8,24", "--device", "cpu")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "warmup", "build", *words),
-            *("--out", "net.json", "--retry", "unstable", "--json"),
-        ],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        },
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "PYTHONPATH": str(ROOT)}
+    done = run_forked(
+        *("-m", "warmup", "build", *words),
+        *("--out", "net.json", "--retry", "unstable", "--json"),
+        env={**os.environ, **caches},
         cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 1, done.stderr[-3000:]  # m=24 has no row, and gets none
     return Retried(before, read(folder / "net.json"), key, json.loads(done.stdout))

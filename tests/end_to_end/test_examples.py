@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from forked_python import run_forked
 
 from warmup.table.store import read
 
@@ -18,14 +19,8 @@ SCRIPTS = ROOT / "tests" / "programs" / "scripts"
 
 def run(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **caches, **extra},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **caches, **extra}
+    done = run_forked(*arguments, env=environment, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     return done
 

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked, talk_forked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,10 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def _environment(folder: Path, **environment: str) -> dict[str, str]:
     return {
         **os.environ,
-        **environment,
         "PYTHONPATH": str(ROOT),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
+        **environment,
     }
 
 
@@ -34,13 +35,7 @@ def run_program() -> Callable[..., Any]:
     """
 
     def run(folder: Path, *words: str, **environment: str) -> Any:
-        done = subprocess.run(
-            [sys.executable, *words],
-            env=_environment(folder, **environment),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_forked(*words, env=_environment(folder, **environment), cwd=ROOT)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)
 
@@ -48,21 +43,35 @@ def run_program() -> Callable[..., Any]:
 
 
 @contextmanager
-def _conversation(program: str, folder: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+def _talk(*words: str, env: Mapping[str, str], cwd: Path) -> Iterator[Callable[[str], str]]:
     with subprocess.Popen(
-        [sys.executable, str(ROOT / "tests/programs" / program)],
-        env=_environment(folder),
+        [sys.executable, *words],
+        env=env,
+        cwd=cwd,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as running:
 
-        def ask(**case: Any) -> dict[str, Any]:
+        def ask(line: str) -> str:
             assert running.stdin is not None
             assert running.stdout is not None
-            running.stdin.write(json.dumps(case) + "\n")
+            running.stdin.write(line + "\n")
             running.stdin.flush()
-            line = running.stdout.readline()
+            return running.stdout.readline()
+
+        yield ask
+
+
+@contextmanager
+def _conversation(
+    program: str, folder: Path, *, is_forked: bool = True
+) -> Iterator[Callable[..., dict[str, Any]]]:
+    start = talk_forked if is_forked else _talk
+    with start(str(ROOT / "tests/programs" / program), env=_environment(folder), cwd=ROOT) as talk:
+
+        def ask(**case: Any) -> dict[str, Any]:
+            line = talk(json.dumps(case))
             assert line, "the program ended; its stderr is above"
             result: dict[str, Any] = json.loads(line)
             return result
@@ -70,13 +79,14 @@ def _conversation(program: str, folder: Path) -> Iterator[Callable[..., dict[str
         yield ask
 
 
-Conversation = Callable[[str, Path], AbstractContextManager[Callable[..., dict[str, Any]]]]
+Conversation = Callable[..., AbstractContextManager[Callable[..., dict[str, Any]]]]
 
 
 @pytest.fixture(scope="session")
 def conversation() -> Conversation:
     """Start a program of tests/programs with its caches in a folder, and end it after the test.
 
-    Yields ``ask(**case)``: it sends a case to the program and returns the printed result.
+    Yields ``ask(**case)``: it sends a case to the program and returns the printed result. A program
+    that changes what inductor reads on import is not forked.
     """
     return _conversation

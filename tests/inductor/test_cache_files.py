@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +16,15 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def reloaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def reloaded(
+    run_program: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """The output of `programs/reload_kernel.py`, whose second Triton cache is a set folder."""
     folder = tmp_path_factory.mktemp("reload")
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "programs" / "reload_kernel.py"), str(folder)],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-            "TRITON_CACHE_DIR": str(folder / "other"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    program = str(ROOT / "tests" / "programs" / "reload_kernel.py")
+    found = run_program(folder, program, str(folder), TRITON_CACHE_DIR=str(folder / "other"))
     names = ("was_there", "placed", "besides", "kept", "sizes")
-    return dict(zip(names, json.loads(done.stdout), strict=True))
+    return dict(zip(names, found, strict=True))
 
 
 def test_triton_loads_an_added_kernel(reloaded: dict[str, Any]) -> None:

@@ -36,7 +36,9 @@ def ask(
 ) -> Iterator[Ask]:
     """``ask(case="layer norm", way="looped")``: generate the code of a case under a table."""
     done: dict[str, dict[str, Any]] = {}
-    with conversation("cuda_reductions.py", tmp_path_factory.mktemp("reductions")) as generate:
+    with conversation(
+        "cuda_reductions.py", tmp_path_factory.mktemp("reductions"), is_forked=False
+    ) as generate:
 
         def ask_once(**case: Any) -> dict[str, Any]:
             spelled = json.dumps(case, sort_keys=True)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,22 +36,13 @@ Cut = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def cuts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Cut]]:
+def cuts(
+    run_program: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Cut]]:
     """The regions of each model, by key."""
     folder = tmp_path_factory.mktemp("regions")
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests/programs/region_lowering.py"), *CASES],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-            "TRITON_CACHE_DIR": str(folder / "triton"),
-        },
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    found: dict[str, list[Cut]] = json.loads(done.stdout)
+    program = str(ROOT / "tests/programs/region_lowering.py")
+    found: dict[str, list[Cut]] = run_program(folder, program, *CASES)
     return {name: {cut["key"]: cut for cut in cut_out} for name, cut_out in found.items()}
 
 
