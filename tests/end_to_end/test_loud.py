@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 
 from warmup.diagnostics.audit import audit
 from warmup.table.store import read, write
@@ -38,14 +39,7 @@ def python(folder: Path, *words: str, **variables: str) -> Done:
     """Run Python in *folder*, with empty caches there."""
     outer = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, *words],
-        env={**outer, **caches, **variables},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_forked(*words, env={**outer, **caches, **variables}, cwd=folder)
 
 
 def notices(done: Done) -> list[str]:

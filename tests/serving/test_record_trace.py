@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_forked
 from typer.testing import CliRunner
 
 from warmup.cli.app import app
@@ -24,6 +26,7 @@ from warmup.table import Table
 from warmup.table.store import write
 
 Profiled = Callable[..., subprocess.CompletedProcess[str]]
+ROOT = Path(__file__).resolve().parents[2]
 CALLS = 3
 MODEL = """
 from torch import nn, randn
@@ -39,16 +42,17 @@ def example_inputs(seqlen):
 
 
 @pytest.fixture(scope="module")
-def recorded(
-    run_python: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Any]:
+def recorded(inherited: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """A trace of two linears in two buckets, recorded by the command, and its report."""
     path = tmp_path_factory.mktemp("trace") / "trace.json.gz"
     model = path.with_name("two.py")
     model.write_text(MODEL)
-    done = run_python(
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(path.with_name("inductor")), "PYTHONPATH": str(ROOT)}
+    done = run_forked(
         *("-m", "warmup", "profile", "--model", str(model), "--seqlens", "4,16"),
         *("--calls", str(CALLS), "--record", str(path), "--device", "cpu", "--json"),
+        env={**os.environ, **caches},
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
     return path, json.loads(done.stdout)
