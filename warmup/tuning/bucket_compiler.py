@@ -14,6 +14,7 @@ from warmup.core.call_cost import CallCost
 from warmup.core.errors import BuildError, MissError, WarmupError, warmup_error_in
 from warmup.core.events import Emitter, Event, EventName, logger
 from warmup.core.layers_form import LayersForm
+from warmup.core.method import Launch
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Row
 from warmup.table.lookup import Lookup, OnMiss
@@ -148,11 +149,13 @@ class BucketCompiler:
         return self._call_compiled(calls, f"{name} in default mode")[0]
 
     @contextlib.contextmanager
-    def attached(self, lookup: Lookup, on_miss: OnMiss, what: str = "") -> Iterator[None]:
+    def attached(
+        self, lookup: Lookup, on_miss: OnMiss, what: str = "", *, ahead: bool = False
+    ) -> Iterator[None]:
         """Let *lookup* answer inductor while the context is open; it is compiled under *what*."""
         tag = f"warmup-build-{on_miss}{what}"
         options = self.progress.table.policy.options
-        attachment = self.setup.inductor.attach(lookup, options, tag, quiet=True)
+        attachment = self.setup.inductor.attach(lookup, options, tag, quiet=True, ahead=ahead)
         try:
             yield
         finally:
@@ -193,7 +196,9 @@ class BucketCompiler:
 
         since, questions = len(self.progress.tuned), self.tuner.region_questions
         questions.forget()
-        served = self._compile(calls, name, OnMiss.TUNE)
+        # Where the host's time may decide, the workers are idle while it is taken.
+        ahead = self.tuner.method.launch is Launch.CUDAGRAPH
+        served = self._compile(calls, name, OnMiss.TUNE, ahead=ahead)
         while questions.waiting or self._unfuse(served.differing):
             measure_regions(self)
             served = self._compile(calls, name, OnMiss.TUNE)
@@ -220,7 +225,9 @@ class BucketCompiler:
             logger.info("bucket %s: a row is missing after the shortened model: %s", name, miss)
         return None
 
-    def _compile(self, calls: Sequence[Inputs], name: str, on_miss: OnMiss) -> ServedBucket:
+    def _compile(
+        self, calls: Sequence[Inputs], name: str, on_miss: OnMiss, *, ahead: bool = False
+    ) -> ServedBucket:
         """Compile the model with empty caches and call it with each inputs of *calls*.
 
         Rows that this build does not trust are misses, also with `OnMiss.STRICT`.
@@ -245,7 +252,7 @@ class BucketCompiler:
             rows = {**rows, **given_up, **trusted}
         lookup = self.lookup(rows, on_miss, Emitter([note]))
         started = time.monotonic()
-        with self.attached(lookup, on_miss):
+        with self.attached(lookup, on_miss, ahead=ahead):
             outputs, graphs = self._call_compiled(calls, name, costs)
         seconds = time.monotonic() - started
         logger.debug("bucket %s compiled (on a miss: %s) in %.2f s", name, on_miss, seconds)

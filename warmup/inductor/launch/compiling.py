@@ -28,6 +28,17 @@ _FOLDERS: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # as in async
 _WORKER_SECONDS: Final = 120.0
 
 
+class _SentConfigs:
+    """The tasks sent to the workers, by name and file of a kernel and its config, while kept."""
+
+    def __init__(self) -> None:
+        self.is_kept = False
+        self.tasks: dict[tuple[Any, ...], Future[Any]] = {}
+
+
+_sent: Final = _SentConfigs()
+
+
 def compile_configs(kernel: Any, configs: Sequence[Any]) -> list[Any]:
     """Return the launcher of each of *configs* of *kernel*, or a text that says why there is none.
 
@@ -61,22 +72,51 @@ def load_row(kernel: Any, winner: Winner, offered: Sequence[Any]) -> Any | None:
 def compile_in_workers(kernels: Iterable[tuple[Any, Sequence[Any]]]) -> None:
     """Compile each kernel's configs into Triton's cache, those of all *kernels* at the same time.
 
-    Without workers nothing is done. What fails is compiled again when it is loaded, and says why.
+    What was sent before is waited for. Without workers nothing is done. What fails is compiled
+    again when it is loaded, and says why.
+    """
+    started = time.monotonic()
+    if tasks := send_configs(kernels):
+        wait(tasks, timeout=_WORKER_SECONDS)
+        logger.debug("%d configs compiled in %.2f s", len(tasks), time.monotonic() - started)
+
+
+def send_configs(kernels: Iterable[tuple[Any, Sequence[Any]]]) -> list[Future[Any]]:
+    """Send each kernel's configs to inductor's workers, and return the tasks under way.
+
+    Between `keep_configs` and `forget_configs` a config that was sent before has its task. Without
+    workers there are no tasks.
     """
     has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
     if not has_workers():
-        return
+        return []
     pool: Any = AsyncCompile.process_pool()
     environment = {name: os.environ[name] for name in _FOLDERS if name in os.environ}
-    tasks: list[Future[Any]] = [
-        pool.submit(compile_into_cache, kernel.fn.__name__, kernel.filename, config, environment)
-        for kernel, configs in kernels
-        if kernel.filename is not None
-        for config in {spelled(one): kwargs_of(one) for one in configs}.values()
-    ]
-    started = time.monotonic()
-    wait(tasks, timeout=_WORKER_SECONDS)
-    logger.debug("%d configs compiled in %.2f s", len(tasks), time.monotonic() - started)
+    tasks = []
+    for kernel, configs in kernels:
+        if kernel.filename is None:
+            continue
+        name, path = kernel.fn.__name__, kernel.filename
+        for key, config in {spelled(one): kwargs_of(one) for one in configs}.items():
+            task = _sent.tasks.get((name, path, key))
+            if task is None:
+                task = pool.submit(compile_into_cache, name, path, config, environment)
+                if _sent.is_kept:
+                    _sent.tasks[name, path, key] = task
+            tasks.append(task)
+    return tasks
+
+
+def keep_configs() -> None:
+    """Keep the tasks that are sent from now on, so that no config is sent twice."""
+    _sent.is_kept = True
+
+
+def forget_configs() -> None:
+    """Wait for the configs that were kept, and forget them: their cache may be removed then."""
+    wait(_sent.tasks.values(), timeout=_WORKER_SECONDS)
+    _sent.is_kept = False
+    _sent.tasks.clear()
 
 
 def _load(kernel: Any, config: Any) -> Any:
