@@ -15,29 +15,29 @@ class SentKernels:
     count: int = 0
 
 
-class _Current(threading.local):
+class _Listing(threading.local):
     sent: SentKernels | None = None
 
 
-_current = _Current()
+_listing = _Listing()
 
 
 @contextlib.contextmanager
 def listing() -> Iterator[SentKernels]:
     """Let `is_listing` be true in this thread while the context is open; count what is sent."""
-    _current.sent = SentKernels()
+    _listing.sent = SentKernels()
     try:
-        yield _current.sent
+        yield _listing.sent
     finally:
-        _current.sent = None
+        _listing.sent = None
 
 
 def is_listing() -> bool:
     """Return whether this thread lowers a graph only to list its candidates."""
-    return _current.sent is not None
+    return _listing.sent is not None
 
 
 def count_sent(kernels: int) -> None:
     """Add *kernels* to those that were sent in this thread; nothing outside of `listing`."""
-    if _current.sent is not None:
-        _current.sent.count += kernels
+    if _listing.sent is not None:
+        _listing.sent.count += kernels

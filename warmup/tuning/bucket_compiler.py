@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from warmup.core.call_cost import CallCost
-from warmup.core.errors import BuildError, MissError, WarmupError, warmup_error_in
+from warmup.core.errors import BuildError, MissError, warmup_error_in
 from warmup.core.events import Emitter, Event, EventName, logger
 from warmup.core.layers_form import LayersForm
 from warmup.core.method import Launch
@@ -279,7 +279,7 @@ class BucketCompiler:
         Raises as `tune` does.
         """
         from warmup.inductor.adapter import empty_caches
-        from warmup.tuning.model_call import call_first, call_others
+        from warmup.tuning.model_call import call_first, call_others, error_for
 
         failure: Exception | None = None
         with empty_caches(), self.tuner.clock.phase(BuildStage.COMPILING):
@@ -292,7 +292,7 @@ class BucketCompiler:
                 failure = error
         if failure is not None:
             try:
-                raise _error_for(failure, name) from failure
+                raise error_for(failure, name) from failure
             finally:
                 del failure  # its frames hold the model's tensors, and this frame holds the error
         return outputs, graphs
@@ -309,16 +309,3 @@ class BucketCompiler:
 
 def _call(compiled: Callable[..., Any], inputs: Inputs) -> object:
     return compiled(*inputs.args, **inputs.kwargs)
-
-
-def _error_for(error: Exception, name: str) -> WarmupError:
-    """Return the error to raise for an *error* of a compile: a `WarmupError` in it but a miss."""
-    from warmup.inductor.artifacts import range_error
-
-    own = warmup_error_in(error)
-    if own is not None and not isinstance(own, MissError):
-        return own
-    if (narrower := range_error(error, name)) is not None:
-        return narrower
-    reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    return BuildError(f"bucket {name}: compiling failed ({reason})")

@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from typing import Any, Final
 
 from torch._dynamo.device_interface import DeviceGuard
-from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 
 from warmup.core.error_text import printable
 from warmup.core.events import logger
@@ -46,7 +46,7 @@ def compile_configs(kernel: Any, configs: Sequence[Any]) -> list[Any]:
     """
     ready = {spelled(each.config): each for each in kernel.launchers}
     new = [config for config in configs if spelled(config) not in ready]
-    if len(new) > 1:
+    if len(new) > 1 or _sent.is_kept:  # what was sent is not compiled here too
         compile_in_workers([(kernel, new)])
     if kernel.fn.fn is None:  # compiled in a worker, which does not send the function back
         kernel.fn = kernel._reload_kernel().fn
@@ -105,6 +105,16 @@ def send_configs(kernels: Iterable[tuple[Any, Sequence[Any]]]) -> list[Future[An
                     _sent.tasks[name, path, key] = task
             tasks.append(task)
     return tasks
+
+
+def send_likely(kernel: Any, wanted: Sequence[Any], likely: Sequence[Any]) -> None:
+    """Send the *wanted* configs of *kernel*, and some *likely* next: as many as keep workers busy.
+
+    Nothing is sent where configs are not kept: there the workers are idle while kernels are timed.
+    """
+    if _sent.is_kept:
+        room = max(get_compile_threads() - len(wanted), 0)
+        send_configs([(kernel, wanted), (kernel, likely[:room])])
 
 
 def keep_configs() -> None:
