@@ -5,11 +5,15 @@ No GPU is needed: inductor lowers for a stated H100, and the pool keeps what is 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from warmup.inductor.listing import note_sent, wait_for_sent
 
 Conversation = Callable[[str, Path], Any]
 Found = dict[str, Any]
@@ -65,3 +69,13 @@ def test_what_is_compiled_and_reported_is_the_same(found: dict[bool, Found], wha
     """The first lowering reports no event, counts no kernel and changes no code."""
     assert found[False][what]
     assert found[True][what] == found[False][what]
+
+
+def test_workers_are_waited_for_before_caches_are_removed() -> None:
+    """What a worker still compiles when a bucket is done is waited for, once."""
+    task: Future[None] = Future()
+    note_sent(task)
+    threading.Timer(0.05, task.set_result, [None]).start()
+    wait_for_sent()
+    assert task.done()
+    wait_for_sent()

@@ -12,7 +12,7 @@ Hooks:
 - ``AlgorithmSelectorCache.make_precompile_fn`` sends the candidates of a selection to the workers;
   while a graph is only listed, nobody waits for them.
 - ``AsyncCompile.triton`` sends one of them, and later returns what is under way for the same source
-  (``CompiledTritonKernels``), so that no candidate is compiled twice. The hook keeps the tasks.
+  (``CompiledTritonKernels``), so that no candidate is compiled twice. The hook notes the tasks.
 - Reductions send their kernels as `send_configs` does (launch/compiling.py).
 """
 
@@ -24,7 +24,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Any, Final, cast
 
 from torch._inductor import metrics
@@ -36,11 +36,10 @@ from torch.fx import GraphModule
 
 from warmup.core.events import logger
 from warmup.inductor.launch.compiling import forget_configs, keep_configs
-from warmup.inductor.listing import count_sent, is_listing, listing
+from warmup.inductor.listing import is_listing, listing, note_sent
 from warmup.inductor.patches import Patches
 from warmup.keys.question import Answers
 
-_LAST_SECONDS: Final = 120.0
 # Of `Answers`: what measures or reports. A question that is only listed does neither.
 _DEEDS: Final = frozenset(
     {
@@ -57,7 +56,6 @@ class KernelsAhead:
         self._active = True
         self._made: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
         self._local = threading.local()
-        self._sent: list[Future[Any]] = []
 
     def attach(self, patches: Patches) -> None:
         """Put the hooks in place until *patches* is restored."""
@@ -74,7 +72,6 @@ class KernelsAhead:
 
     def _deactivate(self) -> None:
         self._active = False
-        wait(self._sent, timeout=_LAST_SECONDS)  # the build removes the cache that they write to
         forget_configs()
 
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -130,8 +127,7 @@ class KernelsAhead:
             kernel = original(*args, **kwargs)
             task = getattr(kernel, "future", None)
             if is_listing() and isinstance(task, Future):
-                self._sent.append(task)
-                count_sent(1)
+                note_sent(task)
             return kernel
 
         return triton

@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from typing import Any, Final
+
+_WAIT_SECONDS: Final = 120.0
 
 
 @dataclass(slots=True)
@@ -20,6 +24,7 @@ class _Listing(threading.local):
 
 
 _listing = _Listing()
+_under_way: list[Future[Any]] = []
 
 
 @contextlib.contextmanager
@@ -37,7 +42,17 @@ def is_listing() -> bool:
     return _listing.sent is not None
 
 
-def count_sent(kernels: int) -> None:
-    """Add *kernels* to those that were sent in this thread; nothing outside of `listing`."""
+def note_sent(task: Future[Any]) -> None:
+    """Count *task*, which a worker has, in `listing`; `wait_for_sent` waits for it."""
+    _under_way.append(task)
     if _listing.sent is not None:
-        _listing.sent.count += kernels
+        _listing.sent.count += 1
+
+
+def wait_for_sent() -> None:
+    """Return when the workers have done what was noted, at most 120 s later; forget it.
+
+    Until then they take the host's time, and write to the caches on disk.
+    """
+    wait(_under_way, timeout=_WAIT_SECONDS)
+    _under_way.clear()

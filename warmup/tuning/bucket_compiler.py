@@ -279,13 +279,17 @@ class BucketCompiler:
         Raises as `tune` does.
         """
         from warmup.inductor.adapter import empty_caches
+        from warmup.inductor.listing import wait_for_sent
         from warmup.tuning.model_call import call_first, call_others, error_for
 
         failure: Exception | None = None
         with empty_caches(), self.tuner.clock.phase(BuildStage.COMPILING):
             try:
-                compiled, output, graphs = call_first(self.model.module, self.form, calls)
-                outputs = [output, *call_others(compiled, calls[1:])]
+                try:
+                    compiled, output, graphs = call_first(self.model.module, self.form, calls)
+                    outputs = [output, *call_others(compiled, calls[1:])]
+                finally:
+                    wait_for_sent()  # else they compile beside the host's times, and fill caches
                 if costs is not None:
                     costs.append(self._cost_of(lambda: _call(compiled, calls[0]), name))
             except Exception as error:  # noqa: BLE001  raised below: empty_caches would not reset dynamo

@@ -20,6 +20,7 @@ from warmup.core.events import logger
 from warmup.core.rows import Winner
 from warmup.inductor.launch.compile_task import compile_into_cache
 from warmup.inductor.launch.configs import kwargs_of, make_config, refusal_reason
+from warmup.inductor.listing import note_sent
 
 # For each config its launcher, or why it does not compile or load.
 CompileConfigs = Callable[[Any, Sequence[Any]], list[Any]]
@@ -103,6 +104,7 @@ def send_configs(kernels: Iterable[tuple[Any, Sequence[Any]]]) -> list[Future[An
                 task = pool.submit(compile_into_cache, name, path, config, environment)
                 if _sent.is_kept:
                     _sent.tasks[name, path, key] = task
+                    note_sent(task)
             tasks.append(task)
     return tasks
 
@@ -123,8 +125,7 @@ def keep_configs() -> None:
 
 
 def forget_configs() -> None:
-    """Wait for the configs that were kept, and forget them: their cache may be removed then."""
-    wait(_sent.tasks.values(), timeout=_WORKER_SECONDS)
+    """Forget the tasks that were kept, and keep none from now on."""
     _sent.is_kept = False
     _sent.tasks.clear()
 

@@ -39,7 +39,6 @@ from warmup.inductor.launch.kernels import (
     written_by,
 )
 from warmup.inductor.launch.search import LaunchSearch
-from warmup.inductor.listing import count_sent
 from warmup.keys.question import Answers
 from warmup.keys.reduction import PERSISTENT
 
@@ -140,7 +139,7 @@ def send_ahead(
         with contextlib.suppress(Exception):
             (kernel,) = create(way)
             loaded = _loaded(_generate(scheduling, features.node_schedule, kernel))
-            count_sent(len(send_configs([(loaded.kernel, loaded.ahead)])))
+            send_configs([(loaded.kernel, loaded.ahead)])
     metrics.generated_kernel_count = counted
 
 
