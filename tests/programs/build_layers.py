@@ -32,10 +32,12 @@ def build(model: str, seqlens: str, out: str, *, all_layers: bool = False) -> di
     attached = BucketCompiler.attached
 
     @contextlib.contextmanager
-    def watched(work: BucketCompiler, lookup: Lookup, on_miss: OnMiss) -> Iterator[None]:
+    def watched(
+        work: BucketCompiler, lookup: Lookup, on_miss: OnMiss, **more: Any
+    ) -> Iterator[None]:
         layers, tuned = len(work.model.module.layers), len(work.progress.tuned)  # type: ignore[arg-type]
         try:
-            with attached(work, lookup, on_miss):
+            with attached(work, lookup, on_miss, **more):
                 yield
         finally:
             runs.append((layers, on_miss.value, len(work.progress.tuned) - tuned))
