@@ -6,9 +6,7 @@ Logs are not trusted: damaged events are counted, and other lines are skipped.
 from __future__ import annotations
 
 import io
-import json
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +16,12 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from warmup.core.error_text import remedy_for
 from warmup.core.errors import SettingsError
-from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName
+from warmup.core.events import EventName
 from warmup.core.files import open_regular
-from warmup.core.layers_form import BUILT_FORMS, LayersForm, in_order
+from warmup.core.layers_form import LayersForm, in_order
+from warmup.diagnostics.event_record import event_text, read_fields, read_record, read_text
 
 MAX_LINE: Final = 1_000_000
-_MAX_COUNT: Final = 10**15
 
 
 @dataclass
@@ -77,73 +75,6 @@ class Run:
         return f"rank {self.rank} ({self.name})" if self.rank else self.name
 
 
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise TypeError("no text")
-    return value
-
-
-def _text_or_no_table(value: Any) -> str:
-    return NO_TABLE if value is None else _text(value)
-
-
-def _text_or_none(value: Any) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    if type(value) is not list:
-        raise TypeError("no list")
-    return tuple(map(_text, value))
-
-
-def _flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise TypeError("no flag")
-    return value
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _MAX_COUNT:
-        raise ValueError("no count")
-    return value
-
-
-def _time(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= _MAX_COUNT:
-        raise ValueError("no time")
-    return float(value)
-
-
-def _form(value: Any) -> LayersForm:
-    if value not in BUILT_FORMS:
-        raise ValueError("no form of a graph")
-    return LayersForm(value)
-
-
-# The fields that each event must have.
-_IDENTITY: Final = {"run": _text, "pid": _count, "seq": _count}
-_READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
-    EventName.INSTALLED: {"paths": _texts, "table": _text},
-    EventName.HIT: {"key": _text},
-    EventName.TUNED: {"key": _text},
-    EventName.MISSED: {"key": _text, "reason": _text, "layers": _form},
-    EventName.PREDICTED: {"key": _text, "predicted_us": _time, "library_us": _time, "bound": _time},
-    EventName.CACHED: {"decisions": _count, "misses": _count},
-    EventName.ARTIFACT: {"rows": _texts, "refused": _text_or_none},
-    EventName.FOREIGN: {"compiled_under": _text_or_no_table},
-    EventName.UNCOVERED: {"site": _text},
-    EventName.OUTSIDE: {"reason": _text, "calls": _count},
-    EventName.CONTRADICTED: {"option": _text, "expected": _text, "found": _text},
-    EventName.OVERRULED: {},
-    EventName.BYPASSED: {"cause": _text},
-    EventName.FAILED: {"refused": _flag},
-    EventName.SUMMARY: {},
-}
-# Absent in logs of earlier builds of warmup 0.1.
-_DEFAULTS: Final = {"misses": 0, "refused": False, "layers": LayersForm.WHOLE}
-
-
 class MissDetails(NamedTuple):
     """What a miss event says about the nearest row and the choice that was compiled instead."""
 
@@ -184,11 +115,11 @@ class Ledger:
         """
         lines = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
         while not is_cut() and (line := lines.readline(MAX_LINE)):
-            text = _event_text(line)
+            text = event_text(line)
             if text is None:
                 continue
             try:
-                self.add(_record(text))
+                self.add(read_record(text))
             except (KeyError, TypeError, ValueError):
                 self.damaged += 1
         lines.detach()
@@ -199,7 +130,7 @@ class Ledger:
         Raises:
             KeyError, TypeError, ValueError: the event is damaged, and not counted.
         """
-        fields = _fields(record)
+        fields = read_fields(record)
         if record["event"] == EventName.FAILED:
             self._count_failure(fields)
             return
@@ -254,7 +185,7 @@ class Ledger:
         _note_choice(run, fields["key"], record.get("choice"))
 
     def _run_of(self, record: Mapping[str, Any], fields: Mapping[str, Any]) -> Run:
-        digest, rank = (_text(record.get(name, "")) for name in ("digest", "rank"))
+        digest, rank = (read_text(record.get(name, "")) for name in ("digest", "rank"))
         identity = (fields["run"], fields["pid"])
         run = self.runs.get(identity)
         if run is None:
@@ -291,12 +222,6 @@ def _open(path: Path) -> BinaryIO:
     return open_regular(path)
 
 
-def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    wanted = {**_IDENTITY, **_READ_FIELDS[record["event"]]}
-    record = {**_DEFAULTS, **record}
-    return {name: read_field(record[name]) for name, read_field in wanted.items()}
-
-
 def _details_of(record: Mapping[str, Any]) -> MissDetails:
     nearest, differs, choice = (record.get(name) for name in MissDetails._fields)
     shared = [
@@ -327,23 +252,3 @@ def _count_loaded(run: Run, name: str, fields: Mapping[str, Any]) -> None:
 def _note_choice(run: Run, key: str, choice: Any) -> None:
     if isinstance(choice, str):  # strict serving compiles nothing on a miss
         run.choices.setdefault(key, set()).add(sys.intern(choice))
-
-
-def _record(text: str) -> dict[str, Any]:
-    try:
-        record, _ = json.JSONDecoder().raw_decode(text)
-    except (ValueError, RecursionError):
-        return {}
-    is_event = isinstance(record, dict) and record.get("schema") == EVENT_SCHEMA
-    return record if is_event else {}
-
-
-# Other programs write {"event": ...} too, so only lines with warmup's event names count.
-_JSON_LINE: Final = re.compile(rf'\{{"event": ?"(?:{"|".join(map(re.escape, EventName))})"')
-
-
-def _event_text(line: str) -> str | None:
-    if _JSON_LINE.match(line):
-        return line
-    _, marker, rest = line.partition(f"{LOG_MARKER} ")
-    return rest if marker and rest.startswith("{") else None
