@@ -1,7 +1,7 @@
 """`decode`: a `Table` from JSON text, and with `encode` from `warmup.table.encoding` back.
 
-With `warmup.table.encoding` and `warmup.table.evidence` the only code that knows the file format.
-Nothing in a table is executable: kwargs are numbers, booleans, null and a closed set of words.
+With `warmup.table.encoding`, `warmup.table.evidence` and `warmup.table.winner` the only code that
+knows the file format.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from warmup.core.errors import ProblemError, TableFormatError, TableSchemaError
 from warmup.core.json_node import Node
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, OptionValue
 from warmup.core.peaks import peaks_from_json
-from warmup.core.rows import MAX_INT, Family, KwargValue, Row, Winner
+from warmup.core.rows import MAX_INT, Row, Winner
 from warmup.core.runtime import Device, Runtime
 from warmup.core.strict_json import JsonError, JsonReader
 from warmup.keys.kind import Kind
@@ -39,16 +39,12 @@ from warmup.table.encoding import (
 )
 from warmup.table.evidence import evidence_from_json
 from warmup.table.schema import MAX_ASSUMPTIONS, SCHEMA_VERSION, Policy, Provenance, Table
+from warmup.table.winner import winner_from_json
 
 __all__ = ["decode", "decode_pieces", "digest_of", "encode", "encode_pieces"]
 
-_UID_TEXT = re.compile(r"[A-Za-z0-9_.:]{1,128}")
-_KWARG = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-# Inductor pastes template kwargs into kernel source: a text is a Triton dtype or a plain name.
-_KWARG_WORD = re.compile(r"tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32}")
 _OPTION = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
 _TOLERANCE_DTYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_HASH = re.compile(r"[0-9a-f]{8,64}")
 _TIMING: Final = frozenset({"launch", "l2", "near_tie", "max_spread", "fused_top_k"})
 
 _END_LENGTH: Final = 200
@@ -63,8 +59,6 @@ _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
 _SEARCH_FIELDS: Final = frozenset({"launch_search", "reduction_search", "split_search"})
 _ROW_MEMBERS: Final = frozenset({"winner", "evidence"})
 _ROW_OPTIONAL: Final = frozenset({"untrusted"})  # of a row that must not be served
-_WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
-_WINNER_OPTIONAL: Final = frozenset({"fused"})  # of a template that was measured in its region
 
 
 def decode(text: str, path: str) -> Table:
@@ -245,7 +239,7 @@ def _read_section(
 
     def read_winner(key: str, value: object) -> Winner:
         row = Node(None, section.path, section, key)
-        return _read_winner(kind, Node(value, section.path, row, "winner"))
+        return winner_from_json(kind, Node(value, section.path, row, "winner"))
 
     common = CommonRows(read_winner)
     comma = ""
@@ -270,50 +264,10 @@ def _read_row(kind: Kind, node: Node) -> Row:
     members = node.members(_ROW_MEMBERS, optional=_ROW_OPTIONAL)
     untrusted = members["untrusted"].string(MAX_REASON) if "untrusted" in members else None
     return Row(
-        _read_winner(kind, members["winner"]), evidence_from_json(members["evidence"]), untrusted
+        winner_from_json(kind, members["winner"]),
+        evidence_from_json(members["evidence"]),
+        untrusted,
     )
-
-
-def _read_winner(kind: Kind, node: Node) -> Winner:
-    members = node.members(_WINNER, optional=_WINNER_OPTIONAL)
-    family = members["family"]
-    if not isinstance(family.value, str) or family.value not in kind.families:
-        family.fail(f"expected one of {', '.join(sorted(kind.families))}")
-    uid = members["uid"].string(128)
-    if _UID_TEXT.fullmatch(uid) is None:
-        members["uid"].fail("not the uid of a template or kernel")
-    kwargs = sorted((name, _read_kwarg(name, value)) for name, value in members["kwargs"].items())
-    source_hash = members["source_hash"]
-    if source_hash.value is not None and _HASH.fullmatch(source_hash.string(64)) is None:
-        source_hash.fail("not a source hash")
-    return Winner(
-        Family(family.string(16)),
-        uid,
-        tuple(kwargs),
-        source_hash.optional(lambda n: n.string(64)),
-        _read_fused(members["fused"], family) if "fused" in members else None,
-    )
-
-
-def _read_fused(node: Node, family: Node) -> bool:
-    if type(node.value) is not bool:
-        node.fail("expected true or false")
-    if family.value != Family.TEMPLATE:
-        node.fail("only a winner of the family template is fused or not")
-    return node.value
-
-
-def _read_kwarg(name: str, node: Node) -> KwargValue:
-    if _KWARG.fullmatch(name) is None:
-        node.fail("not the name of a template parameter")
-    value = node.value
-    if value is None or type(value) is bool:
-        return value
-    if type(value) is not str:
-        return node.integer(-MAX_INT, MAX_INT)
-    if _KWARG_WORD.fullmatch(value) is None:
-        node.fail("a word here may only be a Triton dtype or a plain name")
-    return value
 
 
 def _count(node: Node) -> int:
