@@ -57,6 +57,7 @@ OF_ONE_KIND = (
     *("warmup.tuning.session", "warmup.tuning.bucket_run"),
     "warmup.tuning.weights.",
     "warmup.diagnostics.profile.row_match",
+    "warmup.diagnostics.imports.",  # other tools tune GEMMs and launch configs
     "warmup.prediction.",  # of times of GEMM candidates
     *("warmup.tuning.trials", "warmup.tuning.tuner", "warmup.tuning.worker"),  # GEMM trials
 )

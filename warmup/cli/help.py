@@ -54,6 +54,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "fused-top-k": "N",
         "wait-for-quiet": "SECONDS",
         "all-layers": None,
+        "verify": None,
         "rounds": "N",
         "timeout": "SECONDS",
         "backward": None,
@@ -88,6 +89,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "report": "FOLDER",
         "audit-log": "FILE",
         "misses-out": "FILE",
+        "problems-out": "FILE",
         "record": "FILE",
         "trace-out": "FILE",
         "html": "FILE",
@@ -115,7 +117,7 @@ _METAVAR: Final = {
     option: metavar for options in HEADINGS.values() for option, metavar in options.items()
 }
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Prepare": ("doctor", "suggest", "explain", "build", "fit"),
+    "Prepare": ("doctor", "suggest", "explain", "build", "fit", "import"),
     "Serve": ("check", "run", "audit"),
     "Look at tables": ("show", "diff", "merge", "review"),
     "Compare": ("compare", "profile", "bench", "mm", "layers"),

@@ -7,8 +7,8 @@ problem that cannot be rebuilt is reported with its reason, and the others are t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,6 +25,7 @@ from warmup.keys.registry import kind_of
 from warmup.prediction.predictions import DEFAULT_TOP
 from warmup.table.built_forms import OF_MISSES
 from warmup.table.codec import digest_of
+from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.lookup import Lookup
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
@@ -53,7 +54,7 @@ _SHOWN_PROBLEMS: Final = 3
 
 
 def build_problems(
-    problems: str | Path,
+    problems: str | Path | Sequence[MissedProblem],
     *,
     out: str | Path,
     device: str = "auto",
@@ -73,6 +74,9 @@ def build_problems(
 ) -> BuildReport:
     """Tune the problems of the misses document *problems* and add their rows to the table *out*.
 
+    *problems* may be the problems themselves. With the search ``imported`` only the imported
+    configs of the table and the library's kernels are tried, for problems that have such configs.
+
     A problem with a row is not tuned again, unless *force* is set, its row could not be used at
     serving, or was searched less far than *search*. Each finished problem is on disk before the
     next one starts. Where every problem that layers compiled once have asked for has a row, the
@@ -85,9 +89,10 @@ def build_problems(
         NothingRecordedError: no problem could be rebuilt, and there is no table at *out*.
     """
     started = time.monotonic()
-    read_problems = read_misses(problems)
-    missed = _by_key(read_problems)
-    once = {problem.key for problem in read_problems if LayersForm.ONCE in problem.layers}
+    if isinstance(problems, (str, Path)):
+        problems = read_misses(problems)
+    missed = _by_key(problems)
+    once = {problem.key for problem in problems if LayersForm.ONCE in problem.layers}
     from warmup.models.rebuilt import rebuild
     from warmup.tuning.tuner import make_tuner
 
@@ -105,6 +110,9 @@ def build_problems(
         check_out(path)
     setup = find_setup(device, asked, predictor_for(search, device_model, top))
     table, replaces = open_table(path, setup, force=force, is_read_only=dry_run)
+    imported = ImportedAnswers(table.imported if search == Search.IMPORTED else {})
+    if search == Search.IMPORTED:
+        setup = replace(setup, predictor=imported)
     known = tuple(
         key
         for key, is_stale in missed.items()
@@ -141,7 +149,15 @@ def build_problems(
             try:
                 rebuilt = rebuild(key, setup.device)
                 results.append(
-                    _run(key, rebuilt, setup, progress, tuner, number=(index, len(wanted)))
+                    _run(
+                        key,
+                        rebuilt,
+                        setup,
+                        progress,
+                        tuner,
+                        number=(index, len(wanted)),
+                        imported=imported,
+                    )
                 )
             except (BuildError, ModelError, ProblemError) as error:
                 needs_once = isinstance(error, ProblemError) and key in once
@@ -193,6 +209,7 @@ def _run(
     tuner: Tuner,
     *,
     number: tuple[int, int],
+    imported: ImportedAnswers,
 ) -> BucketResult:
     """Tune the rebuilt module of *key*, serve it from the table and judge its output.
 
@@ -205,7 +222,7 @@ def _run(
         model=rebuilt.model,
         progress=progress,
         tuner=tuner,
-        make_lookup=partial(_OneKeyLookup, wanted=key, others=others),
+        make_lookup=partial(_OneKeyLookup, wanted=key, others=others, imported=imported),
     )
     accepted = progress.table.policy.tolerance
     tolerance = dict.fromkeys(accepted, accepted[rebuilt.dtype])  # an epilogue may end in a cast
@@ -253,9 +270,14 @@ class _OneKeyLookup(Lookup):
             super().miss(key, reason, fallback)
 
     def measure(self, question: Question) -> Winner | None:
-        return (
-            super().measure(question) if question.problem.key == self.wanted else question.library
-        )
+        if question.problem.key != self.wanted:
+            return question.library
+        if self.search is Search.IMPORTED:
+            offered = {one.winner: one for one in question.candidates}
+            named = {*self.imported.promising(self.wanted, list(offered)), question.library}
+            kept = tuple(one for winner, one in offered.items() if winner in named)
+            question = replace(question, candidates=kept)
+        return super().measure(question)
 
     def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]

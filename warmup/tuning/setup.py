@@ -59,6 +59,8 @@ def predictor_for(
     Raises:
         SettingsError: the search ``predicted`` has no device model, or another search has one.
     """
+    if search == Search.IMPORTED:
+        return None
     if search != Search.PREDICTED:
         if device_model is not None:
             raise SettingsError("--device-model is not used", "add --search predicted")
