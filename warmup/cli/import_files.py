@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ def import_files(
     """
     from warmup.cli.progress import BuildProgress
 
+    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     if verify and out is None:
         raise SettingsError("--verify has no table", "name it by --out")
     entries: list[Entry] = []
@@ -137,8 +139,8 @@ def _spell_table(into: ImportedTable, verified: Verification | None) -> Iterator
     open_keys = into.table.imported if verified is None else verified.open
     if verified is not None:
         yield from line(
-            f"verified: {len(verified.confirmed)} imported configs won, {len(verified.refuted)} "
-            "lost to the library's kernel, or were wrong"
+            f"verified: {len(verified.confirmed)} imported configs confirmed, "
+            f"{len(verified.refuted)} slower than the library's kernel, wrong or not built here"
         )
         for key, why in verified.open.items():
             yield from line(f"still unverified: {key}: {why}")

@@ -121,8 +121,10 @@ def diff(a: Table, b: Table) -> Difference:
     """Return the difference of *a* and *b*: winners and whether they are trusted, no evidence."""
     shared = a.rows.keys() & b.rows.keys()
     changed = [key for key in shared if _differ(a.rows[key], b.rows[key])]
+    counts = f"imported configs: of {len(a.imported)} keys and of {len(b.imported)} keys"
+    imported = () if a.imported == b.imported else (counts,)
     return Difference(
-        context=_context_differences(a, b, hard_only=False),
+        context=(*_context_differences(a, b, hard_only=False), *imported),
         only_a=tuple(sorted(a.rows.keys() - b.rows.keys(), key=natural_order)),
         only_b=tuple(sorted(b.rows.keys() - a.rows.keys(), key=natural_order)),
         changed=tuple(

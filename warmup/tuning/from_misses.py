@@ -19,6 +19,7 @@ from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Winner
+from warmup.core.search import SearchCounts
 from warmup.diagnostics.misses import MissedProblem, read_misses
 from warmup.keys.question import Question
 from warmup.keys.registry import kind_of
@@ -276,7 +277,8 @@ class _OneKeyLookup(Lookup):
             offered = {one.winner: one for one in question.candidates}
             named = {*self.imported.promising(self.wanted, list(offered)), question.library}
             kept = tuple(one for winner, one in offered.items() if winner in named)
-            question = replace(question, candidates=kept)
+            counts = SearchCounts(search=Search.IMPORTED, listed=len(kept))
+            question = replace(question, candidates=kept, searched=counts)
         return super().measure(question)
 
     def measure_calls(
