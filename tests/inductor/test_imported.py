@@ -49,7 +49,7 @@ def test_the_user_may_have_it_served_and_it_stays_a_miss(lower: Lower) -> None:
 
 
 def test_verifying_generates_the_imported_config_alone(lower: Lower) -> None:
-    """The search ``imported`` tries the config and the library's kernels; all others are left out."""
+    """The search ``imported`` tries the config and the library's kernels, and leaves out others."""
     found = lower(search="imported")
     templates = [uid for uid in found["candidates"] if not uid.startswith("aten::")]
     assert templates == ["triton::mm"]

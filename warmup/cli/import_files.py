@@ -24,7 +24,7 @@ from warmup.diagnostics.imports.sources import read_sources
 from warmup.diagnostics.misses import encode_problems
 from warmup.tuning.imported import ImportedTable, Verification, import_configs, verify_imported
 
-_MAX_ENTRIES: Final = 100_000
+_MAX_IMPORTED_ENTRIES: Final = 100_000
 _SHOWN_REASONS: Final = 20
 
 
@@ -87,8 +87,10 @@ def import_files(
         raise SettingsError("--verify has no table", "name it by --out")
     entries: list[Entry] = []
     for entry in read_sources(files):
-        if len(entries) == _MAX_ENTRIES:
-            raise SettingsError(f"more than {_MAX_ENTRIES} entries", "import fewer files at once")
+        if len(entries) == _MAX_IMPORTED_ENTRIES:
+            raise SettingsError(
+                f"more than {_MAX_IMPORTED_ENTRIES} entries", "import fewer files at once"
+            )
         entries.append(entry)
     into = None if out is None else import_configs(entries, out, device=device, mode=mode)
     verified = None

@@ -22,17 +22,17 @@ from warmup.diagnostics.imports.json_file import text_in
 from warmup.diagnostics.imports.kernel_config import library_winner, template_winner
 from warmup.diagnostics.imports.operand_shape import OperandShape, key_of
 
-_NODE: Final = r"\('[a-z]{1,16}', 'torch\.[a-z0-9_]{1,32}'(?:, [0-9]{1,10}){1,13}\)"
-_INPUTS: Final = re.compile(rf"\[({_NODE}(?:, {_NODE}){{0,7}})\](?:_[0-9]{{1,10}})?")
+_CACHED_NODE: Final = r"\('[a-z]{1,16}', 'torch\.[a-z0-9_]{1,32}'(?:, [0-9]{1,10}){1,13}\)"
+_INPUTS: Final = re.compile(rf"\[({_CACHED_NODE}(?:, {_CACHED_NODE}){{0,7}})\](?:_[0-9]{{1,10}})?")
 _ONE_NODE_TEXT: Final = re.compile(r"\('[a-z]+', '(torch\.\w+)'((?:, [0-9]+)+)\)")
-_PRECISIONS: Final = {"highest": "ieee", "high": "tf32"}
+_FLOAT32_PRECISIONS: Final = {"highest": "ieee", "high": "tf32"}
 _SCALAR: Final = re.compile(r"-(alpha|beta)=(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)(?=-)")
 _FUSED_WITH: Final = re.compile(r"-attr='(\w{1,32})'")
 _MODULE: Final = re.compile(r"c[a-z2-7]{1,80}")
-_BLOCK: Final = re.compile(
+_BLOCK_LINE: Final = re.compile(
     r"^ {0,16}(BLOCK_[MNK]|GROUP_M) ?: ?tl\.constexpr = ([0-9]{1,9})$", re.MULTILINE
 )
-_LAUNCH: Final = re.compile(r"^ {0,16}(num_stages|num_warps)=([0-9]{1,9}),?$", re.MULTILINE)
+_LAUNCH_LINE: Final = re.compile(r"^ {0,16}(num_stages|num_warps)=([0-9]{1,9}),?$", re.MULTILINE)
 _MAX_SOURCE_BYTES: Final = 1024 * 1024
 _MS: Final = 1000  # microseconds
 
@@ -90,12 +90,12 @@ def _key_of(op: str, inputs: str, precision: str, choices: list[str]) -> str:
         dims = (len(values) - 1) // 2  # sizes, strides and the offset
         operands.append(OperandShape.of(dtype, values[:dims], values[dims : 2 * dims]))
     is_f32 = any(each.dtype == "f32" for each in operands)
-    if is_f32 and precision not in _PRECISIONS:
+    if is_f32 and precision not in _FLOAT32_PRECISIONS:
         raise ProblemError(f"float32 products of the precision {shown(precision)}")
     if fused := {found[1] for each in choices for found in _FUSED_WITH.finditer(each)} - {"none"}:
         raise ProblemError(f"fused with {', '.join(sorted(fused))}: its scalars are not noted")
     scalars = {name: float(value) for each in choices for name, value in _SCALAR.findall(each)}
-    return key_of(op, operands, precision=_PRECISIONS.get(precision, "ieee"), **scalars)
+    return key_of(op, operands, precision=_FLOAT32_PRECISIONS.get(precision, "ieee"), **scalars)
 
 
 def _entry(key: str, origin: str, times: Mapping[str, float], folder: Path | None) -> Entry:
@@ -126,6 +126,6 @@ def _winner(choice: str, folder: Path | None) -> Winner | str:
         source = text_in(folder / rest[1:3] / f"{rest}.py", _MAX_SOURCE_BYTES)
     except SettingsError:
         return "its source is not in the cache folder"
-    kwargs = {kwarg: int(value) for kwarg, value in _BLOCK.findall(source)}
-    kwargs |= {kwarg: int(value) for kwarg, value in _LAUNCH.findall(source)}
+    kwargs = {kwarg: int(value) for kwarg, value in _BLOCK_LINE.findall(source)}
+    kwargs |= {kwarg: int(value) for kwarg, value in _LAUNCH_LINE.findall(source)}
     return template_winner(name.removeprefix("triton_"), kwargs)

@@ -31,23 +31,25 @@ from warmup.diagnostics.imports.kernel_config import (
 from warmup.diagnostics.imports.operand_shape import OperandShape, key_of
 
 _MAX_CHOICES: Final = 10_000
-_HEAD: Final = re.compile(r"\bAUTOTUNE ([a-z][a-z0-9_]{0,63})\(([0-9x, ]{1,2000})\)\s*$")
-_STRIDES: Final = re.compile(r"\bstrides: (\[[0-9, \[\]]{1,4000}\])\s*$")
-_DTYPES: Final = re.compile(r"\bdtypes: ([a-z0-9_., ]{1,1000})\s*$")
-_CHOICE: Final = re.compile(
+_BLOCK_HEAD: Final = re.compile(r"\bAUTOTUNE ([a-z][a-z0-9_]{0,63})\(([0-9x, ]{1,2000})\)\s*$")
+_STRIDES_LINE: Final = re.compile(r"\bstrides: (\[[0-9, \[\]]{1,4000}\])\s*$")
+_DTYPES_LINE: Final = re.compile(r"\bdtypes: ([a-z0-9_., ]{1,1000})\s*$")
+_CHOICE_LINE: Final = re.compile(
     r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]{0,127}) ([0-9]{1,12}\.[0-9]{1,12}|inf|nan) ms "
     r"(?:[0-9.]{1,16}|inf|nan|<DIVIDED BY ZERO ERROR>)%?(?: (.{0,4000}))?$"
 )
-_END: Final = re.compile(r"\bAUTOTUNE benchmarking takes\b")
-_KWARG: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,63})=('[^',]{0,63}'|[^\s,]{1,63})(?:, |$)")
-_RANK: Final = re.compile(r"\[[A-Za-z_]{0,16}rank[0-9]{1,6}\]|^\[[a-z]{1,16}[0-9]{1,6}\]")
-_NUMBERED: Final = re.compile(r"_[0-9]{1,9}$")
+_BLOCK_END: Final = re.compile(r"\bAUTOTUNE benchmarking takes\b")
+_DESCRIBED_KWARG: Final = re.compile(
+    r"([A-Za-z_][A-Za-z0-9_]{0,63})=('[^',]{0,63}'|[^\s,]{1,63})(?:, |$)"
+)
+_RANK_PREFIX: Final = re.compile(r"\[[A-Za-z_]{0,16}rank[0-9]{1,6}\]|^\[[a-z]{1,16}[0-9]{1,6}\]")
+_NUMBERED_NAME: Final = re.compile(r"_[0-9]{1,9}$")
 _OTHER_RESULT: Final = "mm_dtype"  # the library's kernel of a product with another result dtype
 _US_PER_MS: Final = 1000
 
 
 @dataclass(slots=True)
-class _Block:
+class _LogBlock:
     """What was read of the block that began in line ``line``."""
 
     line: int
@@ -60,16 +62,16 @@ class _Block:
 
 def read_autotune_log(lines: Iterable[str], file: str) -> Iterator[Entry]:
     """Yield an entry for each block of *lines*, which are those of *file*."""
-    open_blocks: dict[str, _Block] = {}  # by rank: ranks write into one log at the same time
+    open_blocks: dict[str, _LogBlock] = {}  # by rank: ranks write into one log at the same time
     for number, line in enumerate(lines, 1):
-        rank = "".join(_RANK.findall(line[:200]))
-        if (head := _HEAD.search(line)) is not None:
+        rank = "".join(_RANK_PREFIX.findall(line[:200]))
+        if (head := _BLOCK_HEAD.search(line)) is not None:
             if rank in open_blocks:
                 yield _entry(open_blocks.pop(rank), file)
-            open_blocks[rank] = _Block(number, head[1], head[2])
+            open_blocks[rank] = _LogBlock(number, head[1], head[2])
         elif (block := open_blocks.get(rank)) is None:
             continue
-        elif _END.search(line):
+        elif _BLOCK_END.search(line):
             yield _entry(open_blocks.pop(rank), file)
         else:
             _read_line(block, line)
@@ -77,19 +79,19 @@ def read_autotune_log(lines: Iterable[str], file: str) -> Iterator[Entry]:
         yield _entry(block, file)
 
 
-def _read_line(block: _Block, line: str) -> None:
+def _read_line(block: _LogBlock, line: str) -> None:
     """Add what *line* says of *block*; other lines may stand between those of a block."""
-    if not block.strides and (strides := _STRIDES.search(line)) is not None:
+    if not block.strides and (strides := _STRIDES_LINE.search(line)) is not None:
         block.strides = strides[1]
-    elif not block.dtypes and (dtypes := _DTYPES.search(line)) is not None:
+    elif not block.dtypes and (dtypes := _DTYPES_LINE.search(line)) is not None:
         block.dtypes = dtypes[1]
     elif block.dtypes and len(block.choices) < _MAX_CHOICES:
-        choice = _CHOICE.search(line.rstrip())
+        choice = _CHOICE_LINE.search(line.rstrip())
         if choice is not None:
             block.choices.append((choice[1], float(choice[2]), choice[3] or ""))
 
 
-def _entry(block: _Block, file: str) -> Entry:
+def _entry(block: _LogBlock, file: str) -> Entry:
     origin = origin_of(file, block.line)
     try:
         key = _key(block)
@@ -112,7 +114,7 @@ def _us(milliseconds: float) -> float | None:
     return round(milliseconds * _US_PER_MS, 3) or None
 
 
-def _key(block: _Block) -> str:
+def _key(block: _LogBlock) -> str:
     if not block.strides or not block.dtypes:
         raise ProblemError("no strides and dtypes follow, as torch 2.11 and later print them")
     if any(name == _OTHER_RESULT for name, _, _ in block.choices):
@@ -140,14 +142,14 @@ def _winner(name: str, description: str) -> Winner | str:
     library = library_winner(name)
     if library is not None:
         return library
-    kwargs = {kwarg: _value(text) for kwarg, text in _KWARG.findall(description)}
+    kwargs = {kwarg: _value(text) for kwarg, text in _DESCRIBED_KWARG.findall(description)}
     if name.startswith(SPLIT_TEMPLATE):
         return template_winner(SPLIT_TEMPLATE, kwargs)
     if name.startswith("cpp_"):
         return "the log does not give the blocks of a C++ template"
     if not name.startswith("triton_"):
         return "it is no kernel that a row can name"
-    return template_winner(_NUMBERED.sub("", name.removeprefix("triton_")), kwargs)
+    return template_winner(_NUMBERED_NAME.sub("", name.removeprefix("triton_")), kwargs)
 
 
 def _value(text: str) -> object:

@@ -18,25 +18,27 @@ from warmup.core.rows import MAX_INT, Family, KwargValue, Winner
 from warmup.diagnostics.imports.entry import Entry, ImportedEntry, Unmapped, origin_of
 from warmup.diagnostics.imports.json_file import json_in, text_in
 
-SUFFIX: Final = ".best_config"
+BEST_CONFIG_SUFFIX: Final = ".best_config"
 _MAX_CONFIG_BYTES: Final = 64 * 1024
 _MAX_KERNEL_BYTES: Final = 1024 * 1024
-_MAX_FILES: Final = 256  # of one folder
+_MAX_KERNEL_FILES: Final = 256  # of one folder
 _NOT_CONFIG: Final = frozenset(
     {
         *("configs_hash", "found_by_coordesc", "time_taken_ms", "triton_cache_hash"),
         *("num_consumer_groups", "num_buffers_warp_spec"),
     }
 )
-_HEURISTIC: Final = re.compile(r"^@triton_heuristics\.([a-z_]{1,64})\($", re.MULTILINE)
-_KERNEL: Final = re.compile(r"^def ([A-Za-z_][A-Za-z0-9_]{0,199})\(", re.MULTILINE)
-_CONSTANTS: Final = re.compile(r"([A-Z][A-Z0-9_]{0,31}) ?: ?tl\.constexpr")
-_FIXED: Final = re.compile(r"^    ([A-Z][A-Z0-9_]{0,31})(?:: tl\.constexpr)? = ", re.MULTILINE)
-_NUMBER_OF: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_HEURISTIC_LINE: Final = re.compile(r"^@triton_heuristics\.([a-z_]{1,64})\($", re.MULTILINE)
+_KERNEL_DEF: Final = re.compile(r"^def ([A-Za-z_][A-Za-z0-9_]{0,199})\(", re.MULTILINE)
+_KERNEL_CONSTANTS: Final = re.compile(r"([A-Z][A-Z0-9_]{0,31}) ?: ?tl\.constexpr")
+_FIXED_CONSTANT: Final = re.compile(
+    r"^    ([A-Z][A-Z0-9_]{0,31})(?:: tl\.constexpr)? = ", re.MULTILINE
+)
+_CONFIG_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernel:
+class _SourceKernel:
     """A generated kernel: its key, its heuristic, and the blocks that its config has."""
 
     key: str
@@ -83,7 +85,7 @@ def _config(path: Path) -> dict[str, KwargValue]:
         raise ProblemError("it has extra_options, which are for another backend")
     config: dict[str, KwargValue] = {}
     for name, value in _tuned(document).items():
-        if _NUMBER_OF.fullmatch(name) is None or type(value) is not int or abs(value) > MAX_INT:
+        if _CONFIG_NAME.fullmatch(name) is None or type(value) is not int or abs(value) > MAX_INT:
             raise ProblemError(f"{name[:40]!r} has no number")
         config[name] = value
     return config
@@ -93,10 +95,10 @@ def _tuned(document: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in document.items() if name not in _NOT_CONFIG}
 
 
-def _kernels(folder: Path) -> list[_Kernel]:
+def _kernels(folder: Path) -> list[_SourceKernel]:
     """Return the generated kernels whose source stands in *folder*, each key once."""
-    found: dict[str, _Kernel] = {}
-    for path in sorted(folder.glob("*.py"))[:_MAX_FILES]:
+    found: dict[str, _SourceKernel] = {}
+    for path in sorted(folder.glob("*.py"))[:_MAX_KERNEL_FILES]:
         try:
             kernel = _kernel(text_in(path, _MAX_KERNEL_BYTES))
         except (ProblemError, SettingsError, SyntaxError, ValueError, AttributeError):
@@ -106,10 +108,10 @@ def _kernels(folder: Path) -> list[_Kernel]:
     return list(found.values())
 
 
-def _kernel(source: str) -> _Kernel | None:
+def _kernel(source: str) -> _SourceKernel | None:
     from warmup.inductor.launch.kernels import read_kernel
 
-    heuristic, name = _HEURISTIC.search(source), _KERNEL.search(source)
+    heuristic, name = _HEURISTIC_LINE.search(source), _KERNEL_DEF.search(source)
     if heuristic is None or name is None:
         return None
     read = read_kernel(name[1], source)
@@ -118,6 +120,6 @@ def _kernel(source: str) -> _Kernel | None:
     problem, _, code = read
     arguments = code.partition("):\n")[0]
     # A persistent reduction fixes its block in its body; it is no part of the config.
-    fixed = set(_FIXED.findall(code))
-    blocks = {block for block in _CONSTANTS.findall(arguments) if block.endswith("BLOCK")}
-    return _Kernel(problem.key, heuristic[1], frozenset(blocks - fixed))
+    fixed = set(_FIXED_CONSTANT.findall(code))
+    blocks = {block for block in _KERNEL_CONSTANTS.findall(arguments) if block.endswith("BLOCK")}
+    return _SourceKernel(problem.key, heuristic[1], frozenset(blocks - fixed))

@@ -19,9 +19,9 @@ from warmup.diagnostics.imports.entry import Entry, ImportedEntry, Unmapped, ori
 from warmup.diagnostics.imports.kernel_config import library_winner, template_winner
 from warmup.diagnostics.imports.operand_shape import OperandShape, key_of
 
-_NODE: Final = r"\(torch\.[a-z0-9_]{1,32}, \[[0-9, ]{0,200}\], \[[0-9, ]{0,200}\]\)"
-_KEY: Final = re.compile(
-    rf"(?:(?P<device>[^+(]{{1,100}})\+)?\((?P<nodes>{_NODE}(?:, {_NODE}){{0,7}}),?\)"
+_KEY_NODE: Final = r"\(torch\.[a-z0-9_]{1,32}, \[[0-9, ]{0,200}\], \[[0-9, ]{0,200}\]\)"
+_LOOKUP_KEY: Final = re.compile(
+    rf"(?:(?P<device>[^+(]{{1,100}})\+)?\((?P<nodes>{_KEY_NODE}(?:, {_KEY_NODE}){{0,7}}),?\)"
     r"(?:\+(?P<scalars>[a-z_]{1,32}=[^+]{1,64}))?\+(?P<op>[a-z][a-z0-9_]{0,63})"
 )
 _ONE_NODE: Final = re.compile(r"\((torch\.\w+), \[([0-9, ]*)\], \[([0-9, ]*)\]\)")
@@ -63,7 +63,7 @@ def read_lookup_table(document: Mapping[str, Any], file: str) -> Iterator[Entry]
 
 
 def _key_of(text: str, configs: list[dict[str, object]]) -> str:
-    match = _KEY.fullmatch(text) if len(text) <= _MAX_KEY_LETTERS else None
+    match = _LOOKUP_KEY.fullmatch(text) if len(text) <= _MAX_KEY_LETTERS else None
     if match is None:
         raise ProblemError("not a key of a lookup table")
     operands = [

@@ -27,7 +27,7 @@ _NOT_SAID: Final = {
     "scaled_mm": "the entry does not say the dtype of the result",
     "linear_binary": "the entry does not say what is done with the second operand",
 }
-_MATRIX_DIMS: Final = 2
+_FACTOR_DIMS: Final = 2
 _BATCHED_DIMS: Final = 3
 _MAX_OPERANDS: Final = 8
 _WORD: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -96,7 +96,7 @@ def _product(
         raise ProblemError(f"{op} has {_OPERANDS[op]} operands, the entry {len(operands)}")
     with_bias = op in ("addmm", "baddbmm")
     a, b = operands[1:] if with_bias else operands[:2]
-    dims = _BATCHED_DIMS if op in ("bmm", "baddbmm") else _MATRIX_DIMS
+    dims = _BATCHED_DIMS if op in ("bmm", "baddbmm") else _FACTOR_DIMS
     if any(len(each.sizes) != dims for each in (a, b)):
         raise ProblemError(f"a factor of {op} has {dims} dims, the entry another number")
     (m, k), n = a.sizes[-2:], b.sizes[-1]
@@ -131,7 +131,7 @@ def _linear(op: str, operands: Sequence[OperandShape], precision: str) -> GemmPr
     if not place < len(operands) <= place + 2:
         raise ProblemError(f"{op} has other operands than the entry")
     x, weight = operands[0], operands[place]
-    if len(x.sizes) != _MATRIX_DIMS or len(weight.sizes) != _MATRIX_DIMS:
+    if len(x.sizes) != _FACTOR_DIMS or len(weight.sizes) != _FACTOR_DIMS:
         raise ProblemError(f"an operand of {op} is no matrix")
     (m, k), (n, weight_k) = x.sizes, weight.sizes
     if weight_k != k:

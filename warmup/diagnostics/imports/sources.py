@@ -15,17 +15,17 @@ from warmup.core.errors import SettingsError
 from warmup.core.files import open_regular
 from warmup.diagnostics.imports.autotune_cache import is_autotune_cache, read_autotune_cache
 from warmup.diagnostics.imports.autotune_log import read_autotune_log
-from warmup.diagnostics.imports.best_config import SUFFIX, read_best_configs
+from warmup.diagnostics.imports.best_config import BEST_CONFIG_SUFFIX, read_best_configs
 from warmup.diagnostics.imports.entry import Entry
 from warmup.diagnostics.imports.json_file import json_in, unreadable
 from warmup.diagnostics.imports.lookup_table import is_lookup_table, read_lookup_table
 from warmup.diagnostics.imports.vllm_config import named_values, read_vllm_config
 
 _MAX_LOG_BYTES: Final = 4 * 1024**3
-_MAX_LINE_LETTERS: Final = 64 * 1024
+_MAX_LOG_LINE_LETTERS: Final = 64 * 1024
 _MAX_FOLDER_FILES: Final = 100_000
 _JSON_BEGINS: Final = re.compile(rb"\s*[{\[]")
-_KNOWN: Final = (
+_KNOWN_FORMS: Final = (
     "an autotune log, inductor's cache folder or a file of it, a lookup table of torch or a "
     "config of vLLM"
 )
@@ -40,7 +40,7 @@ def read_sources(paths: Iterable[Path]) -> Iterator[Entry]:
     for path in paths:
         if path.is_dir():
             yield from _read_folder(path)
-        elif path.name.endswith(SUFFIX):
+        elif path.name.endswith(BEST_CONFIG_SUFFIX):
             yield from read_best_configs(path.parent, [path])
         elif _begins_json(path):
             yield from _read_json(path, path.parent.parent)
@@ -67,7 +67,7 @@ def _read_json(path: Path, folder: Path | None) -> Iterator[Entry]:
     elif isinstance(document, dict) and named_values(path) is not None:
         yield from read_vllm_config(document, path)
     else:
-        raise unreadable(path, f"neither {_KNOWN}")
+        raise unreadable(path, f"neither {_KNOWN_FORMS}")
 
 
 def _read_folder(folder: Path) -> Iterator[Entry]:
@@ -75,7 +75,7 @@ def _read_folder(folder: Path) -> Iterator[Entry]:
     caches = [path for path in _files(folder / "cache") if _begins_json(path)]
     configs: dict[Path, list[Path]] = {}
     for inner in [folder, *_folders(folder)]:
-        found = [path for path in _files(inner) if path.name.endswith(SUFFIX)]
+        found = [path for path in _files(inner) if path.name.endswith(BEST_CONFIG_SUFFIX)]
         if found:
             configs[inner] = found
     if not caches and not configs:
@@ -125,7 +125,7 @@ def _read_log(path: Path) -> Iterator[Entry]:
     if is_empty:
         raise SettingsError(
             f"{path}: no AUTOTUNE block",
-            f"name {_KNOWN}; torch prints the blocks to stderr under max-autotune",
+            f"name {_KNOWN_FORMS}; torch prints the blocks to stderr under max-autotune",
         )
 
 
@@ -133,7 +133,7 @@ def _lines(text: io.TextIOWrapper, path: Path) -> Iterator[str]:
     """Yield the lines of *text*, a longer one in parts, which are no lines of a block."""
     done = 0
     try:
-        while line := text.readline(_MAX_LINE_LETTERS):
+        while line := text.readline(_MAX_LOG_LINE_LETTERS):
             done += len(line)
             if done > _MAX_LOG_BYTES:
                 raise unreadable(path, f"more than {_MAX_LOG_BYTES} letters when unpacked")

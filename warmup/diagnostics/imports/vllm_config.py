@@ -19,9 +19,11 @@ from warmup.core.rows import MAX_INT
 from warmup.diagnostics.imports.entry import Entry, ImportedEntry, Unmapped, origin_of
 from warmup.keys.gemm import Dim, GemmProblem, Layout
 
-_NAME: Final = re.compile(r"(?:[A-Za-z_]+=[^,\[\]]{1,100}|block_shape=\[[0-9, ]{1,20}\])(?:,|$)")
-_SIZE: Final = re.compile(r"[1-9][0-9]{0,8}")
-_MAX_SIZES: Final = 1000
+_FILE_NAME_PART: Final = re.compile(
+    r"(?:[A-Za-z_]+=[^,\[\]]{1,100}|block_shape=\[[0-9, ]{1,20}\])(?:,|$)"
+)
+_SIZE_TEXT: Final = re.compile(r"[1-9][0-9]{0,8}")
+_MAX_TUNED_SIZES: Final = 1000
 _OWN_KERNEL: Final = "the config is one of vLLM's own kernel, which inductor does not have"
 _ROWWISE: Final = "fp8_w8a8_per_token"
 
@@ -29,7 +31,7 @@ _ROWWISE: Final = "fp8_w8a8_per_token"
 def named_values(path: Path) -> dict[str, str] | None:
     """Return what the name of the file *path* says, by name; None where vLLM names none so."""
     words = path.name.removesuffix(".json")
-    parts = [match.rstrip(",") for match in _NAME.findall(words)]
+    parts = [match.rstrip(",") for match in _FILE_NAME_PART.findall(words)]
     values = dict(part.partition("=")[::2] for part in parts)
     is_known = ",".join(parts) == words and "N" in values and "device_name" in values
     return values if is_known else None
@@ -39,11 +41,11 @@ def read_vllm_config(document: Mapping[str, Any], path: Path) -> Iterator[Entry]
     """Yield the entries of *document*, which was in the file *path* that vLLM named."""
     named = named_values(path) or {}
     file = path.name
-    sizes = [m for m in document if _SIZE.fullmatch(m)]
+    sizes = [m for m in document if _SIZE_TEXT.fullmatch(m)]
     what = f"{len(sizes)} configs of {path.name[:100]}"
     reason = _why_unmapped(named)
-    if reason is not None or not sizes or len(sizes) > _MAX_SIZES:
-        reason = reason or f"the file has {len(sizes)} sizes, and 1 to {_MAX_SIZES} are read"
+    if reason is not None or not sizes or len(sizes) > _MAX_TUNED_SIZES:
+        reason = reason or f"the file has {len(sizes)} sizes, and 1 to {_MAX_TUNED_SIZES} are read"
         yield Unmapped(origin_of(file), what, reason)
         return
     for m in sizes:
@@ -68,7 +70,7 @@ def _why_unmapped(named: Mapping[str, str]) -> str | None:
 
 
 def _key(named: Mapping[str, str], m: int) -> str:
-    if not all(_SIZE.fullmatch(named[name]) and int(named[name]) <= MAX_INT for name in "NK"):
+    if not all(_SIZE_TEXT.fullmatch(named[name]) and int(named[name]) <= MAX_INT for name in "NK"):
         raise ProblemError("N or K in the name of the file is no size")
     n, k, dtype = int(named["N"]), int(named["K"]), dtype_name(named["input_dtype"])
     return GemmProblem(
