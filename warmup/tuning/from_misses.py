@@ -109,10 +109,13 @@ def build_problems(
     path = Path(out)
     if not dry_run:
         check_out(path)
-    setup = find_setup(device, asked, predictor_for(search, device_model, top))
+    is_import = search == Search.IMPORTED
+    setup = find_setup(
+        device, asked, None if is_import else predictor_for(search, device_model, top)
+    )
     table, replaces = open_table(path, setup, force=force, is_read_only=dry_run)
-    imported = ImportedAnswers(table.imported if search == Search.IMPORTED else {})
-    if search == Search.IMPORTED:
+    imported = ImportedAnswers(table.imported if is_import else {})
+    if is_import:
         setup = replace(setup, predictor=imported)
     known = tuple(
         key

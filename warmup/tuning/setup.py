@@ -60,7 +60,9 @@ def predictor_for(
         SettingsError: the search ``predicted`` has no device model, or another search has one.
     """
     if search == Search.IMPORTED:
-        return None
+        raise SettingsError(
+            "--search imported is for problems with imported configs", "use warmup import --verify"
+        )
     if search != Search.PREDICTED:
         if device_model is not None:
             raise SettingsError("--device-model is not used", "add --search predicted")

@@ -26,7 +26,7 @@ _CACHED_NODE: Final = r"\('[a-z]{1,16}', 'torch\.[a-z0-9_]{1,32}'(?:, [0-9]{1,10
 _INPUTS: Final = re.compile(rf"\[({_CACHED_NODE}(?:, {_CACHED_NODE}){{0,7}})\](?:_[0-9]{{1,10}})?")
 _ONE_NODE_TEXT: Final = re.compile(r"\('[a-z]+', '(torch\.\w+)'((?:, [0-9]+)+)\)")
 _FLOAT32_PRECISIONS: Final = {"highest": "ieee", "high": "tf32"}
-_SCALAR: Final = re.compile(r"-(alpha|beta)=(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)(?=-)")
+_ALPHA_OR_BETA: Final = re.compile(r"-(alpha|beta)=(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)(?=-)")
 _FUSED_WITH: Final = re.compile(r"-attr='(\w{1,32})'")
 _MODULE: Final = re.compile(r"c[a-z2-7]{1,80}")
 _BLOCK_LINE: Final = re.compile(
@@ -94,7 +94,8 @@ def _key_of(op: str, inputs: str, precision: str, choices: list[str]) -> str:
         raise ProblemError(f"float32 products of the precision {shown(precision)}")
     if fused := {found[1] for each in choices for found in _FUSED_WITH.finditer(each)} - {"none"}:
         raise ProblemError(f"fused with {', '.join(sorted(fused))}: its scalars are not noted")
-    scalars = {name: float(value) for each in choices for name, value in _SCALAR.findall(each)}
+    named = [pair for each in choices for pair in _ALPHA_OR_BETA.findall(each)]
+    scalars = {name: float(value) for name, value in named}
     return key_of(op, operands, precision=_FLOAT32_PRECISIONS.get(precision, "ieee"), **scalars)
 
 

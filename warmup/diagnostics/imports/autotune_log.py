@@ -45,7 +45,7 @@ _DESCRIBED_KWARG: Final = re.compile(
 _RANK_PREFIX: Final = re.compile(r"\[[A-Za-z_]{0,16}rank[0-9]{1,6}\]|^\[[a-z]{1,16}[0-9]{1,6}\]")
 _NUMBERED_NAME: Final = re.compile(r"_[0-9]{1,9}$")
 _OTHER_RESULT: Final = "mm_dtype"  # the library's kernel of a product with another result dtype
-_US_PER_MS: Final = 1000
+_MS_IN_US: Final = 1000
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ def _entry(block: _LogBlock, file: str) -> Entry:
 
 def _us(milliseconds: float) -> float | None:
     """Return *milliseconds* in microseconds; None for zero, which is a time too short to print."""
-    return round(milliseconds * _US_PER_MS, 3) or None
+    return round(milliseconds * _MS_IN_US, 3) or None
 
 
 def _key(block: _LogBlock) -> str:

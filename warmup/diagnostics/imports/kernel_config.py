@@ -17,7 +17,7 @@ LIBRARY_NAMES: Final = frozenset(
 )
 # Tuning kwargs of a template; all others follow from the operands. The highest value of each, and
 # whether it is a power of two.
-_TUNED: Final[Mapping[str, tuple[int, bool]]] = {
+_TUNED_KWARGS: Final[Mapping[str, tuple[int, bool]]] = {
     "BLOCK_M": (1024, True),
     "BLOCK_N": (1024, True),
     "BLOCK_K": (1024, True),
@@ -48,7 +48,7 @@ def template_winner(
     if name == SPLIT_TEMPLATE:
         return _split_winner(kwargs)
     tuned: dict[str, int] = {}
-    for kwarg, (most, is_power) in _TUNED.items():
+    for kwarg, (most, is_power) in _TUNED_KWARGS.items():
         value = kwargs.get(kwarg)
         if type(value) is not int:
             return f"{kwarg} is not given"
