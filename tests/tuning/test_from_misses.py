@@ -14,7 +14,7 @@ from warmup.keys.kind import Kind
 from warmup.keys.pad import AS_IS
 from warmup.keys.question import Question
 from warmup.table.lookup import Lookup, OnMiss
-from warmup.tuning.from_misses import _OneKeyLookup
+from warmup.tuning.one_key import OneKeyLookup
 
 MakeLookup = Callable[[str], tuple[Lookup, list[Event]]]
 GEMM = "mm m=16 n=96 k=64 f32 a=row b=row out=f32 | epilogue=none"
@@ -40,7 +40,7 @@ def make_lookup(make_row: Callable[..., Row], toy_kind: Kind) -> MakeLookup:
     def make(wanted: str) -> tuple[Lookup, list[Event]]:
         events: list[Event] = []
         emitter = Emitter([events.append])
-        lookup = _OneKeyLookup({}, OnMiss.TUNE, emitter, tuner=Measurer(), wanted=wanted)
+        lookup = OneKeyLookup({}, OnMiss.TUNE, emitter, tuner=Measurer(), wanted=wanted)
         return lookup, events
 
     return make

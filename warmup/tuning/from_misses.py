@@ -7,33 +7,27 @@ problem that cannot be rebuilt is reported with its reason, and the others are t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import BuildError, ModelError, NothingRecordedError, ProblemError
 from warmup.core.layers_form import LayersForm
-from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
-from warmup.core.miss_reasons import MissReason
-from warmup.core.rows import Winner
-from warmup.core.search import SearchCounts
 from warmup.diagnostics.misses import MissedProblem, read_misses
-from warmup.keys.question import Question
-from warmup.keys.registry import kind_of
 from warmup.prediction.predictions import DEFAULT_TOP
 from warmup.table.built_forms import OF_MISSES
 from warmup.table.codec import digest_of
 from warmup.table.imported_answers import ImportedAnswers
-from warmup.table.lookup import Lookup
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.budget import parse_budget
 from warmup.tuning.dry_run import plan_keys
 from warmup.tuning.earlier_builds import pace
+from warmup.tuning.one_key import OneKeyLookup
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.session import Session
@@ -226,70 +220,15 @@ def _run(
         model=rebuilt.model,
         progress=progress,
         tuner=tuner,
-        make_lookup=partial(_OneKeyLookup, wanted=key, others=others, imported=imported),
+        make_lookup=partial(OneKeyLookup, wanted=key, others=others, imported=imported),
     )
     accepted = progress.table.policy.tolerance
     tolerance = dict.fromkeys(accepted, accepted[rebuilt.dtype])  # an epilogue may end in a cast
     session = Session(compiler=compiler, tolerance=tolerance)
     with rebuilt.settings():
         result = session.run_bucket(rebuilt.bucket, *number)
-    if result.keys or key in tuner.rows.not_tuned or key in progress.distrusted:
+    if key in {*result.keys, *tuner.rows.not_tuned, *progress.distrusted}:
         return result
     if others:
         raise BuildError(f"the rebuilt module asks for another key: {others[0]}")
     raise BuildError("the rebuilt module leaves inductor nothing to choose")
-
-
-@dataclass
-class _OneKeyLookup(Lookup):
-    """A lookup that answers and reports the key *wanted* alone.
-
-    After a question for another key of the same kind, which goes to *others*, nothing is measured:
-    the module was rebuilt wrongly. Serving did not miss the module's questions of other kinds: they
-    get a neutral winner and are not reported.
-    """
-
-    wanted: str = ""
-    others: list[str] = field(default_factory=list)
-
-    @property
-    def tunes(self) -> bool:
-        return super().tunes and not self.others
-
-    def find(self, key: str) -> Winner | MissReason:
-        kind = kind_of(key)
-        if kind is kind_of(self.wanted):
-            if key != self.wanted:
-                self.others.append(key)
-        elif kind.neutral is not None:
-            return kind.neutral
-        return super().find(key)
-
-    def hit(self, key: str, winner: Winner) -> None:
-        if key == self.wanted:
-            super().hit(key, winner)
-
-    def miss(self, key: str, reason: MissReason, fallback: str) -> None:
-        if key == self.wanted:
-            super().miss(key, reason, fallback)
-
-    def measure(self, question: Question) -> Winner | None:
-        if question.problem.key != self.wanted:
-            return question.library
-        if self.search is Search.IMPORTED:
-            offered = {one.winner: one for one in question.candidates}
-            named = {*self.imported.promising(self.wanted, list(offered)), question.library}
-            kept = tuple(one for winner, one in offered.items() if winner in named)
-            counts = SearchCounts(search=Search.IMPORTED, listed=len(kept))
-            question = replace(question, candidates=kept, searched=counts)
-        return super().measure(question)
-
-    def measure_calls(
-        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
-    ) -> Winner | None:
-        if key == self.wanted:
-            return super().measure_calls(key, library, calls)
-        return library  # of another kernel of the rebuilt module, which serving never asks for
-
-    def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
-        return super().measure_search(key, search) if key == self.wanted else search.listed[0]
