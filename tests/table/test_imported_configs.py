@@ -27,7 +27,15 @@ from warmup.table.store import add_imported, add_rows, read, write
 KEY = "mm m=16 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none"
 OTHER = KEY.replace("m=16", "m=32")
 LIBRARY = Winner(Family.EXTERN, "aten::mm")
-TILE = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 64),))
+KWARGS = {
+    "BLOCK_K": 64,
+    "BLOCK_M": 64,
+    "BLOCK_N": 64,
+    "GROUP_M": 8,
+    "num_stages": 3,
+    "num_warps": 4,
+}
+TILE = Winner(Family.TEMPLATE, "triton::mm", tuple(KWARGS.items()))
 CONFIG = ImportedConfig(LIBRARY, "a.log:3", 5.0, 5.0)
 MakeRow = Callable[..., Row]
 MakeTable = Callable[..., Table]
@@ -131,6 +139,12 @@ def test_show_and_check_say_what_is_unverified(tmp_path: Path, table: Table) -> 
     assert report.state.exit_code == 0
 
 
+def template(**changes: int) -> dict[str, object]:
+    """Return a winner of a template with *changes* to its kwargs, as JSON."""
+    kwargs = {**KWARGS, **changes}
+    return {"family": "template", "uid": "triton::mm", "kwargs": kwargs, "source_hash": None}
+
+
 def _with_config(table: Table, **changes: object) -> str:
     document = json.loads(encode(table))
     document["imported"][KEY][0].update(changes)
@@ -146,6 +160,10 @@ def _with_config(table: Table, **changes: object) -> str:
         ({"time_us": True}, "expected a number"),
         ({"winner": {"family": "launch", "uid": "x", "kwargs": {}, "source_hash": None}}, "family"),
         ({"other": 1}, "unknown field"),
+        ({"winner": template(BLOCK_M=0)}, "BLOCK_M=0 is no value"),
+        ({"winner": template(BLOCK_M=2**30)}, "no value that a template takes"),
+        ({"winner": template(num_warps=3)}, "num_warps=3 is no value"),
+        ({"winner": template(EVEN_K=True)}, "EVEN_K: no kwarg for tuning"),
     ],
 )
 def test_a_damaged_config_is_refused_with_its_place(

@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from warmup.core.rows import Winner
+
+# Tuning kwargs of a template; all others follow from the operands. The highest value of each, and
+# whether it is a power of two.
+TUNED_KWARGS: Final[Mapping[str, tuple[int, bool]]] = {
+    "BLOCK_M": (1024, True),
+    "BLOCK_N": (1024, True),
+    "BLOCK_K": (1024, True),
+    "GROUP_M": (1024, False),
+    "num_stages": (16, False),
+    "num_warps": (32, True),
+}
+
+
+def wrong_kwarg(kwargs: Mapping[str, object]) -> str | None:
+    """Return what is wrong with *kwargs*, those of a template that an imported config names.
+
+    None where they are the `TUNED_KWARGS`, each with a value that a template takes.
+    """
+    for name, (most, is_power) in TUNED_KWARGS.items():
+        value = kwargs.get(name)
+        if type(value) is not int:
+            return f"{name} is not given"
+        if not 1 <= value <= most or (is_power and value & (value - 1)):
+            return f"{name}={value} is no value that a template takes"
+    others = kwargs.keys() - TUNED_KWARGS.keys()
+    return f"{', '.join(sorted(others))}: no kwarg for tuning" if others else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from warmup.core.errors import ProblemError
-from warmup.core.imported_config import ImportedConfig
+from warmup.core.imported_config import ImportedConfig, wrong_kwarg
 from warmup.core.json_node import Node
+from warmup.core.rows import Family
 from warmup.core.strict_json import JsonReader
 from warmup.keys.registry import kind_of
 from warmup.table.canonical import compact
@@ -65,6 +66,9 @@ def read_imported(reader: JsonReader, section: Node, sha: hashlib._Hash) -> Impo
                 if name in members
             }
             winner = read_winner(kind, members["winner"])
+            wrong = wrong_kwarg(dict(winner.kwargs)) if winner.family is Family.TEMPLATE else None
+            if wrong is not None:
+                members["winner"].fail(wrong)
             configs.append(ImportedConfig(winner, members["origin"].string(MAX_ORIGIN), **times))
         found[key] = tuple(configs)
     sha.update(b"}")

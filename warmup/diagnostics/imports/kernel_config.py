@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from warmup.core.imported_config import TUNED_KWARGS, wrong_kwarg
 from warmup.core.rows import Family, Winner
 
 # The library's kernels by inductor's names for them; their uid has `aten::` before the name.
@@ -15,16 +16,6 @@ LIBRARY_NAMES: Final = frozenset(
         *("_mkl_linear", "_linear_pointwise"),
     }
 )
-# Tuning kwargs of a template; all others follow from the operands. The highest value of each, and
-# whether it is a power of two.
-_TUNED_KWARGS: Final[Mapping[str, tuple[int, bool]]] = {
-    "BLOCK_M": (1024, True),
-    "BLOCK_N": (1024, True),
-    "BLOCK_K": (1024, True),
-    "GROUP_M": (1024, False),
-    "num_stages": (16, False),
-    "num_warps": (32, True),
-}
 _TEMPLATE: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SOURCE_HASH: Final = re.compile(r"[0-9a-f]{8,64}")
 SPLIT_TEMPLATE: Final = "decompose_k"
@@ -47,18 +38,14 @@ def template_winner(
         return "the name of the template is none"
     if name == SPLIT_TEMPLATE:
         return _split_winner(kwargs)
-    tuned: dict[str, int] = {}
-    for kwarg, (most, is_power) in _TUNED_KWARGS.items():
-        value = kwargs.get(kwarg)
-        if type(value) is not int:
-            return f"{kwarg} is not given"
-        if not 1 <= value <= most or (is_power and value & (value - 1)):
-            return f"{kwarg}={value} is no value that a template takes"
-        tuned[kwarg] = value
+    tuned = {kwarg: kwargs.get(kwarg) for kwarg in TUNED_KWARGS}
+    if (wrong := wrong_kwarg(tuned)) is not None:
+        return wrong
     digest = source_hash if isinstance(source_hash, str) else None
     if digest is not None and _SOURCE_HASH.fullmatch(digest) is None:
         return "the hash of the template's source is none"
-    return Winner(Family.TEMPLATE, f"triton::{name}", tuple(sorted(tuned.items())), digest)
+    whole = {kwarg: value for kwarg, value in tuned.items() if isinstance(value, int)}
+    return Winner(Family.TEMPLATE, f"triton::{name}", tuple(sorted(whole.items())), digest)
 
 
 def _split_winner(kwargs: Mapping[str, object]) -> Winner | str:
