@@ -42,7 +42,7 @@ def read_vllm_config(document: Mapping[str, Any], path: Path) -> Iterator[Entry]
     named = named_values(path) or {}
     file = path.name
     sizes = [m for m in document if _SIZE_TEXT.fullmatch(m)]
-    what = f"{len(sizes)} configs of {path.name[:100]}"
+    what = f"{len(sizes)} configs"
     reason = _why_unmapped(named)
     if reason is not None or not sizes or len(sizes) > _MAX_TUNED_SIZES:
         reason = reason or f"the file has {len(sizes)} sizes, and 1 to {_MAX_TUNED_SIZES} are read"
