@@ -168,6 +168,12 @@ RUNTIMES = st.builds(
 )
 
 
+def _without_double(table: Table) -> Table:
+    """Return *table* without imported configs of keys that have a row: no table has such."""
+    imported = {key: each for key, each in table.imported.items() if key not in table.rows}
+    return replace(table, imported=imported)
+
+
 @pytest.fixture(scope="session")
 def tables() -> st.SearchStrategy[Table]:
     """Any table that can be written."""
@@ -185,7 +191,7 @@ def tables() -> st.SearchStrategy[Table]:
         POLICIES,
         ROWS,
         IMPORTED,
-    )
+    ).map(_without_double)
 
 
 @pytest.fixture(scope="session")
