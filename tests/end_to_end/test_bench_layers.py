@@ -46,7 +46,8 @@ def test_every_layer_is_timed_on_eager_and_on_inductor(tmp_path: Path) -> None:
     ]
     assert [one["reason"] for one in found["cells"] if one["time_us"] is None] == []
     assert all(one["relative_l2_error"] <= 1e-3 for one in found["cells"])
-    charts = {f"bench-layers-{name}.{end}" for name in names for end in ("png", "svg")}
+    drawn = [*names, "roofline"]
+    charts = {f"bench-layers-{name}.{end}" for name in drawn for end in ("png", "svg")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*charts, "bench-layers.json"}
     assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
     assert "speed-up over eager" in done.stdout
@@ -73,5 +74,5 @@ def test_what_is_measured_is_kept_when_it_is_ended(tmp_path: Path) -> None:
         said = process.stderr.read()
     found = json.loads((tmp_path / "out" / "bench-layers.json").read_text(encoding="utf-8"))
     assert process.returncode == 143
-    assert f"interrupted: finished shapes are in {tmp_path / 'out'}" in said
+    assert f"interrupted: finished shapes are printed, and in {tmp_path / 'out'}" in said
     assert {one["rows"] for one in found["cells"]} == {16}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import torch
 
+from warmup.bench.files import result_folder
 from warmup.bench.matmul.product import PRODUCT_TARGET
 from warmup.bench.matmul.report import MmReport, ShapeResult
 from warmup.bench.matmul.shapes import CLASSIC, Shape, parse_shapes
@@ -71,7 +71,7 @@ def bench_mm(
     check_compiler(place)
     setup = MatmulSetup(place, dtype, _method(launch, l2, place), rounds)
     given = read(table) if table is not None else None
-    with _folder(out) as folder, _on(place):
+    with result_folder(out) as folder, _on(place):
         source = _TableBuild(setup, given, folder / TABLE_FILE)
         peaks = measured_peaks(place)
         results: list[ShapeResult] = []
@@ -148,26 +148,6 @@ def _method(launch: str, l2: str, device: torch.device) -> Method:
     if device.type == "cpu":
         return Method(launch=Launch.EAGER, l2=L2.WARM)
     return Method(launch=Launch(launch), l2=L2(l2))
-
-
-@contextlib.contextmanager
-def _folder(out: Path | None) -> Iterator[Path]:
-    """Yield *out*, created where missing, or a temporary folder without *out*.
-
-    Raises:
-        SettingsError: *out* cannot be created.
-    """
-    if out is None:
-        with tempfile.TemporaryDirectory(prefix="warmup-bench-") as temporary:
-            yield Path(temporary)
-        return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingsError(
-            f"--out {out}: {error.strerror}", "name a folder that can be written"
-        ) from error
-    yield out
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager[object]:
