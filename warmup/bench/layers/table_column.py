@@ -6,9 +6,6 @@ The table is built for the layer at all of its shapes, before they are timed, in
 
 from __future__ import annotations
 
-import inspect
-import sys
-import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -19,6 +16,7 @@ from torch import nn
 from warmup.bench.layers.backends import TABLE
 from warmup.bench.layers.layer import LayerShape, OpenLayer, Operator
 from warmup.bench.layers.operands import LayerOperands
+from warmup.bench.model_in_memory import model_in_memory
 from warmup.bench.reasons import reason_of
 from warmup.core.errors import BuildError, WarmupError
 from warmup.core.method import L2, Launch
@@ -29,7 +27,6 @@ from warmup.table.codec import digest_of
 from warmup.table.store import read
 from warmup.tuning.build import build
 
-_MODULE: Final = "warmup_bench_layer"  # the module that `build` imports its model from
 NO_WEIGHTS: Final = (
     "on a CPU a table has rows for products with constant weights, and the layer has no weights"
 )
@@ -71,30 +68,31 @@ class LayerTable:
             self._missing[layer.name] = NO_WEIGHTS
             return
         names = [f"d{number}" for number in range(len(shapes[0].sizes))]
-        module = types.ModuleType(_MODULE)
-        vars(module).update(model=LayerModel(layer), example_inputs=self._inputs_of(layer, names))
-        sys.modules[_MODULE] = module
+
+        def inputs(*sizes: int) -> object:
+            with self._device:
+                return layer.definition.inputs(sizes)
+
         try:
-            report = build(
-                f"{_MODULE}:model",
-                dims=[
-                    ";".join(f"{n}={size}" for n, size in zip(names, shape.sizes, strict=True))
-                    for shape in shapes
-                ],
-                dtype=self._dtype,
-                device=str(self._device),
-                mode="max-autotune",
-                launch=self._launch,
-                l2=self._l2,
-                pad_weights=False,
-                out=self._path,
-            )
+            with model_in_memory(LayerModel(layer), names, inputs) as target:
+                report = build(
+                    target,
+                    dims=[
+                        ";".join(f"{n}={size}" for n, size in zip(names, shape.sizes, strict=True))
+                        for shape in shapes
+                    ],
+                    dtype=self._dtype,
+                    device=str(self._device),
+                    mode="max-autotune",
+                    launch=self._launch,
+                    l2=self._l2,
+                    pad_weights=False,
+                    out=self._path,
+                )
             self.table = report.table
         except WarmupError as error:
             self._missing[layer.name] = f"no table: {reason_of(error)}"
             self.table = read(self._path) if self._path.exists() else None
-        finally:
-            del sys.modules[_MODULE]
 
     def operator(self, layer: OpenLayer, operands: LayerOperands) -> Operator:
         """Return *layer* compiled from the table without gradients; it has run once.
@@ -117,15 +115,3 @@ class LayerTable:
             raise BuildError(f"the table answered {hits} decisions and missed {misses}")
         self.hits[layer.name] = self.hits.get(layer.name, 0) + hits
         return operator
-
-    def _inputs_of(self, layer: OpenLayer, names: Sequence[str]) -> object:
-        """Return the function ``example_inputs`` of *layer*, which takes the sizes by *names*."""
-
-        def example_inputs(**sizes: int) -> object:
-            with self._device:
-                return layer.definition.inputs(tuple(sizes[name] for name in names))
-
-        example_inputs.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
-        )
-        return example_inputs
