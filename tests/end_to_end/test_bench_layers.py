@@ -25,6 +25,48 @@ app()
 """
 
 
+LINEAR = """
+import torch
+from torch import nn
+
+class Linear(nn.Module):
+    shapes = ((16, 64),)
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(32, 64))
+
+    def inputs(self, shape):
+        return (torch.randn(shape),)
+
+    def eager(self, x):
+        return nn.functional.linear(x, self.weight)
+"""
+
+
+def test_a_users_linear_is_served_from_a_table(tmp_path: Path) -> None:
+    """On a CPU its weights are constant: a row answers, forward is timed, the table is kept."""
+    (tmp_path / "linear.py").write_text(LINEAR, encoding="utf-8")
+    arguments = [
+        *("--layer", "linear.py:Linear", "--dtype", "f32", "--rounds", "2", "--device", "cpu"),
+        *("--backends", "table", "--no-charts", "--out", "out"),
+    ]
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **caches}
+    done = run_forked("-c", PROGRAM, *arguments, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out" / "bench-layers.json").read_text(encoding="utf-8"))
+    timed = [(one["pass"], one["backend"], one["reason"]) for one in found["cells"]]
+    assert timed == [
+        ("forward", "eager", None),
+        ("forward", "table", None),
+        ("forward+backward", "eager", None),
+    ]
+    assert found["table_hits"] == {"Linear": 1}
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"bench-layers.json", "bench-layers-table.json"}
+
+
 def test_every_layer_is_timed_on_eager_and_on_inductor(tmp_path: Path) -> None:
     """All layers, forward and backward: the document has times, the folder has the charts."""
     arguments = [

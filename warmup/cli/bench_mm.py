@@ -39,7 +39,7 @@ from warmup.core.samples import Samples
 if TYPE_CHECKING:
     from warmup.bench.matmul.against import Against
 
-_ENDS: Final = {"CPU": "done", "GPU": "enqueued"}
+_HOST_UNTIL: Final = {"CPU": "done", "GPU": "enqueued"}
 
 
 def mm(
@@ -114,7 +114,7 @@ def spell(report: MmReport, against: Against | None = None) -> Iterator[str]:
         yield "torch's device time over the column's, geometric mean"
         yield from _means(report)
     yield ""
-    yield f"host us per call until it is {_ENDS[report.processor]}, medians over the shapes"
+    yield f"host us per call until it is {_HOST_UNTIL[report.processor]}, medians over the shapes"
     yield from _host(report)
     if against is not None:
         yield ""

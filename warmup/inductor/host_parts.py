@@ -20,21 +20,21 @@ from torch._inductor.codecache import PyCodeCache
 
 _US_PER_NS: Final = 1e-3
 _ALLOCATORS: Final = ("empty_strided_cuda", "empty_strided_cpu")
-_LIBRARY: Final = "extern_kernels"
+_EXTERN_KERNELS: Final = "extern_kernels"
 _TORCH, _OPERATORS = "torch", "ops"
 _TRITON_KERNELS, _CPP_KERNELS = "triton_", "cpp_"
 
 
 @dataclass
 class HostParts:
-    """Nanoseconds since the parts are timed: of allocations, and of launches.
+    """Microseconds since the parts are timed: of allocations, and of launches.
 
     On a CPU a launch runs the kernel. An operator of torch, such as that for packed weights,
     allocates its output itself: all of it is a launch.
     """
 
-    allocation_ns: int = 0
-    launch_ns: int = 0
+    allocation_us: float = 0.0
+    launch_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _timed(name: str, value: Any, parts: HostParts) -> Any:
         return _TimedTorch(value, parts)
     if name in _ALLOCATORS:
         return _timed_allocation(value, parts)
-    if name == _LIBRARY or (name.startswith(_TRITON_KERNELS) and hasattr(value, "run")):
+    if name == _EXTERN_KERNELS or (name.startswith(_TRITON_KERNELS) and hasattr(value, "run")):
         return _TimedAttributes(value, parts)
     if name.startswith(_CPP_KERNELS) and callable(value):
         return _timed_launch(value, parts)
@@ -145,7 +145,7 @@ def _timed_allocation(function: Callable[..., Any], parts: HostParts) -> Callabl
         try:
             return function(*args, **kwargs)
         finally:
-            parts.allocation_ns += time.perf_counter_ns() - start
+            parts.allocation_us += (time.perf_counter_ns() - start) * _US_PER_NS
 
     return call
 
@@ -156,6 +156,6 @@ def _timed_launch(function: Callable[..., Any], parts: HostParts) -> Callable[..
         try:
             return function(*args, **kwargs)
         finally:
-            parts.launch_ns += time.perf_counter_ns() - start
+            parts.launch_us += (time.perf_counter_ns() - start) * _US_PER_NS
 
     return call

@@ -105,7 +105,7 @@ def _table(operands: MatmulOperands) -> Column:
         raise BuildError(operands.missing or "there is no table")
     device = str(operands.a.device)
     with install(operands.table, on_miss="strict", device=device, quiet=True) as handle:
-        column = _compiled(operands, {})
+        column = _compiled(operands, TABLE_COLUMN, {})
     report = handle.report()
     hits = sum(report.hits.values())
     if not hits or report.misses:
@@ -122,18 +122,18 @@ def _inductor(operands: MatmulOperands, backends: str) -> Column:
     is_cpu = operands.a.device.type == "cpu"
     with _quietly() as quiet, freezing_weights() if is_cpu else contextlib.nullcontext():
         options = {"max_autotune_gemm": True, "max_autotune_gemm_backends": backends}
-        return _compiled(operands, {**quiet, **options})
+        return _compiled(operands, backends.lower(), {**quiet, **options})
 
 
-def _compiled(operands: MatmulOperands, options: dict[str, Any]) -> Column:
+def _compiled(operands: MatmulOperands, name: str, options: dict[str, Any]) -> Column:
     """Return the product compiled with *options*, on a CPU with ``b`` as a constant weight.
 
-    Its code object is its own, so that a call checks its own guards only.
+    Its code object, called *name*, is its own, so that a call checks its own guards only.
     """
     a, b = operands.a, operands.b
     if a.device.type == "cpu":
         weighted = ProductOfWeight(b)
-        entry = with_own_code(weighted, "weighted")
+        entry = with_own_code(weighted, name)
         function = CompiledFunction(entry, {"args": (a,), "kwargs": {}, "model": weighted})
         compiled = torch.compile(entry, dynamic=False, options=options or None)
 
@@ -141,7 +141,7 @@ def _compiled(operands: MatmulOperands, options: dict[str, Any]) -> Column:
             output: torch.Tensor = compiled(a)
             return output
     else:
-        entry = types.FunctionType(product.__code__.replace(), product.__globals__)
+        entry = types.FunctionType(product.__code__.replace(co_name=name), product.__globals__)
         function = CompiledFunction(entry, {"a": a, "b": b})
         multiply = torch.compile(entry, dynamic=False, options=options or None)
     with function.recording():

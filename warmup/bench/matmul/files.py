@@ -89,7 +89,10 @@ def charts_of(record: Mapping[str, Any]) -> dict[str, Chart]:
     )
     shared: dict[str, Any] = {
         "x_label": "M x K x N",
-        "groups": tuple(str(Shape(**result["shape"])) for result in record["shapes"]),
+        "groups": tuple(
+            f"{result['model'] or ''} {Shape(**result['shape'])}".lstrip()
+            for result in record["shapes"]
+        ),
         "note": place_of(record["provenance"]),
     }
     return {

@@ -32,9 +32,8 @@ from warmup.models.loading import parse_dtype
 from warmup.table import Table
 from warmup.table.policy import TOLERANCE
 
-_HOST_ROUNDS: Final = 5
-_HOST_CALLS: Final = 50  # in a row; the launch queue of a stream holds 1024
-_US_PER_NS: Final = 1e-3
+_SPLIT_ROUNDS: Final = 5
+_SPLIT_CALLS: Final = 50  # in a row; the launch queue of a stream holds 1024
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -111,21 +110,21 @@ class _ReadyColumn:
 
 def _split_host(entry: _ReadyColumn, device: torch.device) -> HostSplit:
     """Return the host's time of a call of *entry*, medians of several rounds of calls."""
-    call, calls, compiled = entry.wall.call, _HOST_CALLS, entry.column.compiled
+    call, calls, compiled = entry.wall.call, _SPLIT_CALLS, entry.column.compiled
 
     def enqueue() -> float:
         return wall_us(call, device, calls)[0]
 
-    total = statistics.median(enqueue() for _ in range(_HOST_ROUNDS))
+    total = statistics.median(enqueue() for _ in range(_SPLIT_ROUNDS))
     if compiled is None:
         return HostSplit(total=total)
-    guards = [compiled.guards_us(calls) for _ in range(_HOST_ROUNDS)]
+    guards = [compiled.guards_us(calls) for _ in range(_SPLIT_ROUNDS)]
     allocations, launches = [], []
-    for _ in range(_HOST_ROUNDS):
+    for _ in range(_SPLIT_ROUNDS):
         with compiled.timing_parts() as parts:
             enqueue()
-        allocations.append(parts.allocation_ns / calls * _US_PER_NS)
-        launches.append(parts.launch_ns / calls * _US_PER_NS)
+        allocations.append(parts.allocation_us / calls)
+        launches.append(parts.launch_us / calls)
     known = [value for value in guards if value is not None]
     return HostSplit(
         total=total,
