@@ -45,7 +45,7 @@ for kernel in (
     kernels.softmax_rows,
     kernels.softmax_gradients,
 ):
-    for columns in (1024, 4096, 16384):
+    for columns in (16384,):
         blocks = kernels._blocks(columns)
         given = {**CONSTANTS, "BLOCK": blocks["BLOCK"]}
         names = [parameter.name for parameter in kernel.params]
@@ -82,5 +82,5 @@ def test_the_kernels_agree_with_eager(tmp_path: Path) -> None:
 
 
 def test_the_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
-    """For a Hopper GPU each kernel fits into shared memory at every default row length."""
+    """For a Hopper GPU each kernel fits into shared memory at the longest default rows."""
     run(COMPILED, tmp_path)

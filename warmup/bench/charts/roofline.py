@@ -13,6 +13,7 @@ from warmup.bench.charts.labels import label_of
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 _INK: Final = "#222222"
 _MARGIN: Final = 1.6  # of the FLOPs per byte, left and right of all points
+_FINE: Final = (1, 1.5, 2, 3, 5, 7)  # ticks of a decade: layers are close together
 _DROP: Final = 0.7  # of the lowest point
 
 
@@ -39,8 +40,8 @@ def draw_points(chart: Chart, axes: Axes) -> None:
     values = [value for series in chart.series for value in series.values if value is not None]
     axes.set_ylim(bottom=min(values) * _DROP)
     axes.grid(which="both")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    for axis, subs in ((axes.xaxis, _FINE), (axes.yaxis, (1, 2, 5))):
+        axis.set_major_locator(LogLocator(subs=subs))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter("{x:g}")
 
@@ -51,9 +52,7 @@ def _draw_roof(axes: Axes, gbps: float, tflops: float | None, ends: tuple[float,
     places = list(ends)
     if tflops is not None:
         ridge = tflops * 1e3 / gbps
-        name += (
-            f", and from {label_of(ridge)} FLOPs per byte on {label_of(tflops)} TFLOP/s of matmuls"
-        )
+        name += f"; {label_of(tflops)} TFLOP/s of matmuls from {label_of(ridge)} FLOPs per byte"
         places = sorted({*ends, min(max(ridge, ends[0]), ends[1])})
     heights = [min(place * gbps * 1e-3, tflops or float("inf")) for place in places]
     axes.plot(places, heights, "--", color=_INK, linewidth=1.6, label=name, marker="")

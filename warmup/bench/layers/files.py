@@ -16,6 +16,11 @@ from warmup.core.roofline import gbps_of
 LAYERS_STEM: Final = "bench-layers"
 _STEPS: Final = {Pass.FORWARD: "forward", Pass.BOTH: "fwd+bwd"}
 
+_ABOVE: Final = {
+    "cold": "No call can be above the roof.",
+    "warm": "Bytes may come from a cache, so calls may be above the roof.",
+}
+
 
 def document(report: LayersReport) -> dict[str, Any]:
     """Return all of *report* as JSON values, its rates and speed-ups too; times in microseconds."""
@@ -71,7 +76,7 @@ def _roofline(record: Mapping[str, Any], cells: Sequence[Any]) -> Chart:
     timed_backends = {cell["backend"] for cell in cells}
     return Chart(
         title=f"Layers under the roofline, {record['dtype']}",
-        subtitle="Higher is better, and no call can be above the roof. Medians of "
+        subtitle=f"Higher is better. {_ABOVE[record['l2']]} Medians of "
         f"{record['rounds']} rounds, {record['launch']}, {record['l2']} L2.",
         x_label="FLOPs per byte that has to be moved",
         y_label="arithmetic, TFLOP/s",
@@ -117,7 +122,7 @@ def _chart(record: Mapping[str, Any], layer: str) -> Chart:
         title=f"{title}: memory bandwidth by shape and backend, {record['dtype']}",
         subtitle="Higher is better. Least bytes the layer must move over its device time: medians "
         f"of {record['rounds']} rounds with 95 % intervals, {record['launch']}, {record['l2']} L2.",
-        x_label=f"sizes, the last one is the {columns}, and the pass that is timed",
+        x_label=f"rows x {columns}, and the pass that is timed",
         y_label="least bytes moved per second, GB/s",
         groups=tuple(groups),
         series=tuple(
@@ -128,6 +133,7 @@ def _chart(record: Mapping[str, Any], layer: str) -> Chart:
             for name in drawn
         ),
         reference=peaks and ("measured peak", peaks["gbps"]),
+        gap="no time: failed, or no such pass",
         note=place_of(record["provenance"]) + (f"; without {dropped}" if dropped else ""),
     )
 
