@@ -88,7 +88,7 @@ def bench_layers(
     usable = tuple(name for name in names if name not in absent)
     peaks = measured_peaks(place)
     cells: list[LayerCell] = []
-    with result_folder(out) as folder, _on(place), _limited():
+    with result_folder(out) as folder, _limited():
         setup = LayerSetup(
             device=place,
             dtype=dtype,
@@ -121,15 +121,15 @@ def bench_layers(
                 hits=dict(setup.table.hits),
             )
 
-        number, total = 0, sum(len(rows or layer.shapes) for layer in wanted)
         for layer in wanted:
             layer.move_to(place, dtype)
             if TABLE in usable:
                 say(f"{layer.name}: building its table")
                 setup.table.build(layer, rows or layer.shapes)
-            for shape in rows or layer.shapes:
-                number += 1
-                say(f"{number}/{total} {layer.name} {shape}: compiling and timing")
+        places = [(layer, shape) for layer in wanted for shape in rows or layer.shapes]
+        with _on(place):
+            for number, (layer, shape) in enumerate(places):
+                say(f"{number + 1}/{len(places)} {layer.name} {shape}: compiling and timing")
                 cells += cells_at(layer, shape, setup, usable)
                 keep(report())
         return report()
