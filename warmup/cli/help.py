@@ -28,6 +28,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "also": "NAME=MODEL",
         "shapes": "SHAPES",
         "layers": "LIST",
+        "layer": "FILE.py:CLASS",
         "histogram": "FILE",
         "dim": "NAME",
         "largest": "N",
@@ -35,6 +36,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
     "What is tuned": {
         "mode": "MODE",
         "backends": "LIST",
+        "custom": "NAME:OPTIONS",
         "search": None,
         "top": "N",
         "device-model": "FILE",
@@ -78,6 +80,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "allow-mismatch": None,
         "prefer": None,
         "peaks": "FILE",
+        "against": "FILE",
         "fail-on": "LIST",
     },
     "Output": {
