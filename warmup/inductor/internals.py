@@ -137,6 +137,7 @@ INTERNALS: Final = (
     "torch._inductor.compile_fx:compile_fx(model_, example_inputs_, inner_compile, config_patches)",
     "torch._inductor.compile_fx:fx_codegen_and_compile",
     "torch._inductor:list_mode_options(mode)",
+    "torch._inductor.codecache:PyCodeCache.modules",
     "torch._inductor.config:cpp.enable_kernel_profile",
     "torch._inductor.config:always_keep_tensor_constants",
     "torch._inductor.config:freezing",

@@ -1,7 +1,7 @@
 """`decode`: a `Table` from JSON text, and with `encode` from `warmup.table.encoding` back.
 
-With `warmup.table.encoding`, `warmup.table.evidence` and `warmup.table.winner` the only code that
-knows the file format.
+With `warmup.table.encoding` and `warmup.table.evidence` the only code that knows the file format.
+Nothing in a table is executable: kwargs are numbers, booleans, null and a closed set of words.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from warmup.table.encoding import (
     CALLS,
     DEVICE_COUNT,
     DEVICE_TEXT,
+    IMPORTED,
     LAYER_FORMS,
     MAX_REASON,
     VERSIONS,
@@ -38,8 +39,9 @@ from warmup.table.encoding import (
     keep_digest,
 )
 from warmup.table.evidence import evidence_from_json
+from warmup.table.imported_json import read_imported
 from warmup.table.schema import MAX_ASSUMPTIONS, SCHEMA_VERSION, Policy, Provenance, Table
-from warmup.table.winner import winner_from_json
+from warmup.table.winners import read_winner
 
 __all__ = ["decode", "decode_pieces", "digest_of", "encode", "encode_pieces"]
 
@@ -101,12 +103,14 @@ def _read_document(reader: JsonReader, path: str) -> Table:
         root.value = reader.value()
         root.items()
     found: dict[str, Any] = {}
+    sections = {"rows": _read_rows, IMPORTED: read_imported}
     sha = hashlib.sha256()
     for name in reader.members():
         sha.update(f"{',' if found else '{'}{compact(name)}:".encode())
         node = Node(None, path, root, name)
-        if name == "rows" and reader.is_at_object():
-            found[name] = _read_rows(reader, node, sha)
+        read_section = sections.get(name)
+        if read_section is not None and reader.is_at_object():
+            found[name] = read_section(reader, node, sha)
             continue
         value = node.value = reader.value()
         if name == "schema":
@@ -117,7 +121,7 @@ def _read_document(reader: JsonReader, path: str) -> Table:
             value = {part: value[part] for part in value if part != "digest"}
         elif name == "policy":
             found[name] = _read_policy(node)
-        elif name == "rows":
+        elif read_section is not None:
             node.items()
         else:
             node.fail("unknown field")
@@ -125,9 +129,9 @@ def _read_document(reader: JsonReader, path: str) -> Table:
     sha.update(b"}")
     reader.finish()
     root.value = found
-    root.members(_TABLE_MEMBERS)
+    root.members(_TABLE_MEMBERS, optional=frozenset({IMPORTED}))
     provenance, digest = found["provenance"]
-    table = Table(provenance, found["policy"], found["rows"])
+    table = Table(provenance, found["policy"], found["rows"], found.get(IMPORTED, {}))
     if digest.value == sha.hexdigest():
         keep_digest(table, digest.value)
     elif digest.value != digest_of(table):
@@ -237,11 +241,11 @@ def _read_section(
 ) -> None:
     """Add the rows of *kind* at *reader* to *rows*, and their compact text to *sha*."""
 
-    def read_winner(key: str, value: object) -> Winner:
+    def winner_at(key: str, value: object) -> Winner:
         row = Node(None, section.path, section, key)
-        return winner_from_json(kind, Node(value, section.path, row, "winner"))
+        return read_winner(kind, Node(value, section.path, row, "winner"))
 
-    common = CommonRows(read_winner)
+    common = CommonRows(winner_at)
     comma = ""
     for key in reader.members():
         try:
@@ -264,9 +268,7 @@ def _read_row(kind: Kind, node: Node) -> Row:
     members = node.members(_ROW_MEMBERS, optional=_ROW_OPTIONAL)
     untrusted = members["untrusted"].string(MAX_REASON) if "untrusted" in members else None
     return Row(
-        winner_from_json(kind, members["winner"]),
-        evidence_from_json(members["evidence"]),
-        untrusted,
+        read_winner(kind, members["winner"]), evidence_from_json(members["evidence"]), untrusted
     )
 
 

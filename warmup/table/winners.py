@@ -1,4 +1,6 @@
-"""`winner_from_json`: the winner of a row, from a table that is not trusted.
+"""`read_winner` and `winner_to_json`: a `Winner` from the JSON of a table, and back.
+
+Tables are not trusted.
 
 Nothing in a winner is executable: kwargs are numbers, booleans, null and a closed set of words.
 """
@@ -21,11 +23,11 @@ _WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
 _WINNER_OPTIONAL: Final = frozenset({"fused"})  # of a template that was measured in its region
 
 
-def winner_from_json(kind: Kind, node: Node) -> Winner:
-    """Return the winner of a row of *kind* in *node*, checked value by value.
+def read_winner(kind: Kind, node: Node) -> Winner:
+    """Return the winner in *node*, of a row of *kind*.
 
     Raises:
-        TableFormatError: *node* is not a winner of this kind.
+        TableFormatError: a value is missing, unknown, or out of its bounds.
     """
     members = node.members(_WINNER, optional=_WINNER_OPTIONAL)
     family = members["family"]
@@ -66,3 +68,14 @@ def _read_kwarg(name: str, node: Node) -> KwargValue:
     if _KWARG_WORD.fullmatch(value) is None:
         node.fail("a word here may only be a Triton dtype or a plain name")
     return value
+
+
+def winner_to_json(winner: Winner) -> dict[str, object]:
+    """Return *winner* as JSON values."""
+    return {
+        "family": winner.family.value,
+        "uid": winner.uid,
+        "kwargs": dict(winner.kwargs),
+        "source_hash": winner.source_hash,
+        **({} if winner.fused is None else {"fused": winner.fused}),
+    }
