@@ -93,6 +93,7 @@ INTERNALS: Final = (
     "torch._dynamo.variables.builder:is_parameter_freezing()",
     "torch._functorch.config:bundled_autograd_cache",
     "torch._functorch.config:enable_autograd_cache",
+    "torch._functorch.config:force_non_lazy_backward_lowering",
     "torch._guards:CompileContext.current_compile_id()",
     "torch._guards:TracingContext.extract_stack()",
     "torch._guards:TracingContext.get()",
