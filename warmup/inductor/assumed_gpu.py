@@ -37,8 +37,8 @@ from warmup.inductor.patches import Patches
 
 _GPU: Final = torch.device("cuda", 0)
 _STATIC_BLOCK_BYTES: Final = 48 << 10
-_REGISTERS: Final = 65536
-_WARP: Final = 32
+_REGISTERS_OF_SM: Final = 65536
+_THREADS_OF_WARP: Final = 32
 _THREADS_OF_SM: Final = 2048
 _THREADS_OF_BLOCK: Final = 1024
 # What inductor calculates from the facts and caches for the process.
@@ -158,10 +158,10 @@ class AssumedGpu:
             multi_processor_count=device.sm_count,
             total_memory=device.memory_gib * GIB,
             L2_cache_size=device.l2_bytes,
-            regs_per_multiprocessor=_REGISTERS,
+            regs_per_multiprocessor=_REGISTERS_OF_SM,
             max_threads_per_multi_processor=_THREADS_OF_SM,
             max_threads_per_block=_THREADS_OF_BLOCK,
-            warp_size=_WARP,
+            warp_size=_THREADS_OF_WARP,
             shared_memory_per_block=_STATIC_BLOCK_BYTES,
             shared_memory_per_block_optin=device.block_bytes,
             shared_memory_per_multiprocessor=device.sm_bytes,
@@ -181,12 +181,12 @@ class AssumedGpu:
         from triton.backends.compiler import GPUTarget
 
         major, minor = self.device.capability
-        target = GPUTarget("cuda", 10 * major + minor, _WARP)
+        target = GPUTarget("cuda", 10 * major + minor, _THREADS_OF_WARP)
         limits = {
             "max_shared_mem": self.device.block_bytes,
             "multiprocessor_count": self.device.sm_count,
-            "max_num_regs": _REGISTERS,
-            "warpSize": _WARP,
+            "max_num_regs": _REGISTERS_OF_SM,
+            "warpSize": _THREADS_OF_WARP,
             "sm_clock_rate": 1000 * self.device.clock_mhz,
             "mem_clock_rate": 1000 * self.device.memory_clock_mhz,
             "mem_bus_width": self.device.bus_bits,

@@ -20,8 +20,9 @@ from warmup.core.errors import SettingsError
 from warmup.core.events import Emitter, Event, EventName
 from warmup.core.runtime import Device, Runtime
 from warmup.diagnostics.recompiles.known_times import KnownTimes, known_times
-from warmup.diagnostics.recompiles.prices import SampledKeys, gemms_among, priced
+from warmup.diagnostics.recompiles.prices import priced
 from warmup.diagnostics.recompiles.section import Section
+from warmup.prediction.gemm_times import SampledKeys, gemms_among
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ def _with_prices(
     low, high = min(section.sizes), max(section.sizes)
     sampled = {size: keys(size, with_grad=section.grad) for size in (low, high)}
     gemms = gemms_among(sampled[low]), gemms_among(sampled[high])
-    section = priced(section, SampledKeys((low, high), gemms), times.clock)
+    section = priced(section, SampledKeys((low, high), gemms), times.gemms)
     if not section.grad:
         return section
     without = Counter(keys(low, with_grad=False))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from warmup.core.errors import SettingsError
 from warmup.core.runtime import Device, Runtime, minor_of
-from warmup.diagnostics.recompiles.prices import Clock
 from warmup.prediction.device_model import Predictor
+from warmup.prediction.gemm_times import GemmTimes
 from warmup.prediction.model_file import read_device_model
 from warmup.table.store import read
 
@@ -29,11 +29,11 @@ class KnownTimes:
     model: DeviceModel | None
 
     @property
-    def clock(self) -> Clock:
-        """What answers for times: only rows that are served count."""
+    def gemms(self) -> GemmTimes:
+        """What is known of GEMMs: only rows that are served count."""
         rows = {} if self.table is None else self.table.rows
         trusted = {key: row for key, row in rows.items() if row.untrusted is None}
-        return Clock(trusted, None if self.model is None else Predictor(self.model))
+        return GemmTimes(trusted, None if self.model is None else Predictor(self.model))
 
     def caveat(self, torch: str) -> str | None:
         """Return what to know of a table that was built with another minor of *torch*."""
