@@ -21,6 +21,7 @@ from warmup.cli.fit import fit
 from warmup.cli.help import HelpCommand, HelpGroup
 from warmup.cli.output import print_line
 from warmup.cli.profile import profile
+from warmup.cli.report import report
 from warmup.cli.review import review
 from warmup.cli.run import CONTEXT_SETTINGS, run
 from warmup.cli.settings_file import read_settings
@@ -79,6 +80,7 @@ _EXAMPLES: Final = {
         warmup profile --model mlp.py --seqlens 560 --record trace.json.gz
         warmup profile --diff before.json.gz after.json.gz
     """,
+    "report": "warmup report tables/mlp.json --compare out/compare.json --out report.html",
     "mm": "warmup bench mm --shapes 128x9216x4096 --out results",
     "layers": "warmup bench layers --layers rmsnorm,softmax --backends eager,compiled",
 }
@@ -134,6 +136,7 @@ for one in (
     audit,
     compare,
     profile,
+    report,
 ):
     _add(app, one)
 _add(app, run, context_settings=CONTEXT_SETTINGS)
