@@ -34,17 +34,29 @@ th.text, td.text { text-align: left; white-space: normal; min-width: 9rem;
 td.bar { background: linear-gradient(var(--bar), var(--bar)) no-repeat left / var(--part); }
 code { font-size: .85em; } small, .faint { color: var(--faint); } .bad { color: var(--bad); }
 pre { overflow-x: auto; font-size: .8rem; overflow-wrap: normal; }
+@media (max-width: 45rem) { table, tbody { display: block; } thead { display: none; }
+  caption { display: block; }
+  tr { display: flex; flex-wrap: wrap; gap: 0 1rem; padding: .4rem 0;
+    border-bottom: 1px solid var(--line); }
+  td { border: 0; padding: 0; text-align: left; }
+  td.text { flex-basis: 100%; order: -1; min-width: 0; }
+  td::before { content: attr(data-name) " "; font-size: .8em; color: var(--faint); }
+  td.text::before { content: none; } td.bar { padding-right: .5rem; } }
 """
 
 
 @dataclass(frozen=True, slots=True)
 class HtmlCell:
-    """A cell of a table: a text, a second line under it, and a bar for a share from 0 to 1."""
+    """A cell of a table: a text, a second line under it, and a bar for a share from 0 to 1.
+
+    A bad value has another colour, and code a fixed width.
+    """
 
     text: str
     below: str = ""
     share: float | None = None
     is_bad: bool = False
+    is_code: bool = False
 
 
 def html_page(title: str, body: Iterable[str]) -> str:
@@ -86,7 +98,10 @@ def html_table(
     texts: Iterable[int] = (),
     caption: str = "",
 ) -> Iterator[str]:
-    """Yield a table of *rows* under *head*; the columns *texts* are flush left and may wrap."""
+    """Yield a table of *rows* under *head*; the columns *texts* are flush left and may wrap.
+
+    On a narrow screen each row is a paragraph: its texts, then its figures with their names.
+    """
     columns = frozenset(texts)
     yield "<div class=wide><table>"
     if caption:
@@ -98,12 +113,13 @@ def html_table(
     yield "</tr></thead>\n<tbody>"
     for row in rows:
         yield "<tr>"
-        yield from (_cell(cell, is_text=number in columns) for number, cell in enumerate(row))
+        for number, (name, cell) in enumerate(zip(head, row, strict=True)):
+            yield _cell(name, cell, is_text=number in columns)
         yield "</tr>\n"
     yield "</tbody></table></div>\n"
 
 
-def _cell(cell: HtmlCell, *, is_text: bool) -> str:
+def _cell(name: str, cell: HtmlCell, *, is_text: bool) -> str:
     names = [
         *(["text"] if is_text else []),
         *(["bar"] if cell.share is not None else []),
@@ -113,6 +129,6 @@ def _cell(cell: HtmlCell, *, is_text: bool) -> str:
     part = None if cell.share is None else min(max(cell.share, 0), 1)
     share = "" if part is None else f' style="--part: {part:.1%} 100%"'
     text = html_text(cell.text)
-    shown = f"<code>{text}</code>" if is_text else text
+    shown = f"<code>{text}</code>" if cell.is_code else text
     below = f"<br><small>{html_text(cell.below)}</small>" if cell.below else ""
-    return f"<td{mark}{share}>{shown}{below}</td>"
+    return f'<td data-name="{html_text(name)}"{mark}{share}>{shown}{below}</td>'

@@ -67,5 +67,5 @@ def _row(line: KernelLine, iterations: int) -> tuple[HtmlCell, ...]:
         HtmlCell(f"{line.share:.1%}", share=line.share),
         *map(HtmlCell, plain),
         HtmlCell(ratio, is_bad=line.has_drifted),
-        HtmlCell(line.name, decision_of(line)),
+        HtmlCell(line.name, decision_of(line), is_code=True),
     )

@@ -116,7 +116,7 @@ def _rows(table: Table, most: int) -> Iterator[str]:
     shown = f"the {most} that save most of {len(keys)} rows" if len(keys) > most else "all rows"
     caption = f"{shown}, those first that save most per call; a bar is full at {_DRAWN_GAIN:g}x"
     rows = (_row(table, key, saved(key)) for key in keys[:most])
-    yield from html_table(_ROW_HEAD, rows, texts=(5, 6), caption=caption)
+    yield from html_table(_ROW_HEAD, rows, texts=(6,), caption=caption)
 
 
 def _row(table: Table, key: str, saved: float) -> tuple[HtmlCell, ...]:
@@ -125,6 +125,7 @@ def _row(table: Table, key: str, saved: float) -> tuple[HtmlCell, ...]:
     winner, us, library, gain = row_cells(row)
     known = evidence.library_us is not None
     ratio = evidence.library_us / evidence.time_us if evidence.library_us is not None else 1.0
+    said = winner if row.untrusted is None else f"{winner}: {row.untrusted}"
     flags = [*evidence.flags, *(["not trusted"] if row.untrusted is not None else [])]
     return (
         HtmlCell(digits(saved) if known else ABSENT),
@@ -133,7 +134,7 @@ def _row(table: Table, key: str, saved: float) -> tuple[HtmlCell, ...]:
         HtmlCell(library),
         HtmlCell(ABSENT if evidence.spread is None else f"{evidence.spread:.1%}"),
         HtmlCell(", ".join(flags) or ABSENT, is_bad=row.untrusted is not None),
-        HtmlCell(key, winner if row.untrusted is None else f"{winner}: {row.untrusted}"),
+        HtmlCell(key, said, is_code=True),
     )
 
 
@@ -155,7 +156,7 @@ def _doubts(parts: ReportParts) -> Iterator[str]:
 
 
 def _doubt_cells(doubt: Doubt) -> Iterator[HtmlCell]:
-    yield from (HtmlCell(doubt.subject), HtmlCell(doubt.reason))
+    yield from (HtmlCell(doubt.subject, is_code=True), HtmlCell(doubt.reason))
 
 
 def comparison_part(name: str, document: Mapping[str, Any]) -> Iterator[str]:
@@ -191,7 +192,8 @@ def _start(variant: Mapping[str, Any]) -> Sequence[HtmlCell]:
     if start is None:
         return [HtmlCell(str(variant["name"])), *[HtmlCell(ABSENT)] * 5, said]
     calls = start["call_seconds"]
-    counts = (str(start[name]) for name in ("benchmarks", "hits", "misses"))
+    known = (start[name] for name in ("benchmarks", "hits", "misses"))
+    counts = (ABSENT if count is None else str(count) for count in known)
     figures = (f"{start['process_seconds']:.1f}", f"{calls:.1f}", *counts)
     return [HtmlCell(str(variant["name"])), *map(HtmlCell, figures), said]
 
@@ -225,7 +227,7 @@ def _audit(name: str, report: AuditReport) -> Iterator[str]:
         HtmlCell(str(count), is_bad=count > 0 and word not in ("runs", "hits"))
         for word, count in counts
     ]
-    yield from html_table([word for word, _ in counts], [cells])
+    yield from html_table([word for word, _ in counts], [cells], caption="Counts of all logs")
     yield html_lines(spell(report, AuditFormat.TEXT).splitlines())
     yield _source(f"warmup audit {name}, {counted(report.runs, 'run')}")
 
