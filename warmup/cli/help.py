@@ -31,6 +31,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "histogram": "FILE",
         "dim": "NAME",
         "largest": "N",
+        "assume": "GPU",
     },
     "What is tuned": {
         "mode": "MODE",
@@ -77,6 +78,8 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "allow-mismatch": None,
         "prefer": None,
         "peaks": "FILE",
+        "profile": "TRACE",
+        "audit": "LOG",
         "fail-on": "LIST",
     },
     "Output": {
@@ -117,7 +120,7 @@ _METAVAR: Final = {
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "Prepare": ("doctor", "suggest", "explain", "build", "fit"),
     "Serve": ("check", "run", "audit"),
-    "Look at tables": ("show", "diff", "merge", "review"),
+    "Look at tables": ("show", "diff", "merge", "review", "report"),
     "Compare": ("compare", "profile", "bench", "mm", "layers"),
 }
 

@@ -13,10 +13,10 @@ from typing import Final
 
 from warmup.core.error_text import printable
 
-_POLICY: Final = (
+_CONTENT_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
-_STYLE: Final = """
+_PAGE_STYLE: Final = """
 :root { color-scheme: light dark; --bar: #4477aa55; --line: #8886; --bad: #b3260a;
   --faint: color-mix(in srgb, CanvasText 65%, Canvas); }
 @media (prefers-color-scheme: dark) { :root { --bad: #ff8a70; --bar: #6699cc88; } }
@@ -63,9 +63,9 @@ def html_page(title: str, body: Iterable[str]) -> str:
     """Return the page of that *title* with the pieces of *body*, which are HTML."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_CONTENT_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html_text(title)}</title><style>{_STYLE}</style></head>\n"
+        f"<title>{html_text(title)}</title><style>{_PAGE_STYLE}</style></head>\n"
         f"<body>{''.join(body)}</body></html>\n"
     )
 

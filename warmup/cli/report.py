@@ -21,7 +21,9 @@ def report(
     *,
     compare: Annotated[
         list[Path] | None,
-        typer.Option(help="What `warmup compare --out` wrote: compare.json. Repeatable."),
+        typer.Option(
+            metavar="FILE", help="What `warmup compare --out` wrote: compare.json. Repeatable."
+        ),
     ] = None,
     profile: Annotated[
         list[Path] | None,

@@ -29,7 +29,15 @@ from warmup.keys.registry import KINDS, kind_of
 from warmup.table import Table
 
 _DRAWN_GAIN: Final = 2.0  # the speed-up that fills a bar
-_ROW_HEAD: Final = ("saved us", "speed-up", "us", "library us", "spread", "flags", "row and winner")
+_REPORTED_HEAD: Final = (
+    "saved us",
+    "speed-up",
+    "us",
+    "library us",
+    "spread",
+    "flags",
+    "row and winner",
+)
 _BUCKET_HEAD: Final = ("bucket", "variant", "median us", "interval", "speed-up", "agrees")
 _START_HEAD: Final = (
     *("variant", "process s", "first calls s", "measurements", "hits", "misses"),
@@ -116,7 +124,7 @@ def _rows(table: Table, most: int) -> Iterator[str]:
     shown = f"the {most} that save most of {len(keys)} rows" if len(keys) > most else "all rows"
     caption = f"{shown}, those first that save most per call; a bar is full at {_DRAWN_GAIN:g}x"
     rows = (_row(table, key, saved(key)) for key in keys[:most])
-    yield from html_table(_ROW_HEAD, rows, texts=(6,), caption=caption)
+    yield from html_table(_REPORTED_HEAD, rows, texts=(6,), caption=caption)
 
 
 def _row(table: Table, key: str, saved: float) -> tuple[HtmlCell, ...]:

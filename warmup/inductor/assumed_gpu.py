@@ -32,7 +32,7 @@ from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manag
 from warmup.core.assumed_device import AssumedDevice
 from warmup.core.errors import SettingsError
 from warmup.core.units import GIB
-from warmup.inductor.internals import check_internals
+from warmup.inductor.internals import ASSUMED_GPU_INTERNALS, check_internals
 from warmup.inductor.patches import Patches
 
 _GPU: Final = torch.device("cuda", 0)
@@ -51,22 +51,6 @@ _TRITON_QUERIES: Final = (
 _IMPORTING: Final = (
     *(triton_queries, async_compile, compile_fx_module, hints, inductor_utils, mm_grouped, pad_mm),
     *(scheduler, template_heuristics, triton_codegen),
-)
-# What only this module names: checked where it is used, and not where a table is served.
-ASSUMED_INTERNALS: Final = (
-    "torch._dynamo.device_interface:CudaInterface.Worker.get_device_properties",
-    "torch._dynamo.device_interface:CudaInterface.get_compute_capability",
-    "torch._dynamo.device_interface:CudaInterface.is_available",
-    "torch._inductor.compile_fx:_recursive_joint_graph_passes(gm)",
-    "torch._inductor.compile_fx:compile_fx_inner(gm, example_inputs)",
-    "torch._inductor.fx_passes.joint_graph:lazy_init",
-    "torch._inductor.fx_passes.post_grad:lazy_init",
-    "torch._inductor.runtime.hints:DeviceProperties.create",
-    *(f"torch._inductor.utils:{name}" for name in _CALCULATED),
-    "torch._subclasses.fake_tensor:in_kernel_invocation_manager(fake_mode)",
-    "torch._subclasses.fake_tensor:init_gpu_context",
-    "torch._utils_internal:max_clock_rate",
-    *(f"torch.utils._triton:{name}" for name in _TRITON_QUERIES),
 )
 
 
@@ -216,7 +200,7 @@ def assumed_gpu(device: AssumedDevice) -> AssumedGpu:
             f"assuming {device.name} needs Triton, which inductor generates code for",
             "pip install triton (on Linux); a GPU is not needed",
         ) from error
-    check_internals(ASSUMED_INTERNALS)
+    check_internals(ASSUMED_GPU_INTERNALS)
     return AssumedGpu(device)
 
 

@@ -341,6 +341,37 @@ INTERNALS: Final = (
     "torch.utils._python_dispatch:_disable_current_modes()",
     "torch.utils._sympy.value_ranges:bound_sympy",
 )
+# `explain --assume` alone uses these: they are checked there.
+ASSUMED_GPU_INTERNALS: Final = (
+    "torch._dynamo.device_interface:CudaInterface.Worker.get_device_properties",
+    "torch._dynamo.device_interface:CudaInterface.get_compute_capability",
+    "torch._dynamo.device_interface:CudaInterface.is_available",
+    "torch._inductor.async_compile:has_triton_package",
+    "torch._inductor.codegen.triton:has_triton_package",
+    "torch._inductor.compile_fx:_recursive_joint_graph_passes(gm)",
+    "torch._inductor.compile_fx:compile_fx_inner(gm, example_inputs)",
+    "torch._inductor.fx_passes.joint_graph:lazy_init",
+    "torch._inductor.fx_passes.pad_mm:has_triton",
+    "torch._inductor.fx_passes.post_grad:lazy_init",
+    "torch._inductor.kernel.mm_grouped:has_triton",
+    "torch._inductor.runtime.hints:DeviceProperties.create",
+    "torch._inductor.scheduler:has_triton",
+    "torch._inductor.template_heuristics.triton:has_triton_stable_tma_api",
+    "torch._inductor.utils:get_device_tflops",
+    "torch._inductor.utils:get_gpu_dram_gbps",
+    "torch._inductor.utils:get_max_num_sms",
+    "torch._inductor.utils:is_big_gpu",
+    "torch._subclasses.fake_tensor:FakeTensor",
+    "torch._subclasses.fake_tensor:in_kernel_invocation_manager(fake_mode)",
+    "torch._subclasses.fake_tensor:init_gpu_context",
+    "torch._utils_internal:max_clock_rate",
+    "torch.utils._triton:has_triton",
+    "torch.utils._triton:has_triton_package",
+    "torch.utils._triton:has_triton_stable_tma_api",
+    "torch.utils._triton:has_triton_tensor_descriptor_host_tma",
+    "torch.utils._triton:has_triton_tma",
+    "torch.utils._triton:has_triton_tma_device",
+)
 
 
 def check_internals(names: tuple[str, ...] = INTERNALS) -> None:
