@@ -30,8 +30,11 @@ def spell_prices(span: Span, requests: Mapping[int, int]) -> Iterator[str]:
     """Yield a line for each price of *span*; of many, the dearest, and how many there are."""
     prices = span.prices
     if len(prices) > _LISTED:
-        prices = tuple(sorted(prices, key=_dearness, reverse=True)[:_LISTED])
-        yield f"the {_LISTED} dearest of {len(span.prices)} sizes:"
+        known = [price for price in prices if price.measured or price.predicted]
+        yield f"prices are known for {len(known)} of {len(prices)} sizes"
+        prices = tuple(sorted(known, key=_dearness, reverse=True)[:_LISTED])
+        if len(known) > _LISTED:
+            yield f"the {_LISTED} dearest of them:"
     for price in prices:
         yield f"{_line(span, price)}{_share(price.size, requests)}"
 

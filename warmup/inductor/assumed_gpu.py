@@ -20,6 +20,7 @@ import torch.utils._triton as triton_queries
 from torch._dynamo import device_interface
 from torch._inductor import async_compile, scheduler
 from torch._inductor import compile_fx as compile_fx_module
+from torch._inductor import config as inductor_config
 from torch._inductor import utils as inductor_utils
 from torch._inductor.codegen import triton as triton_codegen
 from torch._inductor.fx_passes import joint_graph, pad_mm, post_grad
@@ -76,7 +77,9 @@ class AssumedGpu:
         def run_passes(gm: Any, *args: Any, **options: Any) -> Any:
             # The patterns are traced with examples, which need a driver on a GPU.
             joint_graph.lazy_init(options.get("input_device"))
-            with self._reported():
+            joint_graph.constant_fold_uniform_value(gm)  # it makes real tensors, of the CPU here
+            folded = inductor_config.patch(joint_graph_constant_folding=False)
+            with folded, self._reported():
                 _move_graph(gm)
                 return original(gm, *args, **options)
 

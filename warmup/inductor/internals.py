@@ -350,6 +350,8 @@ ASSUMED_GPU_INTERNALS: Final = (
     "torch._inductor.codegen.triton:has_triton_package",
     "torch._inductor.compile_fx:_recursive_joint_graph_passes(gm)",
     "torch._inductor.compile_fx:compile_fx_inner(gm, example_inputs)",
+    "torch._inductor.config:joint_graph_constant_folding",
+    "torch._inductor.fx_passes.joint_graph:constant_fold_uniform_value(gm)",
     "torch._inductor.fx_passes.joint_graph:lazy_init",
     "torch._inductor.fx_passes.pad_mm:has_triton",
     "torch._inductor.fx_passes.post_grad:lazy_init",

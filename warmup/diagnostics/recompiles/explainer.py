@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -27,6 +27,12 @@ from warmup.models.loading import Inputs, LoadedModel, make_inputs
 if TYPE_CHECKING:
     from warmup.inductor.assumed_gpu import AssumedGpu
     from warmup.inductor.guard import Artifact
+
+
+_DRIVER_NEEDED: Final = (
+    "if an operation needs a CUDA build of torch or a driver, which an assumed device has not, "
+    "explain the model on that device, without --assume"
+)
 
 
 @dataclass
@@ -114,7 +120,8 @@ class Explainer:
             own = warmup_error_in(error)
             raise ModelError(
                 f"{recorder.dim}={recorder.size}: the model does not compile or run "
-                f"({own or first_line(error)})"
+                f"({own or first_line(error)})",
+                _DRIVER_NEEDED if self.gpu is not None and own is None else "",
             ) from error
         recorder.add_compile_metrics()
         return recorder.artifacts[before:]
