@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 _DRIVER_NEEDED: Final = (
-    "if an operation needs a CUDA build of torch or a driver, which an assumed device has not, "
-    "explain the model on that device, without --assume"
+    "some operations need a CUDA build of torch, which needs no GPU; or leave out --assume, on the "
+    "device itself"
 )
 
 
