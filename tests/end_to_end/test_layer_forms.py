@@ -76,7 +76,10 @@ def test_whole_graphs_are_served_strictly_from_a_table_of_both(found: dict[str, 
 
 
 def test_whole_graphs_miss_for_a_reason_of_their_own(found: dict[str, Any]) -> None:
-    """Under a table of layers compiled once the reason is the form, and a line names the remedy."""
+    """Where the bucket was built of layers compiled once alone, the reason is the form.
+
+    A line names the remedy. That another bucket was built of whole graphs does not count.
+    """
     served = found["whole from once"]
     assert served["reasons"] == {"other_form": 2}
     assert served["said"] == [TOLD["whole"]]

@@ -18,12 +18,13 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from warmup.core.error_text import remedy_for
 from warmup.core.errors import SettingsError
-from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName
+from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, EventName
 from warmup.core.files import open_regular
-from warmup.core.layers_form import BUILT_FORMS, LayersForm, in_order
+from warmup.core.layers_form import LayersForm, in_order
+from warmup.diagnostics.event_fields import fields_of, read_text
 
 MAX_LINE: Final = 1_000_000
-_MAX_COUNT: Final = 10**15
+PREDICTED: Final = "predicted"  # the reason of a problem that on_miss="predict" answered
 
 
 @dataclass
@@ -77,73 +78,6 @@ class Run:
         return f"rank {self.rank} ({self.name})" if self.rank else self.name
 
 
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise TypeError("no text")
-    return value
-
-
-def _text_or_no_table(value: Any) -> str:
-    return NO_TABLE if value is None else _text(value)
-
-
-def _text_or_none(value: Any) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    if type(value) is not list:
-        raise TypeError("no list")
-    return tuple(map(_text, value))
-
-
-def _flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise TypeError("no flag")
-    return value
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _MAX_COUNT:
-        raise ValueError("no count")
-    return value
-
-
-def _time(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= _MAX_COUNT:
-        raise ValueError("no time")
-    return float(value)
-
-
-def _form(value: Any) -> LayersForm:
-    if value not in BUILT_FORMS:
-        raise ValueError("no form of a graph")
-    return LayersForm(value)
-
-
-# The fields that each event must have.
-_IDENTITY: Final = {"run": _text, "pid": _count, "seq": _count}
-_READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
-    EventName.INSTALLED: {"paths": _texts, "table": _text},
-    EventName.HIT: {"key": _text},
-    EventName.TUNED: {"key": _text},
-    EventName.MISSED: {"key": _text, "reason": _text, "layers": _form},
-    EventName.PREDICTED: {"key": _text, "predicted_us": _time, "library_us": _time, "bound": _time},
-    EventName.CACHED: {"decisions": _count, "misses": _count},
-    EventName.ARTIFACT: {"rows": _texts, "refused": _text_or_none},
-    EventName.FOREIGN: {"compiled_under": _text_or_no_table},
-    EventName.UNCOVERED: {"site": _text},
-    EventName.OUTSIDE: {"reason": _text, "calls": _count},
-    EventName.CONTRADICTED: {"option": _text, "expected": _text, "found": _text},
-    EventName.OVERRULED: {},
-    EventName.BYPASSED: {"cause": _text},
-    EventName.FAILED: {"refused": _flag},
-    EventName.SUMMARY: {},
-}
-# Absent in logs of earlier builds of warmup 0.1.
-_DEFAULTS: Final = {"misses": 0, "refused": False, "layers": LayersForm.WHOLE}
-
-
 class MissDetails(NamedTuple):
     """What a miss event says about the nearest row and the choice that was compiled instead."""
 
@@ -157,8 +91,8 @@ class Ledger:
     """All runs of some logs. ``first_misses`` has the first miss event of each key and reason.
 
     ``first_predictions`` has the predicted time, that of the library and the bound of each key.
-
-    ``missed_by`` has, by key and reason, the forms of layers in which graphs missed the row.
+    ``missed_by`` has, by key and reason, the forms of layers in which graphs missed the row; the
+    reason of a prediction is `PREDICTED`.
 
     ``failed`` counts processes that could not install the table, ``refused`` those among them that
     the table is not for, and ``damaged`` the event lines that cannot be read.
@@ -199,7 +133,7 @@ class Ledger:
         Raises:
             KeyError, TypeError, ValueError: the event is damaged, and not counted.
         """
-        fields = _fields(record)
+        fields = fields_of(record)
         if record["event"] == EventName.FAILED:
             self._count_failure(fields)
             return
@@ -243,6 +177,7 @@ class Ledger:
             run.predicted[fields["key"]] += 1
             times = (fields["predicted_us"], fields["library_us"], fields["bound"])
             self.first_predictions.setdefault(fields["key"], times)
+            self._note_form((fields["key"], PREDICTED), fields["layers"])
             _note_choice(run, fields["key"], record.get("choice"))
 
     def _count_miss(self, run: Run, record: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
@@ -250,11 +185,14 @@ class Ledger:
         run.misses[miss] += 1
         if miss not in self.first_misses:
             self.first_misses[miss] = _details_of(record)
-        self.missed_by[miss] = in_order((*self.missed_by.get(miss, ()), fields["layers"]))
+        self._note_form(miss, fields["layers"])
         _note_choice(run, fields["key"], record.get("choice"))
 
+    def _note_form(self, miss: tuple[str, str], form: LayersForm) -> None:
+        self.missed_by[miss] = in_order((*self.missed_by.get(miss, ()), form))
+
     def _run_of(self, record: Mapping[str, Any], fields: Mapping[str, Any]) -> Run:
-        digest, rank = (_text(record.get(name, "")) for name in ("digest", "rank"))
+        digest, rank = (read_text(record.get(name, "")) for name in ("digest", "rank"))
         identity = (fields["run"], fields["pid"])
         run = self.runs.get(identity)
         if run is None:
@@ -289,12 +227,6 @@ def _open(path: Path) -> BinaryIO:
     if path.is_fifo() and not Path(os.path.realpath(path)).exists():
         return path.open("rb")
     return open_regular(path)
-
-
-def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    wanted = {**_IDENTITY, **_READ_FIELDS[record["event"]]}
-    record = {**_DEFAULTS, **record}
-    return {name: read_field(record[name]) for name, read_field in wanted.items()}
 
 
 def _details_of(record: Mapping[str, Any]) -> MissDetails:

@@ -33,6 +33,18 @@ class BuiltForms:
         found = {form for forms in self.by_bucket.values() for form in forms}
         return in_order(found or {LayersForm.WHOLE})
 
+    def of(self, bucket: str | None) -> tuple[LayersForm, ...]:
+        """Return the forms of *bucket*, such as ``seqlen=16``, of any model.
+
+        Earlier builds, whose buckets are not on record, may have built it too. Without a bucket of
+        that name, and for None, the forms of all buckets are returned.
+        """
+        own = [name for name in self.by_bucket if name.rpartition(" ")[2] == bucket]
+        if not own:
+            return self.all
+        names = [*own, *({EARLIER} & self.by_bucket.keys())]
+        return in_order(form for name in names for form in self.by_bucket[name])
+
     def __str__(self) -> str:
         if not self.by_bucket:
             return LayersForm.WHOLE.graphs

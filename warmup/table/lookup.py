@@ -16,11 +16,10 @@ from warmup.core.errors import (
     ContradictionWarning,
     ForeignGraphError,
     MissError,
-    ProblemError,
     UncoveredError,
 )
 from warmup.core.events import Emitter, EventName
-from warmup.core.layers_form import LayersForm, current_form
+from warmup.core.layers_form import current_form
 from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
@@ -31,6 +30,8 @@ from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
 from warmup.keys.question import Question, RegionQuestion
 from warmup.keys.registry import KINDS, kind_of
+from warmup.table.absence import absence
+from warmup.table.built_forms import BuiltForms
 from warmup.table.cache_tags import shown_tag
 from warmup.table.question_measurer import QuestionMeasurer
 from warmup.table.time_predictor import TimePredictor
@@ -76,8 +77,9 @@ class Lookup:
     ``predictor`` predicts candidates that nobody measured: for `Search.PREDICTED`, and for misses
     with `OnMiss.PREDICT`. It is not asked for a key that has a row, usable or not.
 
-    ``forms`` are those in which repeated layers were compiled when the rows were measured. Where
-    this thread compiles another form, a key without a row is a miss for that reason.
+    ``forms`` are those in which repeated layers were compiled when the rows were measured: where a
+    bucket was not built in the form that this thread compiles, a key without a row is a miss for
+    that reason.
 
     ``differing`` are the keys for which inductor fused another way than their rows say. They are
     reported, unless ``settles``: whoever compiles chooses other winners for them.
@@ -98,7 +100,7 @@ class Lookup:
     reduction_search: bool = False
     split_search: bool = False
     settles: bool = False
-    forms: tuple[LayersForm, ...] = (LayersForm.WHOLE,)
+    forms: BuiltForms = field(default_factory=BuiltForms)
     differing: dict[str, None] = field(default_factory=dict)
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
@@ -135,6 +137,7 @@ class Lookup:
             bound=config.bound,
             predicted_us=config.time_us,
             library_us=config.library_us,
+            layers=current_form().value,
         )
 
     def find(self, key: str) -> Winner | MissReason:
@@ -146,7 +149,7 @@ class Lookup:
             return rejection
         row = self.rows.get(key)
         if row is None or not self._is_current(key):
-            return _absence(key, is_other_form=current_form() not in self.forms)
+            return absence(key, self.forms)
         return row.winner if row.untrusted is None else MissReason.UNTRUSTED
 
     def hit(self, key: str, winner: Winner) -> None:
@@ -330,16 +333,3 @@ class Lookup:
         if key not in self._nearest_rows:  # equal layers miss the same key, and the search is slow
             self._nearest_rows[key] = nearest_row(key, self.rows)
         return self._nearest_rows[key]
-
-
-def _absence(key: str, *, is_other_form: bool) -> MissReason:
-    """Return why *key* has no row: its form, range or sizes were not built, or it is no key."""
-    kind = kind_of(key)
-    try:
-        parts = kind.ingredients(key)
-    except ProblemError:
-        return MissReason.NOT_DESCRIBED
-    if is_other_form:
-        return MissReason.OTHER_FORM
-    is_dynamic = any(".." in parts.get(name, "") for name in kind.ranges)
-    return MissReason.DYNAMIC_DIM if is_dynamic else MissReason.NOT_IN_TABLE

@@ -1,0 +1,95 @@
+"""`fields_of`: the fields of an event in a log that is not trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from warmup.core.events import NO_TABLE, EventName
+from warmup.core.layers_form import BUILT_FORMS, LayersForm
+
+_MAX_COUNT: Final = 10**15
+
+
+def fields_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that an event of this name must have.
+
+    Raises:
+        KeyError, TypeError, ValueError: the event is damaged.
+    """
+    wanted = {**_IDENTITY, **_READ_FIELDS[record["event"]]}
+    record = {**_DEFAULTS, **record}
+    return {name: read_field(record[name]) for name, read_field in wanted.items()}
+
+
+def read_text(value: Any) -> str:
+    """Return *value*, a text.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if type(value) is not str:
+        raise TypeError("no text")
+    return value
+
+
+def _text_or_no_table(value: Any) -> str:
+    return NO_TABLE if value is None else read_text(value)
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else read_text(value)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if type(value) is not list:
+        raise TypeError("no list")
+    return tuple(map(read_text, value))
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError("no flag")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_COUNT:
+        raise ValueError("no count")
+    return value
+
+
+def _time(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= _MAX_COUNT:
+        raise ValueError("no time")
+    return float(value)
+
+
+def _form(value: Any) -> LayersForm:
+    if value not in BUILT_FORMS:
+        raise ValueError("no form of a graph")
+    return LayersForm(value)
+
+
+_PREDICTED_TIMES: Final = dict.fromkeys(("predicted_us", "library_us", "bound"), _time)
+# The fields that each event must have.
+_IDENTITY: Final = {"run": read_text, "pid": _count, "seq": _count}
+_READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
+    EventName.INSTALLED: {"paths": _texts, "table": read_text},
+    EventName.HIT: {"key": read_text},
+    EventName.TUNED: {"key": read_text},
+    EventName.MISSED: {"key": read_text, "reason": read_text, "layers": _form},
+    EventName.PREDICTED: {"key": read_text, "layers": _form, **_PREDICTED_TIMES},
+    EventName.CACHED: {"decisions": _count, "misses": _count},
+    EventName.ARTIFACT: {"rows": _texts, "refused": _text_or_none},
+    EventName.FOREIGN: {"compiled_under": _text_or_no_table},
+    EventName.UNCOVERED: {"site": read_text},
+    EventName.OUTSIDE: {"reason": read_text, "calls": _count},
+    EventName.CONTRADICTED: {"option": read_text, "expected": read_text, "found": read_text},
+    EventName.OVERRULED: {},
+    EventName.BYPASSED: {"cause": read_text},
+    EventName.FAILED: {"refused": _flag},
+    EventName.SUMMARY: {},
+}
+# Absent in logs of earlier builds of warmup 0.1.
+_DEFAULTS: Final = {"misses": 0, "refused": False, "layers": LayersForm.WHOLE}
