@@ -9,7 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from warmup.cli.output import TEXT_WIDTH, counted, fold, terminal_width
+from warmup.cli.output import TEXT_WIDTH, fold, terminal_width
+from warmup.core.counted import counted
 from warmup.diagnostics.recompiles.causes import Cause
 from warmup.diagnostics.recompiles.explain import Explanation, Graph, Section
 from warmup.diagnostics.recompiles.ranges import Span

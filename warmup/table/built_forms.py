@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from warmup.core.counted import counted
 from warmup.core.json_node import MAX_STRING, Node
 from warmup.core.layers_form import BUILT_FORMS, LayersForm, in_order
 
@@ -54,8 +55,8 @@ class BuiltForms:
         own = [name for name, forms in self.by_bucket.items() if form in forms]
         others = [name for name in (EARLIER, OF_MISSES) if name in own]
         count = len(own) - len(others)
-        counted = [f"{count} bucket{'' if count == 1 else 's'}"] if count else []
-        return ", ".join((*counted, *others))
+        named = [counted(count, "bucket")] if count else []
+        return ", ".join((*named, *others))
 
     def building(self, name: str, form: LayersForm, *, has_rows: bool) -> BuiltForms:
         """Return these forms, with *name* built in *form* too.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from warmup.core.counted import counted
 from warmup.core.errors import (
     ContradictionWarning,
     ForeignGraphError,
@@ -271,7 +272,7 @@ class Lookup:
     def cached(self, decisions: int, misses: int) -> None:
         self.emitter.emit(EventName.CACHED, decisions=decisions, misses=misses)
         if misses and self.on_miss is OnMiss.STRICT:
-            decided = f"{misses} decisions of a graph that came from inductor's cache"
+            decided = f"{counted(misses, 'decision')} of a graph that came from inductor's cache"
             raise MissError(decided, MissReason.CACHED_MISS.value)
 
     @property
