@@ -1,7 +1,7 @@
 """`build --layers`: rows for layers compiled once and for whole graphs, and who answers for which.
 
-One program builds and serves on the CPU, where frozen weights are switched off: a layer compiled
-once cannot have them. What a GPU asks for in each form is in tests/inductor/test_forms_without_gpu.
+One program builds and serves on the CPU without frozen weights, which test_frozen_forms has. What a
+GPU asks for in each form is in tests/inductor/test_forms_without_gpu.
 """
 
 from __future__ import annotations
