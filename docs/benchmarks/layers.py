@@ -4,9 +4,10 @@
     python docs/benchmarks/layers.py --width small --device cpu --out layers-cpu.json
 
 Each way runs in a process of its own with empty caches, and serves every bucket once: that is its
-start, in seconds from the import of inductor. Then the ways ``whole`` and ``once`` run in one
-process, in turns, from warm caches: that is their steady state, the ratio of the medians. ``cpu``
-is the time of this process and its children on all cores, which other processes disturb less.
+start, in seconds from the import of inductor. Then the ways ``whole``, ``once`` and ``each`` run in
+one process, in turns, from the caches that their starts left: that is their steady state, the
+ratios of the medians. ``cpu`` is the time of this process and its children on all cores, which
+other processes disturb less. ``peak MiB`` is the GPU memory of the start, and of a call after it.
 
 The way ``auto``, which is not among the default ones, measures sharing on a GPU and takes the
 faster way in each bucket; its ``costs`` are the times of shared layers over those in one graph, of
@@ -18,8 +19,10 @@ written after each run, a run that is in the file is not made again, and no run 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -31,10 +34,7 @@ from typing import Any
 
 WAYS = ("one", "once", "nested", "each", "whole")
 SERVED = ("once", "whole", "auto")  # by warmup.compile
-WIDTHS = {
-    "8b": (4096, 14336, 32, 8, 128),  # features, inner features, heads, KV heads, size of a head
-    "small": (256, 512, 8, 4, 32),
-}
+STEADY = ("whole", "once")
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--width", choices=WIDTHS, default="8b")
+    parser.add_argument("--width", choices=("8b", "small"), default="8b")
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--buckets", default="1,16,128,560,2048")
     parser.add_argument("--mode", default="default")
@@ -56,20 +56,26 @@ def main() -> None:
         return
     began = time.monotonic()
     found: dict[str, Any] = json.loads(asked.out.read_text()) if asked.out.exists() else {}
-    for way in (*asked.ways.split(","), "steady"):
-        name = f"{way}{' with the table' if asked.table else ''}, {asked.mode}"
-        if name in found or time.monotonic() - began > asked.limit:
-            continue
-        left = max(30.0, asked.limit - (time.monotonic() - began))
-        found[name] = run_way(way, left)
-        asked.out.write_text(json.dumps(found, indent=1) + "\n")
-        sys.stdout.write(f"{name}: {json.dumps(found[name])}\n")
+    with tempfile.TemporaryDirectory() as kept:
+        for way in (*asked.ways.split(","), "steady"):
+            name = f"{way}{' with the table' if asked.table else ''}, {asked.mode}"
+            if name in found or time.monotonic() - began > asked.limit:
+                continue
+            left = max(30.0, asked.limit - (time.monotonic() - began))
+            found[name] = run_way(way, Path(kept), left)
+            asked.out.write_text(json.dumps(found, indent=1) + "\n")
+            sys.stdout.write(f"{name}: {json.dumps(found[name])}\n")
 
 
-def run_way(way: str, seconds: float) -> Any:
-    """Return what a process with empty caches measured, or why it failed."""
-    with tempfile.TemporaryDirectory() as folder:
-        caches = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": f"{folder}/triton"}
+def run_way(way: str, kept: Path, seconds: float) -> Any:
+    """Return what a process with empty caches measured, or why it failed.
+
+    The caches of both ways whose steady state is compared are added to the folder *kept*, which
+    that comparison begins with.
+    """
+    with tempfile.TemporaryDirectory() as empty:
+        folder = kept if way == "steady" else Path(empty)
+        caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}", "TRITON_CACHE_DIR": f"{folder}/triton"}
         try:
             done = subprocess.run(
                 [sys.executable, *sys.argv, "--child", way],
@@ -81,6 +87,8 @@ def run_way(way: str, seconds: float) -> Any:
             )
         except subprocess.TimeoutExpired:
             return {"failed": f"more than {seconds:.0f} s"}
+        if way in STEADY:
+            shutil.copytree(empty, kept, dirs_exist_ok=True)
     if done.returncode:
         return {"failed": done.stderr.strip().splitlines()[-1][:300]}
     return json.loads(done.stdout.splitlines()[-1])
@@ -89,15 +97,18 @@ def run_way(way: str, seconds: float) -> Any:
 def run_child(asked: argparse.Namespace) -> None:
     """Measure one way, and print it as a line of JSON."""
     import torch
+    from llama_layers import LlamaLayers
 
     sizes = [int(size) for size in asked.buckets.split(",")]
     torch.manual_seed(0)
-    torch.set_default_device(asked.device)
-    if asked.device != "cpu":
-        torch.set_default_dtype(torch.bfloat16)
     layers = 1 if asked.child == "one" else asked.layers
-    model = make_model(WIDTHS[asked.width], layers, is_nested=asked.child == "nested")
-    inputs = {size: torch.randn(size, WIDTHS[asked.width][0]) for size in sizes}
+    dtype = torch.float32 if asked.device == "cpu" else torch.bfloat16
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    with torch.device(asked.device):  # not for all of the process: dynamo would trace its mode
+        model = LlamaLayers(layers, asked.width, is_nested=asked.child == "nested").eval()
+        inputs = {size: torch.randn(size, model.features) for size in sizes}
+    torch.set_default_dtype(before)
     with torch.no_grad():
         if asked.child == "steady":
             measured = steady(model, inputs, asked)
@@ -105,55 +116,6 @@ def run_child(asked: argparse.Namespace) -> None:
             synchronize(asked.device)
             measured = start(model, inputs, asked, asked.child)[1]
     sys.stdout.write(json.dumps(measured) + "\n")
-
-
-def make_model(width: tuple[int, ...], layers: int, *, is_nested: bool) -> Any:
-    """Return *layers* Llama-shaped layers one after the other, in eval mode."""
-    import torch
-    from torch import nn
-    from torch.nn import functional
-
-    features, inner, heads, kv_heads, size = width
-
-    class LlamaLayer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm1, self.norm2 = nn.RMSNorm(features), nn.RMSNorm(features)
-            self.qkv = nn.Linear(features, (heads + 2 * kv_heads) * size, bias=False)
-            self.out = nn.Linear(heads * size, features, bias=False)
-            self.gate = nn.Linear(features, inner, bias=False)
-            self.up = nn.Linear(features, inner, bias=False)
-            self.down = nn.Linear(inner, features, bias=False)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            rows = x.shape[0]
-            parts = [heads * size, kv_heads * size, kv_heads * size]
-            q, k, v = (
-                each.view(rows, -1, size).transpose(0, 1)[None]
-                for each in self.qkv(self.norm1(x)).split(parts, -1)
-            )
-            attended = functional.scaled_dot_product_attention(
-                q, k, v, is_causal=True, enable_gqa=True
-            )
-            x = x + self.out(attended[0].transpose(0, 1).reshape(rows, heads * size))
-            h = self.norm2(x)
-            result: torch.Tensor = x + self.down(functional.silu(self.gate(h)) * self.up(h))
-            return result
-
-    if is_nested:
-        LlamaLayer.forward = torch.compiler.nested_compile_region(LlamaLayer.forward)  # type: ignore[method-assign]
-
-    class Layers(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(LlamaLayer() for _ in range(layers))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for layer in self.layers:
-                x = layer(x)
-            return x
-
-    return Layers().eval()
 
 
 def start(
@@ -197,7 +159,11 @@ def start(
         "buckets": seconds,
     }
     if asked.device != "cpu":
-        measured["peak MiB"] = torch.cuda.max_memory_allocated() // 2**20
+        measured["peak MiB"] = [torch.cuda.max_memory_allocated() // 2**20]
+        torch.cuda.reset_peak_memory_stats()
+        for x in inputs.values():
+            serve(x)
+        measured["peak MiB"].append(torch.cuda.max_memory_allocated() // 2**20)
     if way in SERVED:
         measured["report"] = str(serve.report())
     if way == "auto":
@@ -206,11 +172,18 @@ def start(
 
 
 def steady(model: Any, inputs: dict[int, Any], asked: argparse.Namespace) -> dict[str, Any]:
-    """Return the time of a call in both ways by bucket, and the shared layers' over the whole's."""
+    """Return the time of a call in each way by bucket, and its ratio to that of the whole graph.
+
+    Layers that are compiled each by itself are not captured as one CUDA graph, and are left out of
+    such a mode.
+    """
     served = {}
-    for way in ("whole", "once"):
+    for way in STEADY:
         served[way], _ = start(model, inputs, asked, way)
         served[way].close()
+    if asked.mode == "default":
+        same_weights = {id(weight): weight for weight in model.parameters()}
+        served["each"], _ = start(copy.deepcopy(model, same_weights), inputs, asked, "each")
     found: dict[str, Any] = {}
     for size, x in inputs.items():
         times: dict[str, list[float]] = {way: [] for way in served}
@@ -233,7 +206,11 @@ def steady(model: Any, inputs: dict[int, Any], asked: argparse.Namespace) -> dic
         found[str(size)] = {
             "us": medians,
             "least us": {way: round(min(each), 1) for way, each in times.items()},
-            "once over whole": round(medians["once"] / medians["whole"], 3),
+            **{
+                f"{way} over whole": round(median / medians["whole"], 3)
+                for way, median in medians.items()
+                if way != "whole"
+            },
             "distance": float(distance),
         }
     return found

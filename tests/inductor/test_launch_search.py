@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import types
 from collections.abc import Callable, Mapping
@@ -234,3 +235,21 @@ def test_a_kernel_without_a_config_that_loads_is_not_searched() -> None:
     kernel = KERNELS["pointwise"]
     search = LaunchSearch(kernel, offered_for(kernel), (), {}, lambda _, many: ["no"] * len(many))
     assert search.start() is None
+
+
+@pytest.mark.parametrize("name", ["pointwise", "persistent"])
+def test_a_wave_of_the_descent_was_sent_with_the_wave_before(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers have what the descent asks for next while its last wave is compiled and timed."""
+    sent: list[tuple[set[Any], set[Any]]] = []
+
+    def send(_kernel: Any, wanted: Any, likely: Any) -> None:
+        named = [{winner_of(KERNELS[name], one) for one in some} for some in (wanted, likely)]
+        sent.append((named[0], named[1]))
+
+    monkeypatch.setattr(launch_search, "send_likely", send)
+    search_all(KERNELS[name], valley(XBLOCK=64, num_warps=32))
+    assert len(sent) > 1
+    for (_, likely), (wanted, _) in itertools.pairwise(sent):
+        assert wanted <= likely

@@ -42,6 +42,22 @@ def test_no_workers_for_a_cpu(run_program: Run, tmp_path: Path, machine: str, de
     assert found["answer"] is None
 
 
+RANKING = """
+import json, os, sys, torch
+torch.cuda.is_available = lambda: True
+from warmup.inductor import start_workers
+start_workers("auto", for_build=True)
+from torch._inductor.async_compile import AsyncCompile
+task = AsyncCompile.process_pool().submit(os.nice, 0)
+print(json.dumps(task.result(timeout=120) - os.nice(0)))
+"""
+
+
+def test_workers_of_a_build_yield_to_what_measures(run_program: Run, tmp_path: Path) -> None:
+    """A worker of a build has a lower priority than the build."""
+    assert run_program(tmp_path, "-c", RANKING, **TWO_THREADS) > 0
+
+
 ASSEMBLING = """
 import json, os, sys
 from torch._inductor.runtime import compile_tasks

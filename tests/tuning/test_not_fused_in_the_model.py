@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from warmup.core.method import Method
 from warmup.core.phases import BuildClock
 from warmup.core.rows import Family, Row, Tuned, Winner
 from warmup.table import Table
@@ -29,6 +30,7 @@ class _Tuner:
     region_questions: RegionQuestions = field(default_factory=RegionQuestions)
     apart: set[str] = field(default_factory=set)
     clock: BuildClock = field(default_factory=BuildClock)
+    method: Method = field(default_factory=Method)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,9 @@ class _Compiler(BucketCompiler):
     row: Row
     compiled: list[OnMiss] = field(default_factory=list)
 
-    def _compile(self, calls: object, name: str, on_miss: OnMiss) -> ServedBucket:
+    def _compile(
+        self, calls: object, name: str, on_miss: OnMiss, *, ahead: bool = False
+    ) -> ServedBucket:
         self.compiled.append(on_miss)
         if on_miss is OnMiss.TUNE and self.progress.must_tune(self.key):
             winner = APART if self.key in self.tuner.apart else FUSED

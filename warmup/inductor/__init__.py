@@ -29,8 +29,10 @@ def connect() -> Inductor:
     return Inductor.of_installed_torch()
 
 
-def start_workers(device: str) -> None:
+def start_workers(device: str, *, for_build: bool = False) -> None:
     """Start inductor's compile workers if *device* is a GPU, before other modules are imported.
+
+    With *for_build* they have a lower priority than what measures beside them.
 
     Raises:
         SettingsError: inductor's cache folder cannot be made.
@@ -42,4 +44,4 @@ def start_workers(device: str) -> None:
     check_cache_folder()
     from warmup.inductor.workers import start_workers  # imports torch: only on demand
 
-    start_workers(device)
+    start_workers(device, for_build=for_build)

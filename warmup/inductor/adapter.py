@@ -129,12 +129,14 @@ class Inductor:
         *,
         observer: CompileObserver | None = None,
         quiet: bool = False,
+        ahead: bool = False,
     ) -> Attachment:
         """Let *answers* decide in every thread until the returned attachment is detached.
 
         Until then every compile runs under *options*, and *cache_tag* is part of inductor's cache
         keys and of every compiled graph. *observer* is told of each compile. *quiet* drops
-        inductor's log messages about candidates.
+        inductor's log messages about candidates. With *ahead* the candidates of all questions of a
+        graph are compiled at the same time, where *answers* measure them.
 
         Raises:
             SettingsError: a table is attached already, or tables may not set one of *options*.
@@ -161,6 +163,12 @@ class Inductor:
                 graphs = CachedGraphs(answers, cache_tag)
                 graphs.attach(patches)
                 counting = graphs.counting_answers()
+                if ahead:
+                    from warmup.inductor.kernels_ahead import KernelsAhead
+
+                    kernels = KernelsAhead()
+                    kernels.attach(patches)
+                    counting = kernels.silent(counting)
                 for kind in KINDS.values():
                     if kind.hooks is not None:
                         hooks: type[KindHooks] = pkgutil.resolve_name(kind.hooks)

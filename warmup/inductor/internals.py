@@ -150,6 +150,7 @@ INTERNALS: Final = (
     "torch._inductor.exc:InvalidCxxCompiler",
     "torch._inductor.async_compile:AsyncCompile.process_pool()",
     "torch._inductor.async_compile:AsyncCompile.triton(self, kernel_name, source_code)",
+    "torch._inductor.async_compile:get_compile_threads()",
     "torch._inductor.async_compile:size_hints_regex",
     "torch._inductor.codecache:FxGraphCache._lookup_graph(key)",
     "torch._inductor.codecache:FxGraphCache.cache_hit_post_compile(graph, cache_info, constants)",
@@ -168,6 +169,8 @@ INTERNALS: Final = (
     "torch._inductor.fx_passes.pad_mm:should_exclude_padding_time(match, arg_name)",
     "torch._inductor.graph:GraphLowering.codegen(self)",
     "torch._inductor.graph:GraphLowering.compile_to_module(self)",
+    "torch._inductor.graph:GraphLowering.__init__(self, gm)",
+    "torch._inductor.graph:GraphLowering.run(self)",
     "torch._inductor.graph:GraphLowering.run_node(self, n)",
     "torch._inductor.graph:GraphLowering.try_get_buffer(self, buffer_name)",
     "torch._inductor.ir:Buffer(name, layout)",
@@ -258,6 +261,7 @@ INTERNALS: Final = (
         "torch._inductor.select_algorithm:AlgorithmSelectorCache.make_benchmark_fn"
         "(choices, input_nodes, layout, input_gen_fns)"
     ),
+    "torch._inductor.select_algorithm:AlgorithmSelectorCache.make_precompile_fn(self, choices)",
     "torch._inductor.select_algorithm:AlgorithmSelectorCache._is_extern(choice)",
     "torch._inductor.select_algorithm:DataProcessorChoiceCallerWrapper",
     "torch._inductor.select_algorithm:ExternKernelCaller",

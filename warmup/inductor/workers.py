@@ -7,6 +7,7 @@ Until the workers are ready, inductor compiles kernels in this process, one afte
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any, Final
 
@@ -16,10 +17,13 @@ from warmup.inductor.internals import ASSEMBLER_INTERNALS, WORKER_INTERNALS, che
 from warmup.inductor.versions import check_supported
 
 _PTXAS: Final = "TRITON_PTXAS_PATH"
+_NICENESS: Final = 10
 
 
-def start_workers(device: str) -> None:
+def start_workers(device: str, *, for_build: bool = False) -> None:
     """Start inductor's compile workers when *device* (``auto``, ``cpu``, ``cuda[:N]``) is a GPU.
+
+    With *for_build* they have a lower priority than what measures beside them.
 
     From then on Triton uses the workers' assembler in this process too (`assemble_as_workers_do`).
 
@@ -34,9 +38,23 @@ def start_workers(device: str) -> None:
     from torch._inductor.async_compile import AsyncCompile, maybe_warm_pool
 
     maybe_warm_pool()
+    if for_build:
+        _rank_below_measurements(AsyncCompile)
     submit_ready_job: Any = AsyncCompile.use_process_pool
     submit_ready_job()
     assemble_as_workers_do()
+
+
+def _rank_below_measurements(compiler: Any) -> None:
+    """Give the workers a lower priority: they compile while this process or its child measures.
+
+    Workers are forked by the process that the pool starts, after its first job, and inherit its
+    priority. A pool that forks its workers in another way has none.
+    """
+    process = getattr(compiler.process_pool(), "process", None)
+    if process is not None:
+        with contextlib.suppress(OSError):  # it ended; the first job says so
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
 
 
 def assemble_as_workers_do() -> None:

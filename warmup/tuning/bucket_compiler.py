@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from warmup.core.call_cost import CallCost
-from warmup.core.errors import BuildError, MissError, WarmupError, warmup_error_in
+from warmup.core.errors import BuildError, MissError, warmup_error_in
 from warmup.core.events import Emitter, Event, EventName, logger
 from warmup.core.layers_form import LayersForm
+from warmup.core.method import Launch
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Row
 from warmup.table.lookup import Lookup, OnMiss
@@ -148,11 +149,13 @@ class BucketCompiler:
         return self._call_compiled(calls, f"{name} in default mode")[0]
 
     @contextlib.contextmanager
-    def attached(self, lookup: Lookup, on_miss: OnMiss, what: str = "") -> Iterator[None]:
+    def attached(
+        self, lookup: Lookup, on_miss: OnMiss, what: str = "", *, ahead: bool = False
+    ) -> Iterator[None]:
         """Let *lookup* answer inductor while the context is open; it is compiled under *what*."""
         tag = f"warmup-build-{on_miss}{what}"
         options = self.progress.table.policy.options
-        attachment = self.setup.inductor.attach(lookup, options, tag, quiet=True)
+        attachment = self.setup.inductor.attach(lookup, options, tag, quiet=True, ahead=ahead)
         try:
             yield
         finally:
@@ -193,7 +196,9 @@ class BucketCompiler:
 
         since, questions = len(self.progress.tuned), self.tuner.region_questions
         questions.forget()
-        served = self._compile(calls, name, OnMiss.TUNE)
+        # Where the host's time may decide, the workers are idle while it is taken.
+        ahead = self.tuner.method.launch is Launch.CUDAGRAPH
+        served = self._compile(calls, name, OnMiss.TUNE, ahead=ahead)
         while questions.waiting or self._unfuse(served.differing):
             measure_regions(self)
             served = self._compile(calls, name, OnMiss.TUNE)
@@ -220,7 +225,9 @@ class BucketCompiler:
             logger.info("bucket %s: a row is missing after the shortened model: %s", name, miss)
         return None
 
-    def _compile(self, calls: Sequence[Inputs], name: str, on_miss: OnMiss) -> ServedBucket:
+    def _compile(
+        self, calls: Sequence[Inputs], name: str, on_miss: OnMiss, *, ahead: bool = False
+    ) -> ServedBucket:
         """Compile the model with empty caches and call it with each inputs of *calls*.
 
         Rows that this build does not trust are misses, also with `OnMiss.STRICT`.
@@ -245,7 +252,7 @@ class BucketCompiler:
             rows = {**rows, **given_up, **trusted}
         lookup = self.lookup(rows, on_miss, Emitter([note]))
         started = time.monotonic()
-        with self.attached(lookup, on_miss):
+        with self.attached(lookup, on_miss, ahead=ahead):
             outputs, graphs = self._call_compiled(calls, name, costs)
         seconds = time.monotonic() - started
         logger.debug("bucket %s compiled (on a miss: %s) in %.2f s", name, on_miss, seconds)
@@ -272,20 +279,24 @@ class BucketCompiler:
         Raises as `tune` does.
         """
         from warmup.inductor.adapter import empty_caches
-        from warmup.tuning.model_call import call_first, call_others
+        from warmup.inductor.listing import wait_for_sent
+        from warmup.tuning.model_call import call_first, call_others, error_for
 
         failure: Exception | None = None
         with empty_caches(), self.tuner.clock.phase(BuildStage.COMPILING):
             try:
-                compiled, output, graphs = call_first(self.model.module, self.form, calls)
-                outputs = [output, *call_others(compiled, calls[1:])]
+                try:
+                    compiled, output, graphs = call_first(self.model.module, self.form, calls)
+                    outputs = [output, *call_others(compiled, calls[1:])]
+                finally:
+                    wait_for_sent()  # else they compile beside the host's times, and fill caches
                 if costs is not None:
                     costs.append(self._cost_of(lambda: _call(compiled, calls[0]), name))
             except Exception as error:  # noqa: BLE001  raised below: empty_caches would not reset dynamo
                 failure = error
         if failure is not None:
             try:
-                raise _error_for(failure, name) from failure
+                raise error_for(failure, name) from failure
             finally:
                 del failure  # its frames hold the model's tensors, and this frame holds the error
         return outputs, graphs
@@ -302,16 +313,3 @@ class BucketCompiler:
 
 def _call(compiled: Callable[..., Any], inputs: Inputs) -> object:
     return compiled(*inputs.args, **inputs.kwargs)
-
-
-def _error_for(error: Exception, name: str) -> WarmupError:
-    """Return the error to raise for an *error* of a compile: a `WarmupError` in it but a miss."""
-    from warmup.inductor.artifacts import range_error
-
-    own = warmup_error_in(error)
-    if own is not None and not isinstance(own, MissError):
-        return own
-    if (narrower := range_error(error, name)) is not None:
-        return narrower
-    reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    return BuildError(f"bucket {name}: compiling failed ({reason})")

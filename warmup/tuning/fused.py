@@ -57,6 +57,7 @@ class RegionCompiler:
         self.key = trial.key
         self._region, self._options, self._device = trial.region, trial.options, device
         self._known = dict(trial.known)
+        self._inductor = connect()
         self._open = contextlib.ExitStack()
         # The build removes its cache folder, even when this process dies.
         self._open.enter_context(empty_caches(os.environ.get("TORCHINDUCTOR_CACHE_DIR")))
@@ -151,7 +152,7 @@ class RegionCompiler:
     def _attached(self, region: _CompiledRegion) -> Iterator[None]:
         """Let the rows of *region* answer inductor while the context is open."""
         tag = f"warmup-region-{hashlib.sha256(str(region.winner).encode()).hexdigest()[:16]}"
-        attachment = connect().attach(region.lookup, self._options, tag, quiet=True)
+        attachment = self._inductor.attach(region.lookup, self._options, tag, quiet=True)
         try:
             yield
         finally:

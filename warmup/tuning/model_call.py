@@ -8,10 +8,10 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from warmup.core.errors import LayersError
+from warmup.core.errors import BuildError, LayersError, MissError, WarmupError, warmup_error_in
 from warmup.core.layers_form import LayersForm
 from warmup.inductor.adapter import compile_model
-from warmup.inductor.artifacts import count_graphs
+from warmup.inductor.artifacts import count_graphs, range_error
 from warmup.inductor.layers.opaque_call import run_program
 from warmup.models.layer_proof import LayerProof
 from warmup.models.loading import Inputs
@@ -65,6 +65,17 @@ def call_others(compiled: Callable[..., Any], calls: Sequence[Inputs]) -> list[A
     """
     with torch.compiler.set_stance("fail_on_recompile"):
         return [compiled(*call.args, **call.kwargs) for call in calls]
+
+
+def error_for(error: Exception, name: str) -> WarmupError:
+    """Return the error to raise for an *error* of a compile: a `WarmupError` in it but a miss."""
+    own = warmup_error_in(error)
+    if own is not None and not isinstance(own, MissError):
+        return own
+    if (narrower := range_error(error, name)) is not None:
+        return narrower
+    reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    return BuildError(f"bucket {name}: compiling failed ({reason})")
 
 
 def _other_sizes(calls: Sequence[Inputs]) -> OtherSizes | None:

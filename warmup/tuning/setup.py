@@ -86,7 +86,7 @@ def find_setup(
     from warmup.inductor import connect, start_workers
     from warmup.inductor.machine import check_compiler, resolve_device
 
-    start_workers(device)  # workers start up while this process imports the rest
+    start_workers(device, for_build=True)  # workers start up while this process imports the rest
     inductor = connect()
     resolved = resolve_device(device)
     check_compiler(resolved)

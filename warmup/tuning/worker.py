@@ -136,7 +136,7 @@ def main() -> None:
     end_with_parent()
     assemble_as_workers_do()
     if WORKERS in sys.argv:
-        start_workers("auto")
+        start_workers("auto", for_build=True)
     with os.fdopen(int(sys.argv[-1]), "wb") as answers:
         serve(sys.stdin.buffer, answers)
 

@@ -12,6 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, zip_longest
 from typing import Any, Final
 
 from warmup.core.live_search import LiveSearch
@@ -19,7 +20,7 @@ from warmup.core.method import Search
 from warmup.core.rows import Winner
 from warmup.core.search import CandidateSource, SearchCounts
 from warmup.core.trial import TimedCall
-from warmup.inductor.launch.compiling import CompileConfigs
+from warmup.inductor.launch.compiling import CompileConfigs, send_likely
 from warmup.inductor.launch.configs import make_config, refusal_reason, winner_of
 from warmup.inductor.launch.kernels import OwnArguments, call_of, spills, written_by
 from warmup.inductor.launch.lists import (
@@ -107,7 +108,9 @@ class LaunchSearch:
         if min(times_us.values()) > self._limit_us:
             self._is_cut = True
             return {}
-        if calls := self._calls(self._asked_by_descent(times_us), CandidateSource.DESCENT):
+        asked = self._asked_by_descent(times_us)
+        self._send_ahead(asked, times_us)
+        if calls := self._calls(asked, CandidateSource.DESCENT):
             return calls
         if self._is_staged:
             return {}
@@ -115,6 +118,26 @@ class LaunchSearch:
         best = min(times_us, key=lambda winner: times_us[winner])
         stages = staged(self._kernel, make_config(best, self._offered))
         return self._calls(self._named(stages), CandidateSource.GRID)
+
+    def _send_ahead(self, asked: Sequence[Winner], times_us: Mapping[Winner, float]) -> None:
+        """Send *asked* to the workers, and behind it what may be asked for next.
+
+        That is what descent asks for where one of *asked* is the fastest. Most waves have fewer
+        configs than there are workers, and each takes as long as its slowest config.
+        """
+        known = self._launchers.keys() | self._uncompiled.keys()
+        new = [winner for winner in asked if winner not in known]
+        if not new:
+            return
+        faster_us = min(times_us.values()) / 2
+        next_asked = (self._asked_by_descent({**times_us, one: faster_us}) for one in new)
+        ring = dict.fromkeys(chain.from_iterable(zip_longest(*next_asked)))
+        likely = [one for one in ring if one is not None and one not in known and one not in new]
+        send_likely(
+            self._kernel,
+            [make_config(one, self._offered) for one in new],
+            [make_config(one, self._offered) for one in likely],
+        )
 
     def _first_named(self) -> tuple[list[Winner], list[Winner], list[Winner]]:
         """Return what default mode lists, what inductor lists in any mode, and a grid."""

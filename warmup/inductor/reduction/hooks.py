@@ -19,9 +19,10 @@ from torch._inductor.virtualized import V
 from warmup.core.errors import ProblemError
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Winner
+from warmup.inductor.listing import is_listing
 from warmup.inductor.patches import Patches
 from warmup.inductor.reduction.features import key_of
-from warmup.inductor.reduction.kernels import search_of
+from warmup.inductor.reduction.kernels import search_of, send_ahead
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
 from warmup.keys.reduction import LOOPED, PERSISTENT
@@ -85,6 +86,9 @@ class ReductionLoops:
             return answer
         if self._answers.tunes:
             ways = by_rule, LOOPED if by_rule == PERSISTENT else PERSISTENT
+            if is_listing():
+                send_ahead(scheduling, features, ways, create)
+                return by_rule
             search = search_of(self._answers, scheduling, features, ways, create)
             return self._answers.measure_search(key, search) or by_rule
         self._answers.miss(key, answer, str(by_rule))

@@ -28,7 +28,7 @@ from warmup.core.method import Search
 from warmup.core.rows import Winner
 from warmup.core.search import SearchCounts
 from warmup.core.trial import TimedCall
-from warmup.inductor.launch.compiling import compile_configs, compile_in_workers
+from warmup.inductor.launch.compiling import compile_configs, compile_in_workers, send_configs
 from warmup.inductor.launch.kernels import (
     OwnArguments,
     call_of,
@@ -125,6 +125,22 @@ def search_of(
         uncompiled=uncompiled,
         counts=lambda: sum((one.searched for one in made.values()), _NO_CONFIGS),
     )
+
+
+def send_ahead(
+    scheduling: Any, features: Any, ways: Sequence[Winner], create: Callable[[Winner], Any]
+) -> None:
+    """Send what `search_of` begins with to the workers, for each of *ways*; nothing waits for it.
+
+    A way that cannot be generated is left out; `search_of` says why.
+    """
+    counted = metrics.generated_kernel_count
+    for way in ways:
+        with contextlib.suppress(Exception):
+            (kernel,) = create(way)
+            loaded = _loaded(_generate(scheduling, features.node_schedule, kernel))
+            send_configs([(loaded.kernel, loaded.ahead)])
+    metrics.generated_kernel_count = counted
 
 
 def _generate(scheduling: Any, schedule: Iterable[Any], kernel: Any) -> str:

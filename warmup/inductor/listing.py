@@ -1,0 +1,58 @@
+"""`listing`: whether this thread only lists the candidates of a graph, to compile them ahead."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Any, Final
+
+_WAIT_SECONDS: Final = 120.0
+
+
+@dataclass(slots=True)
+class SentKernels:
+    """How many kernels of candidates were sent to the workers."""
+
+    count: int = 0
+
+
+class _Listing(threading.local):
+    sent: SentKernels | None = None
+
+
+_listing = _Listing()
+_under_way: list[Future[Any]] = []
+
+
+@contextlib.contextmanager
+def listing() -> Iterator[SentKernels]:
+    """Let `is_listing` be true in this thread while the context is open; count what is sent."""
+    _listing.sent = SentKernels()
+    try:
+        yield _listing.sent
+    finally:
+        _listing.sent = None
+
+
+def is_listing() -> bool:
+    """Return whether this thread lowers a graph only to list its candidates."""
+    return _listing.sent is not None
+
+
+def note_sent(task: Future[Any]) -> None:
+    """Count *task*, which a worker has, in `listing`; `wait_for_sent` waits for it."""
+    _under_way.append(task)
+    if _listing.sent is not None:
+        _listing.sent.count += 1
+
+
+def wait_for_sent() -> None:
+    """Return when the workers have done what was noted, at most 120 s later; forget it.
+
+    Until then they take the host's time, and write to the caches on disk.
+    """
+    wait(_under_way, timeout=_WAIT_SECONDS)
+    _under_way.clear()
