@@ -52,11 +52,13 @@ NAMES_INTERNALS = ("warmup.inductor", "warmup.serving.startup")
 OF_ONE_KIND = (
     *("warmup.inductor.gemm.", "warmup.inductor.launch.", "warmup.inductor.pad_mm."),
     *("warmup.inductor.reduction.", "warmup.inductor.convolution.", "warmup.keys"),
-    *("warmup.models.gemm_", "warmup.models.padding.", "warmup.models.precision"),
+    *("warmup.models.gemm_", "warmup.models.pad_module", "warmup.models.padding."),
+    "warmup.models.precision",
     # These run a bucket once more with padded weights, the kind `weight`.
     *("warmup.tuning.session", "warmup.tuning.bucket_run"),
     "warmup.tuning.weights.",
     "warmup.diagnostics.profile.row_match",
+    "warmup.diagnostics.imports.",  # other tools tune GEMMs and launch configs
     "warmup.prediction.",  # of times of GEMM candidates
     *("warmup.tuning.trials", "warmup.tuning.tuner", "warmup.tuning.worker"),  # GEMM trials
 )

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from warmup.bench.layers import backends, run, timing
+from warmup.bench.layers.built_in import LAYERS
 from warmup.bench.layers.files import charts_of, document
-from warmup.bench.layers.layers import LAYERS, Layer, Rows, parse_rows
+from warmup.bench.layers.layer import LayerShape, OpenLayer, open_layer, parse_layer_shapes
 from warmup.bench.layers.operands import LayerOperands
 from warmup.bench.layers.report import LayerCell, LayersReport, Pass
+from warmup.bench.layers.table_column import LayerTable
 from warmup.cli.bench_layers import spell
 from warmup.core.errors import OutputMismatchError, SettingsError
 from warmup.core.method import L2, Launch
@@ -23,15 +25,71 @@ from warmup.core.roofline import Peaks
 from warmup.core.samples import Samples
 
 CPU = torch.device("cpu")
+OWN = """
+import torch
+
+class GeGlu:
+    title = "GeGLU"
+    shapes = ((8, 16), (2, 32))
+
+    def inputs(self, shape):
+        return torch.randn(shape), torch.randn(shape)
+
+    def eager(self, gate, up):
+        return torch.nn.functional.gelu(gate) * up
+
+    def flops(self, shape):
+        return 10 * shape[0] * shape[1]
+
+    def bytes(self, shape, item):
+        return 3 * shape[0] * shape[1] * item
+
+    def wrong(self, gate, up):
+        return self.eager(gate, up) * 1.1
+
+class NoInputs:
+    shapes = ((8, 16),)
+
+    def eager(self, x):
+        return x
+
+class NoShapes:
+    pass
+
+class Named(GeGlu):
+    def compiled(self, gate, up):
+        return gate
+
+class Zero(GeGlu):
+    def flops(self, shape):
+        return 0
+"""
+
+
+def shape_of(*sizes: int) -> LayerShape:
+    return LayerShape(sizes)
+
+
+def built_in(name: str) -> OpenLayer:
+    return OpenLayer.of(LAYERS[name](), name)
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Path:
+    """A user's file of layers."""
+    path = tmp_path / "own_layers.py"
+    path.write_text(OWN, encoding="utf-8")
+    return path
 
 
 def cell(backend: str, time_us: float | None, **changes: object) -> LayerCell:
     made = LayerCell(
         layer="rmsnorm",
-        shape=Rows(4096, 16384),
+        shape=shape_of(4096, 16384),
         step=Pass.FORWARD,
         backend=backend,
         moved=4_000_000,
+        flops=2_000_000,
         samples=None if time_us is None else Samples((time_us,) * 3),
         error=None if time_us is None else 1e-3,
         reason="" if time_us is not None else "it fell over",
@@ -51,7 +109,9 @@ def report(*cells: LayerCell) -> LayersReport:
         backends=("eager", "compiled", "liger"),
         missing={"quack": "cannot be imported: ModuleNotFoundError: No module named 'quack'"},
         versions={"liger": "0.8.5"},
-        options={"max_autotune_pointwise": True},
+        options={"custom": {"max_autotune_pointwise": True}},
+        tolerance=2e-2,
+        titles={"rmsnorm": ("RMSNorm", "hidden size")},
         peaks=Peaks(tflops={}, gbps=4000.0, clock_mhz=None, measured="2026-01-02"),
         cells=cells,
     )
@@ -61,18 +121,18 @@ FOUND = report(
     cell("eager", 4.0),
     cell("compiled", 2.0),
     cell("liger", None),
-    cell("eager", 9.0, shape=Rows(8, 8)),
-    cell("compiled", 18.0, shape=Rows(8, 8)),
-    cell("liger", 3.0, shape=Rows(8, 8)),
+    cell("eager", 9.0, shape=shape_of(8, 8)),
+    cell("compiled", 18.0, shape=shape_of(8, 8)),
+    cell("liger", 3.0, shape=shape_of(8, 8)),
 )
 
 
 def test_shapes_are_parsed_and_told_when_they_cannot_be() -> None:
-    """ROWSxCOLUMNS in the order given; anything else, or a shape twice, is a settings error."""
-    assert parse_rows("64x128, 8x9") == (Rows(64, 128), Rows(8, 9))
-    for wrong in ("64", "0x8", "8x8x8", "8x8,8x8", ""):
+    """Sizes joined by x, in the order given; anything else, or a shape twice, is an error."""
+    assert parse_layer_shapes("64x128, 8x9") == (shape_of(64, 128), shape_of(8, 9))
+    for wrong in ("x64", "0x8", "8x-8", "8x8,8x8", ""):
         with pytest.raises(SettingsError, match="--shapes"):
-            parse_rows(wrong)
+            parse_layer_shapes(wrong)
 
 
 @pytest.mark.parametrize(
@@ -86,25 +146,26 @@ def test_shapes_are_parsed_and_told_when_they_cannot_be() -> None:
 )
 def test_least_bytes_count_each_operand_once(name: str, forward: int, backward: int) -> None:
     """An 8 x 4 layer reads its operands and writes its output; backward the gradients too."""
-    layer, shape = LAYERS[name], Rows(8, 4)
-    assert layer.forward_bytes(shape, 2) == 2 * forward
-    assert layer.backward_bytes(shape, 2) == 2 * backward
+    operands = LayerOperands(built_in(name), shape_of(8, 4), torch.bfloat16, CPU, warm=True)
+    assert (operands.forward.moved, operands.backward.moved) == (2 * forward, 2 * backward)
 
 
 def test_least_bytes_of_cross_entropy_include_targets() -> None:
     """Logits and eight bytes for each target in, one number out; then the logits' gradient."""
-    layer, shape = LAYERS["cross-entropy"], Rows(8, 4)
-    assert layer.forward_bytes(shape, 2) == 64 + 64 + 2
-    assert layer.backward_bytes(shape, 2) == 2 + 64 + 64 + 64
+    layer = built_in("cross-entropy")
+    operands = LayerOperands(layer, shape_of(8, 4), torch.bfloat16, CPU, warm=True)
+    assert operands.forward.moved == 64 + 64 + 2
+    assert operands.backward.moved == 2 + 64 + 64 + 64
 
 
 @pytest.mark.parametrize("name", list(LAYERS))
 def test_eager_agrees_with_its_reference(name: str) -> None:
     """Each layer in float32 and in bf16 passes its own check, outputs and gradients."""
     for dtype, limit in ((torch.float32, 1e-6), (torch.bfloat16, 2e-2)):
-        operands = LayerOperands(LAYERS[name], Rows(16, 24), dtype, CPU, warm=True)
-        assert operands.check_forward(LAYERS[name].function, limit) <= limit
-        assert operands.check_both(LAYERS[name].function, limit) <= limit
+        layer = built_in(name)
+        operands = LayerOperands(layer, shape_of(16, 24), dtype, CPU, warm=True)
+        assert operands.check_forward(layer.eager, limit) <= limit
+        assert operands.check_both(layer.eager, limit) <= limit
 
 
 def test_a_wrong_output_or_gradient_is_found() -> None:
@@ -119,10 +180,10 @@ def test_a_wrong_output_or_gradient_is_found() -> None:
         def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
             return grad
 
-    layer = LAYERS["softmax"]
-    operands = LayerOperands(layer, Rows(16, 24), torch.float32, CPU, warm=True)
+    layer = built_in("softmax")
+    operands = LayerOperands(layer, shape_of(16, 24), torch.float32, CPU, warm=True)
     with pytest.raises(OutputMismatchError, match="its output is wrong"):
-        operands.check_forward(lambda x: layer.function(x) * 1.1, 1e-3)
+        operands.check_forward(lambda x: layer.eager(x) * 1.1, 1e-3)
     with pytest.raises(OutputMismatchError, match="its output is wrong"):
         operands.check_forward(lambda x: x * float("nan"), 1e-3)
     with pytest.raises(OutputMismatchError, match="its output has sizes"):
@@ -133,24 +194,42 @@ def test_a_wrong_output_or_gradient_is_found() -> None:
 
 def test_operands_that_were_written_over_are_put_back() -> None:
     """A backend that spoils its operands spoils nothing for the next."""
-    layer = LAYERS["swiglu"]
-    operands = LayerOperands(layer, Rows(8, 8), torch.float32, CPU, warm=True)
+    layer = built_in("swiglu")
+    operands = LayerOperands(layer, shape_of(8, 8), torch.float32, CPU, warm=True)
 
     def spoiling(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        out = layer.function(gate, up)
+        out = layer.eager(gate, up)
         gate.detach().zero_()
         return out
 
     operands.sets[0].forward(spoiling)
-    assert operands.check_both(layer.function, 1e-6) < 1e-6
+    assert operands.check_both(layer.eager, 1e-6) < 1e-6
 
 
 def test_speedups_are_over_eager_at_the_same_place() -> None:
     """2x at one shape and half at the other make 1; a shape without times does not count."""
     assert [FOUND.speedup(one) for one in FOUND.cells] == [1.0, 2.0, None, 1.0, 0.5, 3.0]
-    assert FOUND.mean_speedup("compiled", Pass.FORWARD, "rmsnorm") == (pytest.approx(1.0), 2)
-    assert FOUND.mean_speedup("liger", Pass.FORWARD) == (pytest.approx(3.0), 1)
+    mean = FOUND.mean_speedup("compiled", Pass.FORWARD, "rmsnorm")
+    assert mean is not None
+    assert (mean.mean, mean.shapes) == (pytest.approx(1.0), 2)
+    alone = FOUND.mean_speedup("liger", Pass.FORWARD)
+    assert alone is not None
+    assert (alone.mean, alone.shapes) == (pytest.approx(3.0), 1)
     assert FOUND.mean_speedup("liger", Pass.BOTH) is None
+
+
+def test_the_mean_speedup_has_an_interval_over_rounds() -> None:
+    """Each round has a mean over both shapes; a drift common to eager and backend cancels."""
+    drift = (1.0, 1.02, 1.04)
+    cells = [
+        cell(name, 4.0, samples=Samples(tuple(us * share for share in drift)), shape=shape)
+        for shape, times in ((shape_of(8, 8), (4.0, 2.0)), (shape_of(8, 16), (9.0, 1.125)))
+        for name, us in zip(("eager", "compiled"), times, strict=True)
+    ]
+    mean = report(*cells).mean_speedup("compiled", Pass.FORWARD)
+    assert mean is not None
+    assert mean.mean == pytest.approx(4.0)
+    assert mean.interval == (pytest.approx(4.0), pytest.approx(4.0))
 
 
 def test_a_busy_machine_has_no_speedup() -> None:
@@ -175,7 +254,8 @@ def test_text_fits_80_columns_and_tells_every_failure() -> None:
     assert "quack: cannot be imported: ModuleNotFoundError" in text
     assert "4096x16384 forward liger: it fell over" in text
     assert "50%" in text  # 2000 of 4000 GB/s
-    assert "rmsnorm       forward  eager 1.00x (2), compiled 1.00x (2), liger 3.00x (1)" in text
+    assert "FLOPs per byte forward 0.5000" in text
+    assert "eager 1.00x 1.00-1.00 (2), compiled 1.00x 1.00-1.00 (2)" in text
 
 
 def test_the_document_has_every_cell() -> None:
@@ -186,6 +266,16 @@ def test_the_document_has_every_cell() -> None:
     assert found["cells"][1]["share_of_peak"] == pytest.approx(0.5)
     assert found["cells"][2]["reason"] == "it fell over"
     assert {one["layer"] for one in found["speedup_over_eager"]} == {"rmsnorm", None}
+
+
+def test_the_roofline_has_each_cell_at_its_flops_per_byte() -> None:
+    """2 MFLOP over 4 MB at half a FLOP per byte, 1 TFLOP/s in 2 us; peaks as the roof."""
+    chart = charts_of(document(FOUND))["roofline"]
+    assert chart.roof is not None
+    assert chart.roof.positions == (0.5, 0.5)
+    assert chart.roof.gbps == pytest.approx(4000.0)
+    compiled = next(series for series in chart.series if series.name == "compiled")
+    assert compiled.values[0] == pytest.approx(1.0)
 
 
 def test_the_chart_has_a_gap_where_a_backend_failed() -> None:
@@ -206,13 +296,11 @@ def test_a_backend_that_fails_is_left_out_with_its_reason(monkeypatch: pytest.Mo
     known = {"compiled": broken, "custom": lambda x: x}
     real = backends.operator_of
     monkeypatch.setattr(
-        timing, "operator_of", lambda name, layer: known.get(name) or real(name, layer)
+        timing, "operator_of", lambda name, *rest: known.get(name) or real(name, *rest)
     )
-    monkeypatch.setitem(sys.modules, "liger_kernel", None)
-    monkeypatch.delitem(sys.modules, "warmup.bench.layers.liger", raising=False)
     found = run.bench_layers(
         layers="softmax",
-        backends="compiled,custom,liger",
+        backends="compiled,custom,liger,table",
         shapes="8x16",
         dtype="f32",
         rounds=2,
@@ -224,14 +312,124 @@ def test_a_backend_that_fails_is_left_out_with_its_reason(monkeypatch: pytest.Mo
     assert reasons["eager"] == ""
     assert reasons["compiled"] == "ValueError: no such kernel"
     assert reasons["custom"].startswith("its output is wrong: relative L2 error")
-    assert "ModuleNotFoundError" in found.missing["liger"]
+    assert [one.backend for one in found.wrong] == ["custom"]
+    assert found.missing["liger"] == "its kernels are for GPUs"
+    assert "constant weights" in found.missing["table"]
+
+
+def test_a_library_that_cannot_be_imported_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU the reason is the error of its import."""
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)
+    reason = backends.missing("liger", torch.device("cuda"))
+    assert reason is not None
+    assert "ModuleNotFoundError" in reason
+
+
+def test_a_recompile_while_it_is_timed_is_no_time() -> None:
+    """A function that was dropped from dynamo's cache fails when timed; eager keeps its times."""
+    layer = built_in("softmax")
+    operands = LayerOperands(layer, shape_of(8, 16), torch.float32, CPU, warm=True)
+    compiled = torch.compile(layer.eager, backend="eager")
+    operands.check_forward(compiled, 1e-3)
+    batch = timing._ready(Pass.FORWARD, compiled, operands, setup())
+    torch.compiler.reset()
+    with pytest.raises(RuntimeError, match="Detected recompile"):
+        batch.time()
+
+
+def setup() -> timing.LayerSetup:
+    return timing.LayerSetup(
+        device=CPU,
+        dtype="f32",
+        launch=Launch.EAGER,
+        l2=L2.WARM,
+        rounds=2,
+        steps=(Pass.FORWARD,),
+        tolerance=1e-3,
+        customs={},
+        table=LayerTable(Path("none.json"), CPU, "f32", Launch.EAGER, L2.WARM),
+    )
+
+
+def test_a_users_layer_has_its_methods_as_backends(own_file: Path) -> None:
+    """The file's shapes, FLOPs and bytes count; a method whose output is wrong has no time."""
+    found = run.bench_layers(
+        own=[f"{own_file}:GeGlu"],
+        backends="eager,wrong",
+        dtype="f32",
+        rounds=2,
+        device="cpu",
+        backward=False,
+    )
+    assert [(str(one.shape), one.backend, one.is_wrong) for one in found.cells] == [
+        (shape, name, name == "wrong") for shape in ("8x16", "2x32") for name in ("eager", "wrong")
+    ]
+    assert found.cells[0].flops_per_byte == pytest.approx(10 / 12)
+    assert found.titles == {"GeGlu": ("GeGLU", "last size")}
+
+
+def test_the_tolerance_is_that_which_is_given(own_file: Path) -> None:
+    """An output that is off by a tenth is right within 0.2."""
+    found = run.bench_layers(
+        own=[f"{own_file}:GeGlu"],
+        backends="wrong",
+        shapes="4x4",
+        dtype="f32",
+        rounds=2,
+        device="cpu",
+        backward=False,
+        tolerance=0.2,
+    )
+    assert found.wrong == ()
+    assert found.cells[1].error == pytest.approx(0.1, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("NoInputs", "NoInputs has no method 'inputs'"),
+        ("NoShapes", "NoShapes has no shapes"),
+        ("Missing", "has no 'Missing'"),
+    ],
+)
+def test_a_file_that_is_no_layer_is_refused(own_file: Path, name: str, said: str) -> None:
+    """What the class lacks is named, and the option."""
+    with pytest.raises(SettingsError, match=said) as caught:
+        open_layer(f"{own_file}:{name}")
+    assert "--layer" in str(caught.value)
+
+
+def test_a_method_with_the_name_of_a_backend_is_refused(own_file: Path) -> None:
+    """``compiled`` is inductor's."""
+    with pytest.raises(SettingsError, match="'compiled' has the name of a backend"):
+        run.bench_layers(own=[f"{own_file}:Named"], device="cpu")
+
+
+def test_flops_that_are_no_number_above_zero_cost_the_shape(own_file: Path) -> None:
+    """The reason stands in each cell of the shape."""
+    found = run.bench_layers(
+        own=[f"{own_file}:Zero"], backends="eager", shapes="4x4", rounds=2, device="cpu"
+    )
+    assert all("flops of Zero returned 0" in one.reason for one in found.cells)
+
+
+def test_custom_options_are_read_by_name() -> None:
+    """Numbers, booleans and words; without any there is the built-in set."""
+    text = "wide:max_autotune_pointwise=true,coordinate_descent_radius=2,cpp.march=x"
+    assert backends.parse_customs(["a:epilogue_fusion=false"]) == {"a": {"epilogue_fusion": False}}
+    with pytest.raises(SettingsError, match=r"cpp\.march"):
+        backends.parse_customs([text])
+    assert list(backends.parse_customs([])) == ["custom"]
+    for wrong in ("a", "a:", "a:b", "A:b=1", "compiled:epilogue_fusion=false"):
+        with pytest.raises(SettingsError, match="--custom"):
+            backends.parse_customs([wrong])
 
 
 def test_a_shape_that_does_not_fit_costs_that_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """Out of memory at one shape is its reason; the other shapes are timed."""
     real = timing.LayerOperands
 
-    def small(layer: Layer, shape: Rows, *args: Any, **kwargs: Any) -> LayerOperands:
+    def small(layer: OpenLayer, shape: LayerShape, *args: Any, **kwargs: Any) -> LayerOperands:
         if shape.rows > 8:
             raise RuntimeError("out of memory")
         return real(layer, shape, *args, **kwargs)
@@ -256,7 +454,8 @@ def test_a_shape_that_does_not_fit_costs_that_shape(monkeypatch: pytest.MonkeyPa
         ({"launch": "graph"}, "--launch 'graph' is unknown"),
         ({"l2": "hot"}, "--l2 'hot' is unknown"),
         ({"rounds": 0}, "--rounds 0"),
-        ({"shapes": "8"}, "--shapes"),
+        ({"shapes": "8y8"}, "--shapes"),
+        ({"tolerance": 0.0}, "--tolerance 0.0"),
         ({"device": "tpu"}, "--device"),
     ],
 )

@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 
 from warmup.bench.files import write_json
+from warmup.bench.matmul.against import read_against
 from warmup.bench.matmul.files import charts_of, document
 from warmup.bench.matmul.report import (
-    COLUMNS,
     TABLE_COLUMN,
     TORCH_COLUMN,
+    HostSplit,
     MatmulVerdict,
     MmReport,
     ShapeResult,
     Timed,
+    columns_for,
     shown_us,
 )
 from warmup.bench.matmul.shapes import CLASSIC, Shape, parse_shapes
@@ -32,6 +34,7 @@ from warmup.core.samples import Samples
 
 SHAPE = Shape(128, 4096, 1000)
 PEAKS = Peaks(tflops={"f16": 750.0}, gbps=4000.0, clock_mhz=1980, measured="2026-01-01T00:00:00Z")
+COLUMNS = columns_for("cuda", "f16")
 WAVE = (0.99, 1.0, 1.01, 1.0, 1.005, 0.995, 1.0, 1.0)
 
 
@@ -40,7 +43,9 @@ def times(median: float, shares: tuple[float, ...] = WAVE) -> Samples:
 
 
 def timed(median: float, shares: tuple[float, ...] = WAVE, total: float = 30.0) -> Timed:
-    return Timed(device=times(median, shares), total=times(total), error=2e-4, kernel="k")
+    host = HostSplit(total=30.0, guards=2.0, allocation=3.0, launch=5.0)
+    samples = times(median, shares)
+    return Timed(device=samples, total=times(total), error=2e-4, kernel="k", host=host)
 
 
 def result(medians: Mapping[str, float], shape: Shape = SHAPE, **dropped: str) -> ShapeResult:
@@ -261,3 +266,79 @@ def test_importing_the_command_leaves_torch_alone(
         "print({'torch', 'triton', 'matplotlib'} & set(sys.modules))"
     )
     assert run_python("-c", code).stdout.strip() == "set()"
+
+
+def test_each_device_has_the_columns_that_it_can_have() -> None:
+    """TF32 is a column for f32 on a GPU alone, and the C++ template one on a CPU."""
+    assert COLUMNS == ("torch", "triton", "inductor-aten", "inductor-triton", "table")
+    assert "torch-tf32" in columns_for("cuda", "f32")
+    assert "torch-tf32" not in columns_for("cpu", "f32")
+    assert "inductor-cpp" in columns_for("cpu", "f16")
+
+
+def test_six_columns_fit_80_columns() -> None:
+    """With TF32 there are six; those that do not fit stand in a table below."""
+    names = columns_for("cuda", "f32")
+    assert len(names) == 6
+    shapes = (result(dict.fromkeys(names, 321.7), shape) for shape in CLASSIC)
+    lines = list(spell(report(*shapes, dtype="f32")))
+    assert max(map(len, lines)) <= 80
+    assert any("tf32" in line for line in lines)
+
+
+def test_each_model_has_a_mean() -> None:
+    """Three shapes of AlexNet at twice torch's speed, the others at its speed."""
+    made = report(
+        *(
+            result({TORCH_COLUMN: 6.0, TABLE_COLUMN: 3.0 if number < 3 else 6.0}, shape)
+            for number, shape in enumerate(CLASSIC)
+        )
+    )
+    assert made.models == ("AlexNet", "BERT", "GPT-2")
+    assert made.mean_speedup(TABLE_COLUMN, "AlexNet") == pytest.approx(2.0)
+    assert made.mean_speedup(TABLE_COLUMN, "BERT") == pytest.approx(1.0)
+    assert any(line.split() == ["AlexNet", "1.00x", "2.00x"] for line in spell(made))
+
+
+def test_the_host_time_is_split_into_parts_and_a_rest() -> None:
+    """30 us less 2 of guards, 3 of the allocation and 5 of the launch leave 20."""
+    made = full_report()
+    assert timed(5.0).host.rest == pytest.approx(20.0)
+    assert HostSplit(total=5.0).rest is None
+    row = next(line for line in spell(made) if line.startswith("table ") and "20.00" in line)
+    assert row.split() == ["table", "30.00", "2.000", "3.000", "5.000", "20.00"]
+    assert document(made)["summary"]["host_us"]["table"]["rest"] == pytest.approx(20.0)
+
+
+def test_an_earlier_result_stands_beside_this_one(tmp_path: Path) -> None:
+    """Twice the earlier time is clear; the same time is not; other dtypes are named."""
+    before = report(result({TORCH_COLUMN: 5.0, TABLE_COLUMN: 5.0}))
+    path = write_json(document(before), tmp_path / "before.json")
+    against = read_against(path)
+    here = report(result({TORCH_COLUMN: 10.0, TABLE_COLUMN: 5.0}), dtype="bf16")
+    torch_change, table_change = (
+        against.changes(here, name)[SHAPE] for name in (TORCH_COLUMN, TABLE_COLUMN)
+    )
+    assert (torch_change.ratio, torch_change.is_clear) == (pytest.approx(2.0), True)
+    assert (table_change.ratio, table_change.is_clear) == (pytest.approx(1.0), False)
+    assert against.differences(here) == ("dtype f16, here bf16",)
+    lines = list(spell(here, against))
+    assert max(map(len, lines)) <= 80
+    assert any("2.000*" in line for line in lines)
+    assert document(here, against)["against"]["changes"][0]["ratio"] == pytest.approx(2.0)
+
+
+def test_the_committed_result_can_be_compared_with(root: Path) -> None:
+    """The H200's result, of an earlier form of the document, has all ten shapes."""
+    against = read_against(root / "docs/benchmarks/results/bench-mm-h200.json")
+    assert {shape for shape, _ in against.times} == set(CLASSIC)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"benchmark": "layers"}', '{"benchmark": "mm"}'])
+def test_a_file_that_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
+    """--against names the file and what it should be."""
+    path = tmp_path / "other.json"
+    path.write_text(text, encoding="utf-8")
+    for wrong in (path, tmp_path / "missing.json"):
+        with pytest.raises(SettingsError, match="--against"):
+            read_against(wrong)

@@ -25,11 +25,55 @@ app()
 """
 
 
+LINEAR = """
+import torch
+from torch import nn
+
+class Linear(nn.Module):
+    shapes = ((16, 64),)
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(32, 64))
+
+    def inputs(self, shape):
+        return (torch.randn(shape),)
+
+    def eager(self, x):
+        return nn.functional.linear(x, self.weight)
+"""
+
+
+def test_a_users_linear_is_served_from_a_table(tmp_path: Path) -> None:
+    """Its weights are constant: a row answers, forward is timed, the table is kept; custom too."""
+    (tmp_path / "linear.py").write_text(LINEAR, encoding="utf-8")
+    arguments = [
+        *("--layer", "linear.py:Linear", "--dtype", "f32", "--rounds", "2", "--device", "cpu"),
+        *("--backends", "custom,table", "--no-charts", "--out", "out"),
+    ]
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **caches}
+    done = run_forked("-c", PROGRAM, *arguments, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out" / "bench-layers.json").read_text(encoding="utf-8"))
+    timed = [(one["pass"], one["backend"], one["reason"]) for one in found["cells"]]
+    assert timed == [
+        ("forward", "eager", None),
+        ("forward", "custom", None),
+        ("forward", "table", None),
+        ("forward+backward", "eager", None),
+        ("forward+backward", "custom", None),
+    ]
+    assert found["table_hits"] == {"Linear": 1}
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"bench-layers.json", "bench-layers-table.json"}
+
+
 def test_every_layer_is_timed_on_eager_and_on_inductor(tmp_path: Path) -> None:
     """All layers, forward and backward: the document has times, the folder has the charts."""
     arguments = [
         *("--shapes", "16x64", "--dtype", "f32", "--rounds", "2", "--device", "cpu"),
-        *("--backends", "compiled,custom", "--out", str(tmp_path / "out")),
+        *("--backends", "compiled", "--out", str(tmp_path / "out")),
     ]
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **caches}
@@ -42,11 +86,12 @@ def test_every_layer_is_timed_on_eager_and_on_inductor(tmp_path: Path) -> None:
         (name, step, backend)
         for name in names
         for step in ("forward", "forward+backward")
-        for backend in ("eager", "compiled", "custom")
+        for backend in ("eager", "compiled")
     ]
     assert [one["reason"] for one in found["cells"] if one["time_us"] is None] == []
     assert all(one["relative_l2_error"] <= 1e-3 for one in found["cells"])
-    charts = {f"bench-layers-{name}.{end}" for name in names for end in ("png", "svg")}
+    drawn = [*names, "roofline"]
+    charts = {f"bench-layers-{name}.{end}" for name in drawn for end in ("png", "svg")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*charts, "bench-layers.json"}
     assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
     assert "speed-up over eager" in done.stdout
@@ -73,5 +118,5 @@ def test_what_is_measured_is_kept_when_it_is_ended(tmp_path: Path) -> None:
         said = process.stderr.read()
     found = json.loads((tmp_path / "out" / "bench-layers.json").read_text(encoding="utf-8"))
     assert process.returncode == 143
-    assert f"interrupted: finished shapes are in {tmp_path / 'out'}" in said
+    assert f"interrupted: finished shapes are printed, and in {tmp_path / 'out'}" in said
     assert {one["rows"] for one in found["cells"]} == {16}

@@ -109,40 +109,48 @@ def run(
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """What the command put into --out for two small products, and what it printed."""
+    """What the command put into --out for a small product, and what it printed."""
     folder = tmp_path_factory.mktemp("bench-mm")
-    words = ("--shapes", "64x32x48,16x64x24", "--dtype", "f32", "--rounds", "2")
+    words = ("--shapes", "64x32x48", "--dtype", "f32", "--rounds", "2")
     done = run(COMMAND, *words, "--device", "cpu", "--out", "made", folder=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     return folder / "made", done.stdout
 
 
 def test_a_cpu_has_the_columns_that_it_can_have(made: tuple[Path, str]) -> None:
-    """The library columns are timed and right; each other one says why it is not there."""
+    """Library, C++ template and table are timed and right; Triton's columns say why not."""
     found = json.loads((made[0] / "bench-mm.json").read_text())
-    assert [one["shape"] for one in found["shapes"]] == [
-        {"m": 64, "k": 32, "n": 48},
-        {"m": 16, "k": 64, "n": 24},
-    ]
+    assert [one["shape"] for one in found["shapes"]] == [{"m": 64, "k": 32, "n": 48}]
     for one in found["shapes"]:
-        assert set(one["columns"]) == {"torch", "inductor-aten"}
+        assert set(one["columns"]) == {"torch", "inductor-aten", "inductor-cpp", "table"}
+        assert one["table_hits"] == 1
         assert all(column["relative_l2_error"] < 1e-6 for column in one["columns"].values())
         assert all(len(column["total_rounds_us"]) == 2 for column in one["columns"].values())
         assert (one["dropped"]["triton"], one["dropped"]["inductor-triton"]) == (NO_TRITON,) * 2
-        # Both operands are inputs, and inductor's C++ template wants constant weights.
-        assert "this benchmark has none" in one["dropped"]["table"]
     assert (found["launch"], found["l2"]) == ("eager", "warm")
-    assert found["table"] is None
+    assert len(found["table"]) == 64
     assert found["peaks"]["tflops"]["f32"] > 0
     assert found["provenance"]["torch"] is not None
     assert f"no triton: {NO_TRITON}" in made[1].splitlines()
+
+
+def test_the_parts_of_the_host_time_are_measured(made: tuple[Path, str]) -> None:
+    """Guards are checked and the kernel is run, both within the total; the C++ one allocates."""
+    found = json.loads((made[0] / "bench-mm.json").read_text())
+    for one in found["shapes"]:
+        for name in ("inductor-aten", "inductor-cpp", "table"):
+            split = one["columns"][name]["host_us"]
+            assert split["guards"] > 0
+            assert split["launch"] > 0
+        assert one["columns"]["inductor-cpp"]["host_us"]["allocation"] > 0
+        assert one["columns"]["torch"]["host_us"]["guards"] is None
 
 
 def test_charts_stand_beside_the_document(made: tuple[Path, str]) -> None:
     """--out has both charts, each as PNG and as SVG."""
     found = {path.name for path in made[0].iterdir() if path.stat().st_size}
     charts = {f"bench-mm-{name}.{kind}" for name in ("time", "tflops") for kind in ("png", "svg")}
-    assert found == {"bench-mm.json", *charts}
+    assert found == {"bench-mm.json", "bench-mm-table.json", *charts}
 
 
 def test_a_column_that_is_wrong_or_fails_is_dropped_with_its_reason(

@@ -5,6 +5,7 @@ All cases run in one process (tests/programs/cuda_pad_regions.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,13 @@ import pytest
 
 PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/cuda_pad_regions.py")
 CASES = ("linear", "gated", "conv1d", "shared", "batched")
+KEYS = (
+    "pad mm m=560 n=1280 k=3420 bf16 a=row b=col",
+    "pad mm m=560 n=1280 k=3420 bf16 a=row b=row free=a",
+    "pad addmm m=560 n=1284 k=3420 f16 a=row b=col bias=1d free=a",
+    "pad mm m=1604 n=1284 k=3421 f32 a=col b=row free=b fp32=ieee",
+    "pad bmm batch=4 m=560 n=772 k=1284 bf16 a=row b=row free=ab",
+)
 WAYS = ("as_is", "padded")
 Run = Callable[..., Any]
 Case = dict[str, Any]
@@ -23,7 +31,7 @@ pytest.importorskip("triton")
 @pytest.fixture(scope="module")
 def cases(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     """What the program printed of each case."""
-    found: dict[str, Case] = run_program(tmp_path_factory.mktemp("caches"), PROGRAM, *CASES)
+    found: dict[str, Case] = run_program(tmp_path_factory.mktemp("caches"), PROGRAM, *CASES, *KEYS)
     return found
 
 
@@ -84,3 +92,14 @@ def test_an_operand_that_others_need_is_an_output(cases: dict[str, Case]) -> Non
     key = question(cases, "shared", "pad mm m=560 n=772")
     assert key["outputs"] == [normed, "aten.relu.default"]
     assert key["steps"].count(normed) == 2
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_module_made_of_a_pad_key_asks_for_that_key(cases: dict[str, Case], key: str) -> None:
+    """Its region runs the GEMM as it is, and padded to multiples of 8 (4 in f32) without rows."""
+    (one,) = cases[key]["questions"]
+    assert (one["key"], one["reason"]) == (key, "")
+    asked = [text for text in one["padded"]["gemms"] if text not in one["as_is"]["gemms"]]
+    alignment = 4 if " f32 " in key else 8
+    sizes = [int(text) for text in re.findall(r" [nk]=([0-9]+)", asked[0])]
+    assert [size % alignment for size in sizes] == [0, 0]

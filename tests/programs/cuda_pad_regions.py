@@ -3,7 +3,8 @@
     python cuda_pad_regions.py CASE...
 
 Prints one JSON object: for each case what its model asks for as it is and with everything padded,
-and for each of its pad questions the region and what that asks for both ways.
+and for each of its pad questions the region and what that asks for both ways. A case is a name, or
+a pad key: then its model is what a build makes of the key.
 """
 
 from __future__ import annotations
@@ -39,8 +40,11 @@ from warmup.core.trial import Region, TensorSpec  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.regions import module_of  # noqa: E402
 from warmup.keys.pad import AS_IS, PADDED  # noqa: E402
+from warmup.keys.pad_text import parse_padding  # noqa: E402
 from warmup.keys.question import Question, RegionQuestion  # noqa: E402
 from warmup.keys.registry import kind_of  # noqa: E402
+from warmup.models.gemm_tensors import size_of  # noqa: E402
+from warmup.models.pad_module import make_pad_module  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
@@ -180,13 +184,29 @@ def lower(
     return {"gemms": sorted(answers.asked), "hits": sorted(set(hits))}
 
 
-def run(name: str) -> dict[str, Any]:
-    """Return what became of one case."""
+def written(name: str) -> tuple[Callable[..., Any], list[TensorSpec]]:
+    """Return the function of a case in `CASES`, and its arguments."""
     function, shapes = CASES[name]
-    specs = [
+    return function, [
         TensorSpec(shape, torch.empty(shape, device="meta").stride(), 0, "bfloat16")
         for shape in shapes
     ]
+
+
+def rebuilt(key: str) -> tuple[Callable[..., Any], list[TensorSpec]]:
+    """Return the module that a build makes of a pad key, and its arguments."""
+    module, tensors = make_pad_module(parse_padding(key))
+    return module, [
+        TensorSpec(
+            tuple(map(size_of, one.sizes)), one.strides, 0, str(one.dtype).removeprefix("torch.")
+        )
+        for one in tensors.values()
+    ]
+
+
+def run(name: str) -> dict[str, Any]:
+    """Return what became of one case."""
+    function, specs = rebuilt(name) if name.startswith("pad ") else written(name)
     questions = []
     for question in ask(function, specs):
         found: dict[str, Any] = {"key": question.key, "reason": question.reason, "steps": None}

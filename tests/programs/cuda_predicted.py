@@ -7,6 +7,8 @@ One case a line on stdin, one result a line on stdout; cases as for cuda_lowerin
 model is fitted to the timings of a ViT on an H100; the category of its problems is that of the
 case, whose weight is stored by rows. ``search`` says that the case is tuned; ``gain`` replaces the
 library's predicted time by so many times the config's; ``hash`` is that of the template.
+``imported`` is a description of a kernel as inductor's autotune log has it: the table's imported
+config for the case.
 """
 
 from __future__ import annotations
@@ -21,15 +23,19 @@ from cuda_lowering import OPTIONS, answer_each, lower
 from cuda_search import Silent
 
 from warmup.core.events import Emitter, Event
+from warmup.core.imported_config import ImportedConfig
 from warmup.core.method import Search
 from warmup.core.predicted_config import PredictedConfig
 from warmup.core.rows import Winner
+from warmup.diagnostics.imports.autotune_log import read_autotune_log
+from warmup.diagnostics.imports.entry import ImportedEntry
 from warmup.inductor import connect
 from warmup.prediction.device_model import DeviceModel
 from warmup.prediction.fitting import fit
 from warmup.prediction.predictions import Predictions
 from warmup.prediction.timing_lines import read_timings
 from warmup.prediction.training import training_set
+from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.lookup import Lookup, OnMiss
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +51,41 @@ def _fitted() -> DeviceModel:
 
 
 MODEL = _fitted()
+
+
+@dataclass(frozen=True)
+class AnyKey:
+    """The one imported config, for every key."""
+
+    config: ImportedConfig
+
+    def __getitem__(self, _key: str) -> tuple[ImportedConfig, ...]:
+        return (self.config,)
+
+    def __contains__(self, _key: str) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return 1
+
+    def get(self, key: str, _default: Any) -> tuple[ImportedConfig, ...]:
+        return self[key]
+
+
+def imported_of(case: dict[str, Any]) -> ImportedAnswers:
+    """Return the imported config that *case* describes, read as a line of a log."""
+    if "imported" not in case:
+        return ImportedAnswers()
+    lines = [
+        f"AUTOTUNE mm({case['m']}x{case['k']}, {case['k']}x{case['n']})",
+        f"strides: [{case['k']}, 1], [{case['n']}, 1]",
+        "dtypes: torch.bfloat16, torch.bfloat16",
+        f"  {case['imported']}",
+    ]
+    (entry,) = read_autotune_log(lines, "a.log")
+    assert isinstance(entry, ImportedEntry)
+    assert entry.config is not None, entry.lacks
+    return ImportedAnswers(AnyKey(entry.config))  # type: ignore[arg-type]  # what is asked of it
 
 
 @dataclass(frozen=True)
@@ -82,15 +123,16 @@ def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
     events: list[Event] = []
     tuner = Silent()
     is_search = "search" in case
+    imported = imported_of(case)
     lookup = Lookup(
         {},
         OnMiss.TUNE if is_search else OnMiss(case["on_miss"]),
         Emitter([events.append]),
         tuner=tuner if is_search else None,
         search=Search(case.get("search", "default")),
-        predictor=Stated(
-            Predictions.of(MODEL, case.get("top", 8)), case.get("gain"), case.get("hash")
-        ),
+        predictor=imported
+        or Stated(Predictions.of(MODEL, case.get("top", 8)), case.get("gain"), case.get("hash")),
+        imported=imported,
     )
     generated.clear()
     attachment = connect().attach(lookup, OPTIONS, "test", quiet=True)

@@ -11,10 +11,10 @@ from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Family, Row, Tuned, Winner
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.kind import Kind
-from warmup.keys.pad import AS_IS
+from warmup.keys.pad import AS_IS, PADDED
 from warmup.keys.question import Question
 from warmup.table.lookup import Lookup, OnMiss
-from warmup.tuning.from_misses import _OneKeyLookup
+from warmup.tuning.one_key import OneKeyLookup
 
 MakeLookup = Callable[[str], tuple[Lookup, list[Event]]]
 GEMM = "mm m=16 n=96 k=64 f32 a=row b=row out=f32 | epilogue=none"
@@ -40,7 +40,7 @@ def make_lookup(make_row: Callable[..., Row], toy_kind: Kind) -> MakeLookup:
     def make(wanted: str) -> tuple[Lookup, list[Event]]:
         events: list[Event] = []
         emitter = Emitter([events.append])
-        lookup = _OneKeyLookup({}, OnMiss.TUNE, emitter, tuner=Measurer(), wanted=wanted)
+        lookup = OneKeyLookup({}, OnMiss.TUNE, emitter, tuner=Measurer(), wanted=wanted)
         return lookup, events
 
     return make
@@ -83,3 +83,23 @@ def test_another_key_of_the_kind_ends_the_tuning(make_lookup: MakeLookup) -> Non
     before = lookup.tunes
     lookup.find(TOY.replace("m=8", "m=9"))
     assert (before, lookup.tunes) == (True, False)
+
+
+def test_a_gemm_of_a_way_is_tuned(make_lookup: MakeLookup) -> None:
+    """The ways of a pad key are timed with tuned products: their keys get rows too."""
+    lookup, events = make_lookup(PAD)
+    assert lookup.measure(question_of(GEMM)) != LIBRARY
+    assert [(event.name, event.fields["key"]) for event in events] == [(EventName.TUNED, GEMM)]
+
+
+def test_a_region_may_ask_by_another_key_of_its_product(
+    make_lookup: MakeLookup, make_row: Callable[..., Row]
+) -> None:
+    """In the region of a pad key an operand may be no longer free: that key has the way as row."""
+    lookup, _ = make_lookup(f"{PAD} free=a")
+    lookup.rows = {PAD: Row(PADDED, make_row().evidence)}
+    assert (lookup.find(PAD), lookup.tunes) == (PADDED, True)
+    assert (lookup.find(PAD.replace("k=64", "k=63")), lookup.tunes) == (
+        MissReason.NOT_IN_TABLE,
+        False,
+    )

@@ -1,12 +1,15 @@
-"""Benchmark documents: writing them as JSON, and the line of provenance under their charts."""
+"""Files of a benchmark: its folder, its document as JSON, and the line under its charts."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from warmup.core.errors import SettingsError
 from warmup.core.files import make_folder, write_output
 
 
@@ -28,3 +31,23 @@ def place_of(provenance: Mapping[str, str | None]) -> str:
         f"triton {provenance['triton'] or 'none'}, warmup {provenance['warmup']}, "
         f"{(provenance['date'] or '')[:10]}"
     )
+
+
+@contextlib.contextmanager
+def result_folder(out: Path | None) -> Iterator[Path]:
+    """Yield *out*, created where missing, or a temporary folder without *out*.
+
+    Raises:
+        SettingsError: *out* cannot be created.
+    """
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="warmup-bench-") as temporary:
+            yield Path(temporary)
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"--out {out}: {error.strerror}", "name a folder that can be written"
+        ) from error
+    yield out

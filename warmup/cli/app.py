@@ -19,6 +19,7 @@ from warmup.cli.doctor import doctor
 from warmup.cli.explain import explain
 from warmup.cli.fit import fit
 from warmup.cli.help import HelpCommand, HelpGroup
+from warmup.cli.import_files import import_files
 from warmup.cli.output import print_line
 from warmup.cli.profile import profile
 from warmup.cli.review import review
@@ -59,6 +60,10 @@ _EXAMPLES: Final = {
     "explain": "warmup explain --model mlp.py --seqlens 1..1024",
     "suggest": "warmup suggest --histogram lengths.txt --max-buckets 6",
     "fit": "warmup fit timings.jsonl --out nvidia-h100.model.json --report held-out",
+    "import": """
+        warmup import server.log --problems-out problems.json
+        warmup import /tmp/torchinductor_me --out tables/mlp.json --verify
+    """,
     "show": """
         warmup show tables/mlp.json
         warmup show tables/mlp.json --op addmm --bucket 560
@@ -83,7 +88,7 @@ _EXAMPLES: Final = {
     "layers": "warmup bench layers --layers rmsnorm,softmax --backends eager,compiled",
 }
 # Commands that need inductor's cache folder; doctor and check report on it.
-_NEEDS_CACHE: Final = frozenset({"build", "explain", "compare", "mm", "layers"})
+_NEEDS_CACHE: Final = frozenset({"build", "import", "explain", "compare", "mm", "layers"})
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer passes a flag's value
@@ -115,7 +120,7 @@ def _options(
 
 def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
     """Add *command* with the options of every command and its examples."""
-    name = command.__name__
+    name = "import" if command is import_files else command.__name__  # a keyword of Python
     run_it = with_common_options(command, compiles=name in _NEEDS_CACHE)
     to.command(name, cls=HelpCommand, epilog=_EXAMPLES[name], **options)(run_it)
 
@@ -124,6 +129,7 @@ for one in (
     doctor,
     build,
     fit,
+    import_files,
     explain,
     suggest,
     show,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from warmup.bench.matmul.report import (
     COLUMNS,
+    HOST_PARTS,
     TABLE_COLUMN,
     TORCH_COLUMN,
     MatmulRatio,
@@ -19,10 +20,26 @@ from warmup.bench.matmul.report import (
     Timed,
     shown_us,
 )
+from warmup.bench.matmul.shapes import model_of
 from warmup.cli import options
-from warmup.cli.output import ABSENT, MEANINGS, digits, fold, grid, percent, spell_peaks
+from warmup.cli.output import (
+    ABSENT,
+    MEANINGS,
+    TEXT_WIDTH,
+    digits,
+    fold,
+    grid,
+    percent,
+    spell_peaks,
+    times,
+)
 from warmup.core.method import L2, Launch
 from warmup.core.samples import Samples
+
+if TYPE_CHECKING:
+    from warmup.bench.matmul.against import Against
+
+_HOST_UNTIL: Final = {"CPU": "done", "GPU": "enqueued"}
 
 
 def mm(
@@ -39,14 +56,21 @@ def mm(
     table: Annotated[
         Path | None, typer.Option(help="The table to serve; default a table that is built first.")
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="An earlier bench-mm.json, to print each time over the earlier time."),
+    ] = None,
+    charts: options.BenchCharts = True,
     device: options.DeviceOption = "auto",
     as_json: options.AsJson = False,
 ) -> None:
     """Time plain GEMMs: torch, Triton, inductor and a table."""
+    from warmup.bench.matmul.against import read_against
     from warmup.bench.matmul.files import MATMUL_STEM, document, draw_charts
     from warmup.bench.matmul.run import bench_mm
     from warmup.cli.bench_results import BenchResults
 
+    earlier = None if against is None else read_against(against)
     bench = partial(
         bench_mm,
         shapes=shapes,
@@ -58,15 +82,24 @@ def mm(
         table=table,
         device=device,
     )
-    BenchResults(out, MATMUL_STEM, document, draw_charts).run(bench, spell, as_json=as_json)
+    written = partial(document, against=earlier)
+    printed = partial(spell, against=earlier)
+    results: BenchResults[MmReport] = BenchResults(out, MATMUL_STEM, written, draw_charts, charts)
+    results.run(bench, printed, as_json=as_json)
 
 
-def spell(report: MmReport) -> Iterator[str]:
-    """Yield three tables of at most 80 columns, then what follows from them."""
+def spell(report: MmReport, against: Against | None = None) -> Iterator[str]:
+    """Yield tables of at most 80 columns, then what follows from them.
+
+    With *against* the last table has the times over those of that benchmark.
+    """
     from warmup.cli.bench_results import spell_origin
 
     yield from spell_origin(report)
-    yield "shapes are M x K x N, row-major"
+    yield "shapes are M x K x N, row-major" + _where(report)
+    for model in report.models:
+        shapes = ", ".join(str(r.shape) for r in report.shapes if model_of(r.shape) == model)
+        yield from fold(f"{model}: {shapes}", indent=2)
     yield ""
     yield f"{report.processor} us per call, median and 95 % interval"
     yield from _times(report, lambda timed: (timed.device_us, timed.device))
@@ -76,18 +109,98 @@ def spell(report: MmReport) -> Iterator[str]:
     yield ""
     yield "fastest by device time; ratio of the table's time to the best other column's"
     yield from _standings(report)
+    if report.speedup is not None or report.too_busy is None:
+        yield ""
+        yield "torch's device time over the column's, geometric mean"
+        yield from _means(report)
+    yield ""
+    yield f"host us per call until it is {_HOST_UNTIL[report.processor]}, medians over the shapes"
+    yield from _host(report)
+    if against is not None:
+        yield ""
+        yield from _changes(report, against)
     yield ""
     yield from _summary(report)
 
 
+def _where(report: MmReport) -> str:
+    return "" if report.processor == "GPU" else "; K x N is a constant weight in compiled columns"
+
+
 def _times(report: MmReport, pick: Callable[[Timed], tuple[float, Samples]]) -> Iterator[str]:
-    columns = [name.partition("-") for name in COLUMNS]
-    rows = [["", *(backend for _, _, backend in columns)]]
-    for result in report.shapes:
-        cells = (_time(*pick(result.timed[n])) if n in result.timed else ABSENT for n in COLUMNS)
-        rows.append([str(result.shape), *cells])
-    head = ("shape", *(family for family, _, _ in columns))
-    yield from grid(head, rows, texts=1, gap=1)
+    yield from _columns(
+        report,
+        "shape",
+        {
+            str(result.shape): {name: _time(*pick(timed)) for name, timed in result.timed.items()}
+            for result in report.shapes
+        },
+    )
+
+
+def _columns(report: MmReport, first: str, rows: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Yield *rows* of cells by column, with as many columns beside each other as 80 hold."""
+    width = max(map(len, (first, *rows)))
+    left = list(report.columns)
+    while left:
+        shown: list[str] = []
+        room = TEXT_WIDTH - width
+        while left:
+            parts = left[0].split("-", 1)
+            cells = (row.get(left[0], ABSENT) for row in rows.values())
+            room -= 1 + max(map(len, (*parts, *cells)))
+            if room < 0 and shown:
+                break
+            shown.append(left.pop(0))
+        heads = [name.partition("-") for name in shown]
+        lines = [[name, *(row.get(n, ABSENT) for n in shown)] for name, row in rows.items()]
+        second = [["", *(backend for _, _, backend in heads)]] if any(h[2] for h in heads) else []
+        head = (first, *(family for family, _, _ in heads))
+        yield from grid(head, [*second, *lines], texts=1, gap=1)
+
+
+def _means(report: MmReport) -> Iterator[str]:
+    """Yield the means of each model, and of all shapes."""
+    names: list[str | None] = [*report.models, None]
+    yield from _columns(
+        report,
+        "model",
+        {
+            name or "all": {n: times(report.mean_speedup(n, name)) for n in report.columns}
+            for name in names
+        },
+    )
+
+
+def _host(report: MmReport) -> Iterator[str]:
+    """Yield the host's time of a call of each column by part, medians over the shapes."""
+    rows = [
+        [column, *(digits(report.host_us(column, part)) for part in HOST_PARTS)]
+        for column in report.columns
+    ]
+    last = "kernel" if report.processor == "CPU" else "launch"
+    head = ["column", *(last if part == "launch" else part for part in HOST_PARTS)]
+    yield from grid(head, rows, texts=1)
+
+
+def _changes(report: MmReport, against: Against) -> Iterator[str]:
+    """Yield the times over those of *against*, with a mark where the intervals are apart."""
+    where = against.provenance
+    yield from fold(
+        f"device time over that of {where['device']}, torch {where['torch']}, {where['date']}; "
+        "* where the 95 % intervals are apart",
+        indent=2,
+    )
+    for difference in against.differences(report):
+        yield from fold(f"not the same: {difference}", indent=2)
+    cells: dict[str, dict[str, str]] = {str(result.shape): {} for result in report.shapes}
+    means: dict[str, str] = {}
+    for column in report.columns:
+        for shape, change in against.changes(report, column).items():
+            cells[str(shape)][column] = f"{digits(change.ratio)}{'*' if change.is_clear else ' '}"
+        if (mean := against.mean(report, column)) is not None:
+            means[column] = f"{digits(mean)} "
+    yield from _columns(report, "shape", {**cells, "mean": means})
 
 
 def _time(median: float, samples: Samples) -> str:

@@ -17,38 +17,48 @@ if TYPE_CHECKING:
     from warmup.bench.matmul.report import MmReport
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BenchResults(Generic[PrintedReport]):
-    """The files of one benchmark in *folder*: its document and its charts; none without a folder.
+    """The files of one benchmark in *folder*: its document, and its charts where *charts*.
+
+    Nothing is written without a folder.
 
     Raises:
-        SettingsError: there is a folder and charts cannot be drawn, or a file cannot be written.
+        SettingsError: charts are wanted and cannot be drawn, or a file cannot be written.
     """
 
     folder: Path | None
     stem: str
     document: Callable[[PrintedReport], Mapping[str, Any]]
     draw_charts: Callable[[PrintedReport, Path], tuple[Path, ...]]
+    charts: bool = True
+    last: PrintedReport | None = None
 
     def __post_init__(self) -> None:
-        if self.folder is not None:
+        if self.folder is not None and self.charts:
             check_matplotlib()  # now, and not after all the measuring
 
     def keep(self, report: PrintedReport) -> None:
-        """Write the document of what is measured so far."""
+        """Keep what is measured so far, and write its document."""
+        self.last = report
         if self.folder is not None:
             self._write(report, self.folder)
 
     def interrupted(self) -> None:
         """Say on stderr where the finished shapes are."""
-        where = "" if self.folder is None else f": finished shapes are in {self.folder}"
-        say(f"interrupted{where}")
+        if self.last is None:
+            say("interrupted: no shape was finished")
+        elif self.folder is None:
+            say("interrupted: the finished shapes are printed")
+        else:
+            say(f"interrupted: finished shapes are printed, and in {self.folder}")
 
     def finish(self, report: PrintedReport) -> None:
         """Write the document, draw the charts, and say on stderr what was written."""
         if self.folder is None:
             return
-        for path in (self._write(report, self.folder), *self.draw_charts(report, self.folder)):
+        charts = self.draw_charts(report, self.folder) if self.charts else ()
+        for path in (self._write(report, self.folder), *charts):
             say(f"wrote {path}")
 
     def run(
@@ -57,12 +67,22 @@ class BenchResults(Generic[PrintedReport]):
         spell: Callable[[PrintedReport], Iterable[str]],
         *,
         as_json: bool,
-    ) -> None:
-        """Run *bench* with ``say`` and ``keep``, print its report, and write the files."""
-        with interruptible(self.interrupted):
+    ) -> PrintedReport:
+        """Run *bench* with ``say`` and ``keep``, print its report, write the files, return it.
+
+        Where it is interrupted, the report of the finished shapes is printed, and the command ends.
+        """
+
+        def stop() -> None:
+            self.interrupted()
+            if self.last is not None:
+                print_report(self.last, spell, self.document, as_json=as_json)
+
+        with interruptible(stop):
             report = bench(say=say, keep=self.keep)
         print_report(report, spell, self.document, as_json=as_json)
         self.finish(report)
+        return report
 
     def _write(self, report: PrintedReport, folder: Path) -> Path:
         return write_json(self.document(report), folder / f"{self.stem}.json")

@@ -28,6 +28,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "also": "NAME=MODEL",
         "shapes": "SHAPES",
         "layers": "LIST",
+        "layer": "FILE.py:CLASS",
         "histogram": "FILE",
         "dim": "NAME",
         "largest": "N",
@@ -35,6 +36,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
     "What is tuned": {
         "mode": "MODE",
         "backends": "LIST",
+        "custom": "NAME:OPTIONS",
         "search": None,
         "top": "N",
         "device-model": "FILE",
@@ -54,6 +56,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "fused-top-k": "N",
         "wait-for-quiet": "SECONDS",
         "all-layers": None,
+        "verify": None,
         "rounds": "N",
         "timeout": "SECONDS",
         "backward": None,
@@ -77,6 +80,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "allow-mismatch": None,
         "prefer": None,
         "peaks": "FILE",
+        "against": "FILE",
         "fail-on": "LIST",
     },
     "Output": {
@@ -88,6 +92,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "report": "FOLDER",
         "audit-log": "FILE",
         "misses-out": "FILE",
+        "problems-out": "FILE",
         "record": "FILE",
         "trace-out": "FILE",
         "html": "FILE",
@@ -115,7 +120,7 @@ _METAVAR: Final = {
     option: metavar for options in HEADINGS.values() for option, metavar in options.items()
 }
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Prepare": ("doctor", "suggest", "explain", "build", "fit"),
+    "Prepare": ("doctor", "suggest", "explain", "build", "fit", "import"),
     "Serve": ("check", "run", "audit"),
     "Look at tables": ("show", "diff", "merge", "review"),
     "Compare": ("compare", "profile", "bench", "mm", "layers"),

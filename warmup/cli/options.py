@@ -24,7 +24,7 @@ LAUNCH_HELP: Final = "How timed calls are launched: eager (one by one) or, on a 
 L2_HELP: Final = "What timed calls find in the L2 cache: cold (none of their operands) or warm."
 ON_MISS_HELP: Final = (
     "At a miss (no row answers): fallback compiles inductor's default choice, strict is an error, "
-    "predict compiles what --device-model predicts."
+    "predict compiles what --device-model predicts, unverified an imported config."
 )
 FAIL_ON: Final[Any] = typer.Option(help=f"Exit with code 1 on any of {', '.join(FAILURES)}.")
 ROUNDS_HELP: Final = "Rounds of timing; each round times every call once."
@@ -90,6 +90,7 @@ ResultFolder = Annotated[
     Path | None,
     typer.Option(help="Folder for the report as JSON, charts and what else is made; default none."),
 ]
+BenchCharts = Annotated[bool, typer.Option(help="Draw charts into --out; needs matplotlib.")]
 AllowMismatch = Annotated[
     bool,
     typer.Option(

@@ -25,6 +25,7 @@ class RunOnMiss(StrEnum):
     FALLBACK = "fallback"
     STRICT = "strict"
     PREDICT = "predict"
+    UNVERIFIED = "unverified"
 
 
 def run(

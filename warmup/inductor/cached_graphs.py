@@ -29,7 +29,7 @@ from warmup.core.errors import ForeignGraphError
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
-from warmup.core.predicted_config import PredictedConfig
+from warmup.core.predicted_config import PickedConfig
 from warmup.core.rows import Winner
 from warmup.inductor.patches import Patches
 from warmup.keys.question import Answers, Question, RegionQuestion
@@ -215,10 +215,10 @@ class _CountingAnswers(Answers):
     def find(self, key: str) -> Winner | MissReason:
         return self._answers.find(key)
 
-    def predict(self, key: str, reason: MissReason) -> PredictedConfig | None:
+    def predict(self, key: str, reason: MissReason) -> PickedConfig | None:
         return self._answers.predict(key, reason)
 
-    def predicted(self, key: str, winner: Winner, config: PredictedConfig) -> None:
+    def predicted(self, key: str, winner: Winner, config: PickedConfig) -> None:
         self._count_decision(key, missed=True)  # strict serving refuses the cached graph
         self._answers.predicted(key, winner, config)
 

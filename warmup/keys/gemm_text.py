@@ -65,10 +65,10 @@ def parse_problem(key: str) -> GemmProblem:
     parts = GEMM.ingredients(key)
 
     def dim(name: str) -> Dim:
-        return _dim(parts[name])
+        return read_dim(parts[name])
 
     def layout(name: str) -> Layout | None:
-        return _layout(parts[name]) if name in parts else None
+        return read_layout(parts[name]) if name in parts else None
 
     return GemmProblem(
         op=parts["op"],
@@ -78,8 +78,8 @@ def parse_problem(key: str) -> GemmProblem:
         batch=dim("batch") if "batch" in parts else None,
         dtype=parts["dtype"],
         dtype_b=parts.get("dtype_b"),
-        a=_layout(parts["a"]),
-        b=_layout(parts["b"]),
+        a=read_layout(parts["a"]),
+        b=read_layout(parts["b"]),
         a2=layout("a2"),
         b2=layout("b2"),
         bias=parts.get("bias"),
@@ -174,20 +174,26 @@ def _split(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-def _dim(text: str) -> Dim:
+def read_dim(text: str) -> Dim:
+    """Return the size or range that a key spells *text*."""
     low, dots, high = text.partition("..")
     if not dots:
         return Dim.of(int(low))
     return Dim(int(low), int(high) if high else None)
 
 
-def _layout(text: str) -> Layout:
+def read_layout(text: str) -> Layout:
+    """Return the layout that a key spells *text*.
+
+    Raises:
+        ProblemError: it is none.
+    """
     match = _LAYOUT_TEXT.fullmatch(text)
     if match is None:
         raise ProblemError(f"the layout {text} cannot be read back")
     leading, batch = match["leading"], match["batch"]
     return Layout(
         match["order"],
-        None if leading is None else _dim(leading),
-        None if batch is None else _dim(batch),
+        None if leading is None else read_dim(leading),
+        None if batch is None else read_dim(batch),
     )

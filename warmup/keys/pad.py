@@ -31,6 +31,7 @@ PAD: Final = Kind(
     ranges=("m", "n", "k"),
     neutral=AS_IS,  # a padded GEMM has another key
     hooks="warmup.inductor.pad_mm.hooks:PadDecisions",
+    rebuild="warmup.models.pad_module:rebuild_pad",
     sites=frozenset({"pad"}),
     precedes_graphs=True,
     brief_format="{op} {n}x{k}",

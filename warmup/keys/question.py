@@ -13,7 +13,7 @@ from typing import Protocol
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
-from warmup.core.predicted_config import PredictedConfig
+from warmup.core.predicted_config import PickedConfig
 from warmup.core.rows import Winner
 from warmup.core.search import SearchCounts
 from warmup.core.trial import Candidate, Operands, Region, TensorSpec, ViewSpec
@@ -135,17 +135,17 @@ class Answers(Protocol):
     def promising(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner] | None:
         """Return which template *candidates* for *key* to measure; None for the default search.
 
-        Asked only if `search` is `Search.PREDICTED`.
+        Asked only if `search` picks its candidates (`Search.is_picked`).
         """
 
     def find(self, key: str) -> Winner | MissReason:
         """Return the row's winner for *key*, or the reason for the miss. Emits no event."""
 
-    def predict(self, key: str, reason: MissReason) -> PredictedConfig | None:
+    def predict(self, key: str, reason: MissReason) -> PickedConfig | None:
         """Return the config to compile at the miss of *key*; None for the fallback. No event."""
 
-    def predicted(self, key: str, winner: Winner, config: PredictedConfig) -> None:
-        """Report that *winner* is compiled for *key*, because *config* was predicted."""
+    def predicted(self, key: str, winner: Winner, config: PickedConfig) -> None:
+        """Report that *winner* is compiled for *key*, because *config* was picked."""
 
     def hit(self, key: str, winner: Winner) -> None:
         """Report that *winner* was compiled for *key*."""

@@ -158,7 +158,7 @@ def check(
     report = CheckReport(
         state=Readiness.READY,
         path=path,
-        remarks=(*file.remarks, *_doubts(file.table)),
+        remarks=(*file.remarks, *_doubts(file.table), *_imports(file.table)),
         table=file.table,
         digest=digest_of(file.table),
         here=here,
@@ -177,6 +177,15 @@ def _doubts(table: Table) -> Iterator[str]:
         yield (
             f"rows not trusted: {count} of {len(table.rows)}; each is a miss at serving: "
             "`warmup show` names them, `warmup build` measures their keys again"
+        )
+
+
+def _imports(table: Table) -> Iterator[str]:
+    """Yield a remark on the imported configs, if there are any."""
+    if table.imported:
+        yield (
+            f"imported, unverified: configs of {len(table.imported)} keys without a row, not "
+            "served except with --on-miss unverified: `warmup import --verify` measures them"
         )
 
 

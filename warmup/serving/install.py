@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
 
-from warmup.core.errors import DeviceModelError, DeviceModelWarning, SettingsError
+from warmup.core.errors import SettingsError
 from warmup.core.events import (
     Emitter,
     EventName,
@@ -21,20 +21,19 @@ from warmup.core.events import (
 )
 from warmup.core.flags import read_flag
 from warmup.core.layers_form import LayersForm
-from warmup.core.notices import warn
 from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.models.padding.prepare import Prepared, pad_by_rows, paddings, refusal_of
-from warmup.prediction.model_file import read_device_model
-from warmup.prediction.predictions import Predictions
 from warmup.serving.admission import admit, find_table
 from warmup.serving.compiled.layer_sharing import LayerSharing, layers_form
 from warmup.serving.handle import Handle, install_lock, installed, register
 from warmup.serving.install_settings import InstallSettings, absolute_path
 from warmup.serving.notices import Notices
+from warmup.serving.predictor import predictor_at_misses
 from warmup.serving.process_watch import ProcessWatch
 from warmup.table import Policy, Table
 from warmup.table.cache_tags import cache_tag
 from warmup.table.codec import digest_of
+from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
 
 if TYPE_CHECKING:
@@ -81,7 +80,9 @@ def install(
     ``fallback`` (use the library kernel and count the miss), ``strict`` (raise a `MissError`, which
     torch wraps in its own error), ``predict`` (use the config that *device_model*, or
     ``WARMUP_DEVICE_MODEL``, predicts, where its bound says that the config beats the library; else
-    as ``fallback``) or ``tune`` (measure; for development). A device model that cannot be used is
+    as ``fallback``), ``unverified`` (use a config that `warmup import` read from other tools and
+    nobody measured here, count the miss; else as ``fallback``) or ``tune`` (measure; for
+    development). A device model that cannot be used is
     ignored with a warning. *uncovered* decides about a measurement that no row covers: ``count`` it
     and let it run, or ``forbid`` it with an `UncoveredError` before it runs. Every event is
     appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with
@@ -155,7 +156,8 @@ def install(
         common["rank"] = rank
     emitter = Emitter(sinks, common)
     tuner = _make_tuner(found.table.policy, device) if on_miss == OnMiss.TUNE else None
-    predictions = _predictions(settings, here)
+    imported = ImportedAnswers(found.table.imported)
+    predictor, predicts = predictor_at_misses(settings, imported, here)
     lookup = Lookup(
         found.table.rows,
         OnMiss(on_miss),
@@ -163,7 +165,8 @@ def install(
         mismatches,
         Uncovered(uncovered),
         tuner,
-        predictor=predictions,
+        predictor=predictor,
+        imported=imported,
         launch_search=found.table.policy.launch_search,
         reduction_search=found.table.policy.reduction_search,
         split_search=found.table.policy.split_search,
@@ -180,7 +183,6 @@ def install(
     try:
         prepared = _prepare(model, found.table, mismatches)
         unpacked = _unpack(bundle, digest, here, device)
-        predicts = "" if predictions is None else predictions.digest
         tag = cache_tag(digest, tunes=lookup.tunes, predicts=predicts)
         functions, is_compiling = inductor.earlier_compiles()
         attachment = inductor.attach(lookup, found.table.policy.options, tag, observer=watch)
@@ -200,7 +202,7 @@ def install(
         mismatches=[str(mismatch) for mismatch in mismatches],
         bundle=None if unpacked is None else str(unpacked.path),
         bundle_refused=None if unpacked is None else unpacked.refused,
-        device_model=settings.device_model if predictions is not None else None,
+        device_model=None if predictor is None else settings.device_model or None,
     )
     handle = Handle(
         found.table, digest, lookup, tally, attachment, settings, watch, prepared, unpacked, file
@@ -261,21 +263,6 @@ def _unpack(
     from warmup.serving.unpack_bundle import unpack
 
     return unpack(path, digest, here, resolve_device(device))
-
-
-def _predictions(settings: InstallSettings, here: Runtime) -> Predictions | None:
-    """Return the predictions of the device model in *settings*; None without one that is usable."""
-    if settings.on_miss != OnMiss.PREDICT:
-        return None
-    if not settings.device_model:
-        raise SettingsError(
-            "on_miss='predict' has no device model", "name it in device_model, WARMUP_DEVICE_MODEL"
-        )
-    try:
-        return Predictions.of(read_device_model(settings.device_model, here))
-    except DeviceModelError as error:
-        warn(DeviceModelWarning(f"{error}: misses get the library's kernel"))
-        return None
 
 
 def _make_tuner(policy: Policy, device: str) -> Tuner:

@@ -93,9 +93,9 @@ def run(
 ) -> RunReport:
     """Run *command* to its end, with *table* installed in every Python process that compiles.
 
-    *on_miss* is ``fallback``, ``strict`` or ``predict``, *uncovered*, *bundle*, *layers*,
-    *allow_mismatch* and *device_model* are as in `install`. In a process that the table is not for,
-    each compile raises a `TableMismatchError`. Events are appended to *audit_log*, or
+    *on_miss* is ``fallback``, ``strict``, ``predict`` or ``unverified``; it, *uncovered*, *bundle*,
+    *layers*, *allow_mismatch* and *device_model* are as in `install`. In a process that the table
+    is not for, each compile raises a `TableMismatchError`. Events are appended to *audit_log*, or
     ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts the events of this run. Signals
     that arrive meanwhile go to the command, unless a terminal has sent them to both processes. The
     exit code is the command's own, or 128 plus the number of the signal that killed the command. To
@@ -105,8 +105,10 @@ def run(
         SettingsError: an argument cannot be used, or the command cannot be started.
         TableError: the table is missing or damaged; nothing was started.
     """
-    if on_miss not in {OnMiss.FALLBACK, OnMiss.STRICT, OnMiss.PREDICT}:
-        raise SettingsError(f"on_miss={on_miss!r}", "use one of fallback, strict, predict")
+    allowed = {OnMiss.FALLBACK, OnMiss.STRICT, OnMiss.PREDICT, OnMiss.UNVERIFIED}
+    if on_miss not in allowed:
+        words = "fallback, strict, predict, unverified"
+        raise SettingsError(f"on_miss={on_miss!r}", f"use one of {words}")
     if uncovered not in set(Uncovered):
         raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
     if not command:

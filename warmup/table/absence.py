@@ -1,4 +1,4 @@
-"""`absence`: why a table has no row for a key."""
+"""`absence_of`: why a table has no row for a key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from warmup.keys.registry import kind_of
 from warmup.table.built_forms import BuiltForms
 
 
-def absence(key: str, forms: BuiltForms) -> MissReason:
+def absence_of(key: str, forms: BuiltForms) -> MissReason:
     """Return why *key* has no row in a table that was built in *forms*.
 
     It is no key; or the bucket that this thread compiles was not built in the form that it

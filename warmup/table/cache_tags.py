@@ -11,7 +11,8 @@ def cache_tag(digest: str, *, tunes: bool = False, predicts: str = "") -> str:
     """Return the tag of inductor's cache keys and compiled graphs for the table with *digest*.
 
     Strict and fallback share a tag: a cached graph carries its misses, which strict refuses.
-    *predicts* is the digest of the device model that predicts at misses, empty without one.
+    *predicts* is the digest of the device model that predicts at misses, or says that imported
+    configs are served at them; empty where neither is.
     """
     predicted = f"-predict-{predicts[:16]}" if predicts else ""
     return f"{_TAG_PREFIX}{digest[:32]}{'-tune' if tunes else ''}{predicted}"

@@ -15,7 +15,7 @@ from warmup.core.errors import ProblemError, TableFormatError, TableSchemaError
 from warmup.core.json_node import Node
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, OptionValue
 from warmup.core.peaks import peaks_from_json
-from warmup.core.rows import MAX_INT, Family, KwargValue, Row, Winner
+from warmup.core.rows import MAX_INT, Row, Winner
 from warmup.core.runtime import Device, Runtime
 from warmup.core.strict_json import JsonError, JsonReader
 from warmup.keys.kind import Kind
@@ -29,6 +29,7 @@ from warmup.table.encoding import (
     CALLS,
     DEVICE_COUNT,
     DEVICE_TEXT,
+    IMPORTED,
     LAYER_FORMS,
     MAX_REASON,
     VERSIONS,
@@ -38,17 +39,14 @@ from warmup.table.encoding import (
     keep_digest,
 )
 from warmup.table.evidence import evidence_from_json
+from warmup.table.imported_json import read_imported
 from warmup.table.schema import MAX_ASSUMPTIONS, SCHEMA_VERSION, Policy, Provenance, Table
+from warmup.table.winners import read_winner
 
 __all__ = ["decode", "decode_pieces", "digest_of", "encode", "encode_pieces"]
 
-_UID_TEXT = re.compile(r"[A-Za-z0-9_.:]{1,128}")
-_KWARG = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-# Inductor pastes template kwargs into kernel source: a text is a Triton dtype or a plain name.
-_KWARG_WORD = re.compile(r"tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32}")
 _OPTION = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
 _TOLERANCE_DTYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_HASH = re.compile(r"[0-9a-f]{8,64}")
 _TIMING: Final = frozenset({"launch", "l2", "near_tie", "max_spread", "fused_top_k"})
 
 _END_LENGTH: Final = 200
@@ -63,8 +61,6 @@ _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
 _SEARCH_FIELDS: Final = frozenset({"launch_search", "reduction_search", "split_search"})
 _ROW_MEMBERS: Final = frozenset({"winner", "evidence"})
 _ROW_OPTIONAL: Final = frozenset({"untrusted"})  # of a row that must not be served
-_WINNER: Final = frozenset({"family", "uid", "kwargs", "source_hash"})
-_WINNER_OPTIONAL: Final = frozenset({"fused"})  # of a template that was measured in its region
 
 
 def decode(text: str, path: str) -> Table:
@@ -107,12 +103,14 @@ def _read_document(reader: JsonReader, path: str) -> Table:
         root.value = reader.value()
         root.items()
     found: dict[str, Any] = {}
+    sections = {"rows": _read_rows, IMPORTED: read_imported}
     sha = hashlib.sha256()
     for name in reader.members():
         sha.update(f"{',' if found else '{'}{compact(name)}:".encode())
         node = Node(None, path, root, name)
-        if name == "rows" and reader.is_at_object():
-            found[name] = _read_rows(reader, node, sha)
+        read_section = sections.get(name)
+        if read_section is not None and reader.is_at_object():
+            found[name] = read_section(reader, node, sha)
             continue
         value = node.value = reader.value()
         if name == "schema":
@@ -123,7 +121,7 @@ def _read_document(reader: JsonReader, path: str) -> Table:
             value = {part: value[part] for part in value if part != "digest"}
         elif name == "policy":
             found[name] = _read_policy(node)
-        elif name == "rows":
+        elif read_section is not None:
             node.items()
         else:
             node.fail("unknown field")
@@ -131,9 +129,9 @@ def _read_document(reader: JsonReader, path: str) -> Table:
     sha.update(b"}")
     reader.finish()
     root.value = found
-    root.members(_TABLE_MEMBERS)
+    root.members(_TABLE_MEMBERS, optional=frozenset({IMPORTED}))
     provenance, digest = found["provenance"]
-    table = Table(provenance, found["policy"], found["rows"])
+    table = Table(provenance, found["policy"], found["rows"], found.get(IMPORTED, {}))
     if digest.value == sha.hexdigest():
         keep_digest(table, digest.value)
     elif digest.value != digest_of(table):
@@ -243,11 +241,11 @@ def _read_section(
 ) -> None:
     """Add the rows of *kind* at *reader* to *rows*, and their compact text to *sha*."""
 
-    def read_winner(key: str, value: object) -> Winner:
+    def winner_at(key: str, value: object) -> Winner:
         row = Node(None, section.path, section, key)
-        return _read_winner(kind, Node(value, section.path, row, "winner"))
+        return read_winner(kind, Node(value, section.path, row, "winner"))
 
-    common = CommonRows(read_winner)
+    common = CommonRows(winner_at)
     comma = ""
     for key in reader.members():
         try:
@@ -270,50 +268,8 @@ def _read_row(kind: Kind, node: Node) -> Row:
     members = node.members(_ROW_MEMBERS, optional=_ROW_OPTIONAL)
     untrusted = members["untrusted"].string(MAX_REASON) if "untrusted" in members else None
     return Row(
-        _read_winner(kind, members["winner"]), evidence_from_json(members["evidence"]), untrusted
+        read_winner(kind, members["winner"]), evidence_from_json(members["evidence"]), untrusted
     )
-
-
-def _read_winner(kind: Kind, node: Node) -> Winner:
-    members = node.members(_WINNER, optional=_WINNER_OPTIONAL)
-    family = members["family"]
-    if not isinstance(family.value, str) or family.value not in kind.families:
-        family.fail(f"expected one of {', '.join(sorted(kind.families))}")
-    uid = members["uid"].string(128)
-    if _UID_TEXT.fullmatch(uid) is None:
-        members["uid"].fail("not the uid of a template or kernel")
-    kwargs = sorted((name, _read_kwarg(name, value)) for name, value in members["kwargs"].items())
-    source_hash = members["source_hash"]
-    if source_hash.value is not None and _HASH.fullmatch(source_hash.string(64)) is None:
-        source_hash.fail("not a source hash")
-    return Winner(
-        Family(family.string(16)),
-        uid,
-        tuple(kwargs),
-        source_hash.optional(lambda n: n.string(64)),
-        _read_fused(members["fused"], family) if "fused" in members else None,
-    )
-
-
-def _read_fused(node: Node, family: Node) -> bool:
-    if type(node.value) is not bool:
-        node.fail("expected true or false")
-    if family.value != Family.TEMPLATE:
-        node.fail("only a winner of the family template is fused or not")
-    return node.value
-
-
-def _read_kwarg(name: str, node: Node) -> KwargValue:
-    if _KWARG.fullmatch(name) is None:
-        node.fail("not the name of a template parameter")
-    value = node.value
-    if value is None or type(value) is bool:
-        return value
-    if type(value) is not str:
-        return node.integer(-MAX_INT, MAX_INT)
-    if _KWARG_WORD.fullmatch(value) is None:
-        node.fail("a word here may only be a Triton dtype or a plain name")
-    return value
 
 
 def _count(node: Node) -> int:

@@ -17,7 +17,9 @@ from warmup.table.built_forms import forms_to_json
 from warmup.table.calls import calls_to_json
 from warmup.table.canonical import compact, spell
 from warmup.table.evidence import evidence_to_json
+from warmup.table.imported_json import imported_to_json
 from warmup.table.schema import SCHEMA_VERSION, Policy, Provenance, Table
+from warmup.table.winners import winner_to_json
 
 # Names of members that hold text, counts and versions of a device and its runtime.
 DEVICE_TEXT: Final = ("type", "vendor", "name", "arch")
@@ -26,6 +28,7 @@ VERSIONS: Final = ("triton", "cuda", "driver", "cublas")
 ASSUMPTIONS: Final = "assumptions"
 CALLS: Final = "calls"
 LAYER_FORMS: Final = "layers"
+IMPORTED: Final = "imported"
 MAX_REASON: Final = 512
 
 
@@ -60,7 +63,11 @@ def _spell(table: Table, *, spells_text: bool) -> tuple[str, list[str]]:
     for key in sorted(table.rows):
         kinds.setdefault(kind_of(key).name, []).append(key)
     policy, provenance = spell(_policy(table.policy), 1), _provenance(table.provenance)
-    sha = hashlib.sha256(f'{{"policy":{policy[0]},'.encode())
+    short, long = "", ""
+    if table.imported:
+        texts = spell(imported_to_json(table.imported), 1)
+        short, long = f'"{IMPORTED}":{texts[0]},', f'  "{IMPORTED}": {texts[1]},\n'
+    sha = hashlib.sha256(f'{{{short}"policy":{policy[0]},'.encode())
     sha.update(f'"provenance":{compact(provenance)},"rows":{{'.encode())
     pieces: list[str] = []
     winners: dict[int, tuple[str, str]] = {}  # rows that were read share their winners
@@ -69,18 +76,18 @@ def _spell(table: Table, *, spells_text: bool) -> tuple[str, list[str]]:
         pieces.append(f'{comma}\n    "{name}": {{')
         for number, key in enumerate(kinds[name]):
             row = table.rows[key]
-            short, long = _spell_row(row, winners, spells_text=spells_text)
+            texts = _spell_row(row, winners, spells_text=spells_text)
             quoted = compact(key)
-            sha.update(f"{',' if number else ''}{quoted}:{short}".encode())
+            sha.update(f"{',' if number else ''}{quoted}:{texts[0]}".encode())
             if spells_text:
-                pieces.append(f"{',' if number else ''}\n      {quoted}: {long}")
+                pieces.append(f"{',' if number else ''}\n      {quoted}: {texts[1]}")
         sha.update(b"}")
         pieces.append("\n    }")
     sha.update(f'}},"schema":{SCHEMA_VERSION}}}'.encode())
     digest = sha.hexdigest()
     if spells_text:
         with_digest = spell({**provenance, "digest": digest}, 1)[1]
-        head = f'{{\n  "policy": {policy[1]},\n  "provenance": {with_digest},\n  "rows": {{'
+        head = f'{{\n{long}  "policy": {policy[1]},\n  "provenance": {with_digest},\n  "rows": {{'
         end = "\n  }" if kinds else "}"
         pieces = [head, *pieces, f'{end},\n  "schema": {SCHEMA_VERSION}\n}}\n']
     return digest, pieces
@@ -146,13 +153,7 @@ def _provenance(provenance: Provenance) -> dict[str, object]:
 
 def _row(row: Row) -> dict[str, object]:
     return {
-        "winner": {
-            "family": row.winner.family.value,
-            "uid": row.winner.uid,
-            "kwargs": dict(row.winner.kwargs),
-            "source_hash": row.winner.source_hash,
-            **({} if row.winner.fused is None else {"fused": row.winner.fused}),
-        },
+        "winner": winner_to_json(row.winner),
         "evidence": evidence_to_json(row.evidence),
         **({} if row.untrusted is None else {"untrusted": row.untrusted[:MAX_REASON]}),
     }

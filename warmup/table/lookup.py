@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Final
 
 from warmup.core.counted import counted
@@ -25,38 +24,28 @@ from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.notices import warn
-from warmup.core.predicted_config import PredictedConfig
+from warmup.core.predicted_config import PickedConfig, PredictedConfig
 from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
 from warmup.keys.question import Question, RegionQuestion
 from warmup.keys.registry import KINDS, kind_of
-from warmup.table.absence import absence
+from warmup.table.absence import absence_of
 from warmup.table.built_forms import BuiltForms
 from warmup.table.cache_tags import shown_tag
+from warmup.table.imported_answers import ImportedAnswers
+from warmup.table.on_miss import OnMiss, Uncovered
 from warmup.table.question_measurer import QuestionMeasurer
 from warmup.table.time_predictor import TimePredictor
 
-_WITHOUT_ROW: Final = frozenset({MissReason.NOT_IN_TABLE, MissReason.OTHER_FORM})
+__all__ = ["Lookup", "OnMiss", "Uncovered"]
+
+_WITHOUT_ROW: Final = frozenset(
+    {MissReason.NOT_IN_TABLE, MissReason.OTHER_FORM, MissReason.UNVERIFIED}
+)
 _FUSION_WORDS: Final = {True: "fused", False: "not fused"}
 _FUSION_ADVICE: Final = "build again, so that the row is measured in this model"
 _SET_BY_CALLER: Final = "remove the setting while the table is installed"
-
-
-class OnMiss(StrEnum):
-    """What `Lookup` does when no row answers."""
-
-    FALLBACK = "fallback"
-    STRICT = "strict"
-    TUNE = "tune"
-    PREDICT = "predict"
-
-
-class Uncovered(StrEnum):
-    """What `Lookup` does when inductor is about to measure something that no row kind covers."""
-
-    COUNT = "count"
-    FORBID = "forbid"
 
 
 def _never(_key: str) -> bool:
@@ -78,6 +67,10 @@ class Lookup:
     ``predictor`` predicts candidates that nobody measured: for `Search.PREDICTED`, and for misses
     with `OnMiss.PREDICT`. It is not asked for a key that has a row, usable or not.
 
+    ``imported`` configs are unverified: their keys are misses for that reason. Only with
+    `OnMiss.UNVERIFIED`, where ``predictor`` has them too, are they compiled, and reported as misses
+    all the same.
+
     ``forms`` are those in which repeated layers were compiled when the rows were measured: where a
     bucket was not built in the form that this thread compiles, a key without a row is a miss for
     that reason.
@@ -95,6 +88,7 @@ class Lookup:
     on_tuned: Callable[[Tuned], None] | None = None
     search: Search = Search.DEFAULT
     predictor: TimePredictor | None = None
+    imported: ImportedAnswers = field(default_factory=ImportedAnswers)
     retunes: Callable[[str], bool] = _never
     excused: Collection[str] = ()
     launch_search: bool = False
@@ -105,7 +99,7 @@ class Lookup:
     differing: dict[str, None] = field(default_factory=dict)
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
-    _predicted: dict[str, PredictedConfig | None] = field(default_factory=dict)
+    _predicted: dict[str, PickedConfig | None] = field(default_factory=dict)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -114,21 +108,26 @@ class Lookup:
         return self.on_miss is OnMiss.TUNE
 
     def neighbours(self, key: str) -> tuple[Winner, ...]:
+        if self.search is Search.IMPORTED:
+            return self.imported.winners(key)
         with self._lock:
             return neighbours_of(key, {**self.rows, **self._tuned_rows})
 
     def promising(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner] | None:
         return None if self.predictor is None else self.predictor.promising(key, candidates)
 
-    def predict(self, key: str, reason: MissReason) -> PredictedConfig | None:
-        is_asked = self.on_miss is OnMiss.PREDICT and reason in _WITHOUT_ROW
+    def predict(self, key: str, reason: MissReason) -> PickedConfig | None:
+        is_asked = self.on_miss.predicts and reason in _WITHOUT_ROW
         if self.predictor is None or not is_asked:
             return None
         if key not in self._predicted:  # equal layers ask the same question
             self._predicted[key] = self.predictor.predict(key)
         return self._predicted[key]
 
-    def predicted(self, key: str, winner: Winner, config: PredictedConfig) -> None:
+    def predicted(self, key: str, winner: Winner, config: PickedConfig) -> None:
+        if not isinstance(config, PredictedConfig):
+            self.miss(key, MissReason.UNVERIFIED, str(winner))
+            return
         self.emitter.emit(
             EventName.PREDICTED,
             kind=kind_of(key).name,
@@ -149,11 +148,17 @@ class Lookup:
         if rejection is not None:
             return rejection
         row = self.rows.get(key)
+        if row is None and key in self.imported:
+            served = self.imported.served(key) if self.on_miss is OnMiss.UNVERIFIED else None
+            return served or MissReason.UNVERIFIED
         if row is None or not self._is_current(key):
-            return absence(key, self.forms)
+            return absence_of(key, self.forms)
         return row.winner if row.untrusted is None else MissReason.UNTRUSTED
 
     def hit(self, key: str, winner: Winner) -> None:
+        if key in self.imported and key not in self.rows and key not in self._tuned_rows:
+            self.miss(key, MissReason.UNVERIFIED, str(winner))
+            return
         self.emitter.emit(EventName.HIT, kind=kind_of(key).name, key=key, winner=str(winner))
 
     def miss(self, key: str, reason: MissReason, fallback: str) -> None:
@@ -327,6 +332,8 @@ class Lookup:
         if reason is MissReason.NOT_DESCRIBED:
             return None, ()
         row = self.rows.get(key)
+        if row is None and key in self.imported:
+            return key, self.imported.described(key)
         if row is not None and row.untrusted is not None:
             return key, (f"row {row.winner}, not trusted: {row.untrusted}",)
         if key in self.rows:

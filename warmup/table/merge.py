@@ -6,7 +6,7 @@ wins. Conflicts are always reported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
@@ -16,6 +16,7 @@ from warmup.core.rows import Row
 from warmup.core.runtime import compare_runtimes
 from warmup.keys.order import natural_order
 from warmup.table.built_forms import BuiltForms
+from warmup.table.imported_json import Imported
 from warmup.table.schema import Table, compare_policies
 
 
@@ -59,7 +60,9 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
     )
     forms = reduce(BuiltForms.united, (table.provenance.forms for table in ordered))
     origin = replace(ordered[-1].provenance, forms=forms)
-    return replace(ordered[-1], provenance=origin, policy=policy, rows=rows), tuple(conflicts)
+    imported = _united_imports(ordered, rows)
+    union = replace(ordered[-1], provenance=origin, policy=policy, rows=rows, imported=imported)
+    return union, tuple(conflicts)
 
 
 def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
@@ -101,15 +104,27 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     origin = older.provenance.assuming(newer.provenance.assumptions)
     origin = origin.costing(newer.provenance.calls)
     origin = replace(origin, forms=origin.forms.united(newer.provenance.forms))
-    return replace(older, provenance=origin, rows=rows)
+    imported = _united_imports((a, b), rows)
+    return replace(older, provenance=origin, rows=rows, imported=imported)
+
+
+def _united_imports(tables: Iterable[Table], rows: Collection[str]) -> Imported:
+    """Return the imported configs of *tables* for keys without one of *rows*.
+
+    Of a key that several tables have, those of the last table are taken.
+    """
+    union = {key: configs for table in tables for key, configs in table.imported.items()}
+    return {key: configs for key, configs in union.items() if key not in rows}
 
 
 def diff(a: Table, b: Table) -> Difference:
     """Return the difference of *a* and *b*: winners and whether they are trusted, no evidence."""
     shared = a.rows.keys() & b.rows.keys()
     changed = [key for key in shared if _differ(a.rows[key], b.rows[key])]
+    counts = f"imported configs: of {len(a.imported)} keys and of {len(b.imported)} keys"
+    imported = () if a.imported == b.imported else (counts,)
     return Difference(
-        context=_context_differences(a, b, hard_only=False),
+        context=(*_context_differences(a, b, hard_only=False), *imported),
         only_a=tuple(sorted(a.rows.keys() - b.rows.keys(), key=natural_order)),
         only_b=tuple(sorted(b.rows.keys() - a.rows.keys(), key=natural_order)),
         changed=tuple(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from warmup.core.call_cost import CallCost
+from warmup.core.imported_config import ImportedConfig
 from warmup.core.method import Method, OptionValue
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Row
@@ -94,10 +95,15 @@ def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All rows for one device and runtime, by key, of every row kind."""
+    """All rows for one device and runtime, by key, of every row kind.
+
+    ``imported`` has, by key, configs that other tools chose and that nobody measured here; such a
+    key has no row. They are not served, except where the user asks for it.
+    """
 
     provenance: Provenance
     policy: Policy
     rows: Mapping[str, Row] = field(default_factory=dict)
+    imported: Mapping[str, tuple[ImportedConfig, ...]] = field(default_factory=dict)
     # Kept by `warmup.table.codec.digest_of`; `dataclasses.replace` does not copy it.
     _digest: str | None = field(default=None, init=False, repr=False, compare=False)

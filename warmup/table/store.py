@@ -13,6 +13,7 @@ import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -37,6 +38,7 @@ from warmup.core.files import (
 from warmup.core.rows import Row
 from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.table.codec import decode_pieces, encode_pieces
+from warmup.table.imported_json import MAX_CONFIGS, Imported
 from warmup.table.schema import MAX_TABLE_BYTES, Policy, Provenance, Table, compare_policies
 
 LOCK_TIMEOUT_S: Final = 60
@@ -138,9 +140,35 @@ def add_rows(
         if origin.peaks is None:
             origin = replace(origin, peaks=provenance.peaks)
         origin = replace(origin, forms=origin.forms.united(provenance.forms, has_rows=False))
-        table = replace(before, provenance=origin, rows=union)
+        imported = {key: each for key, each in before.imported.items() if key not in union}
+        table = replace(before, provenance=origin, rows=union, imported=imported)
         _replace(target, table, [before])
         return table
+
+
+def add_imported(path: Path, table: Table, imported: Imported) -> Table:
+    """Add *imported* configs to the file *path*, or to *table* where there is none; return it.
+
+    A key with a row gets none: its winner was measured. The configs of a key are sorted, the
+    fastest first, each once, at most `MAX_CONFIGS`.
+
+    Raises:
+        TableMismatchError: the file is for another device, runtime or policy.
+        TableWriteError: the file cannot be written.
+    """
+    with _writing(path) as target:
+        before = table
+        if target.exists():
+            before = read(target)
+            check_same_origin(path, before, table.provenance.runtime, table.policy)
+        union = dict(before.imported)
+        for key, configs in imported.items():
+            if key not in before.rows:
+                known = {one.winner: one for one in (*configs, *union.get(key, ()))}
+                union[key] = tuple(sorted(known.values(), key=attrgetter("order")))[:MAX_CONFIGS]
+        after = replace(before, imported=union)
+        _replace(target, after, [before])
+        return after
 
 
 def remove_rows(path: Path, keys: Collection[str]) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from warmup.core.predicted_config import PredictedConfig
+from warmup.core.predicted_config import PickedConfig
 from warmup.core.rows import Winner
 
 
@@ -15,5 +15,5 @@ class TimePredictor(Protocol):
     def promising(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner] | None:
         """Return the most promising template candidates for *key*; None where unsure."""
 
-    def predict(self, key: str) -> PredictedConfig | None:
-        """Return the config that certainly beats the library for *key*; None without such."""
+    def predict(self, key: str) -> PickedConfig | None:
+        """Return the config to serve for *key* without a measurement; None without such."""

@@ -48,7 +48,7 @@ def parse_budget(search: str, budget: str | float | None) -> SearchBudget:
         raise SettingsError(f"--search {search!r} is unknown", f"use one of {', '.join(Search)}")
     if budget is None:
         return SearchBudget(Search(search))
-    if search in {Search.DEFAULT, Search.PREDICTED}:
+    if search == Search.DEFAULT or Search(search).is_picked:
         raise SettingsError(
             f"--budget {budget} has nothing to be spent on", "add --search wide or exhaustive"
         )

@@ -7,31 +7,27 @@ problem that cannot be rebuilt is reported with its reason, and the others are t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import BuildError, ModelError, NothingRecordedError, ProblemError
 from warmup.core.layers_form import LayersForm
-from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
-from warmup.core.miss_reasons import MissReason
-from warmup.core.rows import Winner
 from warmup.diagnostics.misses import MissedProblem, read_misses
-from warmup.keys.question import Question
-from warmup.keys.registry import kind_of
 from warmup.prediction.predictions import DEFAULT_TOP
 from warmup.table.built_forms import OF_MISSES
 from warmup.table.codec import digest_of
-from warmup.table.lookup import Lookup
+from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.budget import parse_budget
 from warmup.tuning.dry_run import plan_keys
 from warmup.tuning.earlier_builds import pace
+from warmup.tuning.one_key import OneKeyLookup
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.session import Session
@@ -53,7 +49,7 @@ _SHOWN_PROBLEMS: Final = 3
 
 
 def build_problems(
-    problems: str | Path,
+    problems: str | Path | Sequence[MissedProblem],
     *,
     out: str | Path,
     device: str = "auto",
@@ -73,6 +69,9 @@ def build_problems(
 ) -> BuildReport:
     """Tune the problems of the misses document *problems* and add their rows to the table *out*.
 
+    *problems* may be the problems themselves. With the search ``imported`` only the imported
+    configs of the table and the library's kernels are tried, for problems that have such configs.
+
     A problem with a row is not tuned again, unless *force* is set, its row could not be used at
     serving, or was searched less far than *search*. Each finished problem is on disk before the
     next one starts. Where every problem that layers compiled once have asked for has a row, the
@@ -85,9 +84,10 @@ def build_problems(
         NothingRecordedError: no problem could be rebuilt, and there is no table at *out*.
     """
     started = time.monotonic()
-    read_problems = read_misses(problems)
-    missed = _by_key(read_problems)
-    once = {problem.key for problem in read_problems if LayersForm.ONCE in problem.layers}
+    if isinstance(problems, (str, Path)):
+        problems = read_misses(problems)
+    missed = _by_key(problems)
+    once = {problem.key for problem in problems if LayersForm.ONCE in problem.layers}
     from warmup.models.rebuilt import rebuild
     from warmup.tuning.tuner import make_tuner
 
@@ -103,8 +103,14 @@ def build_problems(
     path = Path(out)
     if not dry_run:
         check_out(path)
-    setup = find_setup(device, asked, predictor_for(search, device_model, top))
+    is_import = search == Search.IMPORTED
+    setup = find_setup(
+        device, asked, None if is_import else predictor_for(search, device_model, top)
+    )
     table, replaces = open_table(path, setup, force=force, is_read_only=dry_run)
+    imported = ImportedAnswers(table.imported if is_import else {})
+    if is_import:
+        setup = replace(setup, predictor=imported)
     known = tuple(
         key
         for key, is_stale in missed.items()
@@ -141,7 +147,15 @@ def build_problems(
             try:
                 rebuilt = rebuild(key, setup.device)
                 results.append(
-                    _run(key, rebuilt, setup, progress, tuner, number=(index, len(wanted)))
+                    _run(
+                        key,
+                        rebuilt,
+                        setup,
+                        progress,
+                        tuner,
+                        number=(index, len(wanted)),
+                        imported=imported,
+                    )
                 )
             except (BuildError, ModelError, ProblemError) as error:
                 needs_once = isinstance(error, ProblemError) and key in once
@@ -193,6 +207,7 @@ def _run(
     tuner: Tuner,
     *,
     number: tuple[int, int],
+    imported: ImportedAnswers,
 ) -> BucketResult:
     """Tune the rebuilt module of *key*, serve it from the table and judge its output.
 
@@ -205,64 +220,15 @@ def _run(
         model=rebuilt.model,
         progress=progress,
         tuner=tuner,
-        make_lookup=partial(_OneKeyLookup, wanted=key, others=others),
+        make_lookup=partial(OneKeyLookup, wanted=key, others=others, imported=imported),
     )
     accepted = progress.table.policy.tolerance
     tolerance = dict.fromkeys(accepted, accepted[rebuilt.dtype])  # an epilogue may end in a cast
     session = Session(compiler=compiler, tolerance=tolerance)
     with rebuilt.settings():
         result = session.run_bucket(rebuilt.bucket, *number)
-    if result.keys or key in tuner.rows.not_tuned or key in progress.distrusted:
+    if key in {*result.keys, *tuner.rows.not_tuned, *progress.distrusted}:
         return result
     if others:
         raise BuildError(f"the rebuilt module asks for another key: {others[0]}")
     raise BuildError("the rebuilt module leaves inductor nothing to choose")
-
-
-@dataclass
-class _OneKeyLookup(Lookup):
-    """A lookup that answers and reports the key *wanted* alone.
-
-    After a question for another key of the same kind, which goes to *others*, nothing is measured:
-    the module was rebuilt wrongly. Serving did not miss the module's questions of other kinds: they
-    get a neutral winner and are not reported.
-    """
-
-    wanted: str = ""
-    others: list[str] = field(default_factory=list)
-
-    @property
-    def tunes(self) -> bool:
-        return super().tunes and not self.others
-
-    def find(self, key: str) -> Winner | MissReason:
-        kind = kind_of(key)
-        if kind is kind_of(self.wanted):
-            if key != self.wanted:
-                self.others.append(key)
-        elif kind.neutral is not None:
-            return kind.neutral
-        return super().find(key)
-
-    def hit(self, key: str, winner: Winner) -> None:
-        if key == self.wanted:
-            super().hit(key, winner)
-
-    def miss(self, key: str, reason: MissReason, fallback: str) -> None:
-        if key == self.wanted:
-            super().miss(key, reason, fallback)
-
-    def measure(self, question: Question) -> Winner | None:
-        return (
-            super().measure(question) if question.problem.key == self.wanted else question.library
-        )
-
-    def measure_calls(
-        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
-    ) -> Winner | None:
-        if key == self.wanted:
-            return super().measure_calls(key, library, calls)
-        return library  # of another kernel of the rebuilt module, which serving never asks for
-
-    def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
-        return super().measure_search(key, search) if key == self.wanted else search.listed[0]

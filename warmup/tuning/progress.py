@@ -95,7 +95,8 @@ class Progress:
             return True
         is_chosen = revisit.chosen is None or key in revisit.chosen
         is_narrower = row.evidence.search.is_narrower_than(revisit.search)
-        can_search = self.can_search and kind_of(key).is_searchable
+        can_search = self.can_search or row.evidence.search is Search.IMPORTED
+        can_search = can_search and kind_of(key).is_searchable
         return is_chosen and is_narrower and can_search and time.monotonic() < revisit.deadline
 
     def must_tune(self, key: str) -> bool:

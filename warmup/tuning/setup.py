@@ -59,6 +59,10 @@ def predictor_for(
     Raises:
         SettingsError: the search ``predicted`` has no device model, or another search has one.
     """
+    if search == Search.IMPORTED:
+        raise SettingsError(
+            "--search imported is for problems with imported configs", "use warmup import --verify"
+        )
     if search != Search.PREDICTED:
         if device_model is not None:
             raise SettingsError("--device-model is not used", "add --search predicted")

@@ -20,12 +20,27 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Roof:
+    """The roofline of a device, and where groups stand under it.
+
+    ``positions`` has the FLOPs per byte of each group, ``marks`` the name of its marker. The roof
+    is *gbps* times the position, and at most *tflops* where that is known.
+    """
+
+    positions: tuple[float, ...]
+    marks: tuple[str, ...]
+    gbps: float | None
+    tflops: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """A value of each series in each group.
 
     ``kind``: ``bars`` side by side, with their bounds; bars ``stacked`` in each group; ``lines``
-    from group to group; or ``ranges``, a row for each group with a bar from low to high on a scale
-    of powers of two, and a dot, named ``dot``, at the value.
+    from group to group; ``ranges``, a row for each group with a bar from low to high on a scale
+    of powers of two, and a dot, named ``dot``, at the value; or ``points`` under ``roof``, in
+    TFLOP/s by FLOPs per byte, a colour for each series and a marker for each mark.
 
     ``x_label`` names the groups, ``y_label`` the values, ending with their unit: ``total, ms`` or
     ``ms``. A unit of `charts.units` is replaced by the unit in which the largest value lies between
@@ -44,12 +59,13 @@ class Chart:
     y_label: str
     groups: tuple[str, ...]
     series: tuple[Series, ...]
-    kind: Literal["bars", "stacked", "lines", "ranges"] = "bars"
+    kind: Literal["bars", "stacked", "lines", "ranges", "points"] = "bars"
     reference: tuple[str, float] | None = None
     log: bool = False
     note: str = ""
     gap: str = "failed"
     dot: str = ""
+    roof: Roof | None = None
 
     def __post_init__(self) -> None:
         count = len(self.groups)

@@ -22,6 +22,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from warmup.bench.charts.chart import Chart
 from warmup.bench.charts.labels import label_bars, label_of, label_points
+from warmup.bench.charts.roofline import draw_points
 from warmup.bench.charts.units import fit_unit
 
 STYLE: Final = Path(__file__).with_name("charts.mplstyle")
@@ -52,7 +53,7 @@ def paint(chart: Chart, *formats: str) -> list[bytes]:
 
 def compose(chart: Chart) -> Figure:
     """Return *chart* as a figure, laid out; in the context of the style."""
-    chart = fit_unit(chart)
+    chart = chart if chart.kind == "points" else fit_unit(chart)
     figure = Figure(figsize=(16, 3 + 0.36 * len(chart.groups) if chart.kind == "ranges" else 9))
     FigureCanvasAgg(figure)  # makes itself the canvas of the figure
     title = figure.suptitle(chart.title, ha="left", wrap=True)
@@ -60,6 +61,7 @@ def compose(chart: Chart) -> Figure:
     axes = figure.add_subplot()
     axes.set_title(chart.subtitle, wrap=True)
     kinds = {"bars": _bars, "stacked": _stacks, "lines": _lines, "ranges": _ranges}
+    kinds |= {"points": draw_points}
     kinds[chart.kind](chart, axes)
     if chart.reference:
         label = f"{chart.reference[0]}: {label_of(chart.reference[1])}"
@@ -73,7 +75,7 @@ def compose(chart: Chart) -> Figure:
     figure.draw_without_rendering()  # the layout, in which values find their places
     if chart.kind == "lines":
         label_points(axes, chart)
-    elif chart.kind != "ranges":
+    elif chart.kind not in {"ranges", "points"}:
         label_bars(axes, stacked=chart.kind == "stacked")
     figure.draw_without_rendering()
     for text in (title, note):

@@ -1,63 +1,114 @@
-"""The backends of a layer: eager PyTorch, inductor with two sets of options, three libraries.
+"""The backends of a layer: eager, inductor with several sets of options, a table, and libraries.
 
-The module of a library is imported at the first use of its operators; without the library that
-import fails.
+Whatever else a layer has as a method is a backend too.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
-from warmup.bench.layers.layers import Layer, Operator
+from warmup.bench.layers.layer import EAGER, OpenLayer, Operator
 from warmup.core.errors import SettingsError
+from warmup.core.method import OptionValue
+from warmup.inductor.artifacts import with_own_code
 
-EAGER: Final = "eager"
 COMPILED: Final = "compiled"
 CUSTOM: Final = "custom"
-# Backend -> the distribution that provides the library.
-LIBRARIES: Final[Mapping[str, str]] = {
-    "liger": "liger-kernel",
-    "quack": "quack-kernels",
-    "helion": "helion",
+TABLE: Final = "table"
+TRITON_BACKEND: Final = "triton"
+# Backend -> its distribution, and the module that its import is tried with.
+LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
+    TRITON_BACKEND: ("triton", "triton"),
+    "liger": ("liger-kernel", "liger_kernel.transformers.functional"),
+    "quack": ("quack-kernels", "quack.rmsnorm"),
+    "helion": ("helion", "warmup.bench.layers.helion"),
 }
-LAYER_BACKENDS: Final = (EAGER, COMPILED, CUSTOM, *LIBRARIES)
 # Inductor's options for kernels that move memory: more launch configs, and each of them refined.
-CUSTOM_OPTIONS: Final[Mapping[str, bool | int]] = {
+CUSTOM_OPTIONS: Final[Mapping[str, OptionValue]] = {
     "max_autotune_pointwise": True,
     "coordinate_descent_tuning": True,
 }
+_CUSTOM_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,15}")
+_OPTION_WORDS: Final[Mapping[str, OptionValue]] = {"true": True, "false": False, "none": None}
+
+CustomOptions = Mapping[str, Mapping[str, OptionValue]]
 
 
-def operator_of(backend: str, layer: Layer) -> Operator:
-    """Return the operator of *layer* on *backend*, compiled at its first call.
+def parse_customs(texts: Sequence[str]) -> CustomOptions:
+    """Return the options of each of *texts* by name: ``wide:coordinate_descent_tuning=true``.
+
+    Without *texts* there is `CUSTOM`, with `CUSTOM_OPTIONS`.
 
     Raises:
-        SettingsError: *backend* has no such layer.
-        ImportError: the library cannot be imported.
+        SettingsError: a text has another form, a name is taken, or inductor has no such option.
     """
-    if backend == EAGER:
-        return layer.function
+    if not texts:
+        return {CUSTOM: CUSTOM_OPTIONS}
+    found: dict[str, dict[str, OptionValue]] = {}
+    for text in texts:
+        name, colon, words = text.partition(":")
+        pairs = [word.partition("=") for word in words.split(",")]
+        if (
+            not _CUSTOM_NAME.fullmatch(name)
+            or not colon
+            or not all(key and eq for key, eq, _ in pairs)
+        ):
+            raise SettingsError(
+                f"--custom {text!r} has another form",
+                "write --custom NAME:option=value,option=value; a name has up to 16 of a-z0-9_-",
+            )
+        if name in found or name in {EAGER, COMPILED, TABLE, *LIBRARIES}:
+            raise SettingsError(f"--custom: the name {name!r} is taken", "give it another name")
+        found[name] = {key: _value(value) for key, _, value in pairs}
+        try:
+            torch.compile(
+                _nothing, options=_untyped(found[name])
+            )  # compiles at its first call only
+        except RuntimeError as error:
+            raise SettingsError(
+                f"--custom {name}: {error}", "torch._inductor.list_options() has all options"
+            ) from error
+    return found
+
+
+def names_of(layers: Sequence[OpenLayer], customs: CustomOptions) -> tuple[str, ...]:
+    """Return the backends of *layers*, in the order of the report."""
+    own = dict.fromkeys(name for layer in layers for name in layer.backends)
+    if taken := {COMPILED, TABLE, *customs} & own.keys():
+        raise SettingsError(
+            f"--layer: the method {min(taken)!r} has the name of a backend", "name it differently"
+        )
+    known = (name for name in LIBRARIES if name in own)
+    return tuple(dict.fromkeys((EAGER, COMPILED, *customs, TABLE, *known, *own)))
+
+
+def operator_of(backend: str, layer: OpenLayer, customs: CustomOptions) -> Operator | None:
+    """Return the operator of *layer* on *backend*, compiled at its first call; None without one.
+
+    Each compiled operator has a code object of its own, and so its own limit of recompiles.
+    """
     if backend == COMPILED:
-        return torch.compile(layer.function, dynamic=False)
-    if backend == CUSTOM:
-        return torch.compile(layer.function, dynamic=False, options=dict(CUSTOM_OPTIONS))
-    operators: Mapping[str, Operator] = _module(backend).OPERATORS
-    if layer.name not in operators:
-        raise SettingsError(f"{backend} has no {layer.title} of its own")
-    return operators[layer.name]
+        return torch.compile(with_own_code(layer.eager, backend), dynamic=False)
+    if backend in customs:
+        own, options = with_own_code(layer.eager, backend), _untyped(customs[backend])
+        return torch.compile(own, dynamic=False, options=options)
+    return layer.backends.get(backend)
 
 
-def missing(backend: str) -> str | None:
-    """Return why *backend* cannot be used here, None when it can."""
+def missing(backend: str, device: torch.device) -> str | None:
+    """Return why *backend* cannot be used on *device*, None when it can."""
     if backend not in LIBRARIES:
         return None
+    if device.type == "cpu":
+        return "its kernels are for GPUs"
     try:
-        _module(backend)
+        importlib.import_module(LIBRARIES[backend][1])
     except Exception as error:  # noqa: BLE001  a library may raise any error when imported
         text = " ".join(str(error).split())
         return f"cannot be imported: {type(error).__name__}: {text}"
@@ -67,7 +118,7 @@ def missing(backend: str) -> str | None:
 def versions() -> dict[str, str]:
     """Return the version of each installed library, by backend."""
     installed: dict[str, str] = {}
-    for backend, distribution in LIBRARIES.items():
+    for backend, (distribution, _) in LIBRARIES.items():
         try:
             installed[backend] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
@@ -75,5 +126,21 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def _module(backend: str) -> Any:
-    return importlib.import_module(f"warmup.bench.layers.{backend}")
+def _value(text: str) -> OptionValue:
+    if text.lower() in _OPTION_WORDS:
+        return _OPTION_WORDS[text.lower()]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _untyped(options: Mapping[str, OptionValue]) -> dict[str, Any]:
+    """Return *options* as torch.compile takes them: its annotation lacks floats and None."""
+    return dict(options)
+
+
+def _nothing() -> None:
+    """Take nothing and return nothing: the options of a compile are checked with it."""

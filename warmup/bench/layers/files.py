@@ -7,15 +7,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from warmup.bench.charts.chart import Chart, Series
+from warmup.bench.charts.chart import Chart, Roof, Series
 from warmup.bench.charts.draw import draw_all
 from warmup.bench.files import place_of
-from warmup.bench.layers.layers import LAYERS, Rows
 from warmup.bench.layers.report import LayerCell, LayersReport, Pass
 from warmup.core.roofline import gbps_of
 
 LAYERS_STEM: Final = "bench-layers"
 _STEPS: Final = {Pass.FORWARD: "forward", Pass.BOTH: "fwd+bwd"}
+
+_ABOVE: Final = {
+    "cold": "No call can be above the roof.",
+    "warm": "Bytes may come from a cache, so calls may be above the roof.",
+}
 
 
 def document(report: LayersReport) -> dict[str, Any]:
@@ -30,7 +34,11 @@ def document(report: LayersReport) -> dict[str, Any]:
         "backends": list(report.backends),
         "missing": dict(report.missing),
         "versions": dict(report.versions),
-        "custom_options": dict(report.options),
+        "options": {name: dict(options) for name, options in report.options.items()},
+        "tolerance": report.tolerance,
+        "titles": {name: list(titles) for name, titles in report.titles.items()},
+        "table": report.table,
+        "table_hits": dict(report.hits),
         "peaks": None if report.peaks is None else asdict(report.peaks),
         "cells": [_cell(report, cell) for cell in report.cells],
         "speedup_over_eager": _speedups(report),
@@ -38,7 +46,7 @@ def document(report: LayersReport) -> dict[str, Any]:
 
 
 def draw_charts(report: LayersReport, folder: Path) -> tuple[Path, ...]:
-    """Draw ``bench-layers-LAYER`` for each layer into *folder*, as PNG and as SVG each.
+    """Draw ``bench-layers-LAYER`` for each layer and the roofline, as PNG and as SVG each.
 
     Raises:
         SettingsError: matplotlib is not installed, or the files cannot be written.
@@ -47,9 +55,55 @@ def draw_charts(report: LayersReport, folder: Path) -> tuple[Path, ...]:
 
 
 def charts_of(record: Mapping[str, Any]) -> dict[str, Chart]:
-    """Return the charts of the document *record*: the bandwidth of each layer, by its name."""
+    """Return the charts of the document *record*: the bandwidth of each layer, by its name.
+
+    Where layers say their FLOPs there is ``roofline`` too.
+    """
     layers = dict.fromkeys(cell["layer"] for cell in record["cells"])
-    return {layer: _chart(record, layer) for layer in layers}
+    charts = {layer: _chart(record, layer) for layer in layers}
+    counted = [cell for cell in record["cells"] if cell["tflops"] is not None]
+    return {**charts, "roofline": _roofline(record, counted)} if counted else charts
+
+
+def _roofline(record: Mapping[str, Any], cells: Sequence[Any]) -> Chart:
+    """Return the rates of all *cells* by their FLOPs per byte, under the roofline of the device."""
+    groups: dict[tuple[str, ...], dict[str, Any]] = {}
+    for cell in cells:
+        group = (f"{cell['layer']} {_STEPS[cell['pass']]}", cell["shape"])
+        groups.setdefault(group, {})[cell["backend"]] = cell
+    first = [next(iter(timed.values())) for timed in groups.values()]
+    peaks = record["peaks"]
+    timed_backends = {cell["backend"] for cell in cells}
+    return Chart(
+        title=f"Layers under the roofline, {record['dtype']}",
+        subtitle=f"Higher is better. {_ABOVE[record['l2']]} Medians of "
+        f"{record['rounds']} rounds, {record['launch']}, {record['l2']} L2.",
+        x_label="FLOPs per byte that has to be moved",
+        y_label="arithmetic, TFLOP/s",
+        groups=tuple(" ".join(group) for group in groups),
+        series=tuple(
+            Series(
+                name=_name(record, name),
+                values=tuple(
+                    timed[name]["tflops"] if name in timed else None for timed in groups.values()
+                ),
+            )
+            for name in record["backends"]
+            if name in timed_backends
+        ),
+        kind="points",
+        roof=Roof(
+            positions=tuple(cell["flops_per_byte"] for cell in first),
+            marks=tuple(mark for mark, _ in groups),
+            gbps=peaks and peaks["gbps"],
+            tflops=peaks and peaks["tflops"].get(record["dtype"]),
+        ),
+        note=place_of(record["provenance"]),
+    )
+
+
+def _name(record: Mapping[str, Any], backend: str) -> str:
+    return f"{backend} {record['versions'].get(backend, '')}".rstrip()
 
 
 def _chart(record: Mapping[str, Any], layer: str) -> Chart:
@@ -57,28 +111,29 @@ def _chart(record: Mapping[str, Any], layer: str) -> Chart:
     groups: dict[str, dict[str, Any]] = {}
     for cell in record["cells"]:
         if cell["layer"] == layer:
-            group = f"{Rows(cell['rows'], cell['columns'])} {_STEPS[cell['pass']]}"
+            group = f"{cell['shape']} {_STEPS[cell['pass']]}"
             timed = groups.setdefault(group, {})
             if cell["time_us"] is not None:
                 timed[cell["backend"]] = cell
     drawn = [name for name in record["backends"] if any(name in timed for timed in groups.values())]
     dropped = ", ".join(name for name in record["backends"] if name not in drawn)
-    of, peaks = LAYERS[layer], record["peaks"]
+    (title, columns), peaks = record["titles"][layer], record["peaks"]
     return Chart(
-        title=f"{of.title}: memory bandwidth by shape and backend, {record['dtype']}",
+        title=f"{title}: memory bandwidth by shape and backend, {record['dtype']}",
         subtitle="Higher is better. Least bytes the layer must move over its device time: medians "
         f"of {record['rounds']} rounds with 95 % intervals, {record['launch']}, {record['l2']} L2.",
-        x_label=f"rows x {of.columns}, and the pass that is timed",
+        x_label=f"rows x {columns}, and the pass that is timed",
         y_label="least bytes moved per second, GB/s",
         groups=tuple(groups),
         series=tuple(
             _series(
-                f"{name} {record['versions'].get(name, '')}".rstrip(),
+                _name(record, name),
                 [timed.get(name) for timed in groups.values()],
             )
             for name in drawn
         ),
         reference=peaks and ("measured peak", peaks["gbps"]),
+        gap="no time: failed, or no such pass",
         note=place_of(record["provenance"]) + (f"; without {dropped}" if dropped else ""),
     )
 
@@ -97,6 +152,7 @@ def _cell(report: LayersReport, cell: LayerCell) -> dict[str, Any]:
     samples = cell.samples
     return {
         "layer": cell.layer,
+        "shape": str(cell.shape),
         "rows": cell.shape.rows,
         "columns": cell.shape.columns,
         "pass": cell.step.value,
@@ -105,10 +161,14 @@ def _cell(report: LayersReport, cell: LayerCell) -> dict[str, Any]:
         "interval_us": None if samples is None else list(samples.interval),
         "rounds_us": None if samples is None else list(samples.times_us),
         "least_bytes": cell.moved,
+        "flops": cell.flops,
+        "flops_per_byte": cell.flops_per_byte,
+        "tflops": cell.tflops,
         "gbps": cell.gbps,
         "share_of_peak": report.share(cell),
         "speedup_over_eager": report.speedup(cell),
         "relative_l2_error": cell.error,
+        "is_wrong": cell.is_wrong,
         "reason": cell.reason or None,
     }
 
@@ -120,8 +180,9 @@ def _speedups(report: LayersReport) -> list[dict[str, Any]]:
             "layer": layer,
             "pass": step.value,
             "backend": backend,
-            "geomean": mean[0],
-            "shapes": mean[1],
+            "geomean": mean.mean,
+            "interval": list(mean.interval),
+            "shapes": mean.shapes,
         }
         for layer in (*report.layers, None)
         for step in report.steps

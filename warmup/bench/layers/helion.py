@@ -7,14 +7,14 @@ The kernels are not tuned: each has one config, with more warps for wider rows. 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import helion
 import helion.language as hl
 import torch
 
-from warmup.bench.layers.layers import EPS, Operator
+from warmup.bench.layers.layer import EPS, Operator
 
 _EFFORT: Final = os.environ.get("HELION_AUTOTUNE_EFFORT", "none")
 _ROW_DIMS: Final = (1,)  # a program for each row
@@ -224,7 +224,7 @@ def swiglu_backward(
     return grad_gate, grad_up
 
 
-class _RmsNorm(torch.autograd.Function):
+class _HelionRmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> Any:
         out, scales = _run(rms_norm_forward, _ROW_DIMS, x, weight, EPS)
@@ -254,7 +254,7 @@ class _HelionLayerNorm(torch.autograd.Function):
         return grad_x, weights.sum(0).to(weight.dtype), biases.sum(0).to(weight.dtype)
 
 
-class _Softmax(torch.autograd.Function):
+class _HelionSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> Any:
         out = _run(softmax_forward, _ROW_DIMS, x)
@@ -266,7 +266,7 @@ class _Softmax(torch.autograd.Function):
         return _run(softmax_backward, _ROW_DIMS, grads[0], *ctx.saved_tensors)
 
 
-class _CrossEntropy(torch.autograd.Function):
+class _HelionCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> Any:
         sums = _run(log_sums, _STRIP, logits)
@@ -281,7 +281,7 @@ class _CrossEntropy(torch.autograd.Function):
         return _run(cross_entropy_backward, _STRIP, logits, targets, sums, scale), None
 
 
-class _SwiGlu(torch.autograd.Function):
+class _HelionSwiGlu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor) -> Any:
         ctx.save_for_backward(gate, up)
@@ -292,15 +292,8 @@ class _SwiGlu(torch.autograd.Function):
         return _run(swiglu_backward, _STRIP, grads[0], *ctx.saved_tensors)
 
 
-def _applied(function: Any) -> Operator:
-    apply: Operator = function.apply  # untyped in torch
-    return apply
-
-
-OPERATORS: Final[Mapping[str, Operator]] = {
-    "rmsnorm": _applied(_RmsNorm),
-    "softmax": _applied(_Softmax),
-    "cross-entropy": _applied(_CrossEntropy),
-    "swiglu": _applied(_SwiGlu),
-    "layernorm": _applied(_HelionLayerNorm),
-}
+rms_norm: Final[Operator] = _HelionRmsNorm.apply
+layer_norm: Final[Operator] = _HelionLayerNorm.apply
+softmax: Final[Operator] = _HelionSoftmax.apply
+cross_entropy: Final[Operator] = _HelionCrossEntropy.apply
+swiglu: Final[Operator] = _HelionSwiGlu.apply

@@ -5,19 +5,19 @@ Some backends overwrite their operands, so the values are restored before each b
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 
-from warmup.bench.layers.layers import Layer, Operator, Rows
-from warmup.core.errors import OutputMismatchError
+from warmup.bench.layers.layer import LayerShape, OpenLayer, Operator
+from warmup.core.errors import OutputMismatchError, SettingsError
 from warmup.core.method import SEED
 
 _SETS_BYTES: Final = 256 * 2**20  # more than a last cache holds
 _MAX_LAYER_SETS: Final = 16
-_SPREAD: Final = 0.1  # of weights around 1 and of biases around 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +44,58 @@ class OperandSet:
         return out, *torch.autograd.grad(out, self.leaves, self.gradient)
 
 
+@dataclass(frozen=True, slots=True)
+class LayerWork:
+    """The least bytes that a pass moves, and its operations: None where the layer does not say."""
+
+    moved: int
+    flops: int | None
+
+    def __add__(self, other: LayerWork) -> LayerWork:
+        is_known = self.flops is not None and other.flops is not None
+        flops = (self.flops or 0) + (other.flops or 0)
+        return LayerWork(self.moved + other.moved, flops if is_known else None)
+
+
 class LayerOperands:
     """Operand sets of *layer* at *shape*: a set when *warm*, else up to 16 to outgrow the L2.
 
     ``expected`` is the reference: output, then gradients, by eager on the same values in float32.
+    ``forward`` and ``backward`` are the work of forward, and of backward alone.
     """
 
     def __init__(
-        self, layer: Layer, shape: Rows, dtype: torch.dtype, device: torch.device, *, warm: bool
+        self,
+        layer: OpenLayer,
+        shape: LayerShape,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        warm: bool,
     ) -> None:
-        values = _values(layer, shape, dtype, device)
-        size = sum(value.nbytes for value in values)
-        count = 1 if warm else max(1, min(_MAX_LAYER_SETS, _SETS_BYTES // size))
+        inputs = _inputs(layer, shape, dtype, device)
+        exact = [value.float() if value.is_floating_point() else value for value in inputs]
+        reference = _in_float32(layer)
+        with torch.no_grad():
+            size = reference(*exact).shape
+        values = [*inputs, _gradient(size, dtype, device)]
+        self.expected = _set_of([*exact, values[-1].float()]).both(reference)
         self._values = values
+        total = sum(value.nbytes for value in values)
+        count = 1 if warm else max(1, min(_MAX_LAYER_SETS, _SETS_BYTES // total))
         self.sets = tuple(_set_of([value.clone() for value in values]) for _ in range(count))
-        exact = [value.float() if value.is_floating_point() else value for value in values]
-        self.expected = _set_of(exact).both(layer.function)
+        floating = sum(value.nbytes for value in inputs if value.is_floating_point())
+        weights = sum(weight.nbytes for weight in layer.weights)
+        read, out = sum(value.nbytes for value in inputs) + weights, values[-1].nbytes
+        sizes, item = shape.sizes, dtype.itemsize
+        self.forward = LayerWork(
+            moved=layer.count("bytes", sizes, item) or read + out,
+            flops=layer.count("flops", sizes),
+        )
+        self.backward = LayerWork(
+            moved=layer.count("backward_bytes", sizes, item) or out + read + floating,
+            flops=layer.count("backward_flops", sizes),
+        )
 
     def restore(self) -> None:
         """Restore the initial values of every set."""
@@ -94,26 +130,46 @@ class LayerOperands:
         )
 
 
-def _values(
-    layer: Layer, shape: Rows, dtype: torch.dtype, device: torch.device
+def _inputs(
+    layer: OpenLayer, shape: LayerShape, dtype: torch.dtype, device: torch.device
 ) -> list[torch.Tensor]:
-    """Return random operands of *layer*, and last the gradient of its output."""
-    source = torch.Generator(device).manual_seed(SEED)
-    sizes = (shape.rows, shape.columns)
+    """Return the inputs of *layer* on *device*, the same at every call; floating ones in *dtype*.
 
-    def random(*wanted: int) -> torch.Tensor:
-        return torch.randn(wanted, generator=source, device=device).to(dtype)
-
-    values = [random(*sizes) for _ in range(layer.matrices)]
-    centres = (1, 0)[: layer.vectors]  # of a weight, and of a bias
-    values += [random(shape.columns) * _SPREAD + centre for centre in centres]
-    if layer.scalar:
-        rows = (shape.rows,)
-        values.append(
-            torch.randint(shape.columns, rows, generator=source, device=device, dtype=torch.int64)
+    Raises:
+        SettingsError: they are no tensors, or none of them is floating.
+        Exception: whatever the layer raises.
+    """
+    with torch.random.fork_rng(), device:
+        torch.manual_seed(SEED)
+        given = layer.definition.inputs(shape.sizes)
+    values = list(given) if isinstance(given, tuple | list) else [given]
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        raise SettingsError(
+            f"--layer: inputs of {layer.name} returned something else than tensors",
+            "return a tuple of tensors",
         )
-        return [*values, torch.ones((), dtype=dtype, device=device)]
-    return [*values, random(*sizes)]
+    if not any(value.is_floating_point() for value in values):
+        raise SettingsError(f"--layer: {layer.name} has no floating input", "give it some")
+    return [
+        value.detach().to(device=device, dtype=dtype if value.is_floating_point() else value.dtype)
+        for value in values
+    ]
+
+
+def _in_float32(layer: OpenLayer) -> Operator:
+    """Return eager of *layer* in float32; of a module, that of a copy with float32 weights."""
+    if not layer.weights:
+        return layer.eager
+    return copy.deepcopy(layer.definition).float().eager  # type: ignore[no-any-return]
+
+
+def _gradient(size: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return a gradient of the output: one for a single number, else random values."""
+    if not size:
+        return torch.ones((), dtype=dtype, device=device)
+    # Other values than those of the inputs: a norm's gradient along its own input cancels.
+    source = torch.Generator(device).manual_seed(SEED + 1)
+    return torch.randn(size, generator=source, device=device).to(dtype)
 
 
 def _set_of(values: Sequence[torch.Tensor]) -> OperandSet:

@@ -1,20 +1,16 @@
-"""Quack's operators of the layers, from its functional interface.
+"""`layer_norm`: Quack's LayerNorm, whose forward and backward are separate functions, as one.
 
-Quack has SwiGLU only as an epilogue of its GEMM, so that layer is missing here. Its LayerNorm takes
-float32 parameters, which are converted in each call, and comes as separate forward and backward
-functions, joined here into an autograd function.
+It takes float32 parameters, which are converted in each call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-import quack
 import torch
 from quack.rmsnorm import layernorm_bwd, layernorm_fwd
 
-from warmup.bench.layers.layers import EPS, Operator
+from warmup.bench.layers.layer import EPS
 
 
 class _QuackLayerNorm(torch.autograd.Function):
@@ -33,20 +29,9 @@ class _QuackLayerNorm(torch.autograd.Function):
         return grad_x, grad_weight.to(weight.dtype), grad_bias.to(weight.dtype)
 
 
-def _layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
+    """Return the norm of *x*, times *weight*, plus *bias*."""
     if not torch.is_grad_enabled():
         return layernorm_fwd(x, weight.float(), bias.float(), eps=EPS)
     apply: Any = _QuackLayerNorm.apply  # untyped in torch
     return apply(x, weight, bias)
-
-
-def _rms_norm(x: torch.Tensor, weight: torch.Tensor) -> Any:
-    return quack.rmsnorm(x, weight, eps=EPS)
-
-
-OPERATORS: Final[Mapping[str, Operator]] = {
-    "rmsnorm": _rms_norm,
-    "softmax": quack.softmax,
-    "cross-entropy": quack.cross_entropy,
-    "layernorm": _layer_norm,
-}

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from warmup.bench.layers.backends import EAGER
-from warmup.bench.layers.layers import Rows
-from warmup.core.method import L2, Launch
-from warmup.core.roofline import Peaks, gbps_of
-from warmup.core.samples import Samples, busy_sentence, first_busy_sentence, geomean
+from warmup.bench.layers.layer import EAGER, LayerShape
+from warmup.core.method import L2, Launch, OptionValue
+from warmup.core.roofline import Peaks, gbps_of, tflops_of
+from warmup.core.samples import (
+    Samples,
+    busy_sentence,
+    first_busy_sentence,
+    geomean,
+    interval_of,
+)
 
 
 class Pass(StrEnum):
@@ -25,22 +30,53 @@ class LayerCell:
     """One layer at one shape in one pass on one backend: its times, or the reason for none.
 
     ``error`` is the largest relative L2 distance of its outputs and gradients from eager float32,
-    None where they were not compared. ``moved`` is the least number of bytes the pass moves.
+    None where they were not compared; ``is_wrong`` where it exceeds the tolerance. ``moved`` is the
+    least number of bytes the pass moves, None where its operands do not exist, and ``flops`` the
+    number of its operations, None where the layer does not say.
     """
 
     layer: str
-    shape: Rows
+    shape: LayerShape
     step: Pass
     backend: str
-    moved: int
+    moved: int | None
+    flops: int | None = None
     samples: Samples | None = None
     error: float | None = None
     reason: str = ""
+    is_wrong: bool = False
 
     @property
     def gbps(self) -> float | None:
         """The least bytes over the median time, in GB/s; None without times."""
-        return None if self.samples is None else gbps_of(self.moved, self.samples.median)
+        if self.samples is None or self.moved is None:
+            return None
+        return gbps_of(self.moved, self.samples.median)
+
+    @property
+    def tflops(self) -> float | None:
+        """The operations over the median time, in TFLOP/s; None without either."""
+        if self.samples is None or self.flops is None:
+            return None
+        return tflops_of(self.flops, self.samples.median)
+
+    @property
+    def flops_per_byte(self) -> float | None:
+        """The operations over the least bytes; None without either."""
+        return self.flops / self.moved if self.flops and self.moved else None
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSpeedup:
+    """The geometric mean of speed-ups over *shapes* shapes, with its 95 % interval.
+
+    The mean is that of the ratios of medians; the interval is that of the median of the means
+    which the single rounds have.
+    """
+
+    mean: float
+    interval: tuple[float, float]
+    shapes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +84,10 @@ class LayersReport:
     """A finished benchmark: a cell for each layer, shape, pass and usable backend, in that order.
 
     ``missing`` says why other backends could not be used at all, ``options`` are those of the
-    backend ``custom``, and ``peaks`` are those of the device, None where there are none.
+    backends of ``--custom`` by name, ``titles`` are the names of layers and of their last sizes,
+    ``tolerance`` is the largest error that is right, ``table`` the digest of the table that was
+    served, and ``hits`` how many decisions it answered by layer. ``peaks`` are those of the device,
+    None where there are none.
     """
 
     provenance: Mapping[str, str | None]
@@ -60,9 +99,13 @@ class LayersReport:
     backends: tuple[str, ...]
     missing: Mapping[str, str]
     versions: Mapping[str, str]
-    options: Mapping[str, bool | int]
+    options: Mapping[str, Mapping[str, OptionValue]]
+    tolerance: float
+    titles: Mapping[str, tuple[str, str]]
     peaks: Peaks | None
     cells: tuple[LayerCell, ...]
+    table: str | None = None
+    hits: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -97,31 +140,47 @@ class LayersReport:
 
         None too where eager's times scatter too far for a ratio.
         """
-        base = self._by_place().get((cell.layer, cell.shape, cell.step, EAGER))
-        if base is None or base.samples is None or cell.samples is None:
+        base = self._base_of(cell)
+        if base is None or cell.samples is None:
             return None
-        if busy_sentence(EAGER, base.samples) is not None:
-            return None
-        return base.samples.median / cell.samples.median
+        return base.median / cell.samples.median
 
     def mean_speedup(
         self, backend: str, step: Pass, layer: str | None = None
-    ) -> tuple[float, int] | None:
-        """Return the geometric mean of the speed-ups of *backend* in *step*, and their number.
+    ) -> MeanSpeedup | None:
+        """Return the mean of the speed-ups of *backend* in *step*.
 
         The mean is over the shapes of *layer*, or of all layers; None without any speed-up.
         """
-        ratios = [
-            ratio
+        pairs = [
+            (base, cell.samples)
             for cell in self.cells
             if (cell.backend, cell.step) == (backend, step) and layer in (None, cell.layer)
-            if (ratio := self.speedup(cell)) is not None
+            if cell.samples is not None and (base := self._base_of(cell)) is not None
         ]
-        return (geomean(ratios), len(ratios)) if ratios else None
+        if not pairs:
+            return None
+        rounds = zip(
+            *(zip(base.times_us, own.times_us, strict=True) for base, own in pairs), strict=True
+        )
+        means = [geomean([base / own for base, own in each]) for each in rounds]
+        mean = geomean([base.median / own.median for base, own in pairs])
+        return MeanSpeedup(mean, interval_of(means), len(pairs))
+
+    @property
+    def wrong(self) -> tuple[LayerCell, ...]:
+        """The cells whose outputs or gradients exceed the tolerance."""
+        return tuple(cell for cell in self.cells if cell.is_wrong)
 
     def of_layer(self, layer: str) -> Iterator[LayerCell]:
         """Yield the cells of *layer*, in order."""
         return (cell for cell in self.cells if cell.layer == layer)
 
-    def _by_place(self) -> dict[tuple[str, Rows, Pass, str], LayerCell]:
-        return {(cell.layer, cell.shape, cell.step, cell.backend): cell for cell in self.cells}
+    def _base_of(self, cell: LayerCell) -> Samples | None:
+        """Return eager's times where *cell* is; None where there are none, or no ratio of them."""
+        place = (cell.layer, cell.shape, cell.step)
+        for each in self.cells:
+            if each.backend == EAGER and (each.layer, each.shape, each.step) == place:
+                base = each.samples
+                return None if base is None or busy_sentence(EAGER, base) is not None else base
+        return None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from warmup.bench.layers.backends import CUSTOM_OPTIONS, EAGER, LAYER_BACKENDS, missing, versions
-from warmup.bench.layers.layers import LAYERS, parse_rows
+from warmup.bench.files import result_folder
+from warmup.bench.layers.backends import TABLE, missing, names_of, parse_customs, versions
+from warmup.bench.layers.built_in import LAYERS
+from warmup.bench.layers.layer import EAGER, OpenLayer, open_layer, parse_layer_shapes
 from warmup.bench.layers.report import LayerCell, LayersReport, Pass
+from warmup.bench.layers.table_column import NO_WEIGHTS, LayerTable
 from warmup.bench.layers.timing import LayerSetup, cells_at
 from warmup.bench.provenance import provenance
 from warmup.bench.reasons import Say
@@ -19,9 +23,11 @@ from warmup.core.method import L2, Launch
 from warmup.inductor import connect
 from warmup.inductor.machine import check_compiler, resolve_device
 from warmup.measuring.device_peaks import measured_peaks
+from warmup.table.policy import TOLERANCE
 
 LAYER_ROUNDS: Final = 30
 LAYER_DTYPES: Final = ("bf16", "f16", "f32")
+LAYER_TABLE: Final = "bench-layers-table.json"
 
 KeepLayers = Callable[[LayersReport], None]
 
@@ -29,13 +35,17 @@ KeepLayers = Callable[[LayersReport], None]
 def bench_layers(
     *,
     layers: str | None = None,
+    own: Sequence[str] = (),
     backends: str | None = None,
+    customs: Sequence[str] = (),
     shapes: str | None = None,
     dtype: str = "bf16",
+    tolerance: float | None = None,
     rounds: int = LAYER_ROUNDS,
     launch: str = Launch.CUDAGRAPH,
     l2: str = L2.COLD,
     backward: bool = True,
+    out: Path | None = None,
     device: str = "auto",
     say: Say = lambda _line: None,
     keep: KeepLayers = lambda _report: None,
@@ -43,63 +53,114 @@ def bench_layers(
     """Return the times of *layers* on *backends* over *shapes*, or the reasons for missing times.
 
     Arguments have the text form of the command line; the defaults are all layers, all backends and
-    each layer's own shapes. Eager is always among the backends, as the base of the speed-ups. With
-    *backward*, forward and backward together are timed too, as one call. *say* gets lines of
-    progress, and *keep* the report so far after each shape. On a CPU calls are launched singly,
-    without CUDA graphs.
+    each layer's own shapes. *own* names layers of the user's files, and *layers* then has no
+    default. *customs* are sets of inductor's options in place of the backend ``custom``. Eager is
+    always among the backends, as the base of the speed-ups. The table of the backend ``table`` is
+    built in the folder *out* if given, and one that exists there is completed. With *backward*,
+    forward and backward together are timed too, as one call. *say* gets lines of progress, and
+    *keep* the report so far after each shape. On a CPU calls are launched singly, without CUDA
+    graphs.
 
     Raises:
-        SettingsError: an argument is not valid.
+        SettingsError: an argument or a layer is not valid.
         AdapterError: this torch is not supported.
     """
-    wanted = [LAYERS[name] for name in _chosen(layers, tuple(LAYERS), "--layers")]
-    names = _chosen(backends, LAYER_BACKENDS, "--backends")
+    wanted = _layers(layers, own)
+    options = parse_customs(customs)
+    names = _chosen(backends, names_of(wanted, options), "--backends")
     names = names if EAGER in names else (EAGER, *names)
-    rows = None if shapes is None else parse_rows(shapes)
+    rows = None if shapes is None else parse_layer_shapes(shapes)
     _choose(dtype, LAYER_DTYPES, "--dtype")
     if rounds < 1:
         raise SettingsError(f"--rounds {rounds}", "give at least 1")
+    if tolerance is not None and not tolerance > 0:
+        raise SettingsError(f"--tolerance {tolerance}", "give a number above 0")
     connect()
     place = resolve_device(device)
     check_compiler(place)
     cache = L2(_choose(l2, tuple(L2), "--l2"))
     given = Launch(_choose(launch, tuple(Launch), "--launch"))
-    setup = LayerSetup(
-        device=place,
-        dtype=dtype,
-        launch=Launch.EAGER if place.type == "cpu" else given,
-        l2=L2.WARM if place.type == "cpu" else cache,
-        rounds=rounds,
-        steps=tuple(Pass) if backward else (Pass.FORWARD,),
-    )
-    absent = {name: reason for name in names if (reason := missing(name)) is not None}
+    is_cpu = place.type == "cpu"
+    launched, found = (Launch.EAGER, L2.WARM) if is_cpu else (given, cache)
+    absent = {name: reason for name in names if (reason := missing(name, place)) is not None}
+    if is_cpu and TABLE in names and not any(layer.weights for layer in wanted):
+        absent[TABLE] = NO_WEIGHTS
     usable = tuple(name for name in names if name not in absent)
     peaks = measured_peaks(place)
     cells: list[LayerCell] = []
-    places = [(layer, shape) for layer in wanted for shape in rows or layer.shapes]
-
-    def report() -> LayersReport:
-        return LayersReport(
-            provenance=provenance(place),
-            device_type=place.type,
+    with result_folder(out) as folder, _limited():
+        setup = LayerSetup(
+            device=place,
             dtype=dtype,
-            launch=setup.launch,
-            l2=setup.l2,
+            launch=launched,
+            l2=found,
             rounds=rounds,
-            backends=names,
-            missing=absent,
-            versions={name: text for name, text in versions().items() if name in usable},
-            options=CUSTOM_OPTIONS,
-            peaks=peaks,
-            cells=tuple(cells),
+            steps=tuple(Pass) if backward else (Pass.FORWARD,),
+            tolerance=TOLERANCE[dtype] if tolerance is None else tolerance,
+            customs=options,
+            table=LayerTable(folder / LAYER_TABLE, place, dtype, launched, found),
         )
 
-    with _on(place):
-        for number, (layer, shape) in enumerate(places):
-            say(f"{number + 1}/{len(places)} {layer.name} {shape}: compiling and timing")
-            cells += cells_at(layer, shape, setup, usable)
-            keep(report())
-    return report()
+        def report() -> LayersReport:
+            return LayersReport(
+                provenance=provenance(place),
+                device_type=place.type,
+                dtype=dtype,
+                launch=setup.launch,
+                l2=setup.l2,
+                rounds=rounds,
+                backends=names,
+                missing=absent,
+                versions={name: text for name, text in versions().items() if name in usable},
+                options={name: options[name] for name in options if name in usable},
+                tolerance=setup.tolerance,
+                titles={layer.name: (layer.title, layer.columns) for layer in wanted},
+                peaks=peaks,
+                cells=tuple(cells),
+                table=setup.table.digest,
+                hits=dict(setup.table.hits),
+            )
+
+        for layer in wanted:
+            layer.move_to(place, dtype)
+            if TABLE in usable:
+                say(f"{layer.name}: building its table")
+                setup.table.build(layer, rows or layer.shapes)
+        places = [(layer, shape) for layer in wanted for shape in rows or layer.shapes]
+        with _on(place):
+            for number, (layer, shape) in enumerate(places):
+                say(f"{number + 1}/{len(places)} {layer.name} {shape}: compiling and timing")
+                cells += cells_at(layer, shape, setup, usable)
+                keep(report())
+        return report()
+
+
+def _layers(names: str | None, own: Sequence[str]) -> list[OpenLayer]:
+    """Return the built-in layers called *names*, all where nothing is named, and those of *own*.
+
+    Raises:
+        SettingsError: a name is unknown or given twice, or a layer of *own* cannot be used.
+    """
+    built_in = () if names is None and own else _chosen(names, tuple(LAYERS), "--layers")
+    layers = [OpenLayer.of(LAYERS[name](), name) for name in built_in]
+    layers += [open_layer(target) for target in own]
+    known = [layer.name for layer in layers]
+    if repeated := [name for name in known if known.count(name) > 1]:
+        raise SettingsError(
+            f"--layer: {repeated[0]} is given twice", "give each layer its own name"
+        )
+    return layers
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Make torch raise where it would give up compiling a function that it compiled too often."""
+    config = torch.compiler.config
+    before, config.fail_on_recompile_limit_hit = config.fail_on_recompile_limit_hit, True
+    try:
+        yield
+    finally:
+        config.fail_on_recompile_limit_hit = before
 
 
 def _chosen(text: str | None, known: tuple[str, ...], option: str) -> tuple[str, ...]:

@@ -5,28 +5,29 @@ A backend that fails is dropped for that pass, and its cell has the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from warmup.bench.layers.backends import operator_of
-from warmup.bench.layers.layers import Layer, Operator, Rows
-from warmup.bench.layers.operands import LayerOperands
+from warmup.bench.layers.backends import TABLE, CustomOptions, operator_of
+from warmup.bench.layers.layer import LayerShape, OpenLayer, Operator
+from warmup.bench.layers.operands import LayerOperands, LayerWork
 from warmup.bench.layers.report import LayerCell, Pass
+from warmup.bench.layers.table_column import LayerTable
 from warmup.bench.reasons import reason_of
-from warmup.core.errors import BuildError
+from warmup.core.errors import BuildError, OutputMismatchError
 from warmup.core.method import L2, Launch
 from warmup.core.samples import Samples
+from warmup.inductor.adapter import empty_caches
 from warmup.measuring.clock import Batch, batch_of
 from warmup.measuring.rounds import run_rounds
 from warmup.models.loading import parse_dtype
-from warmup.table.policy import TOLERANCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSetup:
-    """The setup shared by all layers: device, dtype, launch, L2, rounds and passes."""
+    """The setup shared by all layers; *tolerance* is the largest relative L2 error."""
 
     device: torch.device
     dtype: str
@@ -34,10 +35,16 @@ class LayerSetup:
     l2: L2
     rounds: int
     steps: tuple[Pass, ...]
+    tolerance: float
+    customs: CustomOptions
+    table: LayerTable
 
 
 class _Restored:
-    """A `Batch` that restores its operands before it is timed."""
+    """A `Batch` that restores its operands before it is timed.
+
+    A recompile while it is timed is an error: its time would be that of the compiler.
+    """
 
     def __init__(self, batch: Batch, restore: Callable[[], None]) -> None:
         self.calls = batch.calls
@@ -45,35 +52,33 @@ class _Restored:
 
     def time(self) -> float:
         self._restore()
-        return self._batch.time()
+        with torch.compiler.set_stance("fail_on_recompile"):
+            return self._batch.time()
 
 
 def cells_at(
-    layer: Layer, shape: Rows, setup: LayerSetup, backends: tuple[str, ...]
+    layer: OpenLayer, shape: LayerShape, setup: LayerSetup, backends: tuple[str, ...]
 ) -> list[LayerCell]:
     """Return the cells of *layer* at *shape*; operands and compiled code are freed afterwards."""
     dtype = parse_dtype(setup.dtype, "--dtype")
     try:
         operands = LayerOperands(layer, shape, dtype, setup.device, warm=setup.l2 is L2.WARM)
-    except RuntimeError as error:  # out of memory, which is a class of its own on a GPU only
-        reason = f"no operands: {reason_of(error)}"
-        none = _PassTimes({}, {}, dict.fromkeys(backends, reason))
+    except Exception as error:  # noqa: BLE001  out of memory, or an error of the user's layer
+        none = _PassTimes({}, {}, dict.fromkeys(backends, f"no operands: {reason_of(error)}"), ())
         return [
             cell
             for step in setup.steps
-            for cell in _cells_of(_PassCase(layer, shape, step), setup, none, backends)
+            for cell in _cells_of(_PassCase(layer, shape, step), None, none, backends)
         ]
     cells: list[LayerCell] = []
-    try:
+    with empty_caches():  # which also drop what is compiled, so that no shape meets another's
         for step in setup.steps:
             case = _PassCase(layer, shape, step)
             timing = _timed(case, operands, setup, backends)
-            cells += _cells_of(case, setup, timing, backends)
-    finally:
-        torch.compiler.reset()  # so the next shape never meets dynamo's recompile limit
-        del operands
-        if setup.device.type == "cuda":
-            torch.cuda.empty_cache()
+            cells += _cells_of(case, operands, timing, backends)
+    del operands
+    if setup.device.type == "cuda":
+        torch.cuda.empty_cache()
     return cells
 
 
@@ -81,61 +86,92 @@ def cells_at(
 class _PassCase:
     """One pass of one layer at one shape: a cell without its backend."""
 
-    layer: Layer
-    shape: Rows
+    layer: OpenLayer
+    shape: LayerShape
     step: Pass
 
-    def moved(self, item: int) -> int:
-        """Return the least bytes that the pass moves, with *item* bytes per element."""
-        forward = self.layer.forward_bytes(self.shape, item)
+    def work(self, operands: LayerOperands) -> LayerWork:
+        """Return the work of the pass."""
         if self.step is Pass.FORWARD:
-            return forward
-        return forward + self.layer.backward_bytes(self.shape, item)
+            return operands.forward
+        return operands.forward + operands.backward
 
 
 @dataclass(frozen=True, slots=True)
 class _PassTimes:
-    """The results of one pass by backend: times, errors, and reasons of failures."""
+    """The results of one pass by backend: times, errors, reasons of failures, and who is wrong."""
 
     times: Mapping[str, Samples]
     errors: Mapping[str, float]
     reasons: Mapping[str, str]
+    wrong: Collection[str]
 
 
 def _cells_of(
-    case: _PassCase, setup: LayerSetup, timing: _PassTimes, backends: tuple[str, ...]
+    case: _PassCase,
+    operands: LayerOperands | None,
+    timing: _PassTimes,
+    backends: tuple[str, ...],
 ) -> list[LayerCell]:
-    moved = case.moved(parse_dtype(setup.dtype, "--dtype").itemsize)
+    work = None if operands is None else case.work(operands)
     return [
         LayerCell(
             layer=case.layer.name,
             shape=case.shape,
             step=case.step,
             backend=backend,
-            moved=moved,
+            moved=None if work is None else work.moved,
+            flops=None if work is None else work.flops,
             samples=timing.times.get(backend),
             error=timing.errors.get(backend),
             reason=timing.reasons.get(backend, ""),
+            is_wrong=backend in timing.wrong,
         )
         for backend in backends
+        if backend in timing.times or backend in timing.reasons
     ]
 
 
 def _timed(
     case: _PassCase, operands: LayerOperands, setup: LayerSetup, backends: tuple[str, ...]
 ) -> _PassTimes:
-    """Return the times of one pass on every backend whose output is right, backends alternating."""
+    """Return the times of one pass on every backend whose output is right, backends alternating.
+
+    A backend that the layer does not have, or that has no such pass, is left out.
+    """
     errors: dict[str, float] = {}
     reasons: dict[str, str] = {}
+    wrong: list[str] = []
     batches: dict[str, Batch] = {}
     for backend in backends:
         try:
-            operator = operator_of(backend, case.layer)
-            errors[backend] = _checked(case.step, operator, operands, TOLERANCE[setup.dtype])
+            operator = _operator(backend, case, operands, setup)
+            if operator is None:
+                continue
+            errors[backend] = _checked(case.step, operator, operands, setup.tolerance)
             batches[backend] = _ready(case.step, operator, operands, setup)
         except Exception as error:  # noqa: BLE001  any failure drops this backend only
             reasons[backend] = reason_of(error)
-    return _PassTimes(run_rounds(batches, setup.rounds), errors, reasons)
+            if isinstance(error, OutputMismatchError):
+                wrong.append(backend)
+    times: Mapping[str, Samples] | None = None
+    while times is None:
+        timed: list[str] = []
+        try:
+            times = run_rounds(batches, setup.rounds, timed.append)
+        except Exception as error:  # noqa: BLE001  such as a recompile: this backend has no times
+            del batches[timed[-1]]
+            reasons[timed[-1]] = f"while it was timed: {reason_of(error)}"
+    return _PassTimes(times, errors, reasons, wrong)
+
+
+def _operator(
+    backend: str, case: _PassCase, operands: LayerOperands, setup: LayerSetup
+) -> Operator | None:
+    """Return the operator of a backend; None where it has no such layer or pass."""
+    if backend != TABLE:
+        return operator_of(backend, case.layer, setup.customs)
+    return setup.table.operator(case.layer, operands) if case.step is Pass.FORWARD else None
 
 
 def _checked(step: Pass, operator: Operator, operands: LayerOperands, limit: float) -> float:

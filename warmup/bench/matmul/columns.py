@@ -6,15 +6,18 @@ Columns are compiled under ``torch.no_grad``, in one process, and stay valid unt
 from __future__ import annotations
 
 import contextlib
+import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import torch
 
-from warmup.bench.matmul.product import product
-from warmup.bench.matmul.report import COLUMNS
+from warmup.bench.matmul.product import ProductOfWeight, product
+from warmup.bench.matmul.report import CPP_COLUMN, TABLE_COLUMN, TF32_COLUMN, TORCH_COLUMN
 from warmup.core.errors import BuildError, SettingsError
+from warmup.inductor.artifacts import with_own_code
+from warmup.inductor.host_parts import CompiledFunction, freezing_weights
 from warmup.inductor.patches import Patches
 from warmup.inductor.quiet import silence_autotuning
 from warmup.serving.install import install
@@ -28,12 +31,13 @@ class Column:
     """One implementation of a matmul, which has run once, with a short name of its kernel.
 
     ``hits`` counts the decisions that a table answered while the matmul was compiled, None in
-    columns without a table.
+    columns without a table. ``compiled`` is the compiled function, None in columns without one.
     """
 
     multiply: Multiply
     kernel: str = ""
     hits: int | None = None
+    compiled: CompiledFunction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,19 @@ def _triton(operands: MatmulOperands) -> Column:
     return Column(multiply, tuned_blocks())
 
 
+def _torch_tf32(operands: MatmulOperands) -> Column:
+    def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = True
+        try:
+            return torch.mm(a, b)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+
+    multiply(operands.a, operands.b)
+    return Column(multiply, "aten::mm, TF32")
+
+
 def _inductor_aten(operands: MatmulOperands) -> Column:
     return _inductor(operands, "ATEN")
 
@@ -79,13 +96,16 @@ def _inductor_triton(operands: MatmulOperands) -> Column:
     return _inductor(operands, "TRITON")
 
 
+def _inductor_cpp(operands: MatmulOperands) -> Column:
+    return _inductor(operands, "CPP")
+
+
 def _table(operands: MatmulOperands) -> Column:
     if operands.table is None:
         raise BuildError(operands.missing or "there is no table")
     device = str(operands.a.device)
     with install(operands.table, on_miss="strict", device=device, quiet=True) as handle:
-        compiled = torch.compile(product, dynamic=False)
-        compiled(operands.a, operands.b)
+        column = _compiled(operands, TABLE_COLUMN, {})
     report = handle.report()
     hits = sum(report.hits.values())
     if not hits or report.misses:
@@ -94,22 +114,39 @@ def _table(operands: MatmulOperands) -> Column:
             "build it for this product and this device",
         )
     rows = operands.table.rows
-    return Column(compiled, ", ".join(rows[key].winner.short for key in report.hits), hits)
+    kernel = ", ".join(rows[key].winner.short for key in report.hits)
+    return replace(column, kernel=kernel, hits=hits)
 
 
 def _inductor(operands: MatmulOperands, backends: str) -> Column:
-    with _quietly() as options:
-        compiled = torch.compile(
-            product,
-            dynamic=False,
-            options={
-                **options,
-                "max_autotune_gemm": True,
-                "max_autotune_gemm_backends": backends,
-            },
-        )
-        compiled(operands.a, operands.b)
-    return Column(compiled)
+    is_cpu = operands.a.device.type == "cpu"
+    with _quietly() as quiet, freezing_weights() if is_cpu else contextlib.nullcontext():
+        options = {"max_autotune_gemm": True, "max_autotune_gemm_backends": backends}
+        return _compiled(operands, backends.lower(), {**quiet, **options})
+
+
+def _compiled(operands: MatmulOperands, name: str, options: dict[str, Any]) -> Column:
+    """Return the product compiled with *options*, on a CPU with ``b`` as a constant weight.
+
+    Its code object, called *name*, is its own, so that a call checks its own guards only.
+    """
+    a, b = operands.a, operands.b
+    if a.device.type == "cpu":
+        weighted = ProductOfWeight(b)
+        entry = with_own_code(weighted, name)
+        function = CompiledFunction(entry, {"args": (a,), "kwargs": {}, "model": weighted})
+        compiled = torch.compile(entry, dynamic=False, options=options or None)
+
+        def multiply(a: torch.Tensor, _b: torch.Tensor) -> torch.Tensor:
+            output: torch.Tensor = compiled(a)
+            return output
+    else:
+        entry = types.FunctionType(product.__code__.replace(co_name=name), product.__globals__)
+        function = CompiledFunction(entry, {"a": a, "b": b})
+        multiply = torch.compile(entry, dynamic=False, options=options or None)
+    with function.recording():
+        multiply(a, b)
+    return Column(multiply, compiled=function)
 
 
 @contextlib.contextmanager
@@ -127,6 +164,12 @@ def _check_triton(operands: MatmulOperands) -> None:
         raise SettingsError("Triton has no CPU backend here")
 
 
-_MAKERS: Final[Mapping[str, Callable[[MatmulOperands], Column]]] = dict(
-    zip(COLUMNS, (_torch, _triton, _inductor_aten, _inductor_triton, _table), strict=True)
-)
+_MAKERS: Final[Mapping[str, Callable[[MatmulOperands], Column]]] = {
+    TORCH_COLUMN: _torch,
+    TF32_COLUMN: _torch_tf32,
+    "triton": _triton,
+    "inductor-aten": _inductor_aten,
+    "inductor-triton": _inductor_triton,
+    CPP_COLUMN: _inductor_cpp,
+    TABLE_COLUMN: _table,
+}

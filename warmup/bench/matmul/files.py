@@ -11,14 +11,18 @@ from typing import Any, Final
 from warmup.bench.charts.chart import Chart, Series
 from warmup.bench.charts.draw import draw_all
 from warmup.bench.files import place_of
-from warmup.bench.matmul.report import COLUMNS, MmReport, ShapeResult, Timed
-from warmup.bench.matmul.shapes import Shape
+from warmup.bench.matmul.against import Against
+from warmup.bench.matmul.report import COLUMNS, HOST_PARTS, MmReport, ShapeResult, Timed
+from warmup.bench.matmul.shapes import Shape, model_of
 
 MATMUL_STEM: Final = "bench-mm"
 
 
-def document(report: MmReport) -> dict[str, Any]:
-    """Return all of *report* as JSON values, its rates and verdicts too; times in microseconds."""
+def document(report: MmReport, against: Against | None = None) -> dict[str, Any]:
+    """Return all of *report* as JSON values, its rates and verdicts too; times in microseconds.
+
+    With *against* the changes from that benchmark too.
+    """
     verdicts = Counter(ratio.verdict.value for ratio in report.comparisons.values())
     return {
         "benchmark": "mm",
@@ -31,7 +35,38 @@ def document(report: MmReport) -> dict[str, Any]:
         "peaks": None if report.peaks is None else _plain(asdict(report.peaks)),
         "table": report.table,
         "shapes": [_shape(report, result) for result in report.shapes],
-        "summary": {"verdicts": dict(verdicts), "table_over_torch": report.speedup},
+        "summary": {
+            "verdicts": dict(verdicts),
+            "table_over_torch": report.speedup,
+            "over_torch": [
+                {"model": model, "column": column, "geomean": mean}
+                for model in (*report.models, None)
+                for column in report.columns
+                if (mean := report.mean_speedup(column, model)) is not None
+            ],
+            "host_us": {
+                column: {part: report.host_us(column, part) for part in HOST_PARTS}
+                for column in report.columns
+            },
+        },
+        "against": None if against is None else _against(report, against),
+    }
+
+
+def _against(report: MmReport, against: Against) -> dict[str, Any]:
+    return {
+        "provenance": dict(against.provenance),
+        "differences": list(against.differences(report)),
+        "changes": [
+            {
+                "shape": asdict(shape),
+                "column": column,
+                "ratio": change.ratio,
+                "interval": list(change.interval),
+            }
+            for column in report.columns
+            for shape, change in against.changes(report, column).items()
+        ],
     }
 
 
@@ -54,7 +89,10 @@ def charts_of(record: Mapping[str, Any]) -> dict[str, Chart]:
     )
     shared: dict[str, Any] = {
         "x_label": "M x K x N",
-        "groups": tuple(str(Shape(**result["shape"])) for result in record["shapes"]),
+        "groups": tuple(
+            f"{result['model'] or ''} {Shape(**result['shape'])}".lstrip()
+            for result in record["shapes"]
+        ),
         "note": place_of(record["provenance"]),
     }
     return {
@@ -102,6 +140,7 @@ def _shape(report: MmReport, result: ShapeResult) -> dict[str, Any]:
     ratio = report.comparisons.get(result.shape)
     return {
         "shape": asdict(result.shape),
+        "model": model_of(result.shape),
         "fastest": result.fastest,
         "columns": {name: _column(report, result, timed) for name, timed in result.timed.items()},
         "dropped": dict(result.dropped),
@@ -120,6 +159,7 @@ def _column(report: MmReport, result: ShapeResult, timed: Timed) -> dict[str, An
         "total_rounds_us": list(timed.total.times_us),
         "relative_l2_error": timed.error,
         "kernel": timed.kernel,
+        "host_us": {part: getattr(timed.host, part) for part in HOST_PARTS},
         **asdict(report.rates(result.shape, timed)),
     }
 

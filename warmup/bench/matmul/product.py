@@ -26,6 +26,18 @@ class Product(nn.Module):
         return product(a, b)
 
 
+class ProductOfWeight(nn.Module):
+    """`product` with *b* as a weight: inductor's C++ template needs constant weights."""
+
+    def __init__(self, b: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(b, requires_grad=False)
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        """Return *a* times the weight."""
+        return product(a, self.weight)
+
+
 def example_inputs(m: int, k: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return an M x K and a K x N matrix, both row-major, of random values."""
     return torch.randn(m, k), torch.randn(k, n)

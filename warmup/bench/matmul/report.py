@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from warmup.bench.matmul.shapes import Shape
+from warmup.bench.matmul.shapes import Shape, model_of
 from warmup.core.dtypes import ITEM_BYTES
 from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
@@ -15,9 +16,26 @@ from warmup.core.samples import Samples, busy_sentence, first_busy_sentence, geo
 
 TORCH_COLUMN: Final = "torch"
 TABLE_COLUMN: Final = "table"
-COLUMNS: Final = (TORCH_COLUMN, "triton", "inductor-aten", "inductor-triton", TABLE_COLUMN)
+TF32_COLUMN: Final = "torch-tf32"
+CPP_COLUMN: Final = "inductor-cpp"
+COLUMNS: Final = (
+    *(TORCH_COLUMN, TF32_COLUMN, "triton"),
+    *("inductor-aten", "inductor-triton", CPP_COLUMN, TABLE_COLUMN),
+)
 _NO_DECIMALS_FROM_US: Final = 10_000
 _ONE_DECIMAL_FROM: Final = 1000
+
+
+def columns_for(device_type: str, dtype: str) -> tuple[str, ...]:
+    """Return the columns that a *device_type* has for *dtype*, in order.
+
+    TF32 is a form of f32 on a GPU, and inductor's C++ template is for CPUs.
+    """
+    is_cpu = device_type == "cpu"
+    absent = {TF32_COLUMN} if is_cpu else {CPP_COLUMN}
+    if dtype != "f32":
+        absent.add(TF32_COLUMN)
+    return tuple(name for name in COLUMNS if name not in absent)
 
 
 class MatmulVerdict(StrEnum):
@@ -38,6 +56,31 @@ def shown_us(time_us: float, beside: float | None = None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostSplit:
+    """The host's microseconds of one call, until it is enqueued, and what they went to.
+
+    ``guards`` are checked, ``allocation`` makes the output, ``launch`` enqueues the kernel, on a
+    CPU runs it. The rest is dynamo's frame evaluation, the wrappers of AOTAutograd and inductor,
+    and checks of inputs. Parts are None in columns that are not compiled.
+    """
+
+    total: float
+    guards: float | None = None
+    allocation: float | None = None
+    launch: float | None = None
+
+    @property
+    def rest(self) -> float | None:
+        """The total less all parts, None where a part is unknown."""
+        if self.guards is None or self.allocation is None or self.launch is None:
+            return None
+        return self.total - self.guards - self.allocation - self.launch
+
+
+HOST_PARTS: Final = ("total", "guards", "allocation", "launch", "rest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
     """One column at one shape: device time and total time per call, round by round.
 
@@ -49,6 +92,7 @@ class Timed:
     total: Samples
     error: float
     kernel: str
+    host: HostSplit
 
     @property
     def device_us(self) -> float:
@@ -173,12 +217,38 @@ class MmReport:
 
         None too where the machine was `too_busy`.
         """
+        return self.mean_speedup(TABLE_COLUMN)
+
+    def mean_speedup(self, column: str, model: str | None = None) -> float | None:
+        """Return the geometric mean of torch over *column* at the shapes of *model*, or at all.
+
+        None without shapes of both, and where the machine was `too_busy`.
+        """
         ratios = [
-            result.timed[TORCH_COLUMN].device_us / result.timed[TABLE_COLUMN].device_us
+            result.timed[TORCH_COLUMN].device_us / result.timed[column].device_us
             for result in self.shapes
-            if TORCH_COLUMN in result.timed and TABLE_COLUMN in result.timed
+            if TORCH_COLUMN in result.timed and column in result.timed
+            if model in (None, model_of(result.shape))
         ]
         return geomean(ratios) if ratios and self.too_busy is None else None
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that timed shapes come from, in order."""
+        names = (model_of(result.shape) for result in self.shapes)
+        return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns with a time at any shape, in order."""
+        return tuple(n for n in COLUMNS if any(n in result.timed for result in self.shapes))
+
+    def host_us(self, column: str, part: str) -> float | None:
+        """Return the median over shapes of a part of the host's time of *column*; None without."""
+        splits = (result.timed[column].host for result in self.shapes if column in result.timed)
+        values = [getattr(split, part) for split in splits]
+        known = [value for value in values if value is not None]
+        return statistics.median(known) if known else None
 
     @property
     def too_busy(self) -> str | None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import torch
 
-from warmup.bench.matmul.product import PRODUCT_TARGET
+from warmup.bench.files import result_folder
+from warmup.bench.matmul.product import PRODUCT_TARGET, ProductOfWeight
 from warmup.bench.matmul.report import MmReport, ShapeResult
 from warmup.bench.matmul.shapes import CLASSIC, Shape, parse_shapes
 from warmup.bench.matmul.timing import MatmulSetup, time_columns
+from warmup.bench.model_in_memory import model_in_memory
 from warmup.bench.provenance import provenance
 from warmup.bench.reasons import Say, reason_of
 from warmup.core.errors import SettingsError, WarmupError
@@ -71,7 +72,7 @@ def bench_mm(
     check_compiler(place)
     setup = MatmulSetup(place, dtype, _method(launch, l2, place), rounds)
     given = read(table) if table is not None else None
-    with _folder(out) as folder, _on(place):
+    with result_folder(out) as folder, _on(place):
         source = _TableBuild(setup, given, folder / TABLE_FILE)
         peaks = measured_peaks(place)
         results: list[ShapeResult] = []
@@ -90,12 +91,9 @@ def bench_mm(
                 shapes=tuple(results),
             )
 
-        if given is None and place.type == "cpu":
-            source.missing = _NO_CPU_CHOICE
-            say(f"no column triton, inductor-triton, table: {_NO_CPU_CHOICE}")
-        elif given is None:
+        if given is None:
             say(f"building the table for {len(wanted)} shapes")
-            source.build(wanted)
+            source.build(wanted, say)
         for i, shape in enumerate(wanted):
             say(f"{i + 1}/{len(wanted)} {shape}: compiling and timing")
             results.append(time_columns(shape, setup, source.table, source.missing))
@@ -103,12 +101,6 @@ def bench_mm(
             if place.type == "cuda":
                 torch.cuda.empty_cache()
     return report()
-
-
-_NO_CPU_CHOICE: Final = (
-    "on a CPU inductor chooses kernels for the weights of a model, and this benchmark has none "
-    "(warmup compare times a model)"
-)
 
 
 @dataclass
@@ -123,21 +115,31 @@ class _TableBuild:
     path: Path
     missing: str = ""
 
-    def build(self, shapes: Sequence[Shape]) -> None:
+    def build(self, shapes: Sequence[Shape], say: Say) -> None:
         """Build the table for *shapes*; the text of a `WarmupError` is kept in ``missing``."""
         try:
-            self.table = build(
-                PRODUCT_TARGET,
-                dims=[shape.dims for shape in shapes],
-                dtype=self.setup.dtype,
-                device=str(self.setup.device),
-                launch=self.setup.method.launch,
-                l2=self.setup.method.l2,
-                out=self.path,
-            ).table
+            if self.setup.device.type != "cpu":
+                self.table = self._build(PRODUCT_TARGET, [shape.dims for shape in shapes])
+                return
+            for i, shape in enumerate(shapes):
+                say(f"{i + 1}/{len(shapes)} {shape}: building its rows")
+                model = ProductOfWeight(torch.randn(shape.k, shape.n))
+                with model_in_memory(model, ["m", "k"], torch.randn) as target:
+                    self.table = self._build(target, [f"m={shape.m};k={shape.k}"])
         except WarmupError as error:
             self.missing = reason_of(error)
             self.table = read(self.path) if self.path.exists() else None
+
+    def _build(self, target: str, dims: Sequence[str]) -> Table:
+        return build(
+            target,
+            dims=dims,
+            dtype=self.setup.dtype,
+            device=str(self.setup.device),
+            launch=self.setup.method.launch,
+            l2=self.setup.method.l2,
+            out=self.path,
+        ).table
 
 
 def _method(launch: str, l2: str, device: torch.device) -> Method:
@@ -148,26 +150,6 @@ def _method(launch: str, l2: str, device: torch.device) -> Method:
     if device.type == "cpu":
         return Method(launch=Launch.EAGER, l2=L2.WARM)
     return Method(launch=Launch(launch), l2=L2(l2))
-
-
-@contextlib.contextmanager
-def _folder(out: Path | None) -> Iterator[Path]:
-    """Yield *out*, created where missing, or a temporary folder without *out*.
-
-    Raises:
-        SettingsError: *out* cannot be created.
-    """
-    if out is None:
-        with tempfile.TemporaryDirectory(prefix="warmup-bench-") as temporary:
-            yield Path(temporary)
-        return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingsError(
-            f"--out {out}: {error.strerror}", "name a folder that can be written"
-        ) from error
-    yield out
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,18 +39,23 @@ class Shape:
         return self.m * self.k + self.k * self.n + self.m * self.n
 
 
-CLASSIC: Final = (
-    Shape(128, 9216, 4096),
-    Shape(128, 4096, 4096),
-    Shape(128, 4096, 1000),
-    Shape(2048, 768, 768),
-    Shape(2048, 768, 3072),
-    Shape(2048, 3072, 768),
-    Shape(1024, 768, 768),
-    Shape(1024, 768, 3072),
-    Shape(1024, 3072, 768),
-    Shape(1024, 768, 2304),
-)
+# The models that the shapes come from, as in torch's own microbenchmark inductor_mm.py.
+MODELS: Final[Mapping[str, tuple[Shape, ...]]] = {
+    "AlexNet": (Shape(128, 9216, 4096), Shape(128, 4096, 4096), Shape(128, 4096, 1000)),
+    "BERT": (Shape(2048, 768, 768), Shape(2048, 768, 3072), Shape(2048, 3072, 768)),
+    "GPT-2": (
+        Shape(1024, 768, 768),
+        Shape(1024, 768, 3072),
+        Shape(1024, 3072, 768),
+        Shape(1024, 768, 2304),
+    ),
+}
+CLASSIC: Final = tuple(shape for shapes in MODELS.values() for shape in shapes)
+
+
+def model_of(shape: Shape) -> str | None:
+    """Return the model that *shape* comes from, None for a shape that is none of the ten."""
+    return next((name for name, shapes in MODELS.items() if shape in shapes), None)
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
 from warmup.bench.matmul.columns import Column, MatmulOperands, make_column
 from warmup.bench.matmul.product import trial_of
-from warmup.bench.matmul.report import COLUMNS, TABLE_COLUMN, ShapeResult, Timed
+from warmup.bench.matmul.report import (
+    TABLE_COLUMN,
+    HostSplit,
+    ShapeResult,
+    Timed,
+    columns_for,
+)
 from warmup.bench.matmul.shapes import Shape
 from warmup.bench.reasons import reason_of
 from warmup.core.errors import OutputMismatchError, SettingsError
@@ -23,6 +31,9 @@ from warmup.measuring.rounds import run_rounds
 from warmup.models.loading import parse_dtype
 from warmup.table import Table
 from warmup.table.policy import TOLERANCE
+
+_SPLIT_ROUNDS: Final = 5
+_SPLIT_CALLS: Final = 50  # in a row; the launch queue of a stream holds 1024
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -52,7 +63,7 @@ def time_columns(
     ready: dict[str, _ReadyColumn] = {}
     dropped: dict[str, str] = {}
     with torch.no_grad(), empty_caches():
-        for name in COLUMNS:
+        for name in columns_for(setup.device.type, setup.dtype):
             try:
                 column = make_column(name, MatmulOperands(*pairs[0], table, missing))
                 ready[name] = _prepare(column, pairs, reference, setup)
@@ -61,12 +72,16 @@ def time_columns(
         times = run_rounds({name: entry.batch for name, entry in ready.items()}, setup.rounds)
         walls: Mapping[str, Batch] = {name: entry.wall for name, entry in ready.items()}
         totals = run_rounds(walls, setup.rounds)
-    timed = {
-        name: Timed(
-            device=times[name], total=totals[name], error=entry.error, kernel=entry.column.kernel
-        )
-        for name, entry in ready.items()
-    }
+        timed = {
+            name: Timed(
+                device=times[name],
+                total=totals[name],
+                error=entry.error,
+                kernel=entry.column.kernel,
+                host=_split_host(entry, setup.device),
+            )
+            for name, entry in ready.items()
+        }
     hits = ready[TABLE_COLUMN].column.hits if TABLE_COLUMN in ready else None
     return ShapeResult(shape=shape, timed=timed, dropped=dropped, hits=hits)
 
@@ -91,6 +106,32 @@ class _ReadyColumn:
     error: float
     batch: Batch
     wall: _Wall
+
+
+def _split_host(entry: _ReadyColumn, device: torch.device) -> HostSplit:
+    """Return the host's time of a call of *entry*, medians of several rounds of calls."""
+    call, calls, compiled = entry.wall.call, _SPLIT_CALLS, entry.column.compiled
+
+    def enqueue() -> float:
+        return wall_us(call, device, calls)[0]
+
+    total = statistics.median(enqueue() for _ in range(_SPLIT_ROUNDS))
+    if compiled is None:
+        return HostSplit(total=total)
+    guards = [compiled.guards_us(calls) for _ in range(_SPLIT_ROUNDS)]
+    allocations, launches = [], []
+    for _ in range(_SPLIT_ROUNDS):
+        with compiled.timing_parts() as parts:
+            enqueue()
+        allocations.append(parts.allocation_us / calls)
+        launches.append(parts.launch_us / calls)
+    known = [value for value in guards if value is not None]
+    return HostSplit(
+        total=total,
+        guards=statistics.median(known) if known else None,
+        allocation=statistics.median(allocations),
+        launch=statistics.median(launches),
+    )
 
 
 def _operands(shape: Shape, setup: MatmulSetup) -> tuple[list[Pair], torch.Tensor]:

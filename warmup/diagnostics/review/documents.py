@@ -21,7 +21,7 @@ from warmup.diagnostics.review.table_rows import CPU_LATENCY_US, GPU_LATENCY_US,
 from warmup.table.store import read
 
 _MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
-_TABLE_BEGINS: Final = re.compile(rb'\s*\{\s*"policy"')  # names in a table are sorted
+_TABLE_BEGINS: Final = re.compile(rb'\s*\{\s*"(?:imported|policy)"')  # names in a table are sorted
 
 
 def peaks_in(path: Path) -> Peaks:

@@ -24,7 +24,7 @@ from torch._inductor.virtualized import V
 from warmup.core.errors import ProblemError
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
-from warmup.core.predicted_config import PredictedConfig
+from warmup.core.predicted_config import PickedConfig
 from warmup.core.rows import Winner
 from warmup.core.search import SearchCounts
 from warmup.inductor.gemm.choices import (
@@ -163,7 +163,7 @@ class GemmChoices:
         key: str | None,
         *,
         reason: MissReason,
-        predicted: PredictedConfig | None,
+        predicted: PickedConfig | None,
     ) -> Any:
         """Return the predicted choice or else the fallback for *key*, and report which."""
         chosen = None if predicted is None else choice_of_config(choices, predicted)

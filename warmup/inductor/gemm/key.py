@@ -7,7 +7,6 @@ FX node, because inductor passes the bias of an addmm sometimes expanded and som
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
 from warmup.inductor.gemm.epilogues import MATRIX_DIMS, epilogue_of
 from warmup.keys.gemm import CPU_LINEAR, NO_EPILOGUE, Dim, GemmProblem, Layout, format_number
+from warmup.keys.strides import bias_form, layout_of
 
 _aten = torch.ops.aten
 _UNBOUNDED: Final = 2**62
@@ -150,33 +150,6 @@ def strides_of(operand: Any) -> list[Any]:
     return list(operand.get_stride())
 
 
-def layout_of(
-    sizes: list[Any],
-    strides: list[Any],
-    is_equal: Callable[[Any, Any], bool],
-    to_dim: Callable[[Any], Dim],
-) -> Layout:
-    """Return the layout of a matrix or batch of matrices; strides of dims of size 1 are ignored.
-
-    *is_equal* returns whether two sizes are known to be equal, without adding a guard. *to_dim*
-    returns a stride as a `Dim`.
-    """
-    rows, cols = sizes[-2:]
-    row_stride, col_stride = strides[-2:]
-    if is_equal(col_stride, 1) or is_equal(cols, 1):
-        is_column = is_equal(cols, 1) and is_equal(row_stride, 1)
-        natural = is_equal(rows, 1) or is_equal(row_stride, cols) or is_column
-        order, leading = "row", None if natural else to_dim(row_stride)
-    elif is_equal(row_stride, 1) or is_equal(rows, 1):
-        order, leading = "col", None if is_equal(col_stride, rows) else to_dim(col_stride)
-    else:
-        order, leading = f"any({to_dim(row_stride)},{to_dim(col_stride)})", None
-    batch = None
-    if len(sizes) > MATRIX_DIMS and not is_equal(sizes[0], 1):
-        batch = None if is_equal(strides[0], rows * cols) else to_dim(strides[0])
-    return Layout(order, leading, batch)
-
-
 def _known_equal(left: Any, right: Any) -> bool:
     """Whether two sizes are known to be equal; adds no guard."""
     return bool(V.graph.sizevars.statically_known_equals(left, right))
@@ -199,24 +172,7 @@ def _bias(name: str, inputs: list[Any], node: Node | None, out: list[Any]) -> st
         sizes, strides = list(value.shape), list(value.stride())
     else:
         sizes, strides = list(inputs[0].get_size()), list(inputs[0].get_stride())
-    letters = "bmn"[-len(out) :]
-    own_dims = [
-        letter
-        for letter, size, stride in zip(
-            reversed(letters), reversed(sizes), reversed(strides), strict=False
-        )
-        if not _is_one(size) and not _is_zero(stride)
-    ]
-    form = "".join(reversed(own_dims))
-    return {"": "scalar", "n": "1d", "mn": "2d", "bmn": "3d"}.get(form, form)
-
-
-def _is_one(size: Any) -> bool:
-    return isinstance(size, int) and size == 1
-
-
-def _is_zero(stride: Any) -> bool:
-    return isinstance(stride, int) and stride == 0
+    return bias_form(len(out), sizes, strides)
 
 
 def _scalar(node: Node | None, name: str) -> float:

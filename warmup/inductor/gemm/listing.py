@@ -20,7 +20,7 @@ from torch._inductor.select_algorithm import ExternKernelChoice
 from warmup.core.errors import ProblemError
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
-from warmup.core.predicted_config import PredictedConfig
+from warmup.core.predicted_config import PickedConfig
 from warmup.core.rows import Winner
 from warmup.core.search import SearchCounts
 from warmup.inductor.gemm.choices import DeferredCppChoices, force_choice
@@ -45,7 +45,7 @@ class ListNotes:
 
     dropped: int = 0
     rejected: MissReason | None = None
-    predicted: PredictedConfig | None = None
+    predicted: PickedConfig | None = None
     searched: SearchCounts | None = None
     was_asked: bool = False
 
@@ -131,9 +131,9 @@ class CandidateLists:
         """
         mode = Search.DEFAULT if key is None else self._answers.search
         near = () if key is None or mode is Search.DEFAULT else self._answers.neighbours(key)
-        if mode is Search.PREDICTED and key is not None:
+        if mode.is_picked and key is not None:
             wide = search(selection, Search.WIDE, listed, near)
-            result = narrowed(listed, wide, partial(self._answers.promising, key))
+            result = narrowed(mode, listed, wide, partial(self._answers.promising, key))
             if result is None:
                 result = search(selection, Search.DEFAULT, listed)
             else:
@@ -180,7 +180,7 @@ class CandidateLists:
                 self._notes.dropped += 1
         return kept
 
-    def _predicted(self, base: Any, selection: Selection, predicted: PredictedConfig) -> list[Any]:
+    def _predicted(self, base: Any, selection: Selection, predicted: PickedConfig) -> list[Any]:
         """Return the choice of *predicted*, and note it; no choice where it cannot be made."""
         choice = predicted_choice(base, selection, predicted)
         if choice is None:

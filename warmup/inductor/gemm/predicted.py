@@ -12,7 +12,7 @@ from typing import Any
 from torch._inductor.select_algorithm import ExternKernelChoice
 
 from warmup.core.method import Search
-from warmup.core.predicted_config import PredictedConfig
+from warmup.core.predicted_config import PickedConfig
 from warmup.core.rows import Winner
 from warmup.core.search import CandidateSource
 from warmup.inductor.gemm.choices import identify, identify_template
@@ -21,14 +21,15 @@ from warmup.inductor.gemm.tiles import choices_for_tiles
 
 
 def narrowed(
+    mode: Search,
     listed: Sequence[Any],
     wide: SearchResult,
     promising: Callable[[Sequence[Winner]], Collection[Winner] | None],
 ) -> SearchResult | None:
     """Return the promising of the *listed* choices and those of *wide*, and all library calls.
 
-    *promising* is given the template candidates and returns those to measure. None where it does
-    not know, or where a candidate cannot be told from others.
+    *promising* is given the template candidates and returns those to measure, for the search
+    *mode*. None where it does not know, or where a candidate cannot be told from others.
     """
     sources: list[CandidateSource | None] = [None] * len(listed)
     for source, count in wide.searched.added:
@@ -52,7 +53,7 @@ def narrowed(
         [choice for choice, _ in kept],
         replace(
             wide.searched,
-            search=Search.PREDICTED,
+            search=mode,
             listed=len(kept) - len(added),
             added=tuple((source, added.count(source)) for source in dict.fromkeys(added)),
             left_out=len(choices) - len(kept),
@@ -60,7 +61,7 @@ def narrowed(
     )
 
 
-def predicted_choice(base: Any, selection: Selection, predicted: PredictedConfig) -> Any | None:
+def predicted_choice(base: Any, selection: Selection, predicted: PickedConfig) -> Any | None:
     """Return the choice of *predicted*, made from *base*, a choice of its template.
 
     None where this torch has another source of the template, or makes another config for these
@@ -73,7 +74,7 @@ def predicted_choice(base: Any, selection: Selection, predicted: PredictedConfig
     return next((choice for choice in made if _has(choice.params.to_kwargs(), tile)), None)
 
 
-def choice_of_config(choices: Sequence[Any], predicted: PredictedConfig) -> Any | None:
+def choice_of_config(choices: Sequence[Any], predicted: PickedConfig) -> Any | None:
     """Return the choice of *predicted* among *choices*; None without it."""
     tile = dict(predicted.kwargs)
     for choice in choices:

@@ -21,7 +21,7 @@ from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Winner
-from warmup.inductor.gemm.key import dim_of, fp32_precision, layout_of
+from warmup.inductor.gemm.key import dim_of, fp32_precision
 from warmup.inductor.gemm.regions import whole_region_of
 from warmup.inductor.gemm.sizes import hint_or_value
 from warmup.inductor.patches import Patches
@@ -29,6 +29,7 @@ from warmup.inductor.versions import Version
 from warmup.keys.gemm import Dim, Layout
 from warmup.keys.pad import AS_IS, PADDED, PadProblem
 from warmup.keys.question import Answers, RegionQuestion
+from warmup.keys.strides import layout_of
 
 _BATCHED: Final = 3
 _BIAS_FORMS: Final = {0: "scalar", 1: "1d", 2: "2d", 3: "3d"}

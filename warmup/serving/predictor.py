@@ -1,0 +1,42 @@
+"""`predictor_at_misses`: what picks configs that nobody measured here, where no row answers."""
+
+from __future__ import annotations
+
+from warmup.core.errors import DeviceModelError, DeviceModelWarning, SettingsError
+from warmup.core.events import logger
+from warmup.core.notices import warn
+from warmup.core.runtime import Runtime
+from warmup.prediction.model_file import read_device_model
+from warmup.prediction.predictions import Predictions
+from warmup.serving.install_settings import InstallSettings
+from warmup.table.imported_answers import ImportedAnswers
+from warmup.table.on_miss import OnMiss
+from warmup.table.time_predictor import TimePredictor
+
+
+def predictor_at_misses(
+    settings: InstallSettings, imported: ImportedAnswers, here: Runtime
+) -> tuple[TimePredictor | None, str]:
+    """Return what picks configs at misses, and a word that tells its answers from others.
+
+    With ``on_miss="predict"`` it is the device model, None where that cannot be used; with
+    ``on_miss="unverified"`` the *imported* configs of the table; None with any other.
+
+    Raises:
+        SettingsError: ``on_miss="predict"`` has no device model.
+    """
+    if settings.on_miss == OnMiss.UNVERIFIED:
+        logger.warning("%d imported configs, which nobody measured, are served", len(imported))
+        return imported, OnMiss.UNVERIFIED.value
+    if settings.on_miss != OnMiss.PREDICT:
+        return None, ""
+    if not settings.device_model:
+        raise SettingsError(
+            "on_miss='predict' has no device model", "name it in device_model, WARMUP_DEVICE_MODEL"
+        )
+    try:
+        predictions = Predictions.of(read_device_model(settings.device_model, here))
+    except DeviceModelError as error:
+        warn(DeviceModelWarning(f"{error}: misses get the library's kernel"))
+        return None, ""
+    return predictions, predictions.digest

@@ -1,0 +1,27 @@
+"""`OnMiss` and `Uncovered`: what a `Lookup` does where no row answers."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class OnMiss(StrEnum):
+    """What `Lookup` does when no row answers."""
+
+    FALLBACK = "fallback"
+    STRICT = "strict"
+    TUNE = "tune"
+    PREDICT = "predict"
+    UNVERIFIED = "unverified"
+
+    @property
+    def predicts(self) -> bool:
+        """Whether a config that nobody measured is compiled at a miss."""
+        return self in (OnMiss.PREDICT, OnMiss.UNVERIFIED)
+
+
+class Uncovered(StrEnum):
+    """What `Lookup` does when inductor is about to measure something that no row kind covers."""
+
+    COUNT = "count"
+    FORBID = "forbid"
