@@ -21,8 +21,8 @@ from warmup.cli.explain import explain
 from warmup.cli.explain_chart import chart_of
 from warmup.core.errors import SettingsError
 from warmup.diagnostics.recompiles.causes import Cause, CauseKind
-from warmup.diagnostics.recompiles.explain import Explanation, Graph, Section
-from warmup.diagnostics.recompiles.ranges import Span
+from warmup.diagnostics.recompiles.explain import Explanation
+from warmup.diagnostics.recompiles.section import Graph, Section, Span
 
 _CHART = Chart(
     title="RMSNorm forward",

@@ -101,3 +101,10 @@ def test_hard_limits_of_torch_are_named(guard: Guard, word: str) -> None:
     cause = cause_of(guard)
     assert cause.kind is CauseKind.LIMIT
     assert word in cause.sentence
+
+
+def test_served_sizes_are_covered_without_being_compiled_first() -> None:
+    """The smallest and the largest served size have an artifact, and a span names its own."""
+    found = cover(Compiler(1, 20), (10, 30), 40, 16, (4, 12, 40))
+    assert [(span.low, span.sizes) for span in found.spans] == [(1, (10, 4, 12)), (20, (30, 40))]
+    assert found.tried == (10, 30)

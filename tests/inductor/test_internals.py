@@ -19,6 +19,7 @@ from warmup.inductor import connect
 from warmup.inductor.internals import (
     ARTIFACT_INTERNALS,
     ASSEMBLER_INTERNALS,
+    ASSUMED_GPU_INTERNALS,
     INTERNALS,
     RANKING_INTERNALS,
     check_internals,
@@ -29,10 +30,13 @@ from warmup.inductor.versions import SUPPORTED, version_for
 from warmup.table.lookup import Lookup, OnMiss
 
 FOLDER = Path(__file__).resolve().parents[2] / "warmup" / "inductor"
-EVERY_LIST = (*INTERNALS, *ASSEMBLER_INTERNALS, *ARTIFACT_INTERNALS, *RANKING_INTERNALS)
+EVERY_LIST = (
+    *(*INTERNALS, *ASSEMBLER_INTERNALS, *ARTIFACT_INTERNALS, *RANKING_INTERNALS),
+    *ASSUMED_GPU_INTERNALS,
+)
 
 
-@pytest.mark.parametrize("name", [*INTERNALS, *RANKING_INTERNALS])
+@pytest.mark.parametrize("name", [*INTERNALS, *RANKING_INTERNALS, *ASSUMED_GPU_INTERNALS])
 def test_each_internal_exists_with_the_parameters_relied_on(name: str) -> None:
     """The installed torch has the internal with the expected name and signature."""
     check_internals((name,))

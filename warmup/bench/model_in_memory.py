@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from torch import nn
 
-_MODULE: Final = "warmup_bench_model"
+_MODULE_NAME: Final = "warmup_bench_model"
 
 
 @contextlib.contextmanager
@@ -26,10 +26,10 @@ def model_in_memory(
     example_inputs.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
     )
-    module = types.ModuleType(_MODULE)
+    module = types.ModuleType(_MODULE_NAME)
     vars(module).update(model=model, example_inputs=example_inputs)
-    sys.modules[_MODULE] = module
+    sys.modules[_MODULE_NAME] = module
     try:
-        yield f"{_MODULE}:model"
+        yield f"{_MODULE_NAME}:model"
     finally:
-        del sys.modules[_MODULE]
+        del sys.modules[_MODULE_NAME]

@@ -22,6 +22,7 @@ from warmup.cli.help import HelpCommand, HelpGroup
 from warmup.cli.import_files import import_files
 from warmup.cli.output import print_line
 from warmup.cli.profile import profile
+from warmup.cli.report import report
 from warmup.cli.review import review
 from warmup.cli.run import CONTEXT_SETTINGS, run
 from warmup.cli.settings_file import read_settings
@@ -84,6 +85,7 @@ _EXAMPLES: Final = {
         warmup profile --model mlp.py --seqlens 560 --record trace.json.gz
         warmup profile --diff before.json.gz after.json.gz
     """,
+    "report": "warmup report tables/mlp.json --compare out/compare.json --out report.html",
     "mm": "warmup bench mm --shapes 128x9216x4096 --out results",
     "layers": "warmup bench layers --layers rmsnorm,softmax --backends eager,compiled",
 }
@@ -140,6 +142,7 @@ for one in (
     audit,
     compare,
     profile,
+    report,
 ):
     _add(app, one)
 _add(app, run, context_settings=CONTEXT_SETTINGS)

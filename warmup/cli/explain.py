@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from warmup.buckets.histogram import read_histogram
 from warmup.cli import options
 from warmup.cli.output import print_report, say
+from warmup.core.assumed_device import ASSUMED_DEVICES
 from warmup.core.files import write_output
 
 
@@ -32,6 +35,18 @@ def explain(
     max_compiles: Annotated[
         int, typer.Option(min=2, help="The most sizes that are compiled for a dim.")
     ] = 16,
+    assume: Annotated[
+        str | None,
+        typer.Option(help=f"Explain a GPU that is not here: {', '.join(ASSUMED_DEVICES)}."),
+    ] = None,
+    histogram: Annotated[
+        str | None,
+        typer.Option(help="File with the sizes that are served, as in suggest; - is stdin."),
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="A table of the device: prices as its rows have them.")
+    ] = None,
+    device_model: options.DeviceModelFile = None,
     svg: Annotated[Path | None, typer.Option(help="SVG file to draw the ranges into.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -57,6 +72,10 @@ def explain(
         grad=grad,
         largest=largest,
         max_compiles=max_compiles,
+        assume=assume,
+        histogram=read_histogram(sys.stdin.buffer) if histogram == "-" else histogram,
+        table=table,
+        device_model=device_model,
     )
     for assumption in found.assumptions:
         say(assumption)

@@ -8,7 +8,8 @@ from typing import Final
 from warmup.bench.charts.chart import Chart, Series
 from warmup.cli.explain_render import range_of, title_of
 from warmup.diagnostics.recompiles.causes import CauseKind
-from warmup.diagnostics.recompiles.explain import Explanation, Section
+from warmup.diagnostics.recompiles.explain import Explanation
+from warmup.diagnostics.recompiles.section import Section
 
 _ENDS: Final = {
     CauseKind.LIMIT: "ends at a hard limit of torch",

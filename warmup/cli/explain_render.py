@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from warmup.cli.explain_prices import served_by, spell_prices
 from warmup.cli.output import TEXT_WIDTH, fold, terminal_width
+from warmup.core.assumed_device import AssumedDevice
 from warmup.core.counted import counted
 from warmup.diagnostics.recompiles.causes import Cause
-from warmup.diagnostics.recompiles.explain import Explanation, Graph, Section
-from warmup.diagnostics.recompiles.ranges import Span
+from warmup.diagnostics.recompiles.explain import Explanation
+from warmup.diagnostics.recompiles.section import Graph, Section, Span
 
 _NAMED: Final = 16  # columns of the picture that name a range
 
@@ -24,8 +26,11 @@ def spell(found: Explanation, width: int | None = None) -> Iterator[str]:
     Lines are at most *width* columns wide where words allow; without it, as wide as the terminal.
     """
     width = width or min(terminal_width() or TEXT_WIDTH, 2 * TEXT_WIDTH)
-    head = f"{found.model} on {found.device}, torch {found.torch}, mode {found.mode}"
+    assumed = "" if found.assumed is None else f" (assumed: {facts_of(found.assumed)})"
+    head = f"{found.model} on {found.device}{assumed}, torch {found.torch}, mode {found.mode}"
     yield from fold(f"{head}; nothing was tuned, timed or built", width=width)
+    for caveat in found.caveats:
+        yield from fold(caveat, "note: ", indent=2, width=width)
     for section in found.sections:
         yield ""
         yield from _section(section, found, width)
@@ -34,6 +39,15 @@ def spell(found: Explanation, width: int | None = None) -> Iterator[str]:
 def document(found: Explanation) -> dict[str, Any]:
     """Return *found* as JSON values; docs/reference/cli.md#explain has each."""
     return asdict(found)
+
+
+def facts_of(device: AssumedDevice) -> str:
+    """Return the facts that are stated of *device*."""
+    rates = "/".join(f"{rate:g}" for rate in (device.tflops["bf16"], device.tflops["f32"]))
+    return (
+        f"{device.arch}, {device.sm_count} SMs, {device.memory_gib} GiB, {device.gbps:g} GB/s, "
+        f"{rates} TFLOP/s in bf16/f32, as published"
+    )
 
 
 def range_of(span: Span) -> str:
@@ -63,7 +77,7 @@ def _section(section: Section, found: Explanation, width: int) -> Iterator[str]:
         yield f"  graph {graph.number}: {graph.function} ({_where(graph.path)}:{graph.line})"
         yield from _picture(graph, section, width)
         for span in graph.spans:
-            yield from _span(span, width)
+            yield from _span(span, dict(section.requests), width)
         if len(graph.spans) > found.recompile_limit:
             yield from fold(
                 f"dynamo compiles a function at most {found.recompile_limit} times "
@@ -71,6 +85,16 @@ def _section(section: Section, found: Explanation, width: int) -> Iterator[str]:
                 "  ! ",
                 width=width,
             )
+    if section.for_gradients:
+        count = len(section.for_gradients)
+        are = "tuning exists" if count == 1 else "tunings exist"
+        yield from fold(
+            f"{count} {are} only because gradients are on; under no_grad torch would not tune:",
+            "  ",
+            width=width,
+        )
+        for key in section.for_gradients:
+            yield from fold(key, "    ", indent=6, width=width)
     if section.uncovered is not None:
         yield from fold(
             f"stopped after {len(section.tried)} sizes (--max-compiles): the sizes "
@@ -80,12 +104,12 @@ def _section(section: Section, found: Explanation, width: int) -> Iterator[str]:
         )
 
 
-def _span(span: Span, width: int) -> Iterator[str]:
-    served = ", ".join(map(str, span.sizes))
-    serves = f"its winners serve {served}" if served else "no given size uses its winners"
-    yield from fold(
-        f"compiled at {span.tuned_at}, {serves}", f"  {range_of(span):<{_NAMED - 3}} ", width=width
-    )
+def _span(span: Span, requests: Mapping[int, int], width: int) -> Iterator[str]:
+    head = f"  {range_of(span):<{_NAMED - 3}} "
+    serves = served_by(span, requests)
+    yield from fold(f"compiled at {span.tuned_at}, {serves}", head, width=width)
+    for line in spell_prices(span, requests):
+        yield from fold(line, "    ", indent=6, width=width)
     if span.low_cause is span.high_cause is None:
         yield from fold("no guard of torch tests this dim", f"    {'':6} ", width=width)
     if span.low_cause is not None and span.low_cause == span.high_cause:

@@ -32,6 +32,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "histogram": "FILE",
         "dim": "NAME",
         "largest": "N",
+        "assume": "GPU",
     },
     "What is tuned": {
         "mode": "MODE",
@@ -81,6 +82,8 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "prefer": None,
         "peaks": "FILE",
         "against": "FILE",
+        "profile": "TRACE",
+        "audit": "LOG",
         "fail-on": "LIST",
     },
     "Output": {
@@ -122,7 +125,7 @@ _METAVAR: Final = {
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "Prepare": ("doctor", "suggest", "explain", "build", "fit", "import"),
     "Serve": ("check", "run", "audit"),
-    "Look at tables": ("show", "diff", "merge", "review"),
+    "Look at tables": ("show", "diff", "merge", "review", "report"),
     "Compare": ("compare", "profile", "bench", "mm", "layers"),
 }
 

@@ -27,9 +27,11 @@ from torch._dynamo.utils import get_compilation_metrics
 from torch._guards import CompileContext, TracingContext
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
+from torch._inductor.fx_passes import pad_mm
 from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
+from warmup.inductor.assumed_gpu import AssumedGpu
 from warmup.inductor.guard import Artifact, Guard, SourceLine
 from warmup.inductor.patches import Patches
 
@@ -65,11 +67,12 @@ class Recorder:
     """A backend of torch.compile that records the guards of each graph; see `record`.
 
     ``dim`` is the name of the varied dim, ``size`` its size in the next calls, and ``follows`` are
-    the sizes of inputs that follow from it.
+    the sizes of inputs that follow from it. ``gpu`` is the GPU to compile for, if assumed.
     """
 
     dim: str
     follows: tuple[DerivedSize, ...]
+    gpu: AssumedGpu | None = field(default=None, repr=False)
     size: int = 0
     artifacts: list[Artifact] = field(default_factory=list)
     frames: dict[int, Frame] = field(default_factory=dict)
@@ -84,7 +87,8 @@ class Recorder:
         number = self._numbers.setdefault(frame, len(self._numbers))
         tracing = TracingContext.get()
         assert tracing.fake_mode is not None
-        compile_fx_module.compile_fx(graph, list(inputs))
+        inner = compile_fx_module.compile_fx_inner if self.gpu is None else self.gpu.compile_inner
+        compile_fx_module.compile_fx(graph, list(inputs), inner_compile=inner)
         if compile_id is not None:
             self._compiles[str(compile_id)] = len(self.artifacts)
         self.artifacts.append(self._read(number, tracing.fake_mode.shape_env, inputs))
@@ -209,11 +213,17 @@ def record(recorder: Recorder, recompiles: int) -> Iterator[None]:
     patches = Patches()
     patches.wrap(GraphLowering, "compile_to_module", lambda _: _generate)
     patches.wrap(ShapeEnv, "_get_stack_summary", recorder.record_user_line)
+    # Under a table the sizes' hints are compared; here the guards of torch itself are wanted.
+    patches.wrap(pad_mm, "is_mm_compute_bound", _unhooked)
+    if recorder.gpu is not None:
+        recorder.gpu.attach(patches)
     uninteresting_files().add(__file__)  # else guards are attributed to `record_user_line`
     torch._dynamo.reset()
     try:
         with (
-            functorch_config.patch(enable_autograd_cache=False),
+            functorch_config.patch(
+                enable_autograd_cache=False, force_non_lazy_backward_lowering=True
+            ),
             inductor_config.patch(fx_graph_cache=False, compile_threads=1),
             dynamo_config.patch(
                 recompile_limit=recompiles, accumulated_recompile_limit=_MAX_ARTIFACTS * recompiles
@@ -258,6 +268,10 @@ def _generate(graph: Any) -> Any:
 
 def _refuse(*_: Any) -> Any:
     raise AssertionError("a graph compiled for its guards was called")
+
+
+def _unhooked(hooked: Callable[..., bool]) -> Callable[..., bool]:
+    return functools.partial(inspect.unwrap(hooked))
 
 
 def _evaluator(expression: Any, bound: dict[Any, DerivedSize]) -> Callable[[int], bool]:

@@ -24,7 +24,7 @@ Operator = Callable[..., torch.Tensor]
 EAGER: Final = "eager"
 EPS: Final = 1e-6  # of all built-in norms
 _MOST_DIMS: Final = 5
-_SIZE_TEXT: Final = re.compile(r"[1-9][0-9]{0,6}")
+_DIM_TEXT: Final = re.compile(r"[1-9][0-9]{0,6}")
 # Attributes of a layer that are no backends.
 _RESERVED: Final = frozenset(
     {"title", "columns", "shapes", "inputs", "bytes", "backward_bytes", "flops", "backward_flops"}
@@ -195,7 +195,7 @@ def parse_layer_shapes(text: str) -> tuple[LayerShape, ...]:
     shapes: list[LayerShape] = []
     for word in text.split(","):
         sizes = word.strip().split("x")
-        if len(sizes) > _MOST_DIMS or not all(map(_SIZE_TEXT.fullmatch, sizes)):
+        if len(sizes) > _MOST_DIMS or not all(map(_DIM_TEXT.fullmatch, sizes)):
             raise SettingsError(
                 f"--shapes: {word.strip()!r} is no shape",
                 "write --shapes 4096x1024,8192x4096, each size below ten million",

@@ -28,7 +28,7 @@ _ONE_NODE_TEXT: Final = re.compile(r"\('[a-z]+', '(torch\.\w+)'((?:, [0-9]+)+)\)
 _FLOAT32_PRECISIONS: Final = {"highest": "ieee", "high": "tf32"}
 _ALPHA_OR_BETA: Final = re.compile(r"-(alpha|beta)=(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)(?=-)")
 _FUSED_WITH: Final = re.compile(r"-attr='(\w{1,32})'")
-_MODULE: Final = re.compile(r"c[a-z2-7]{1,80}")
+_MODULE_STEM: Final = re.compile(r"c[a-z2-7]{1,80}")
 _BLOCK_LINE: Final = re.compile(
     r"^ {0,16}(BLOCK_[MNK]|GROUP_M) ?: ?tl\.constexpr = ([0-9]{1,9})$", re.MULTILINE
 )
@@ -121,7 +121,7 @@ def _winner(choice: str, folder: Path | None) -> Winner | str:
         return library
     if not name.startswith("triton_"):
         return "the cache does not give its config"
-    if folder is None or _MODULE.fullmatch(rest) is None:
+    if folder is None or _MODULE_STEM.fullmatch(rest) is None:
         return "its source is not beside this file: name inductor's cache folder"
     try:
         source = text_in(folder / rest[1:3] / f"{rest}.py", _MAX_SOURCE_BYTES)

@@ -22,7 +22,7 @@ from warmup.keys.gemm import Dim, GemmProblem, Layout
 _FILE_NAME_PART: Final = re.compile(
     r"(?:[A-Za-z_]+=[^,\[\]]{1,100}|block_shape=\[[0-9, ]{1,20}\])(?:,|$)"
 )
-_SIZE_TEXT: Final = re.compile(r"[1-9][0-9]{0,8}")
+_ROWS_TEXT: Final = re.compile(r"[1-9][0-9]{0,8}")
 _MAX_TUNED_SIZES: Final = 1000
 _OWN_KERNEL: Final = "the config is one of vLLM's own kernel, which inductor does not have"
 _ROWWISE: Final = "fp8_w8a8_per_token"
@@ -41,7 +41,7 @@ def read_vllm_config(document: Mapping[str, Any], path: Path) -> Iterator[Entry]
     """Yield the entries of *document*, which was in the file *path* that vLLM named."""
     named = named_values(path) or {}
     file = path.name
-    sizes = [m for m in document if _SIZE_TEXT.fullmatch(m)]
+    sizes = [m for m in document if _ROWS_TEXT.fullmatch(m)]
     what = f"{len(sizes)} configs"
     reason = _why_unmapped(named)
     if reason is not None or not sizes or len(sizes) > _MAX_TUNED_SIZES:
@@ -70,7 +70,7 @@ def _why_unmapped(named: Mapping[str, str]) -> str | None:
 
 
 def _key(named: Mapping[str, str], m: int) -> str:
-    if not all(_SIZE_TEXT.fullmatch(named[name]) and int(named[name]) <= MAX_INT for name in "NK"):
+    if not all(_ROWS_TEXT.fullmatch(named[name]) and int(named[name]) <= MAX_INT for name in "NK"):
         raise ProblemError("N or K in the name of the file is no size")
     n, k, dtype = int(named["N"]), int(named["K"]), dtype_name(named["input_dtype"])
     return GemmProblem(

@@ -7,57 +7,31 @@ server with an empty table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
-from warmup.core.error_text import first_line
-from warmup.core.errors import ModelError, SettingsError, WarmupError, warmup_error_in
-from warmup.core.events import Emitter
-from warmup.core.method import SEED
-from warmup.diagnostics.recompiles.ranges import Span, cover
+from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
+from warmup.buckets.histogram import check_histogram, read_histogram
+from warmup.core.assumed_device import ASSUMED_DEVICES, AssumedDevice
+from warmup.core.errors import SettingsError
+from warmup.core.events import Emitter, Event, EventName
+from warmup.core.runtime import Device, Runtime
+from warmup.diagnostics.recompiles.known_times import KnownTimes, known_times
+from warmup.diagnostics.recompiles.prices import priced
+from warmup.diagnostics.recompiles.section import Section
+from warmup.prediction.gemm_times import SampledKeys, gemms_among
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
 
 if TYPE_CHECKING:
-    import torch
-
-    from warmup.inductor.guard import Artifact
-    from warmup.inductor.guards import DerivedSize, Recorder
-    from warmup.models.loading import Inputs, LoadedModel
+    from warmup.diagnostics.recompiles.explainer import Explainer
+    from warmup.inductor.adapter import Inductor
 
 EXPLAINED_MODES: Final = ("default", "max-autotune")
 _MIN_SIZES: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """A graph of the model and the code it comes from; with graph breaks there are several."""
-
-    number: int
-    function: str
-    path: str
-    line: int
-    spans: tuple[Span, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """The explanation of one dim, with or without gradients.
-
-    ``tried`` has the sizes that were compiled or found to be served, ``held`` the other dims with
-    their sizes. ``uncovered`` is the smallest size without an artifact, None when every size up to
-    ``largest`` has one.
-    """
-
-    dim: str
-    grad: bool
-    sizes: tuple[int, ...]
-    largest: int
-    held: tuple[tuple[str, int], ...]
-    graphs: tuple[Graph, ...]
-    tried: tuple[int, ...]
-    uncovered: int | None
+_COMPILED_OF_HISTOGRAM: Final = 3  # the sizes requested most often stand for the first requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +39,8 @@ class Explanation:
     """The explanation of a model: a section for each dim that has several sizes.
 
     ``assumptions`` are the model and inputs that nobody named, with how to name others.
+    ``assumed`` are the facts of the device where it is assumed, else None. ``caveats`` are what
+    else limits the answer.
     """
 
     model: str
@@ -74,6 +50,8 @@ class Explanation:
     recompile_limit: int
     sections: tuple[Section, ...]
     assumptions: tuple[str, ...] = ()
+    assumed: AssumedDevice | None = None
+    caveats: tuple[str, ...] = ()
 
 
 def explain(
@@ -88,6 +66,10 @@ def explain(
     grad: bool | None = None,
     largest: int | None = None,
     max_compiles: int = 16,
+    assume: str | None = None,
+    histogram: str | Path | Mapping[int, int] | None = None,
+    table: str | Path | None = None,
+    device_model: str | Path | None = None,
 ) -> Explanation:
     """Return at which sizes of each dim torch.compile makes another artifact of *model*.
 
@@ -96,16 +78,36 @@ def explain(
     default the largest of them) that no artifact serves, at most *max_compiles* in all. *grad* says
     whether gradients are on; None explains both. With gradients the model is in training mode.
 
+    *assume* names a GPU (`ASSUMED_DEVICES`) to compile for, which this machine need not have; the
+    model itself runs on the CPU. *histogram* has the sizes of the dim that are served, with their
+    counts: without *seqlens* and *dims* the sizes of ``seqlen`` that were requested most often are
+    compiled first. *table* and *device_model* are of the device that is explained: with either,
+    each span has the prices of the sizes that it serves, and a section with gradients the tunings
+    that only they need.
+
     Raises:
         SettingsError: an argument cannot be used, or no input depends on the dim.
         ModelError: the model or its inputs cannot be loaded, run or compiled.
+        TableError: *table* cannot be read.
+        DeviceModelError: *device_model* cannot be read, or was trained on too little.
     """
     if mode not in EXPLAINED_MODES:
         raise SettingsError(
             f"--mode {mode!r} cannot be explained", f"use {' or '.join(EXPLAINED_MODES)}"
         )
+    assumed = None if assume is None else _assumed(assume, device)
+    requests = _requests(histogram)
+    if requests and seqlens is None and dims is None:
+        seqlens = sorted(requests, key=lambda size: (-requests[size], size))
+        seqlens = seqlens[:_COMPILED_OF_HISTOGRAM]
     buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
     varying = _varying_dims(buckets)
+    if requests and len(varying) > 1:
+        raise SettingsError(
+            f"a histogram has the sizes of one dim, and {len(varying)} dims have several sizes",
+            "give the other dims one size each",
+        )
+    from warmup.diagnostics.recompiles.explainer import Explainer
     from warmup.inductor import connect
     from warmup.inductor.guards import default_recompile_limit
     from warmup.inductor.machine import resolve_device
@@ -113,23 +115,34 @@ def explain(
     from warmup.models.loading import load_model, parse_cast
 
     inductor = connect()
+    runtime = inductor.runtime("cpu" if assumed else device)
+    if assumed is not None:
+        runtime = replace(runtime, device=_device_of(assumed))
+    times = known_times(table, device_model, runtime)
+    gpu = None
+    if assumed is not None:
+        from warmup.inductor.assumed_gpu import assumed_gpu
+
+        gpu = assumed_gpu(assumed)
     cast, loaded = parse_cast(dtype), load_model(model)
     resolved = resolve_inputs(loaded, specs, buckets, cast)
-    explainer = _Explainer(loaded, resolved.specs, resolve_device(device), cast, mode, max_compiles)
+    place = resolve_device("cpu" if assumed else device)
+    explainer = Explainer(loaded, resolved.specs, place, cast, max_compiles, gpu)
     explainer.model.module.to(device=explainer.device, dtype=explainer.dtype)
     # Only with the switches on are candidates listed, and listing them may add guards.
     options = inductor.quiet_switches() if mode == "max-autotune" else {}
-    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]), on_uncovered=Uncovered.FORBID)
-    attachment = inductor.attach(lookup, options, "explain", quiet=True)
+    attachment = inductor.attach(_empty_table(), options, "explain", quiet=True)
+    grads = (False, True) if grad is None else (grad,)
     try:
         sections = [
-            explainer.run(dim, sizes, held, with_grad=with_grad, largest=largest)
+            explainer.run(dim, sizes, held, with_grad=with_grad, largest=largest, requests=requests)
             for dim, sizes, held in varying
-            for with_grad in ((False, True) if grad is None else (grad,))
+            for with_grad in grads
         ]
     finally:
         attachment.detach()
-    runtime = inductor.runtime(device)
+    if times is not None:
+        sections = [_with_prices(section, explainer, inductor, times) for section in sections]
     return Explanation(
         model=explainer.model.name,
         device=runtime.device.name,
@@ -138,7 +151,93 @@ def explain(
         recompile_limit=default_recompile_limit(),
         sections=tuple(sections),
         assumptions=tuple(map(str, resolved.assumptions)),
+        assumed=assumed,
+        caveats=tuple(_caveats(runtime, assumed, times)),
     )
+
+
+def _assumed(name: str, device: str) -> AssumedDevice:
+    if device != "auto":
+        raise SettingsError(
+            f"--assume {name} and --device {device} name two devices", "leave one of them out"
+        )
+    if name not in ASSUMED_DEVICES:
+        raise SettingsError(
+            f"--assume {name!r} is no known device", f"use one of {', '.join(ASSUMED_DEVICES)}"
+        )
+    return ASSUMED_DEVICES[name]
+
+
+def _device_of(assumed: AssumedDevice) -> Device:
+    return Device(
+        type="cuda",
+        vendor="nvidia",
+        name=assumed.name,
+        arch=assumed.arch,
+        sm_count=assumed.sm_count,
+        memory_gib=assumed.memory_gib,
+    )
+
+
+def _requests(histogram: str | Path | Mapping[int, int] | None) -> Mapping[int, int]:
+    if histogram is None:
+        return {}
+    if isinstance(histogram, Mapping):
+        return check_histogram(histogram)
+    return read_histogram(histogram)
+
+
+def _empty_table(emitter: Emitter | None = None) -> Lookup:
+    return Lookup({}, OnMiss.FALLBACK, emitter or Emitter([]), on_uncovered=Uncovered.FORBID)
+
+
+def _caveats(
+    runtime: Runtime, assumed: AssumedDevice | None, times: KnownTimes | None
+) -> list[str]:
+    caveats = []
+    if runtime.device.type == "cpu":
+        caveats.append(
+            "this is the answer for a CPU, and a GPU may have other ranges: "
+            f"--assume {'|'.join(ASSUMED_DEVICES)} explains a GPU without having it"
+        )
+    if assumed is not None:
+        caveats.append(
+            f"{assumed.name} is assumed, not here: torch traced the model on the CPU, and inductor "
+            "compiled the graph for the assumed device; what the model or torch decide by the "
+            "device before that is the CPU's (such as the kernel of an attention)"
+        )
+    differs = None if times is None else times.caveat(runtime.torch)
+    return [*caveats, differs] if differs else caveats
+
+
+def _with_prices(
+    section: Section, explainer: Explainer, inductor: Inductor, times: KnownTimes
+) -> Section:
+    """Return *section* with the prices of its sizes, and the tunings that only gradients need."""
+
+    def keys(size: int, *, with_grad: bool) -> tuple[str, ...]:
+        asked: list[str] = []
+
+        def note(event: Event) -> None:
+            if event.name is EventName.MISSED:
+                asked.append(str(event.fields["key"]))
+
+        lookup = _empty_table(Emitter([note]))
+        attachment = inductor.attach(lookup, inductor.quiet_switches(), "explain", quiet=True)
+        try:
+            explainer.compile_static(section.dim, size, section.held, with_grad=with_grad)
+        finally:
+            attachment.detach()
+        return tuple(asked)
+
+    low, high = min(section.sizes), max(section.sizes)
+    sampled = {size: keys(size, with_grad=section.grad) for size in (low, high)}
+    gemms = gemms_among(sampled[low]), gemms_among(sampled[high])
+    section = priced(section, SampledKeys((low, high), gemms), times.gemms)
+    if not section.grad:
+        return section
+    without = Counter(keys(low, with_grad=False))
+    return replace(section, for_gradients=tuple((Counter(sampled[low]) - without).elements()))
 
 
 _VaryingDim = tuple[str, tuple[int, ...], tuple[tuple[str, int], ...]]
@@ -158,146 +257,3 @@ def _varying_dims(buckets: Sequence[Bucket]) -> list[_VaryingDim]:
             "give two sizes or more, such as --seqlens 16,2048; ranges between them are found",
         )
     return varying
-
-
-@dataclass
-class _Explainer:
-    """A loaded model and how it is compiled."""
-
-    model: LoadedModel
-    specs: tuple[InputSpec, ...]
-    device: torch.device
-    dtype: torch.dtype | None
-    mode: str
-    max_compiles: int
-
-    def run(
-        self,
-        dim: str,
-        sizes: tuple[int, ...],
-        held: tuple[tuple[str, int], ...],
-        *,
-        with_grad: bool,
-        largest: int | None,
-    ) -> Section:
-        """Return the section of one dim."""
-        import torch
-
-        from warmup.inductor.guards import Recorder, compile_recorded, record
-
-        most = max(*sizes, largest or 0)
-        marks = self._find_marks(dim, sizes, held)
-        recorder = Recorder(dim, tuple(dict.fromkeys(marks.values())))
-        module = self.model.module
-        module.train(with_grad)
-        with torch.set_grad_enabled(with_grad), record(recorder, self.max_compiles + len(sizes)):
-            compiled = compile_recorded(module, recorder)
-
-            def compile_at(size: int) -> Sequence[Artifact]:
-                inputs = self._inputs(dim, size, held)
-                recorder.size = size
-                return self._call(compiled, inputs, marks, recorder)
-
-            coverage = cover(compile_at, sizes, most, max(self.max_compiles, len(sizes)))
-        module.eval()
-        if not coverage.spans:
-            raise ModelError("the model compiled no graph", "is it disabled for torch.compile?")
-        return Section(
-            dim=dim,
-            grad=with_grad,
-            sizes=sizes,
-            largest=most,
-            held=held,
-            graphs=_graphs(coverage.spans, recorder),
-            tried=coverage.tried,
-            uncovered=coverage.uncovered,
-        )
-
-    def _call(
-        self,
-        compiled: Any,
-        inputs: Inputs,
-        marks: dict[tuple[int, int], DerivedSize],
-        recorder: Recorder,
-    ) -> Sequence[Artifact]:
-        """Run the model on *inputs* and return the artifacts that this compiled."""
-        from warmup.inductor.guards import mark_unless_fixed
-        from warmup.models.dtype_mismatch import naming_dtypes
-
-        leaves = _leaves(inputs)
-        for number, dim in marks:
-            mark_unless_fixed(leaves[number], dim)
-        before = len(recorder.artifacts)
-        try:
-            with naming_dtypes(self.model.module, inputs):
-                compiled(*inputs.args, **inputs.kwargs)
-        except WarmupError:
-            raise
-        except Exception as error:  # the user's model may raise anything
-            own = warmup_error_in(error)
-            raise ModelError(
-                f"{recorder.dim}={recorder.size}: the model does not compile or run "
-                f"({own or first_line(error)})"
-            ) from error
-        recorder.add_compile_metrics()
-        return recorder.artifacts[before:]
-
-    def _inputs(self, dim: str, size: int, held: tuple[tuple[str, int], ...]) -> Inputs:
-        import torch
-
-        from warmup.models.loading import make_inputs
-
-        torch.manual_seed(SEED)
-        bucket = Bucket((*held, (dim, size)))
-        return make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
-
-    def _find_marks(
-        self, dim: str, sizes: tuple[int, ...], held: tuple[tuple[str, int], ...]
-    ) -> dict[tuple[int, int], DerivedSize]:
-        """Return how sizes of inputs depend on *dim*, by number of the input and of its dim.
-
-        The inputs for up to three *sizes* are compared.
-        """
-        from warmup.inductor.guards import DerivedSize
-
-        shapes = [
-            [tuple(leaf.shape) if hasattr(leaf, "shape") else () for leaf in _leaves(inputs)]
-            for inputs in (self._inputs(dim, size, held) for size in sizes[:3])
-        ]
-        step = sizes[1] - sizes[0]
-        marks = {}
-        for number, (first, second) in enumerate(zip(shapes[0], shapes[1], strict=True)):
-            for index, (here, there) in enumerate(zip(first, second, strict=True)):
-                if here == there:
-                    continue
-                factor = (there - here) // step
-                follows = DerivedSize(factor, here - factor * sizes[0])
-                actual = zip(sizes, (shape[number][index] for shape in shapes), strict=False)
-                if any(follows.at(size) != length for size, length in actual):
-                    raise SettingsError(
-                        f"size {index} of input {number} does not grow evenly with {dim}",
-                        "explain a dim that the inputs follow as a multiple, or with a constant",
-                    )
-                marks[number, index] = follows
-        if not marks:
-            raise SettingsError(
-                f"no input has a size that follows from {dim}", "name the dim in --input"
-            )
-        return marks
-
-
-def _leaves(inputs: Inputs) -> list[Any]:
-    import torch
-
-    leaves: list[Any] = torch.utils._pytree.tree_leaves((inputs.args, inputs.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
-    return leaves
-
-
-def _graphs(spans: Sequence[Span], recorder: Recorder) -> tuple[Graph, ...]:
-    numbers = dict.fromkeys(span.graph for span in spans)
-    graphs = []
-    for number in numbers:
-        frame = recorder.frames[number]
-        own = tuple(span for span in spans if span.graph == number)
-        graphs.append(Graph(number, frame.function, frame.path, frame.line, own))
-    return tuple(graphs)

@@ -8,30 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from warmup.diagnostics.recompiles.causes import Cause, cause_of, first_cause
+from warmup.diagnostics.recompiles.causes import cause_of, first_cause
+from warmup.diagnostics.recompiles.section import Span
 from warmup.inductor.guard import Artifact, Guard
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The sizes that one artifact serves: ``low`` to ``high``, both inclusive, None for no end.
-
-    All of them run the kernels that were chosen for ``tuned_at``, the size at which the artifact
-    was compiled. ``sizes`` are the requested sizes that it serves. With ``conditions`` it serves
-    only the sizes that meet them. ``unexpected`` is dynamo's reason for compiling where an earlier
-    artifact should have served ``tuned_at``, else empty.
-    """
-
-    graph: int
-    low: int
-    high: int | None
-    tuned_at: int
-    sizes: tuple[int, ...]
-    low_cause: Cause | None
-    high_cause: Cause | None
-    conditions: tuple[Cause, ...] = ()
-    unexpected: str = ""
-    unbound: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +30,22 @@ def cover(
     sizes: Sequence[int],
     largest: int,
     limit: int,
+    served: Sequence[int] = (),
 ) -> Coverage:
     """Return the ranges that artifacts serve, after compiling *sizes* and then sizes without one.
 
     *compile_at* runs the model at a size and returns the new artifacts, none where an earlier
-    artifact served. In the end every size from the smallest of *sizes* to *largest* is served,
-    unless that takes more than *limit* sizes.
+    artifact served. In the end every size from the smallest of *sizes* and *served* to *largest* is
+    served, unless that takes more than *limit* sizes. A span has those of *served* that it serves.
     """
-    compiler = _RangeCompiler(compile_at, min(sizes), largest)
+    compiler = _RangeCompiler(compile_at, min((*sizes, *served)), largest)
     for size in sizes:
         compiler.run(size)
     while (missing := compiler.missing()) is not None and len(compiler.tried) < limit:
         compiler.run(missing)
-    return Coverage(compiler.spans(sizes), tuple(compiler.tried), missing)
+    return Coverage(
+        compiler.spans(tuple(dict.fromkeys((*sizes, *served)))), tuple(compiler.tried), missing
+    )
 
 
 class _RangeCompiler:
