@@ -59,7 +59,7 @@ def test_an_audit_is_printed(warmup: Command, make_key: Callable[..., str]) -> N
         "",
         [
             "runs        1 (table digest d1)",
-            "hits        1 (1 problems): answered by a row of the table",
+            "hits        1 (1 problem): answered by a row of the table",
             "misses      1 (not_in_table 1): no row answered, inductor's default was compiled",
             "            not_in_table: build this bucket, or pad to one that was built",
             "uncovered   1 (conv 1): measured without a row (docs/explanation/coverage.md)",

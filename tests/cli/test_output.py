@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from warmup.cli import output
-from warmup.cli.output import counted, digits, fold, grid, meanings, percent, times
+from warmup.cli.output import digits, fold, grid, meanings, percent, times
 from warmup.cli.tables import spell_table
+from warmup.core.counted import counted
 from warmup.core.rows import Row
 from warmup.table import Table
 

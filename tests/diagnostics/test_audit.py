@@ -806,3 +806,16 @@ def test_predicted_problems_are_listed_by_what_a_build_may_gain(tmp_path: Path) 
     assert report.failures(FAILURES) == ("predicted",)
     problems = json.loads(encode_misses(report))["problems"]
     assert {one["reason"] for one in problems} == {"predicted"}
+
+
+def test_a_predicted_problem_keeps_the_form_that_asked(tmp_path: Path) -> None:
+    """Its misses document says that layers compiled once asked; older events say nothing."""
+    log = tmp_path / "log.jsonl"
+    common = {"kind": "gemm", "choice": "triton::mm", "gain": 1.5, "bound": 1.1}
+    times = {"predicted_us": 10.0, "library_us": 100.0}
+    with run_to(JsonLinesSink(log)) as emitter:
+        emitter.emit(EventName.INSTALLED, **INSTALLED)
+        emitter.emit(EventName.PREDICTED, key="k1", layers="once", **times, **common)
+        emitter.emit(EventName.PREDICTED, key="k2", **times, **common)
+    problems = json.loads(encode_misses(audit([log])))["problems"]
+    assert [(one["key"], one.get("layers")) for one in problems] == [("k1", ["once"]), ("k2", None)]

@@ -138,7 +138,7 @@ def test_the_report_has_the_rows_of_artifacts(served: dict[str, Any]) -> None:
     assert served["artifact_rows"] == {BMM: 1}
     assert (served["from_cache"], served["decisions"]) == (1, 1)
     assert BMM not in served["unused"]
-    assert "1 artifacts (1 rows)" in served["text"]
+    assert "1 artifact (1 row)" in served["text"]
     assert "1 from the bundle" in served["model_text"]
 
 
@@ -202,7 +202,7 @@ def test_a_check_primes_by_artifacts(built: tuple[Path, dict[str, Any]], tmp_pat
     words = ("check", "t.json", "--device", "cpu", "--bundle", "t.bundle", "--prime")
     done = run(tmp_path, built[0], "-m", "warmup", *words, "--model", MODEL, "--seqlens", "8")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "1 artifacts" in done.stdout
+    assert "1 artifact," in done.stdout
     assert "; 0 kernels compiled that it lacks" in done.stdout
 
 

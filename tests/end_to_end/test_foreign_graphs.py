@@ -147,5 +147,5 @@ def test_run_counts_a_foreign_graph_of_a_program_that_only_loads(
         "call", str(saved[0] / "table" / "aot"), prefix=(*words, sys.executable)
     )
     assert result == {"library_calls": 1}
-    assert f"foreign 1 graphs ({digests[0]} 1), processes 1" in stderr.splitlines()[-1]
+    assert f"foreign 1 graph ({digests[0]} 1), processes 1" in stderr.splitlines()[-1]
     assert audit([log]).failures(("foreign",)) == ("foreign",)

@@ -1,7 +1,7 @@
 """`build --layers`: rows for layers compiled once and for whole graphs, and who answers for which.
 
-One program builds and serves on the CPU, where frozen weights are switched off: a layer compiled
-once cannot have them. What a GPU asks for in each form is in tests/inductor/test_forms_without_gpu.
+One program builds and serves on the CPU without frozen weights, which test_frozen_forms has. What a
+GPU asks for in each form is in tests/inductor/test_forms_without_gpu.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ def test_whole_graphs_are_served_strictly_from_a_table_of_both(found: dict[str, 
 
 
 def test_whole_graphs_miss_for_a_reason_of_their_own(found: dict[str, Any]) -> None:
-    """Under a table of layers compiled once the reason is the form, and a line names the remedy."""
+    """Where the bucket was built of layers compiled once alone, the reason is the form.
+
+    A line names the remedy. That another bucket was built of whole graphs does not count.
+    """
     served = found["whole from once"]
     assert served["reasons"] == {"other_form": 2}
     assert served["said"] == [TOLD["whole"]]

@@ -147,7 +147,7 @@ def test_a_ready_table_is_primed(folder: Path) -> None:
     before = table.read_bytes(), table.stat().st_mtime_ns
     done = prime(folder, NET, "8", "--ready-file", "ready")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "bucket    seqlen=8: 1 hits, 0 misses, 0 uncovered, 0 from cache" in done.stdout
+    assert "bucket    seqlen=8: 1 hit, 0 misses, 0 uncovered, 0 from cache" in done.stdout
     assert (folder / "ready").exists()
     assert (table.read_bytes(), table.stat().st_mtime_ns) == before
 

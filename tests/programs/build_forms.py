@@ -36,6 +36,7 @@ from warmup.tuning.report import Observer
 WIDTH, SIZE = 32, 16
 MODEL = f"{Path(__file__)}:Stack"
 SINGLE = f"{Path(__file__)}:Single"
+BUCKET = f"{Path(__file__).stem}.Stack seqlen={SIZE}"
 QUIET: dict[str, Any] = {"device": "cpu", "wait_for_quiet": 0, "fused_top_k": 0}
 
 
@@ -215,7 +216,7 @@ def main() -> None:
     report = warmup.build(MODEL, layers="auto", **options)
     plan = warmup.build(MODEL, layers="auto", **options, dry_run=True)
     by_form = {str(each.layers): list(each.keys) for each in report.buckets}
-    once = BuiltForms({f"{Path(__file__).stem}.Stack seqlen={SIZE}": (LayersForm.ONCE,)})
+    once = BuiltForms({BUCKET: (LayersForm.ONCE,), f"{BUCKET}0": (LayersForm.WHOLE,)})
     of_once = part(report.table, by_form["once"], once, folder / "once.json")
     of_whole = part(report.table, by_form["whole"], BuiltForms(), folder / "whole.json")
     found = {

@@ -54,7 +54,7 @@ def test_sizes_beyond_the_last_bucket_are_counted(serve: Serve) -> None:
     found = serve("range")
     assert found["outside"] == {"beyond the last bucket": 1}
     assert found["text"] == (
-        "policy range: 4 of 4 buckets compiled, 0 recompiles, 1 calls beyond the last bucket"
+        "policy range: 4 of 4 buckets compiled, 0 recompiles, 1 call beyond the last bucket"
     )
 
 

@@ -79,6 +79,45 @@ def test_an_artifact_that_changed_in_the_caches_is_refused(
         done.read_artifact(hashlib.sha256(ARTIFACT).hexdigest())
 
 
+def test_a_damaged_artifact_is_refused_once(
+    with_artifact: Path,
+    caches: Path,
+    make_runtime: MakeRuntime,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is renamed, which the error says; the next start has the bundle's own file again."""
+    done, digest = unpack(with_artifact, TABLE, make_runtime(), CPU), _digest_of(ARTIFACT)
+    path = caches / "warmup-compiled" / f"{digest}.bin"
+    path.write_bytes(b"other")
+    with pytest.raises(BundleError, match=rf"renamed to {digest}.bin.damaged"):
+        done.read_artifact(digest)
+    assert path.with_name(f"{path.name}.damaged").read_bytes() == b"other"
+    again = unpack(with_artifact, TABLE, make_runtime(), CPU)
+    assert (again.placed, again.read_artifact(digest), caplog.messages) == (1, ARTIFACT, [])
+
+
+def test_an_artifact_damaged_between_two_starts_is_replaced(
+    with_artifact: Path,
+    caches: Path,
+    make_runtime: MakeRuntime,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One warning names the file and its new name; the artifact is the bundle's."""
+    unpack(with_artifact, TABLE, make_runtime(), CPU)
+    digest = _digest_of(ARTIFACT)
+    path = caches / "warmup-compiled" / f"{digest}.bin"
+    path.write_bytes(b"other")
+    done = unpack(with_artifact, TABLE, make_runtime(), CPU)
+    assert caplog.messages == [
+        f"{path} has another SHA-256 than its name: renamed to {digest}.bin.damaged"
+    ]
+    assert (done.placed, done.read_artifact(digest)) == (1, ARTIFACT)
+
+
+def _digest_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def test_a_form_that_is_none_is_refused(
     with_artifact: Path, caches: Path, make_runtime: MakeRuntime
 ) -> None:

@@ -14,12 +14,12 @@ from warmup.cli.check_render import spell_file
 from warmup.cli.show_render import spell_table
 from warmup.core.errors import TableFormatError
 from warmup.core.events import Emitter, Event
-from warmup.core.layers_form import LayersForm, compiling
+from warmup.core.layers_form import LayersForm, compiling, compiling_bucket
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Row
 from warmup.serving.check import CheckReport, Readiness
 from warmup.table import Table
-from warmup.table.built_forms import EARLIER, BuiltForms
+from warmup.table.built_forms import EARLIER, OF_MISSES, BuiltForms
 from warmup.table.codec import decode, encode
 from warmup.table.lookup import Lookup, OnMiss
 from warmup.table.merge import combine, merge
@@ -110,11 +110,41 @@ def test_a_miss_in_a_form_that_was_not_built_has_its_own_reason(
 ) -> None:
     """The event names the form that asked. A form that was built misses as ever."""
     events: list[Event] = []
-    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([events.append]), forms=built)
+    forms = BuiltForms({"llama n=16": built})
+    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([events.append]), forms=forms)
     with compiling(asked):
         assert lookup.find(KEY) is reason
         lookup.miss(KEY, reason, "aten::mm")
     assert events[0].fields["layers"] == asked
+
+
+@pytest.mark.parametrize(
+    ("bucket", "asked", "reason"),
+    [
+        ("n=16", ONCE, MissReason.OTHER_FORM),
+        ("n=16", WHOLE, MissReason.NOT_IN_TABLE),
+        ("n=64", ONCE, MissReason.NOT_IN_TABLE),
+        ("n=64", WHOLE, MissReason.OTHER_FORM),
+        ("n=128", ONCE, MissReason.NOT_IN_TABLE),
+        ("n=128", WHOLE, MissReason.NOT_IN_TABLE),
+        ("n=1024", ONCE, MissReason.NOT_IN_TABLE),
+    ],
+)
+def test_the_forms_of_the_bucket_decide(bucket: str, asked: LayersForm, reason: MissReason) -> None:
+    """Those of all buckets decide for a bucket that the table has not, as for torch.compile."""
+    forms = BuiltForms({"llama n=16": (WHOLE,), "llama n=64": (ONCE,), "b n=128": (ONCE, WHOLE)})
+    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]), forms=forms)
+    with compiling(asked), compiling_bucket(bucket):
+        assert lookup.find(KEY) is reason
+    with compiling(asked):
+        assert lookup.find(KEY) is MissReason.NOT_IN_TABLE
+
+
+def test_an_earlier_build_may_have_built_any_bucket() -> None:
+    """Its buckets are not on record, so each bucket has its form; rows of misses say nothing."""
+    forms = BuiltForms({EARLIER: (WHOLE,), "llama n=16": (ONCE,)})
+    assert forms.of("n=16") == (ONCE, WHOLE)
+    assert BuiltForms({OF_MISSES: (WHOLE,), "llama n=16": (ONCE,)}).of("n=16") == (ONCE,)
 
 
 def test_a_row_answers_whatever_form_asks(make_row: Callable[..., Row]) -> None:

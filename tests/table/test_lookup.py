@@ -416,7 +416,7 @@ def test_a_cached_graph_with_misses_is_refused_when_strict(make_lookup: Lookups)
     """A cached graph with misses is an error for a strict server."""
     lookup, events = make_lookup(OnMiss.STRICT)
     lookup.cached(3, 0)
-    with pytest.raises(MissError, match=r"1 decisions of a graph .* \(cached_miss\)"):
+    with pytest.raises(MissError, match=r"1 decision of a graph .* \(cached_miss\)"):
         lookup.cached(3, 1)
     assert [event.name for event in events] == [EventName.CACHED] * 2
 

@@ -16,6 +16,7 @@ import typer
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import MEANINGS, complain, fold
+from warmup.core.counted import counted
 from warmup.core.error_text import printable
 from warmup.core.errors import SettingsError
 from warmup.core.events import in_brackets
@@ -98,26 +99,30 @@ def _counts(report: AuditReport) -> Iterator[str]:
     """Yield the summary: a word, its count, and what the word means."""
     digests = ", ".join(report.digests) or "none"
     yield f"runs        {report.runs} (table digest {digests})"
-    hits = sum(report.hits.values())
-    yield f"hits        {hits} ({len(report.hits)} problems): {MEANINGS['hits']}"
+    hits = f"{sum(report.hits.values())} ({counted(len(report.hits), 'problem')})"
+    yield f"hits        {hits}: {MEANINGS['hits']}"
     misses = f"{report.miss_count}{in_brackets(report.reasons)}"
     yield f"misses      {misses}: {MEANINGS['misses']}, inductor's default was compiled"
     yield from chain.from_iterable(fold(clause, " " * 12) for clause in report.advice)
     if report.predicted:
-        predicted = sum(each.count for each in report.predicted)
-        yield f"predicted   {predicted} ({len(report.predicted)} problems): {MEANINGS['predicted']}"
+        problems = counted(len(report.predicted), "problem")
+        predicted = f"{sum(each.count for each in report.predicted)} ({problems})"
+        yield f"predicted   {predicted}: {MEANINGS['predicted']}"
     uncovered = f"{sum(report.uncovered.values())}{in_brackets(report.uncovered)}"
     yield f"uncovered   {uncovered}: {MEANINGS['uncovered']} ({_COVERAGE_PAGE})"
     missed = f", {report.cached_misses} missed" if report.cached_misses else ""
-    decisions = f"{report.cached_decisions} decisions{missed}"
-    yield f"from cache  {report.from_cache} graphs ({decisions}): compiled by an earlier run"
+    decisions = f"{counted(report.cached_decisions, 'decision')}{missed}"
+    graphs = counted(report.from_cache, "graph")
+    yield f"from cache  {graphs} ({decisions}): compiled by an earlier run"
     if report.foreign:
-        foreign = f"{sum(report.foreign.values())} graphs{in_brackets(report.foreign)}"
+        graphs = counted(sum(report.foreign.values()), "graph")
+        foreign = f"{graphs}{in_brackets(report.foreign)}"
         yield f"foreign     {foreign}: {MEANINGS['foreign']}"
     if report.tuned:
         yield f"tuned       {sum(report.tuned.values())} (on_miss=tune)"
     if report.outside:
-        outside = f"{sum(report.outside.values())} calls{in_brackets(report.outside)}"
+        calls = counted(sum(report.outside.values()), "call")
+        outside = f"{calls}{in_brackets(report.outside)}"
         yield f"outside     {outside}: no bucket served their sizes"
     if report.unused is None:
         yield "unused rows unknown: name the table with --table"
@@ -130,7 +135,7 @@ def _counts(report: AuditReport) -> Iterator[str]:
     if report.silent:
         yield f"silent runs {', '.join(report.silent)}: {MEANINGS['silent']}"
     if report.damaged:
-        yield f"unreadable  {report.damaged} event lines"
+        yield f"unreadable  {counted(report.damaged, 'event line')}"
 
 
 def _processes(report: AuditReport) -> Iterator[str]:

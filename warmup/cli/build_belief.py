@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from warmup.cli.output import counted
+from warmup.core.counted import counted
 from warmup.core.machine_state import NOT_CHECKED, MachineState
 from warmup.core.rows import Flag
 from warmup.tuning.report import BuildReport

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from warmup.buckets.bucket import Bucket
 from warmup.cli.build_belief import first_lines, spell_belief
-from warmup.cli.output import MEANINGS, counted, fold, grid, spell_peaks, terminal_width
+from warmup.cli.output import MEANINGS, fold, grid, spell_peaks, terminal_width
 from warmup.cli.plan_render import spell_graphs
 from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
+from warmup.core.counted import counted
 from warmup.core.evidence_rank import SHARE_FLAGS
 from warmup.core.phases import document_of
 from warmup.core.rows import Rejection, Row, lag_behind_library

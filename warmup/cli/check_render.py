@@ -11,6 +11,7 @@ from warmup.bench.charts.chart import Chart
 from warmup.bench.charts.starts import start_chart
 from warmup.cli.output import versions
 from warmup.cli.phase_render import PHASES_PAGE, columns_by_bucket, phase_grid
+from warmup.core.counted import counted
 from warmup.core.phases import document_of
 from warmup.core.runtime import Runtime
 from warmup.core.version import __version__
@@ -38,7 +39,8 @@ def spell_file(report: CheckReport) -> Iterator[str]:
 def spell_bucket(primed: PrimedBucket) -> str:
     """Return the counts of one bucket that was compiled and called."""
     return (
-        f"bucket    {primed.bucket}: {primed.hits} hits, {len(primed.misses)} misses, "
+        f"bucket    {primed.bucket}: {counted(primed.hits, 'hit')}, "
+        f"{counted(len(primed.misses), 'miss')}, "
         f"{len(primed.uncovered)} uncovered, {primed.cached} from cache, {primed.seconds:.1f} s"
     )
 

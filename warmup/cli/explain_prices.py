@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from warmup.cli.output import counted
+from warmup.core.counted import counted
 from warmup.diagnostics.recompiles.section import Price, Span
 
 _LISTED: Final = 8  # sizes that are listed; of more sizes the dearest are

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmup.cli.explain_prices import served_by, spell_prices
-from warmup.cli.output import TEXT_WIDTH, counted, fold, terminal_width
+from warmup.cli.output import TEXT_WIDTH, fold, terminal_width
 from warmup.core.assumed_device import AssumedDevice
+from warmup.core.counted import counted
 from warmup.diagnostics.recompiles.causes import Cause
 from warmup.diagnostics.recompiles.explain import Explanation
 from warmup.diagnostics.recompiles.section import Graph, Section, Span

@@ -14,8 +14,9 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import counted, fold, print_report, say, terminal_width
+from warmup.cli.output import fold, print_report, say, terminal_width
 from warmup.cli.signals import interruptible
+from warmup.core.counted import counted
 from warmup.core.errors import SettingsError
 from warmup.core.files import write_output
 from warmup.diagnostics.imports.entry import IMPORTED_REASON, Entry, ImportedEntry, Unmapped

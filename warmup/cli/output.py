@@ -146,11 +146,6 @@ def times(ratio: float | None) -> str:
     return ABSENT if ratio is None else f"{ratio:.2f}x"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return *count* and *noun*, in the plural unless there is one: ``2 rows``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def meanings(*words: str, page: str) -> str:
     """Return what warmup's own *words* mean, and the page of the documentation that says more."""
     return f"{'; '.join(f'{word}: {MEANINGS[word]}' for word in words)} ({page})"

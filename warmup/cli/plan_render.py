@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from warmup.cli.output import TEXT_WIDTH, counted, fold, terminal_width
+from warmup.cli.output import TEXT_WIDTH, fold, terminal_width
+from warmup.core.counted import counted
 from warmup.tuning.report import BuildReport, name_of
 
 _MAX_PLANNED: Final = 20  # problems to tune

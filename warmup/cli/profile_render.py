@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from warmup.cli.output import ABSENT, TEXT_WIDTH, counted, digits, fold, percent, spell_peaks, times
+from warmup.cli.output import ABSENT, TEXT_WIDTH, digits, fold, percent, spell_peaks, times
+from warmup.core.counted import counted
 from warmup.core.error_text import printable
 from warmup.core.samples import Samples
 from warmup.diagnostics.profile.attribution import Known, Reason

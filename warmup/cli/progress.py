@@ -19,8 +19,9 @@ from warmup.bench.compare.comparison import Start, Variant
 from warmup.bench.compare.race import CompareObserver
 from warmup.buckets.bucket import Bucket, describe_count
 from warmup.cli.common_options import is_quiet
-from warmup.cli.output import counted, say, spell_cost
+from warmup.cli.output import say, spell_cost
 from warmup.cli.timings_file import TimingsFile
+from warmup.core.counted import counted
 from warmup.core.error_text import printable
 from warmup.core.layers_form import LayersForm
 from warmup.core.method import Method

@@ -19,9 +19,10 @@ from warmup.cli.html_page import (
     html_paragraph,
     html_table,
 )
-from warmup.cli.output import ABSENT, counted, digits, times
+from warmup.cli.output import ABSENT, digits, times
 from warmup.cli.profile_page import bucket_part
 from warmup.cli.show_render import row_cells, select_keys, spell_origin_of
+from warmup.core.counted import counted
 from warmup.diagnostics.audit import AuditReport
 from warmup.diagnostics.profile.profile import Profile
 from warmup.diagnostics.review.measurement import Doubt

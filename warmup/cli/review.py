@@ -12,7 +12,8 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import counted, fold, print_report, spell_peaks
+from warmup.cli.output import fold, print_report, spell_peaks
+from warmup.core.counted import counted
 from warmup.diagnostics.review.documents import peaks_in, review_file
 from warmup.diagnostics.review.measurement import Doubt, Level, Reviewed
 from warmup.diagnostics.review.rules import review as find_doubts

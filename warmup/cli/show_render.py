@@ -9,7 +9,6 @@ from typing import Final
 
 from warmup.cli.output import (
     ABSENT,
-    counted,
     fold,
     fold_cells,
     grid,
@@ -20,6 +19,7 @@ from warmup.cli.output import (
     versions,
 )
 from warmup.core.call_cost import CallCost
+from warmup.core.counted import counted
 from warmup.core.method import Launch
 from warmup.core.ranking import bare_ranked, ranked
 from warmup.core.rows import Evidence, Row, Scope, is_for_host, lag_behind_library

@@ -12,7 +12,8 @@ import typer
 from warmup.buckets.suggest import MAX_SUGGESTED, Cost, Suggestion
 from warmup.buckets.suggest import suggest as choose_buckets
 from warmup.cli import options
-from warmup.cli.output import counted, print_report, times
+from warmup.cli.output import print_report, times
+from warmup.core.counted import counted
 from warmup.core.errors import SettingsError
 
 _SEQLEN: Final = "seqlen"

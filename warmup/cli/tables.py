@@ -13,8 +13,9 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import complain, counted, print_report, say
+from warmup.cli.output import complain, print_report, say
 from warmup.cli.show_render import select_keys, spell_candidates, spell_table
+from warmup.core.counted import counted
 from warmup.keys.order import natural_order
 from warmup.keys.registry import ingredients_of
 from warmup.table import Table

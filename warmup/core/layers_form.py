@@ -1,4 +1,4 @@
-"""`LayersForm`: how repeated layers are compiled, and in which form this thread compiles now."""
+"""`LayersForm`: how repeated layers are compiled; the form and bucket that this thread compiles."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ _ONE_OBJECT: Final = {
     frozenset(forms): forms for forms in (*((form,) for form in BUILT_FORMS), BUILT_FORMS, ())
 }
 _current: ContextVar[LayersForm] = ContextVar("layers_form", default=LayersForm.WHOLE)
+_bucket: ContextVar[str | None] = ContextVar("bucket", default=None)
 
 
 def in_order(forms: Iterable[LayersForm]) -> tuple[LayersForm, ...]:
@@ -56,3 +57,18 @@ def compiling(form: LayersForm) -> Iterator[None]:
 def current_form() -> LayersForm:
     """Return the form of the graphs that this thread compiles; whole outside of `compiling`."""
     return _current.get()
+
+
+@contextlib.contextmanager
+def compiling_bucket(name: str) -> Iterator[None]:
+    """Let `current_bucket` return *name* in this thread while the context is open."""
+    token = _bucket.set(name)
+    try:
+        yield
+    finally:
+        _bucket.reset(token)
+
+
+def current_bucket() -> str | None:
+    """Return the bucket that this thread compiles; None outside of `compiling_bucket`."""
+    return _bucket.get()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from warmup.core.counted import counted
 from warmup.core.errors import TableError, TableNotFoundError
 from warmup.core.runtime import Device, Runtime, closed_gate, compare_runtimes
 from warmup.core.units import GIB
@@ -279,7 +280,8 @@ def _tables(here: Runtime) -> Finding:
     if hard:
         text = f"{found.origin} is for another machine: {'; '.join(hard)}"
         return Finding(name, FindingState.WARN, text, fix)
-    return Finding(name, FindingState.OK, f"{len(found.table.rows)} rows in {found.origin}")
+    rows = counted(len(found.table.rows), "row")
+    return Finding(name, FindingState.OK, f"{rows} in {found.origin}")
 
 
 def _satisfies(version: str, wanted: str) -> bool:

@@ -64,17 +64,13 @@ def _form(value: Any) -> LayersForm:
 
 # The fields that each event must have.
 _IDENTITY: Final = {"run": read_text, "pid": _count, "seq": _count}
+_PREDICTED_TIMES: Final = dict.fromkeys(("predicted_us", "library_us", "bound"), _time)
 _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.INSTALLED: {"paths": _texts, "table": read_text},
     EventName.HIT: {"key": read_text},
     EventName.TUNED: {"key": read_text},
     EventName.MISSED: {"key": read_text, "reason": read_text, "layers": _form},
-    EventName.PREDICTED: {
-        "key": read_text,
-        "predicted_us": _time,
-        "library_us": _time,
-        "bound": _time,
-    },
+    EventName.PREDICTED: {"key": read_text, "layers": _form, **_PREDICTED_TIMES},
     EventName.CACHED: {"decisions": _count, "misses": _count},
     EventName.ARTIFACT: {"rows": _texts, "refused": _text_or_none},
     EventName.FOREIGN: {"compiled_under": _text_or_no_table},

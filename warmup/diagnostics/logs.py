@@ -22,6 +22,7 @@ from warmup.core.layers_form import LayersForm, in_order
 from warmup.diagnostics.event_record import event_text, read_fields, read_record, read_text
 
 MAX_LINE: Final = 1_000_000
+PREDICTED: Final = "predicted"  # the reason of a problem that on_miss="predict" answered
 
 
 @dataclass
@@ -88,8 +89,8 @@ class Ledger:
     """All runs of some logs. ``first_misses`` has the first miss event of each key and reason.
 
     ``first_predictions`` has the predicted time, that of the library and the bound of each key.
-
-    ``missed_by`` has, by key and reason, the forms of layers in which graphs missed the row.
+    ``missed_by`` has, by key and reason, the forms of layers in which graphs missed the row; the
+    reason of a prediction is `PREDICTED`.
 
     ``failed`` counts processes that could not install the table, ``refused`` those among them that
     the table is not for, and ``damaged`` the event lines that cannot be read.
@@ -174,6 +175,7 @@ class Ledger:
             run.predicted[fields["key"]] += 1
             times = (fields["predicted_us"], fields["library_us"], fields["bound"])
             self.first_predictions.setdefault(fields["key"], times)
+            self._note_form((fields["key"], PREDICTED), fields["layers"])
             _note_choice(run, fields["key"], record.get("choice"))
 
     def _count_miss(self, run: Run, record: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
@@ -181,8 +183,11 @@ class Ledger:
         run.misses[miss] += 1
         if miss not in self.first_misses:
             self.first_misses[miss] = _details_of(record)
-        self.missed_by[miss] = in_order((*self.missed_by.get(miss, ()), fields["layers"]))
+        self._note_form(miss, fields["layers"])
         _note_choice(run, fields["key"], record.get("choice"))
+
+    def _note_form(self, miss: tuple[str, str], form: LayersForm) -> None:
+        self.missed_by[miss] = in_order((*self.missed_by.get(miss, ()), form))
 
     def _run_of(self, record: Mapping[str, Any], fields: Mapping[str, Any]) -> Run:
         digest, rank = (read_text(record.get(name, "")) for name in ("digest", "rank"))

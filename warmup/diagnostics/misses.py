@@ -30,12 +30,12 @@ from warmup.core.layers_form import LayersForm, in_order
 from warmup.core.miss_reasons import MissReason
 from warmup.core.strict_json import JsonError, JsonReader
 from warmup.diagnostics.audit import AuditReport
+from warmup.diagnostics.logs import PREDICTED
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.built_forms import forms_in
 
 MISSES_SCHEMA: Final = 1
-PREDICTED: Final = "predicted"  # the reason of a problem that on_miss="predict" answered
 TUNED: Final = "tuned"  # the reason of a problem that on_miss="tune" measured at serving
 _MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
 _MAX_KEY: Final = 4096
@@ -97,7 +97,9 @@ def encode_misses(report: AuditReport) -> str:
     for key, count in report.tuned.items():
         counts[_bounded(key, _MAX_KEY), TUNED] += count
     for one in report.predicted:
-        counts[_bounded(one.key, _MAX_KEY), PREDICTED] += one.count
+        problem = _bounded(one.key, _MAX_KEY), PREDICTED
+        counts[problem] += one.count
+        forms.setdefault(problem, set()).update(one.layers)
     return encode_problems(counts, report.digests, forms)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from warmup.diagnostics.logs import Ledger
+from warmup.core.layers_form import LayersForm
+from warmup.diagnostics.logs import PREDICTED, Ledger
 from warmup.keys.order import natural_order
 
 
@@ -14,6 +15,7 @@ class PredictedProblem:
     """A problem for which a predicted config was compiled, with the times that were predicted.
 
     Times are in microseconds; ``bound`` is the lower bound of the library's time over the config's.
+    ``layers`` are the forms of repeated layers in which it was asked.
     """
 
     key: str
@@ -21,6 +23,7 @@ class PredictedProblem:
     predicted_us: float
     library_us: float
     bound: float
+    layers: tuple[LayersForm, ...]
 
     @property
     def saved_us(self) -> float:
@@ -34,7 +37,9 @@ def predicted_problems(ledger: Ledger) -> tuple[PredictedProblem, ...]:
     for run in ledger.runs.values():
         counts.update(run.predicted)
     found = [
-        PredictedProblem(key, count, *ledger.first_predictions[key])
+        PredictedProblem(
+            key, count, *ledger.first_predictions[key], ledger.missed_by[key, PREDICTED]
+        )
         for key, count in counts.items()
     ]
     return tuple(sorted(found, key=lambda each: (-each.saved_us, natural_order(each.key))))

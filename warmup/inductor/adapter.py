@@ -147,6 +147,7 @@ class Inductor:
         from warmup.inductor.options import CompileOptions, tag_caches
         from warmup.inductor.quiet import silence_autotuning
         from warmup.inductor.switches import check_options
+        from warmup.inductor.vector_isa import list_one_isa
 
         check_options(options)
         with _attach_lock:
@@ -173,6 +174,7 @@ class Inductor:
                         hooks: type[KindHooks] = pkgutil.resolve_name(kind.hooks)
                         hooks(self.version, counting).attach(patches)
                 BenchmarkWatch(answers.uncovered).attach(patches)
+                list_one_isa(patches)
             except BaseException:
                 patches.restore()
                 raise

@@ -25,10 +25,13 @@ from typing import Final
 import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
 
+from warmup.core.events import logger
+
 _GRAPH_FOLDERS: Final = ("fxgraph", "aotautograd")
 _AHEAD: Final = "compiled"
 _ARTIFACT_FILES: Final = (".json", ".bin")  # the form of an artifact, and the artifact
 _ARTIFACT_FOLDER: Final = "warmup-compiled"  # in inductor's cache folder
+_DAMAGED: Final = ".damaged"
 _TRITON: Final = "triton"
 _CPP: Final = "cpp"
 # The files that a kernel is loaded from; the other files of an entry are intermediate code.
@@ -77,14 +80,31 @@ def read_artifact_file(sha256: str, *, is_form: bool) -> bytes:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file has another SHA-256 than *sha256*.
+        ValueError: the file has another SHA-256 than *sha256*; it has another name now, if the
+            folder can be written, and the next `add_to_caches` puts the bundle's file there.
     """
     suffix = _ARTIFACT_FILES[0] if is_form else _ARTIFACT_FILES[1]
     path = Path(cache_dir()) / _ARTIFACT_FOLDER / f"{sha256}{suffix}"
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise ValueError(f"{path} has another SHA-256 than its name")
+        raise ValueError(f"{path} has another SHA-256 than its name{_set_aside(path)}")
     return content
+
+
+def _is_damaged(path: Path) -> bool:
+    """Return whether the file of an artifact has another SHA-256 than its name."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() != path.stem
+
+
+def _set_aside(path: Path) -> str:
+    """Rename *path*, which is damaged, and return what was done, as the end of a sentence."""
+    aside = path.with_name(f"{path.name}{_DAMAGED}")
+    try:
+        path.replace(aside)
+    except OSError as error:
+        return f", and stays: it cannot be renamed ({error.strerror or error}); remove it"
+    return f": renamed to {aside.name}"
 
 
 def is_graph(name: str) -> bool:
@@ -97,7 +117,8 @@ def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.
 
     Return the number of new files. All members are written to temporary folders inside of the
     caches first, and moved only when the last piece of the last member was read without an error.
-    Existing files stay as they are.
+    Existing files stay as they are, but for artifacts that have another SHA-256 than their name:
+    they are renamed, with a warning, and replaced.
 
     Raises:
         OSError: a folder cannot be written; files moved before are complete.
@@ -113,7 +134,7 @@ def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.
             if kind not in roots or not rest:
                 raise ValueError(f"{name} is neither a kernel nor a graph")
             root, path = roots[kind], roots[kind] / rest
-            if path.exists():
+            if path.exists() and not (kind == _AHEAD and _is_damaged(path)):
                 collections.deque(pieces, maxlen=0)  # read, so that it is verified
                 continue
             if root not in folders:  # caches that have every file may be read-only
@@ -124,6 +145,8 @@ def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.
             path.parent.mkdir(parents=True, exist_ok=True)
             moves.append((temporary, path))
         for temporary, path in moves:
+            if path.parent == roots[_AHEAD] and path.exists() and _is_damaged(path):
+                logger.warning("%s has another SHA-256 than its name%s", path, _set_aside(path))
             temporary.replace(path)
     return len(moves)
 

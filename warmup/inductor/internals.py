@@ -114,10 +114,7 @@ INTERNALS: Final = (
         "matrix_instr_nonkdim, waves_per_eu, kpack, workspace_size, workspace_zero_fill)"
     ),
     "torch._inductor.autotune_process:TritonGPUBenchmarkRequest.make_run_fn",
-    (
-        "torch._inductor.choices:InductorChoices.can_fuse"
-        "(scheduler, node1, node2, shared_data_score)"
-    ),
+    "torch._inductor.choices:InductorChoices.can_fuse(scheduler, node1, node2, shared_data_score)",
     (
         "torch._inductor.choices:InductorChoices.get_ktc"
         "(self, kernel_inputs, template, op_name, kwarg_overrides)"
@@ -140,6 +137,9 @@ INTERNALS: Final = (
     "torch._inductor:list_mode_options(mode)",
     "torch._inductor.codecache:PyCodeCache.modules",
     "torch._inductor.config:cpp.enable_kernel_profile",
+    "torch._inductor.cpu_vec_isa:supported_vec_isa_list",
+    "torch._inductor.cpu_vec_isa:valid_vec_isa_list()",
+    "torch._inductor.cpu_vec_isa:x86_isa_checker()",
     "torch._inductor.config:always_keep_tensor_constants",
     "torch._inductor.config:freezing",
     "torch._inductor.config:max_autotune",

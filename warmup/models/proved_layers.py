@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from warmup.core.counted import counted
 from warmup.inductor.layers.artifact import LayerArtifact
 from warmup.inductor.layers.opaque_call import LayerProgram
 from warmup.inductor.layers.reads import ReadObjects
@@ -45,7 +46,7 @@ class ProvedLayers:
 
     def __str__(self) -> str:
         layers = sum(len(shared.layers) for shared in self.artifacts)
-        artifacts = f"{len(self.artifacts)} artifact{'' if len(self.artifacts) == 1 else 's'}"
+        artifacts = counted(len(self.artifacts), "artifact")
         text = f"{layers} layers share {artifacts} in each bucket, proved equal"
         others = [difference_of(shared) for shared in self.artifacts if shared.difference]
         return f"{text} ({'; '.join(others)})" if others else text

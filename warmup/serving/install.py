@@ -170,7 +170,7 @@ def install(
         launch_search=found.table.policy.launch_search,
         reduction_search=found.table.policy.reduction_search,
         split_search=found.table.policy.split_search,
-        forms=found.table.provenance.forms.all,
+        forms=found.table.provenance.forms,
     )
     notices = Notices(
         found.origin or "the table",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from warmup.core.counted import counted
 from warmup.core.events import in_brackets
 from warmup.core.miss_reasons import advice
 
@@ -60,21 +61,25 @@ class Report:
     def __str__(self) -> str:
         misses = sum(self.misses.values())
         text = (
-            f"warmup {self.digest[:12]}: {sum(self.hits.values())} hits, {misses} misses"
+            f"warmup {self.digest[:12]}: {counted(sum(self.hits.values()), 'hit')}, "
+            f"{counted(misses, 'miss')}"
             f"{in_brackets(self.miss_reasons)}, "
-            f"{sum(self.uncovered.values())} uncovered benchmarks"
+            f"{counted(sum(self.uncovered.values()), 'uncovered benchmark')}"
             f"{in_brackets(self.uncovered)}, "
-            f"{self.from_cache} graphs from cache ({self.cached_decisions} decisions"
+            f"{counted(self.from_cache, 'graph')} from cache "
+            f"({counted(self.cached_decisions, 'decision')}"
             f"{f', {self.cached_misses} without a row' if self.cached_misses else ''}), "
-            f"{len(self.unused)} rows unused"
+            f"{counted(len(self.unused), 'row')} unused"
         )
         if self.predicted:
             text += f", {sum(self.predicted.values())} predicted"
         if self.foreign:
-            text += f", {sum(self.foreign.values())} foreign graphs{in_brackets(self.foreign)}"
+            count = sum(self.foreign.values())
+            text += f", {counted(count, 'foreign graph')}{in_brackets(self.foreign)}"
         if self.artifacts or self.artifacts_refused:
             refused = f", {self.artifacts_refused} refused" if self.artifacts_refused else ""
-            text += f", {self.artifacts} artifacts ({len(self.artifact_rows)} rows{refused})"
+            rows = counted(len(self.artifact_rows), "row")
+            text += f", {counted(self.artifacts, 'artifact')} ({rows}{refused})"
         if self.tuned:
             text += f", {self.tuned} tuned here"
         if advised := advice(self.miss_reasons):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from warmup.core.counted import counted
 from warmup.core.error_text import first_line, printable, remedy_for
 from warmup.core.errors import SettingsError
 from warmup.core.events import in_brackets
@@ -55,17 +56,16 @@ class RunReport:
     def __str__(self) -> str:
         audit = self.audit
         missed = f", {audit.cached_misses} without a row" if audit.cached_misses else ""
-        foreign = (
-            [f"foreign {sum(audit.foreign.values())} graphs{in_brackets(audit.foreign)}"]
-            if audit.foreign
-            else []
-        )
+        others = counted(sum(audit.foreign.values()), "graph")
+        foreign = [f"foreign {others}{in_brackets(audit.foreign)}"] if audit.foreign else []
+        graphs = counted(audit.from_cache, "graph")
+        decisions = counted(audit.cached_decisions, "decision")
         parts = [
             f"hits {sum(audit.hits.values())}",
             f"misses {audit.miss_count}{in_brackets(audit.reasons)}",
             *([f"predicted {sum(each.count for each in audit.predicted)}"] * bool(audit.predicted)),
             f"uncovered {sum(audit.uncovered.values())}{in_brackets(audit.uncovered)}",
-            f"from cache {audit.from_cache} graphs ({audit.cached_decisions} decisions{missed})",
+            f"from cache {graphs} ({decisions}{missed})",
             *foreign,
             f"processes {audit.runs}",
             f"silent {len(audit.silent)}",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warmup.core.artifact_form import ArtifactForm, parse_form
+from warmup.core.counted import counted
 from warmup.core.errors import BundleError
 from warmup.core.events import logger
 from warmup.core.permissions import other_writers, remark_on_writers
@@ -84,8 +85,8 @@ class UnpackedBundle:
         if self.refused is not None:
             return f"{self.path} is not used: {self.refused}"
         graphs = f", {self.graphs} of graphs" if self.graphs else ""
-        artifacts = f", {self.artifacts} artifacts" if self.artifacts else ""
-        files = f"{self.kernels} files of kernels{graphs}{artifacts}"
+        artifacts = f", {counted(self.artifacts, 'artifact')}" if self.artifacts else ""
+        files = f"{counted(self.kernels, 'file')} of kernels{graphs}{artifacts}"
         return f"{self.path}: {files}, {self.placed} new here"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from warmup.core.counted import counted
 from warmup.core.json_node import MAX_STRING, Node
 from warmup.core.layers_form import BUILT_FORMS, LayersForm, in_order
 
@@ -33,6 +34,18 @@ class BuiltForms:
         found = {form for forms in self.by_bucket.values() for form in forms}
         return in_order(found or {LayersForm.WHOLE})
 
+    def of(self, bucket: str | None) -> tuple[LayersForm, ...]:
+        """Return the forms of *bucket*, such as ``seqlen=16``, of any model.
+
+        Earlier builds, whose buckets are not on record, may have built it too. Without a bucket of
+        that name, and for None, the forms of all buckets are returned.
+        """
+        own = [name for name in self.by_bucket if name.rpartition(" ")[2] == bucket]
+        if not own:
+            return self.all
+        names = [*own, *({EARLIER} & self.by_bucket.keys())]
+        return in_order(form for name in names for form in self.by_bucket[name])
+
     def __str__(self) -> str:
         if not self.by_bucket:
             return LayersForm.WHOLE.graphs
@@ -42,8 +55,8 @@ class BuiltForms:
         own = [name for name, forms in self.by_bucket.items() if form in forms]
         others = [name for name in (EARLIER, OF_MISSES) if name in own]
         count = len(own) - len(others)
-        counted = [f"{count} bucket{'' if count == 1 else 's'}"] if count else []
-        return ", ".join((*counted, *others))
+        named = [counted(count, "bucket")] if count else []
+        return ", ".join((*named, *others))
 
     def building(self, name: str, form: LayersForm, *, has_rows: bool) -> BuiltForms:
         """Return these forms, with *name* built in *form* too.

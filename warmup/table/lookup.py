@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from warmup.core.counted import counted
 from warmup.core.errors import (
     ContradictionWarning,
     ForeignGraphError,
@@ -18,7 +19,7 @@ from warmup.core.errors import (
     UncoveredError,
 )
 from warmup.core.events import Emitter, EventName
-from warmup.core.layers_form import LayersForm, current_form
+from warmup.core.layers_form import current_form
 from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
@@ -30,6 +31,7 @@ from warmup.keys.nearest import nearest_row, neighbours_of
 from warmup.keys.question import Question, RegionQuestion
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.absence import absence_of
+from warmup.table.built_forms import BuiltForms
 from warmup.table.cache_tags import shown_tag
 from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.on_miss import OnMiss, Uncovered
@@ -69,8 +71,9 @@ class Lookup:
     `OnMiss.UNVERIFIED`, where ``predictor`` has them too, are they compiled, and reported as misses
     all the same.
 
-    ``forms`` are those in which repeated layers were compiled when the rows were measured. Where
-    this thread compiles another form, a key without a row is a miss for that reason.
+    ``forms`` are those in which repeated layers were compiled when the rows were measured: where a
+    bucket was not built in the form that this thread compiles, a key without a row is a miss for
+    that reason.
 
     ``differing`` are the keys for which inductor fused another way than their rows say. They are
     reported, unless ``settles``: whoever compiles chooses other winners for them.
@@ -92,7 +95,7 @@ class Lookup:
     reduction_search: bool = False
     split_search: bool = False
     settles: bool = False
-    forms: tuple[LayersForm, ...] = (LayersForm.WHOLE,)
+    forms: BuiltForms = field(default_factory=BuiltForms)
     differing: dict[str, None] = field(default_factory=dict)
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
@@ -134,6 +137,7 @@ class Lookup:
             bound=config.bound,
             predicted_us=config.time_us,
             library_us=config.library_us,
+            layers=current_form().value,
         )
 
     def find(self, key: str) -> Winner | MissReason:
@@ -148,7 +152,7 @@ class Lookup:
             served = self.imported.served(key) if self.on_miss is OnMiss.UNVERIFIED else None
             return served or MissReason.UNVERIFIED
         if row is None or not self._is_current(key):
-            return absence_of(key, is_other_form=current_form() not in self.forms)
+            return absence_of(key, self.forms)
         return row.winner if row.untrusted is None else MissReason.UNTRUSTED
 
     def hit(self, key: str, winner: Winner) -> None:
@@ -273,7 +277,7 @@ class Lookup:
     def cached(self, decisions: int, misses: int) -> None:
         self.emitter.emit(EventName.CACHED, decisions=decisions, misses=misses)
         if misses and self.on_miss is OnMiss.STRICT:
-            decided = f"{misses} decisions of a graph that came from inductor's cache"
+            decided = f"{counted(misses, 'decision')} of a graph that came from inductor's cache"
             raise MissError(decided, MissReason.CACHED_MISS.value)
 
     @property

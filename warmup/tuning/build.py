@@ -306,8 +306,9 @@ def _check_words(
     check_layers(layers)
     if layers == LayersForm.ONCE and bundle_compiled is not None:
         raise SettingsError(
-            "layers='once': what is compiled ahead of time are whole graphs",
-            "give layers='auto', or bundle_graphs",
+            "layers='once': an artifact is the graph of a whole model; what calls layers that are "
+            "compiled once is in the memory of one process",
+            "give layers='auto' for whole graphs, or bundle_graphs for the graphs of the layers",
         )
     if bundle_graphs is not None and bundle_graphs not in COMPILE_MODES:
         raise SettingsError(

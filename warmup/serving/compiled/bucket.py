@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -15,18 +15,16 @@ import torch
 from torch import nn
 
 from warmup.buckets.dims import DynamicDim, Interval, ShapePolicy
-from warmup.core.errors import ModelError, SizeError
+from warmup.core.errors import SizeError
 from warmup.core.events import logger
+from warmup.core.layers_form import compiling_bucket
 from warmup.inductor.artifacts import (
     compile_entry,
     count_artifacts,
     drop_artifacts,
     graph_break_reason,
-    own_cache_entries,
-    range_error,
     with_own_code,
 )
-from warmup.inductor.dynamic_dims import mark_range
 from warmup.models.layer_proof import LayerProof
 from warmup.models.other_sizes import OtherSizes
 from warmup.models.proved_layers import NotSharedError
@@ -177,7 +175,7 @@ class BucketArtifact:
         return type(self)(replace(self.served, ahead=None), self.intervals)
 
     def _first(self, *args: Any, **kwargs: Any) -> Any:
-        with self._lock:
+        with self._lock, self.compiling():
             if self.call == self._first:
                 call, result = self._compile(args, kwargs)
                 self.call = call
@@ -213,7 +211,13 @@ class BucketArtifact:
         """Return the arguments with dims marked as dynamic, where the artifact is to have any."""
         return args, kwargs
 
-    def cache_entries(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Let a table know the bucket, and caches its artifacts, while the context is open."""
+        with compiling_bucket(str(self)), self._cache_entries():
+            yield
+
+    def _cache_entries(self) -> AbstractContextManager[None]:
         """Return a context in which a compile has cache entries of its own, if it needs them."""
         return nullcontext()
 
@@ -224,78 +228,11 @@ class BucketArtifact:
     def whole(self, *args: Any, **kwargs: Any) -> Any:
         """Serve a call by the whole graph, where the layers share artifacts for other calls."""
         if self._whole_call is None:
-            with self._lock, self.cache_entries():
+            with self._lock, self.compiling():
                 compiled = self.served.compile(self._entry, *self.marked(args, kwargs))
                 self._whole_call, result = compiled
             return result
         return self._whole_call(*args, **kwargs)
-
-
-class RangeArtifact(BucketArtifact):
-    """A dynamic artifact for a whole interval, its kernels chosen for the upper end."""
-
-    _error: ModelError | None = None  # the interval is too wide for one artifact
-
-    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
-        try:
-            with self.cache_entries():
-                return super()._compile(args, kwargs)
-        except Exception as error:
-            too_wide = range_error(error, str(self))
-            if too_wide is None:
-                raise
-            self._error = too_wide
-            self.call = self._refuse
-            raise too_wide from error
-
-    def marked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-        """Return the arguments with each dynamic dim marked with its range."""
-        aliases: set[int] = set()
-
-        def mark(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
-            interval = self.intervals[dim.name]
-            if interval.low == interval.high:
-                return tensor
-            if id(tensor) not in aliases:
-                tensor = tensor.detach()  # marks are attributes: the caller's tensor gets none
-                aliases.add(id(tensor))
-            mark_range(tensor, dim.dim, interval.low, interval.high, hint=interval.high)
-            return tensor
-
-        return self.served.replace(args, kwargs, mark)
-
-    def cache_entries(self) -> AbstractContextManager[None]:
-        """Return a context in which other ranges are other cache entries."""
-        return own_cache_entries(f"warmup-{self._ranges()}")
-
-    def other_sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OtherSizes | None:
-        """Return a call with the smallest sizes of the bucket or the largest; None for one size."""
-        ranges: dict[str, tuple[int, int, int, int]] = {}
-        for argument in self.served.arguments:
-            name, size = argument.dim.name, argument.find(args, kwargs).shape[argument.dim.dim]
-            low, high = self.intervals[name].low, self.intervals[name].high
-            if low < high:
-                ranges[name] = size, low if size != low else high, low, high
-        if not ranges:
-            return None
-
-        def resize(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
-            return resized(tensor, dim.dim, ranges[dim.name][1]) if dim.name in ranges else tensor
-
-        return OtherSizes(*self.served.replace(args, kwargs, resize), ranges)
-
-    def _ranges(self) -> str:
-        """Return the interval of each dynamic dim as text, which does not depend on dims' names."""
-        dims = (argument.dim for argument in self.served.arguments)
-        texts = (
-            f"{'.'.join(map(str, dim.path))}[{dim.dim}]={self.intervals[dim.name]}" for dim in dims
-        )
-        return ",".join(sorted(texts))
-
-    def _refuse(self, *_args: Any, **_kwargs: Any) -> Any:
-        """Raise the error of the first compile: another compile takes seconds and fails as well."""
-        assert self._error is not None
-        raise self._error
 
 
 def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from warmup.buckets.dims import (
@@ -15,7 +15,7 @@ from warmup.buckets.dims import (
 )
 from warmup.core.errors import SettingsError
 from warmup.core.events import logger
-from warmup.core.layers_form import LayersForm
+from warmup.core.layers_form import BUILT_FORMS, LayersForm
 from warmup.table.policy import TOLERANCE
 
 if TYPE_CHECKING:
@@ -118,21 +118,25 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
         handle = install(table, on_miss=on_miss, model=model, bundle=bundle, layers=default or form)
     active = handle or installed()
     if active is not None:
-        _compare_forms(form, active.table)
+        _compare_forms(form, active.table, [str(artifact) for artifact in artifacts])
     served.ahead = bundled = bundled_artifacts(served, artifacts, active)
     return CompiledModel(served, artifacts, call_for, handle, bundled)
 
 
-def _compare_forms(layers: LayersForm, table: Table) -> None:
-    """Log a line where *table* was not built for the form in which *layers* are compiled."""
-    built = table.provenance.forms.all
-    wanted = LayersForm.WHOLE if layers is LayersForm.WHOLE else LayersForm.ONCE
-    if wanted not in built:
+def _compare_forms(layers: LayersForm, table: Table, buckets: Sequence[str]) -> None:
+    """Log a line where buckets were not built in the form in which *layers* are compiled."""
+    forms = table.provenance.forms
+    wanted, built = BUILT_FORMS
+    if layers is LayersForm.WHOLE:
+        wanted, built = built, wanted
+    lacking = [bucket for bucket in buckets if wanted not in forms.of(bucket)]
+    if lacking:
         logger.warning(
-            "layers=%r: the table has the rows of %s; what only %s ask for is a miss "
+            "layers=%r: %sthe table has the rows of %s; what only %s ask for is a miss "
             "(other_form): build it with `warmup build ... --layers %s` into the same file",
             str(layers),
-            " and ".join(form.graphs for form in built),
+            "" if len(lacking) == len(buckets) else f"for {', '.join(lacking)} ",
+            built.graphs,
             wanted.graphs,
             str(layers),
         )

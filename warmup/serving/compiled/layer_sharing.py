@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from warmup.core.counted import counted
 from warmup.core.errors import LayersError, SettingsError
 from warmup.core.events import logger
 from warmup.core.layers_form import LayersForm
@@ -60,11 +61,12 @@ class SharedLayersReport:
         if self.refusal is not None:
             text = f"layers: whole graphs, since {self.refusal}"
         else:
-            artifacts = f"{self.artifacts} artifact{'' if self.artifacts == 1 else 's'}"
+            artifacts = counted(self.artifacts, "artifact")
             slower = "".join(f", {each} faster in one graph" for each in self.slower)
             text = f"layers: {self.shared} share {artifacts} in each bucket{slower}"
-        changes = f", {self.changes} changes" if self.changes else ""
-        otherwise = f", {self.otherwise} calls of another form" if self.otherwise else ""
+        changes = f", {counted(self.changes, 'change')}" if self.changes else ""
+        calls = counted(self.otherwise, "call")
+        otherwise = f", {calls} of another form" if self.otherwise else ""
         return f"{text}{changes}{otherwise}"
 
 
@@ -143,7 +145,7 @@ class LayerSharing:
             self._counts[what] += 1
             count = self._counts[what]
         if count & (count - 1) == 0:
-            logger.warning("%s (%d times so far)", message, count)
+            logger.warning("%s (%s so far)", message, counted(count, "time"))
 
     def report(self) -> SharedLayersReport:
         """Return the counts so far."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from warmup.buckets.dims import DynamicDim, ShapePolicy
+from warmup.core.counted import counted
 
 if TYPE_CHECKING:
     import torch
@@ -48,10 +49,11 @@ class CompiledReport:
 
     def __str__(self) -> str:
         compiled = sum(1 for count in self.artifacts.values() if count)
-        outside = "".join(f", {count} calls {reason}" for reason, count in self.outside.items())
+        calls = ((reason, counted(count, "call")) for reason, count in self.outside.items())
+        outside = "".join(f", {count} {reason}" for reason, count in calls)
         return (
             f"policy {self.policy}: {compiled} of {len(self.artifacts)} buckets compiled, "
-            f"{self.recompiles} recompiles{outside}{self._of_bundle}"
+            f"{counted(self.recompiles, 'recompile')}{outside}{self._of_bundle}"
             + "".join(f"\ngraph break: {place}" for place in self.breaks)
             + (f"\n{self.layers}" if self.layers is not None else "")
         )
@@ -59,8 +61,9 @@ class CompiledReport:
     @property
     def _of_bundle(self) -> str:
         served = f", {len(self.bundled)} from the bundle" if self.bundled else ""
-        refused = f", {len(self.refused)} artifacts of the bundle refused" if self.refused else ""
-        misfits = f", {self.misfits} calls unlike the artifact's" if self.misfits else ""
+        artifacts, calls = counted(len(self.refused), "artifact"), counted(self.misfits, "call")
+        refused = f", {artifacts} of the bundle refused" if self.refused else ""
+        misfits = f", {calls} unlike the artifact's" if self.misfits else ""
         return f"{served}{refused}{misfits}"
 
 

@@ -59,11 +59,10 @@ class PaddedArtifact(BucketArtifact):
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         sizes = self._sizes(args, kwargs)
         padded_args, padded_kwargs = self._padded(args, kwargs)
-        with self.cache_entries():
-            self._compiled, result = super()._compile(padded_args, padded_kwargs)
+        self._compiled, result = super()._compile(padded_args, padded_kwargs)
         return self._serve, self._cut(result, sizes, args, kwargs)
 
-    def cache_entries(self) -> AbstractContextManager[None]:
+    def _cache_entries(self) -> AbstractContextManager[None]:
         """Return a context in which no other artifact loads a graph of static inputs from a cache.
 
         torch 2.11 leaves them out of the cache's key (torch/_functorch/_aot_autograd/

@@ -11,11 +11,11 @@ from warmup.buckets.dims import Interval, ShapePolicy, intervals_of
 from warmup.serving.compiled.arguments import TensorArgument
 from warmup.serving.compiled.bucket import (
     BucketArtifact,
-    RangeArtifact,
     ServedModel,
     UncompiledReason,
 )
 from warmup.serving.compiled.padded_bucket import PaddedArtifact
+from warmup.serving.compiled.range_bucket import RangeArtifact
 
 CallFor = Callable[[tuple[Any, ...], Mapping[str, Any]], Callable[..., Any]]
 _ARTIFACTS: Final = {

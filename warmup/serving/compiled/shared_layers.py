@@ -42,8 +42,8 @@ class SharingBucket(Protocol):
     def marked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments as a compile gets them."""
 
-    def cache_entries(self) -> AbstractContextManager[None]:
-        """Return a context in which a compile has cache entries of its own, if it needs them."""
+    def compiling(self) -> AbstractContextManager[None]:
+        """Return a context for a compile of the bucket."""
 
 
 class SlowerError(Exception):
@@ -101,7 +101,7 @@ class SharedLayers:
             self._sharing.unmeasured(bucket, "no layer is called with what another returns")
             return result
         handle = installed()
-        if handle is not None and LayersForm.WHOLE not in handle.table.provenance.forms.all:
+        if handle is not None and LayersForm.WHOLE not in handle.table.provenance.forms.of(bucket):
             self._sharing.unmeasured(bucket, "the table has no rows of whole graphs")
             return result
         served = self._by_modes[_modes()]
@@ -174,7 +174,7 @@ class SharedLayers:
             if modes in self._by_modes:  # another thread was first
                 return self(*args, **kwargs)
             try:
-                with self._bucket.cache_entries():
+                with self._bucket.compiling():
                     return self.compile(*self._bucket.marked(args, kwargs))
             except NotSharedError as error:
                 logger.warning("%s: layers are not shared here: %s", self._proof.name, error)
@@ -191,7 +191,7 @@ class SharedLayers:
             self._sharing.count("changes", f"{self._proof.name}: a layer or a weight was changed")
             self.drop_artifacts()
             try:
-                with self._bucket.cache_entries():
+                with self._bucket.compiling():
                     return self.compile(*self._bucket.marked(args, kwargs))
             except NotSharedError as error:
                 self._sharing.refuse(str(error))
