@@ -41,7 +41,7 @@ from warmup.inductor.patches import Patches
 from warmup.keys.question import Answers
 
 # Of `Answers`: what measures or reports. A question that is only listed does neither.
-_DEEDS: Final = frozenset(
+_EFFECTS: Final = frozenset(
     {
         *("hit", "miss", "predicted", "scheduled", "uncovered"),
         *("measure", "measure_calls", "measure_search", "try_search", "measure_region"),
@@ -160,7 +160,7 @@ class _SilentAnswers:
         self._answers = answers
 
     def __getattr__(self, name: str) -> Any:
-        return _nothing if name in _DEEDS and is_listing() else getattr(self._answers, name)
+        return _nothing if name in _EFFECTS and is_listing() else getattr(self._answers, name)
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
