@@ -46,7 +46,11 @@ def test_a_search_budget_is_parsed(
 @pytest.mark.parametrize(
     ("search", "budget", "words"),
     [
-        ("narrow", None, "--search 'narrow' is unknown; use one of predicted, default, wide, "),
+        (
+            "narrow",
+            None,
+            "--search 'narrow' is unknown; use one of imported, predicted, default, wide, ",
+        ),
         ("default", "20m", "--budget 20m has nothing to be spent on"),
         ("wide", "20 minutes", "'20 minutes' is no time; write 90s, 20m or 2h"),
         ("wide", "-1", "'-1' is no time"),
