@@ -19,6 +19,7 @@ from warmup.bench.charts.draw import draw, draw_all, svg_of
 from warmup.bench.charts.starts import start_chart
 from warmup.cli.explain import explain
 from warmup.cli.explain_chart import chart_of
+from warmup.core.assumed_device import ASSUMED_DEVICES
 from warmup.core.errors import SettingsError
 from warmup.diagnostics.recompiles.causes import Cause, CauseKind
 from warmup.diagnostics.recompiles.explain import Explanation
@@ -454,6 +455,12 @@ def test_the_ranges_of_explain_have_a_row_and_a_legend(explanation: Explanation)
     } <= set(words)
     assert "ends by the model's own code" in " ".join(words)
     assert "heuristic" not in " ".join(words)
+
+
+def test_the_chart_of_an_assumed_device_says_so(explanation: Explanation) -> None:
+    """Its note does not read as that of a GPU that was here."""
+    found = replace(explanation, device="NVIDIA H200", assumed=ASSUMED_DEVICES["h200"])
+    assert chart_of(found).note.startswith("NVIDIA H200 (assumed), torch 2.13.0")
 
 
 def test_a_range_is_drawn_within_the_sizes_asked_about(explanation: Explanation) -> None:

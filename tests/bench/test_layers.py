@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from warmup.bench.layers import backends, run, timing
+from warmup.bench.layers import backends, run, table_column, timing
 from warmup.bench.layers.built_in import LAYERS
 from warmup.bench.layers.files import charts_of, document
 from warmup.bench.layers.layer import LayerShape, OpenLayer, open_layer, parse_layer_shapes
@@ -19,10 +19,12 @@ from warmup.bench.layers.operands import LayerOperands
 from warmup.bench.layers.report import LayerCell, LayersReport, Pass
 from warmup.bench.layers.table_column import LayerTable
 from warmup.cli.bench_layers import spell
-from warmup.core.errors import OutputMismatchError, SettingsError
+from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
 from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks
 from warmup.core.samples import Samples
+from warmup.measuring.clock import Batch
+from warmup.measuring.rounds import run_rounds
 
 CPU = torch.device("cpu")
 OWN = """
@@ -59,6 +61,10 @@ class NoShapes:
 class Named(GeGlu):
     def compiled(self, gate, up):
         return gate
+
+class Detached(GeGlu):
+    def eager(self, gate, up):
+        return super().eager(gate, up).detach()
 
 class Zero(GeGlu):
     def flops(self, shape):
@@ -101,7 +107,6 @@ def report(*cells: LayerCell) -> LayersReport:
     names = ("device", "torch", "triton", "warmup", "date")
     return LayersReport(
         provenance=dict.fromkeys(names, "x"),
-        device_type="cuda",
         dtype="bf16",
         launch=Launch.CUDAGRAPH,
         l2=L2.COLD,
@@ -192,6 +197,29 @@ def test_a_wrong_output_or_gradient_is_found() -> None:
         operands.check_both(Wrong.apply, 1e-3)
 
 
+def test_the_reference_of_a_module_has_its_buffers_in_float32() -> None:
+    """A module without parameters, whose buffer was cast with it, has a reference too."""
+
+    class Projected(torch.nn.Module):
+        shapes = ((4, 8),)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", torch.randn(8, 8))
+
+        def inputs(self, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+            return (torch.randn(shape),)
+
+        def eager(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.linear(x, self.get_buffer("weight"))
+
+    layer = OpenLayer.of(Projected(), "projected")
+    layer.move_to(CPU, "bf16")
+    operands = LayerOperands(layer, shape_of(4, 8), torch.bfloat16, CPU, warm=True)
+    assert operands.expected[0].dtype == torch.float32
+    assert operands.check_both(layer.eager, 2e-2) <= 2e-2
+
+
 def test_operands_that_were_written_over_are_put_back() -> None:
     """A backend that spoils its operands spoils nothing for the next."""
     layer = built_in("swiglu")
@@ -256,6 +284,12 @@ def test_text_fits_80_columns_and_tells_every_failure() -> None:
     assert "50%" in text  # 2000 of 4000 GB/s
     assert "FLOPs per byte forward 0.5000" in text
     assert "eager 1.00x 1.00-1.00 (2), compiled 1.00x 1.00-1.00 (2)" in text
+
+
+def test_flops_per_byte_are_ordered_as_numbers() -> None:
+    """9.8 is less than 10.2, though its text stands behind."""
+    cells = [cell("eager", 4.0, flops=flops, moved=10) for flops in (102, 98)]
+    assert any("FLOPs per byte forward 9.800 to 10.20" in line for line in spell(report(*cells)))
 
 
 def test_the_document_has_every_cell() -> None:
@@ -326,7 +360,7 @@ def test_a_library_that_cannot_be_imported_is_missing(monkeypatch: pytest.Monkey
 
 
 def test_a_recompile_while_it_is_timed_is_no_time() -> None:
-    """A function that was dropped from dynamo's cache fails when timed; eager keeps its times."""
+    """A function that was dropped from dynamo's cache fails when timed."""
     layer = built_in("softmax")
     operands = LayerOperands(layer, shape_of(8, 16), torch.float32, CPU, warm=True)
     compiled = torch.compile(layer.eager, backend="eager")
@@ -335,6 +369,57 @@ def test_a_recompile_while_it_is_timed_is_no_time() -> None:
     torch.compiler.reset()
     with pytest.raises(RuntimeError, match="Detected recompile"):
         batch.time()
+
+
+def test_a_backend_that_fails_while_it_is_timed_costs_no_other(
+    own_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cell has the reason, and eager is timed without it."""
+
+    class Broken:
+        calls = 1
+
+        def time(self) -> NoReturn:
+            raise RuntimeError("gone")
+
+    def failing(batches: dict[str, Batch], *rest: Any) -> dict[str, Samples]:
+        if "wrong" in batches:
+            batches["wrong"] = Broken()
+        return run_rounds(batches, *rest)
+
+    monkeypatch.setattr(timing, "run_rounds", failing)
+    found = run.bench_layers(
+        own=[f"{own_file}:GeGlu"],
+        backends="wrong",
+        shapes="4x4",
+        dtype="f32",
+        rounds=2,
+        device="cpu",
+        backward=False,
+        tolerance=0.2,
+    )
+    assert [(one.backend, one.samples is None, one.reason) for one in found.cells] == [
+        ("eager", False, ""),
+        ("wrong", True, "while it was timed: RuntimeError: gone"),
+    ]
+
+
+def test_a_build_that_fails_costs_the_table_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the build raises is the reason of the backend `table`, and nothing was served."""
+
+    def broken(*_args: object, **_options: object) -> NoReturn:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(table_column, "build", broken)
+    layer = built_in("softmax")
+    table = LayerTable(tmp_path / "none.json", torch.device("cuda"), "f32", Launch.EAGER, L2.WARM)
+    table.build(layer, layer.shapes)
+    operands = LayerOperands(layer, shape_of(8, 16), torch.float32, CPU, warm=True)
+    with pytest.raises(BuildError, match="no table: RuntimeError: no such kernel"):
+        table.operator(layer, operands)
+    assert table.digest is None
 
 
 def setup() -> timing.LayerSetup:
@@ -410,7 +495,27 @@ def test_flops_that_are_no_number_above_zero_cost_the_shape(own_file: Path) -> N
     found = run.bench_layers(
         own=[f"{own_file}:Zero"], backends="eager", shapes="4x4", rounds=2, device="cpu"
     )
-    assert all("flops of Zero returned 0" in one.reason for one in found.cells)
+    assert ["flops of Zero returned 0" in one.reason for one in found.cells] == [True, True]
+
+
+def test_a_layer_without_gradients_is_timed_forward(own_file: Path) -> None:
+    """With backward it has no reference, and forward alone needs none of its gradients."""
+    reasons = {
+        backward: [
+            one.reason
+            for one in run.bench_layers(
+                own=[f"{own_file}:Detached"],
+                backends="eager",
+                shapes="4x4",
+                rounds=2,
+                device="cpu",
+                backward=backward,
+            ).cells
+        ]
+        for backward in (False, True)
+    }
+    assert reasons[False] == [""]
+    assert ["no operands: RuntimeError" in reason for reason in reasons[True]] == [True, True]
 
 
 def test_custom_options_are_read_by_name() -> None:
@@ -455,7 +560,9 @@ def test_a_shape_that_does_not_fit_costs_that_shape(monkeypatch: pytest.MonkeyPa
         ({"l2": "hot"}, "--l2 'hot' is unknown"),
         ({"rounds": 0}, "--rounds 0"),
         ({"shapes": "8y8"}, "--shapes"),
+        ({"shapes": "8x8,8"}, "--shapes: 8 has 1 sizes, and shapes of rmsnorm have 2"),
         ({"tolerance": 0.0}, "--tolerance 0.0"),
+        ({"tolerance": float("inf")}, "--tolerance inf"),
         ({"device": "tpu"}, "--device"),
     ],
 )

@@ -7,11 +7,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+import torch
 
 from warmup.bench.files import write_json
+from warmup.bench.matmul import timing
 from warmup.bench.matmul.against import read_against
 from warmup.bench.matmul.files import charts_of, document
 from warmup.bench.matmul.report import (
@@ -27,8 +29,8 @@ from warmup.bench.matmul.report import (
 )
 from warmup.bench.matmul.shapes import CLASSIC, Shape, parse_shapes
 from warmup.cli.bench_mm import spell
-from warmup.core.errors import SettingsError
-from warmup.core.method import L2, Launch
+from warmup.core.errors import BuildError, SettingsError
+from warmup.core.method import L2, Launch, Method
 from warmup.core.roofline import Peaks
 from warmup.core.samples import Samples
 
@@ -103,7 +105,7 @@ def test_a_bad_shape_is_refused(text: str) -> None:
 def test_rates_come_from_the_printed_time() -> None:
     """TFLOP/s, GB/s and the share of the peak are those of the median as it is printed."""
     one = timed(5.0449)
-    rates = report().rates(SHAPE, one)
+    rates = report().rates(SHAPE, TORCH_COLUMN, one)
     moved = 2 * (128 * 4096 + 4096 * 1000 + 128 * 1000)
     assert (shown_us(one.device.median), one.device_us) == ("5.04", 5.04)
     assert rates.tflops == pytest.approx(2 * 128 * 4096 * 1000 / 5.04e6)
@@ -113,14 +115,14 @@ def test_rates_come_from_the_printed_time() -> None:
 
 def test_a_warm_cache_counts_operations_only() -> None:
     """With a warm L2 the share is that of the operations, however many bytes were moved."""
-    rates = report(l2=L2.WARM).rates(SHAPE, timed(5.0))
+    rates = report(l2=L2.WARM).rates(SHAPE, TORCH_COLUMN, timed(5.0))
     assert rates.share == pytest.approx(rates.tflops / 750)
 
 
 def test_without_peaks_there_is_no_share() -> None:
     """On a device without measured peaks the share is None, and a dash in the text."""
     made = report(result({TORCH_COLUMN: 5.0, TABLE_COLUMN: 5.0}), peaks=None)
-    assert made.rates(SHAPE, timed(5.0)).share is None
+    assert made.rates(SHAPE, TORCH_COLUMN, timed(5.0)).share is None
     assert "%" not in next(line for line in spell(made) if "within noise" in line)
 
 
@@ -129,6 +131,17 @@ def test_a_time_above_the_peak_is_said() -> None:
     made = report(result({TORCH_COLUMN: 1.0, TABLE_COLUMN: 50.0}))
     assert made.over_peak == (f"torch at {SHAPE}",)
     assert any("cannot be right" in line for line in spell(made))
+
+
+def test_tf32_has_a_peak_and_no_verdict_of_its_own() -> None:
+    """TF32 at three times the rate of f32 can be right, and the table is compared with f32."""
+    peaks = replace(PEAKS, tflops={"f32": 50.0, "tf32": 400.0})
+    medians = {TORCH_COLUMN: 30.0, "torch-tf32": 10.0, TABLE_COLUMN: 30.0}
+    made = report(result(medians), dtype="f32", peaks=peaks)
+    assert made.over_peak == ()
+    assert any("50 TFLOP/s in f32, 400 TFLOP/s in tf32" in line for line in spell(made))
+    found = made.comparisons[SHAPE]
+    assert (found.best, found.verdict) == (TORCH_COLUMN, MatmulVerdict.WITHIN_NOISE)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +217,22 @@ def test_the_summary_follows_from_the_printed_table() -> None:
 def test_the_text_fits_80_columns() -> None:
     """No line about the ten shapes is longer than a terminal is wide."""
     assert max(map(len, spell(full_report()))) <= 80
+
+
+def test_a_build_that_stopped_early_is_a_reason_of_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A table that lacks the shape misses it, and the reason says why the shape was not built."""
+
+    def missing(_name: str, _operands: object) -> NoReturn:
+        raise BuildError("no row")
+
+    monkeypatch.setattr(timing, "make_column", missing)
+    method = Method(launch=Launch.EAGER, l2=L2.WARM)
+    setup = timing.MatmulSetup(torch.device("cpu"), "f32", method, 2)
+    dropped = timing.time_columns(Shape(4, 4, 4), setup, None, "out of memory").dropped
+    assert dropped["torch"] == "no row"
+    assert dropped[TABLE_COLUMN] == "no row; its build stopped early: out of memory"
 
 
 def test_what_was_dropped_is_said_with_its_reason() -> None:
@@ -334,7 +363,27 @@ def test_the_committed_result_can_be_compared_with(root: Path) -> None:
     assert {shape for shape, _ in against.times} == set(CLASSIC)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"benchmark": "layers"}', '{"benchmark": "mm"}'])
+_PLACE = dict.fromkeys(("device", "torch", "triton", "date"), "x")
+_METHOD = dict.fromkeys(("dtype", "launch", "l2"), "x")
+
+
+def earlier(columns: object) -> str:
+    """Return an earlier result of one shape with *columns*."""
+    shapes = [{"shape": {"m": 1, "k": 2, "n": 3}, "columns": columns}]
+    return json.dumps({"benchmark": "mm", "provenance": _PLACE, **_METHOD, "shapes": shapes})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", '{"benchmark": "layers"}', '{"benchmark": "mm"}'),
+        earlier([]),
+        earlier({"torch": {"device_us": 5.0, "device_interval_us": [5.0, 4.0]}}),
+        earlier({"torch": {"device_us": 5.0, "device_interval_us": [0.0, 5.0]}}),
+        # JSON reads 1e999 as infinity: a ratio of 0 would end the report, after all measuring.
+        earlier({"torch": {"device_us": "1e999", "device_interval_us": [5.0, 5.0]}}),
+    ],
+)
 def test_a_file_that_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
     """--against names the file and what it should be."""
     path = tmp_path / "other.json"

@@ -92,6 +92,20 @@ def test_an_interrupted_benchmark_prints_its_finished_shapes(
     assert (ended.value.exit_code, capsys.readouterr().out) == (130, "1 shape\n")
 
 
+def test_a_benchmark_that_fails_prints_its_finished_shapes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An error at the second shape: the report of the first is on stdout, and the error goes on."""
+
+    def bench(*, say: Callable[[str], None], keep: Callable[[Report], None]) -> NoReturn:
+        keep({"a": 1})
+        raise SettingsError("its operands cannot be made")
+
+    with pytest.raises(SettingsError, match="operands"):
+        results(None).run(bench, lambda report: [f"{len(report)} shape"], as_json=False)
+    assert capsys.readouterr().out == "1 shape\n"
+
+
 def test_without_charts_none_is_drawn_and_matplotlib_is_not_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

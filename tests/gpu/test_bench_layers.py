@@ -11,6 +11,25 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
+LAZY = """
+import torch
+
+class Lazy:
+    shapes = ((512, 1024),)
+
+    def inputs(self, shape):
+        return (torch.randn(shape),)
+
+    def eager(self, x):
+        return torch.softmax(x, -1)
+
+    def right(self, x):
+        return torch.softmax(x, -1)
+
+    def nothing(self, x):
+        return torch.empty_like(x)
+"""
+
 
 def test_a_table_and_the_triton_kernels_run_in_cuda_graphs(
     run: Callable[..., str], tmp_path: Path
@@ -23,6 +42,20 @@ def test_a_table_and_the_triton_kernels_run_in_cuda_graphs(
     assert [one["reason"] for one in found["cells"] if one["reason"]] == []
     assert {one["backend"] for one in found["cells"]} == {"eager", "compiled", "table", "triton"}
     assert all(hits > 0 for hits in found["table_hits"].values())
+
+
+def test_a_backend_that_writes_nothing_is_wrong(run: Callable[..., str], tmp_path: Path) -> None:
+    """Its output has the memory of the right output before it, which is poisoned in between."""
+    (tmp_path / "lazy.py").write_text(LAZY, encoding="utf-8")
+    command = ("-m", "warmup", "bench", "layers", "--layer", f"{tmp_path / 'lazy.py'}:Lazy")
+    words = ("--backends", "right,nothing", "--rounds", "6", "--no-backward", "--no-charts")
+    run(tmp_path, *command, *words, "--out", str(tmp_path / "out"))
+    found = json.loads((tmp_path / "out" / "bench-layers.json").read_text(encoding="utf-8"))
+    assert [(one["backend"], one["is_wrong"]) for one in found["cells"]] == [
+        ("eager", False),
+        ("right", False),
+        ("nothing", True),
+    ]
 
 
 def test_the_parts_of_the_host_time_are_there(run: Callable[..., str], tmp_path: Path) -> None:

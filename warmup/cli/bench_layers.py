@@ -166,10 +166,10 @@ def _intensity(report: LayersReport, layer: str) -> str:
     texts = []
     for step in report.steps:
         cells = [cell for cell in report.of_layer(layer) if cell.step == step]
-        found = sorted({digits(cell.flops_per_byte) for cell in cells if cell.flops_per_byte})
+        found = [cell.flops_per_byte for cell in cells if cell.flops_per_byte]
         if found:
-            span = found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
-            texts.append(f"{_PASS_NAMES[step]} {span}")
+            span = dict.fromkeys((digits(min(found)), digits(max(found))))
+            texts.append(f"{_PASS_NAMES[step]} {' to '.join(span)}")
     return f": FLOPs per byte {', '.join(texts)}" if texts else ""
 
 

@@ -13,6 +13,7 @@ from warmup.bench.matmul.report import (
     COLUMNS,
     HOST_PARTS,
     TABLE_COLUMN,
+    TF32_COLUMN,
     TORCH_COLUMN,
     MatmulRatio,
     MatmulVerdict,
@@ -214,7 +215,8 @@ def _standings(report: MmReport) -> Iterator[str]:
     for result in report.shapes:
         row = [str(result.shape)]
         if result.fastest is not None:
-            rates = report.rates(result.shape, result.timed[result.fastest])
+            timed = result.timed[result.fastest]
+            rates = report.rates(result.shape, result.fastest, timed)
             row += [result.fastest, digits(rates.tflops), digits(rates.gbps), percent(rates.share)]
         if (found := report.comparisons.get(result.shape)) is not None:
             row += [*_interval(found), found.verdict.value]
@@ -252,7 +254,8 @@ def _summary(report: MmReport) -> Iterator[str]:
     else:
         yield "table: no shape was timed with it"
     if report.peaks is not None:
-        yield spell_peaks(report.peaks, [report.dtype])
+        tf32 = ["tf32"] if TF32_COLUMN in report.columns else []
+        yield spell_peaks(report.peaks, [report.dtype, *tf32])
     for name in report.over_peak:
         yield f"{name}: cannot be right, faster than the measured peak"
     for name in COLUMNS:

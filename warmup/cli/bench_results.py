@@ -70,16 +70,27 @@ class BenchResults(Generic[PrintedReport]):
     ) -> PrintedReport:
         """Run *bench* with ``say`` and ``keep``, print its report, write the files, return it.
 
-        Where it is interrupted, the report of the finished shapes is printed, and the command ends.
+        Where it is interrupted or fails, the report of the finished shapes is printed, and the
+        command ends.
+
+        Raises:
+            Exception: whatever *bench* raises.
         """
 
-        def stop() -> None:
-            self.interrupted()
+        def print_finished() -> None:
             if self.last is not None:
                 print_report(self.last, spell, self.document, as_json=as_json)
 
+        def stop() -> None:
+            self.interrupted()
+            print_finished()
+
         with interruptible(stop):
-            report = bench(say=say, keep=self.keep)
+            try:
+                report = bench(say=say, keep=self.keep)
+            except Exception:
+                print_finished()
+                raise
         print_report(report, spell, self.document, as_json=as_json)
         self.finish(report)
         return report

@@ -17,7 +17,7 @@ LAYERS_STEM: Final = "bench-layers"
 _STEPS: Final = {Pass.FORWARD: "forward", Pass.BOTH: "fwd+bwd"}
 
 _ABOVE: Final = {
-    "cold": "No call can be above the roof.",
+    "cold": "No forward call can be above the roof; backward may find operands in the cache.",
     "warm": "Bytes may come from a cache, so calls may be above the roof.",
 }
 

@@ -6,11 +6,13 @@ Some backends overwrite their operands, so the values are restored before each b
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
+from torch import nn
 
 from warmup.bench.layers.layer import LayerShape, OpenLayer, Operator
 from warmup.core.errors import OutputMismatchError, SettingsError
@@ -18,6 +20,7 @@ from warmup.core.method import SEED
 
 _SETS_BYTES: Final = 256 * 2**20  # more than a last cache holds
 _MAX_LAYER_SETS: Final = 16
+_POISONED: Final = 4  # blocks of a size: an allocator may hold several that are free
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ class LayerOperands:
     """Operand sets of *layer* at *shape*: a set when *warm*, else up to 16 to outgrow the L2.
 
     ``expected`` is the reference: output, then gradients, by eager on the same values in float32.
-    ``forward`` and ``backward`` are the work of forward, and of backward alone.
+    Without *has_backward* it is the output alone, and eager needs no gradients. ``forward``
+    and ``backward`` are the work of forward, and of backward alone.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class LayerOperands:
         device: torch.device,
         *,
         warm: bool,
+        has_backward: bool = True,
     ) -> None:
         inputs = _inputs(layer, shape, dtype, device)
         exact = [value.float() if value.is_floating_point() else value for value in inputs]
@@ -79,7 +84,10 @@ class LayerOperands:
         with torch.no_grad():
             size = reference(*exact).shape
         values = [*inputs, _gradient(size, dtype, device)]
-        self.expected = _set_of([*exact, values[-1].float()]).both(reference)
+        exact_set = _set_of([*exact, values[-1].float()])
+        self.expected = (
+            exact_set.both(reference) if has_backward else (exact_set.forward(reference),)
+        )
         self._values = values
         total = sum(value.nbytes for value in values)
         count = 1 if warm else max(1, min(_MAX_LAYER_SETS, _SETS_BYTES // total))
@@ -104,6 +112,20 @@ class LayerOperands:
                 for tensor, value in zip((*each.plain, each.gradient), self._values, strict=True):
                     tensor.copy_(value)
 
+    def _poison(self, count: int) -> None:
+        """Free blocks of the sizes of the first *count* results, filled with NaN.
+
+        The allocator gives such a block to the next call: what a backend leaves unwritten is then
+        wrong, and not the right result of the backend before it.
+        """
+        dtype = self._values[-1].dtype
+        poisoned = [
+            torch.full_like(each, math.nan, dtype=dtype)
+            for each in self.expected[:count]
+            for _ in range(_POISONED)
+        ]
+        del poisoned
+
     def check_forward(self, operator: Operator, limit: float) -> float:
         """Return the relative L2 distance of the output of *operator* from the reference.
 
@@ -111,16 +133,20 @@ class LayerOperands:
             OutputMismatchError: the distance is larger than *limit*, or the sizes differ.
             Exception: whatever *operator* raises.
         """
+        self._poison(1)
         self.restore()
         return _distance("output", self.sets[0].forward(operator), self.expected[0], limit)
 
     def check_both(self, operator: Operator, limit: float) -> float:
         """Return the largest relative L2 distance of output and gradients from the reference.
 
+        The reference has gradients.
+
         Raises:
             OutputMismatchError: a distance is larger than *limit*, or sizes differ.
             Exception: whatever *operator* raises.
         """
+        self._poison(len(self.expected))
         self.restore()
         results = self.sets[0].both(operator)
         names = ["output", *(f"gradient {number}" for number in range(1, len(results)))]
@@ -157,10 +183,12 @@ def _inputs(
 
 
 def _in_float32(layer: OpenLayer) -> Operator:
-    """Return eager of *layer* in float32; of a module, that of a copy with float32 weights."""
-    if not layer.weights:
+    """Return eager of *layer* in float32; of a module, that of a copy, cast with its buffers."""
+    if not isinstance(layer.definition, nn.Module):
         return layer.eager
-    return copy.deepcopy(layer.definition).float().eager  # type: ignore[no-any-return]
+    exact: Any = copy.deepcopy(layer.definition).float()
+    eager: Operator = exact.eager
+    return eager
 
 
 def _gradient(size: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -91,7 +91,6 @@ class LayersReport:
     """
 
     provenance: Mapping[str, str | None]
-    device_type: str
     dtype: str
     launch: Launch
     l2: L2

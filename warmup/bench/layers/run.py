@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +13,13 @@ import torch
 from warmup.bench.files import result_folder
 from warmup.bench.layers.backends import TABLE, missing, names_of, parse_customs, versions
 from warmup.bench.layers.built_in import LAYERS
-from warmup.bench.layers.layer import EAGER, OpenLayer, open_layer, parse_layer_shapes
+from warmup.bench.layers.layer import (
+    EAGER,
+    LayerShape,
+    OpenLayer,
+    open_layer,
+    parse_layer_shapes,
+)
 from warmup.bench.layers.report import LayerCell, LayersReport, Pass
 from warmup.bench.layers.table_column import NO_WEIGHTS, LayerTable
 from warmup.bench.layers.timing import LayerSetup, cells_at
@@ -63,17 +70,18 @@ def bench_layers(
 
     Raises:
         SettingsError: an argument or a layer is not valid.
+        TableError: the table in *out* cannot be read.
         AdapterError: this torch is not supported.
     """
     wanted = _layers(layers, own)
     options = parse_customs(customs)
     names = _chosen(backends, names_of(wanted, options), "--backends")
     names = names if EAGER in names else (EAGER, *names)
-    rows = None if shapes is None else parse_layer_shapes(shapes)
+    rows = None if shapes is None else _shapes(shapes, wanted)
     _choose(dtype, LAYER_DTYPES, "--dtype")
     if rounds < 1:
         raise SettingsError(f"--rounds {rounds}", "give at least 1")
-    if tolerance is not None and not tolerance > 0:
+    if tolerance is not None and not 0 < tolerance < math.inf:
         raise SettingsError(f"--tolerance {tolerance}", "give a number above 0")
     connect()
     place = resolve_device(device)
@@ -104,7 +112,6 @@ def bench_layers(
         def report() -> LayersReport:
             return LayersReport(
                 provenance=provenance(place),
-                device_type=place.type,
                 dtype=dtype,
                 launch=setup.launch,
                 l2=setup.l2,
@@ -150,6 +157,25 @@ def _layers(names: str | None, own: Sequence[str]) -> list[OpenLayer]:
             f"--layer: {repeated[0]} is given twice", "give each layer its own name"
         )
     return layers
+
+
+def _shapes(text: str, layers: Sequence[OpenLayer]) -> tuple[LayerShape, ...]:
+    """Return the shapes in *text*, which have as many sizes as the own shapes of each of *layers*.
+
+    Raises:
+        SettingsError: a shape is malformed, repeated, or has another number of sizes.
+    """
+    shapes = parse_layer_shapes(text)
+    for layer in layers:
+        own = layer.shapes[0]
+        for shape in shapes:
+            if len(shape.sizes) != len(own.sizes):
+                raise SettingsError(
+                    f"--shapes: {shape} has {len(shape.sizes)} sizes, and shapes of {layer.name} "
+                    f"have {len(own.sizes)}",
+                    f"write --shapes {own}",
+                )
+    return shapes
 
 
 @contextlib.contextmanager

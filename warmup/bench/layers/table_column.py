@@ -18,7 +18,7 @@ from warmup.bench.layers.layer import LayerShape, OpenLayer, Operator
 from warmup.bench.layers.operands import LayerOperands
 from warmup.bench.model_in_memory import model_in_memory
 from warmup.bench.reasons import reason_of
-from warmup.core.errors import BuildError, WarmupError
+from warmup.core.errors import BuildError
 from warmup.core.method import L2, Launch
 from warmup.inductor.artifacts import with_own_code
 from warmup.serving.install import install
@@ -59,11 +59,15 @@ class LayerTable:
 
     @property
     def digest(self) -> str | None:
-        """The digest of the table, None without."""
-        return None if self.table is None else digest_of(self.table)
+        """The digest of the table, None where it answered nothing."""
+        return digest_of(self.table) if self.hits and self.table is not None else None
 
     def build(self, layer: OpenLayer, shapes: Sequence[LayerShape]) -> None:
-        """Tune what *layer* asks for at *shapes*; why that failed is kept for `operator`."""
+        """Tune what *layer* asks for at *shapes*; why that failed is kept for `operator`.
+
+        Raises:
+            TableError: the table that exists cannot be read.
+        """
         if self._device.type == "cpu" and not layer.weights:
             self._missing[layer.name] = NO_WEIGHTS
             return
@@ -90,7 +94,7 @@ class LayerTable:
                     out=self._path,
                 )
             self.table = report.table
-        except WarmupError as error:
+        except Exception as error:  # noqa: BLE001  any failure drops this backend only
             self._missing[layer.name] = f"no table: {reason_of(error)}"
             self.table = read(self._path) if self._path.exists() else None
 

@@ -62,7 +62,14 @@ def cells_at(
     """Return the cells of *layer* at *shape*; operands and compiled code are freed afterwards."""
     dtype = parse_dtype(setup.dtype, "--dtype")
     try:
-        operands = LayerOperands(layer, shape, dtype, setup.device, warm=setup.l2 is L2.WARM)
+        operands = LayerOperands(
+            layer,
+            shape,
+            dtype,
+            setup.device,
+            warm=setup.l2 is L2.WARM,
+            has_backward=Pass.BOTH in setup.steps,
+        )
     except Exception as error:  # noqa: BLE001  out of memory, or an error of the user's layer
         none = _PassTimes({}, {}, dict.fromkeys(backends, f"no operands: {reason_of(error)}"), ())
         return [

@@ -15,6 +15,7 @@ from warmup.core.strict_json import JsonError, parse_json
 
 _SAME: Final = ("dtype", "launch", "l2")
 _OF_PLACE: Final = ("device", "torch", "triton")
+_LEAST_US, _MOST_US = 1e-6, 1e12  # of a time: quotients of any two are finite and above zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,6 @@ class TimeChange:
 class Against:
     """An earlier benchmark: its provenance, how it was timed, and its times."""
 
-    path: str
     provenance: Mapping[str, str | None]
     method: Mapping[str, str]
     times: Mapping[tuple[Shape, str], EarlierTime]
@@ -101,7 +101,6 @@ def read_against(path: Path) -> Against:
         if document["benchmark"] != "mm":
             raise SettingsError(f"--against {path}: no result of `bench mm`", remedy)
         return Against(
-            path=str(path),
             provenance={name: document["provenance"][name] for name in (*_OF_PLACE, "date")},
             method={name: str(document[name]) for name in _SAME},
             times={
@@ -110,7 +109,7 @@ def read_against(path: Path) -> Against:
                 for column, cell in entry["columns"].items()
             },
         )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise SettingsError(
             f"--against {path}: no result of `bench mm` ({type(error).__name__}: {error})", remedy
         ) from error
@@ -119,6 +118,6 @@ def read_against(path: Path) -> Against:
 def _time_of(cell: Any) -> EarlierTime:
     low, high = map(float, cell["device_interval_us"])
     time_us = float(cell["device_us"])
-    if not 0 < low <= high or not time_us > 0:
+    if not all(_LEAST_US <= each <= _MOST_US for each in (low, time_us, high)) or low > high:
         raise ValueError(f"a time of {time_us} us, {low} to {high}")
     return EarlierTime(time_us, (low, high))

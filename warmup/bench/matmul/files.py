@@ -12,7 +12,7 @@ from warmup.bench.charts.chart import Chart, Series
 from warmup.bench.charts.draw import draw_all
 from warmup.bench.files import place_of
 from warmup.bench.matmul.against import Against
-from warmup.bench.matmul.report import COLUMNS, HOST_PARTS, MmReport, ShapeResult, Timed
+from warmup.bench.matmul.report import COLUMNS, HOST_PARTS, MmReport, ShapeResult
 from warmup.bench.matmul.shapes import Shape, model_of
 
 MATMUL_STEM: Final = "bench-mm"
@@ -142,14 +142,15 @@ def _shape(report: MmReport, result: ShapeResult) -> dict[str, Any]:
         "shape": asdict(result.shape),
         "model": model_of(result.shape),
         "fastest": result.fastest,
-        "columns": {name: _column(report, result, timed) for name, timed in result.timed.items()},
+        "columns": {name: _column(report, result, name) for name in result.timed},
         "dropped": dict(result.dropped),
         "table_hits": result.hits,
         "table_over_best": None if ratio is None else _plain(asdict(ratio)),
     }
 
 
-def _column(report: MmReport, result: ShapeResult, timed: Timed) -> dict[str, Any]:
+def _column(report: MmReport, result: ShapeResult, name: str) -> dict[str, Any]:
+    timed = result.timed[name]
     return {
         "device_us": timed.device_us,
         "device_interval_us": list(timed.device.interval),
@@ -160,7 +161,7 @@ def _column(report: MmReport, result: ShapeResult, timed: Timed) -> dict[str, An
         "relative_l2_error": timed.error,
         "kernel": timed.kernel,
         "host_us": {part: getattr(timed.host, part) for part in HOST_PARTS},
-        **asdict(report.rates(result.shape, timed)),
+        **asdict(report.rates(result.shape, name, timed)),
     }
 
 

@@ -149,10 +149,12 @@ class ShapeResult:
     def comparison(self, near_tie: float) -> MatmulRatio | None:
         """Return the table's column over the fastest other column; None where either is missing.
 
-        The verdict is within noise when the interval of the ratio contains 1, or when the ratio
-        differs from 1 by at most *near_tie*.
+        TF32 is no such column: it rounds its operands, which a table's kernels for f32 do not. The
+        verdict is within noise when the interval of the ratio contains 1, or when the ratio differs
+        from 1 by at most *near_tie*.
         """
-        best = _fastest({name: timed for name, timed in self.timed.items() if name != TABLE_COLUMN})
+        unlike = {TABLE_COLUMN, TF32_COLUMN}
+        best = _fastest({name: timed for name, timed in self.timed.items() if name not in unlike})
         if best is None or TABLE_COLUMN not in self.timed:
             return None
         own, other = self.timed[TABLE_COLUMN], self.timed[best]
@@ -191,16 +193,18 @@ class MmReport:
         """The kind of processor that device times are measured on: ``CPU`` or ``GPU``."""
         return "CPU" if self.device_type == "cpu" else "GPU"
 
-    def rates(self, shape: Shape, timed: Timed) -> MatmulRates:
-        """Return the device time of a column at *shape* as rates, in TFLOP/s and GB/s.
+    def rates(self, shape: Shape, column: str, timed: Timed) -> MatmulRates:
+        """Return the device time of *column* at *shape* as rates, in TFLOP/s and GB/s.
 
         With a warm L2 the bytes come out of the cache, so only operations count for the share.
+        TF32 has a peak of its own.
         """
         moved, time_us = shape.elements * ITEM_BYTES[self.dtype], timed.device_us
         share = None
         if self.peaks is not None:
             counted = moved if self.l2 is L2.COLD else 0
-            share = share_of_peak(self.peaks, self.dtype, shape.flops, counted, time_us)
+            dtype = "tf32" if column == TF32_COLUMN else self.dtype
+            share = share_of_peak(self.peaks, dtype, shape.flops, counted, time_us)
         return MatmulRates(
             tflops=tflops_of(shape.flops, time_us), gbps=gbps_of(moved, time_us), share=share
         )
@@ -266,7 +270,7 @@ class MmReport:
             f"{name} at {result.shape}"
             for result in self.shapes
             for name, timed in result.timed.items()
-            if (self.rates(result.shape, timed).share or 0) > 1
+            if (self.rates(result.shape, name, timed).share or 0) > 1
         )
 
 

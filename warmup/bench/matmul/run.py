@@ -1,4 +1,4 @@
-"""`bench_mm`: five implementations of a matmul, timed side by side on this device."""
+"""`bench_mm`: implementations of a matmul, timed side by side on this device."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def bench_mm(
 
     Raises:
         SettingsError: an argument is not valid, or the operands of a shape cannot be allocated.
-        TableError: *table* cannot be read.
+        TableError: *table*, or that in *out*, cannot be read.
         AdapterError: this torch is not supported.
     """
     wanted = parse_shapes(shapes) if shapes is not None else CLASSIC

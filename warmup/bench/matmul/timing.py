@@ -53,8 +53,9 @@ def time_columns(
 ) -> ShapeResult:
     """Return the times of every column at *shape*, or the reason why a column was dropped.
 
-    Every column compiles from empty caches. The table's column serves *table*; *missing* is why
-    there is no table. Device times are taken first, columns alternating, then total times.
+    Every column compiles from empty caches. The table's column serves *table*; *missing* is why its
+    build stopped early, empty where it did not. Device times are taken first, columns alternating,
+    then total times.
 
     Raises:
         SettingsError: the operands cannot be allocated.
@@ -69,6 +70,8 @@ def time_columns(
                 ready[name] = _prepare(column, pairs, reference, setup)
             except Exception as error:  # noqa: BLE001  any failure drops this column only
                 dropped[name] = reason_of(error)
+                if name == TABLE_COLUMN and missing not in dropped[name]:
+                    dropped[name] += f"; its build stopped early: {missing}"
         times = run_rounds({name: entry.batch for name, entry in ready.items()}, setup.rounds)
         walls: Mapping[str, Batch] = {name: entry.wall for name, entry in ready.items()}
         totals = run_rounds(walls, setup.rounds)
