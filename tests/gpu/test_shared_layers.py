@@ -133,11 +133,15 @@ def test_warming_measures_too(model: nn.Module, mode: str | None) -> None:
 
 def test_a_weight_with_other_strides_at_the_same_address_is_noticed(model: nn.Module) -> None:
     """A CUDA graph would replay with the strides that it was recorded with."""
-    layer = model.layers[1]
-    layer.up = nn.Linear(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16)
-    layer.down = nn.Linear(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16)
+    for layer in model.layers:  # square, so that the sizes stay as they are
+        layer.up = nn.Linear(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16)
+        layer.down = nn.Linear(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16)
     compiled = served(model)
     for _ in range(4):
         distance(compiled, model)
-    layer.up.weight.data = layer.up.weight.data.t()
+    weight = model.layers[1].up.weight
+    weight.data = weight.data.t()
     assert max(distance(compiled, model) for _ in range(4)) <= 2e-2
+    report = compiled.report().layers
+    assert report is not None
+    assert report.changes == 1

@@ -55,7 +55,7 @@ def test_layers_are_no_pair_where_the_model_computes_in_between() -> None:
         ((20.0, 0.0), (20.0, 0.0), 32, 1.0),
         ((20.0, 0.0), (19.0, 0.0), 2, 20 / 19),  # a model of two layers is the pair
         ((20.0, 0.0), (19.0, 0.0), 32, 10 / (9.5 - 30 / 64)),  # a border for each layer, almost
-        ((20.0, 60.0), (20.0, 40.0), 32, 1.5),  # the host limits both
+        ((20.0, 60.0), (20.0, 40.0), 32, 30 / (20 - 20 * 30 / 64)),  # the host limits both
         ((20.0, 15.0), (20.0, 5.0), 32, 1.0),  # the device limits both
         ((20.0, 30.0), (20.0, 5.0), 32, 1.5),  # the host limits shared layers alone
         ((20.0, 0.0), (2.0, 0.0), 32, 20.0),  # noise does not make layers free

@@ -7,6 +7,7 @@ Prints the report of the table, the error, and how often inductor's own benchmar
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -30,11 +31,12 @@ def main() -> None:
     model, benched = small().eval(), list[str]()
     bench = CachingAutotuner.bench
 
+    @functools.wraps(bench)  # warmup checks its parameters
     def counted(kernel: Any, *args: Any, **kw: Any) -> Any:
         benched.append(str(kernel))
         return bench(kernel, *args, **kw)
 
-    CachingAutotuner.bench = counted  # type: ignore[method-assign]
+    CachingAutotuner.bench = counted  # type: ignore[assignment, method-assign]
     x = torch.randn(1, seqlen, WIDTH, device="cuda", dtype=torch.bfloat16)
     with torch.no_grad(), warmup.install(table, on_miss="strict", uncovered="forbid") as handle:
         served = warmup.compile(

@@ -455,7 +455,10 @@ def _changes_of_objects(model: Model, closed: Callable[[], None]) -> list[Callab
     def reshaped() -> None:
         layers[2].up, layers[2].down = nn.Linear(WIDTH, 12), nn.Linear(12, WIDTH)
 
-    return [item, inner_item, member, slot, closed, reshaped]
+    def turned() -> None:
+        layers[2].up.weight.data = torch.rand(*layers[2].up.weight.shape[::-1]).t()
+
+    return [item, inner_item, member, slot, closed, turned, reshaped]
 
 
 def _changes_of_globals() -> list[Callable[[], object]]:

@@ -151,7 +151,7 @@ def test_auto_compiles_the_whole_graph_where_the_model_sets_attributes(
     "change",
     [
         *("replaced", "hooked", "swapped", "configured", "trained", "doubled"),
-        "reshaped",
+        *("turned", "reshaped"),
         *("item", "inner_item", "member", "slot", "change", "attribute_of_class"),
         *("module_global", "item_of_global"),
     ],

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from warmup.core.frozen_heap import frozen_heap
 from warmup.core.layers_form import LayersForm, compiling
-from warmup.inductor.artifacts import compile_entry, graph_break_reason, with_own_code
+from warmup.inductor.artifacts import graph_break_reason, with_own_code
+from warmup.inductor.layers.joined_calls import compile_around
 from warmup.inductor.layers.opaque_call import (
     LayerProgram,
     OtherLayoutError,
@@ -54,11 +56,11 @@ def compile_shared(
         NotSharedError: the layers cannot share artifacts.
         Exception: an error of the model or of a compiler.
     """
-    with compiling(LayersForm.ONCE):
+    with compiling(LayersForm.ONCE), frozen_heap():
         proved = proof.prove(args, kwargs, other)
         shadow = shadow_of(proof.model, proved.forwards)
         entry = with_own_code(shadow.model, f"{proof.name}_around")
-        compiled = compile_entry(entry, proof.mode, whole=True)
+        compiled = compile_around(entry, proof.mode)
         try:
             with tracing_program(proved.program):
                 result = run_program(proved.program, compiled, args, kwargs)

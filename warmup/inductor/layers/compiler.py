@@ -144,7 +144,10 @@ def _artifact_of(
     packing = None if trace.tape is None else trace.tape.packing(constants_of(trace.graph))
     if packing is not None:
         drop_constants(trace.graph)
-    read = [*weights.values(), *(() if packing is None else packing.places())]
+    read = {
+        text: value_at(text, layer, entry.__globals__)
+        for text in (*weights.values(), *(() if packing is None else packing.places()))
+    }
     artifact = LayerArtifact(
         form=form_of(args, kwargs, [*arguments.values()], result, outputs),
         paths=tuple(arguments.values()),
@@ -162,7 +165,7 @@ def _artifact_of(
         _guards=cached.guard_manager,
         _entry=entry,
         packing=packing,
-        _aligned={text: is_aligned(value_at(text, layer, entry.__globals__)) for text in read},
+        _read={text: (TensorLayout.of(each), is_aligned(each)) for text, each in read.items()},
         _reads=trace.reads,
     )
     if (difference := artifact.difference(layer, args, kwargs)) is not None:

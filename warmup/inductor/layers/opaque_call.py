@@ -1,10 +1,10 @@
 """`call_layer`: the op that stands for a repeated layer in the graph around the layers.
 
-The graph around the layers has a node for each call of a layer, ``warmup::layer``.
-Tracing asks the op for the layouts of its outputs, running it calls the layer's artifact; both are
-in the `LayerProgram` that the thread runs or traces. A number means the same layer in every
-process, and the node names the layouts of its outputs, so a graph from inductor's caches is right
-as well. A CUDA graph records what the artifacts
+The graph around the layers has a node for each call of a layer, ``warmup::layer``, or one for
+several calls, ``warmup::layers`` (`joined_calls`). Tracing asks the op for the layouts of its
+outputs, running it calls the layer's artifact; both are in the `LayerProgram` that the thread runs
+or traces. A number means the same layer in every process, and the node names the layouts of its
+outputs, so a graph from inductor's caches is right as well. A CUDA graph records what the artifacts
 launch, and its replay does not come here.
 """
 
@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+
+from warmup.inductor.layers.call_steps import call_steps, run_steps
 
 Tensors = Sequence[torch.Tensor]
 
@@ -152,7 +154,7 @@ def name_of(layouts: Sequence[TensorLayout]) -> str:
 
 @functools.cache
 def define_op() -> Any:
-    """Define the op, once in a process; the library that defines it."""
+    """Define the ops, once in a process; the library that defines them."""
     library: Any = torch.library.Library("warmup", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define(
         "layer(Tensor[] inputs, int number, str outputs) -> Tensor[]",
@@ -160,6 +162,11 @@ def define_op() -> Any:
     )
     library.impl("layer", _run, "CompositeExplicitAutograd")
     torch.library.register_fake("warmup::layer", _trace, lib=library)
+    library.define(
+        "layers(Tensor[] inputs, str calls) -> Tensor[]", tags=(torch.Tag.needs_exact_strides,)
+    )
+    library.impl("layers", _run_joined, "CompositeExplicitAutograd")
+    torch.library.register_fake("warmup::layers", _trace_joined, lib=library)
     return library
 
 
@@ -183,6 +190,14 @@ def _trace(inputs: list[torch.Tensor], number: int, _outputs: str) -> list[torch
                 f"call {number} of a layer, tensor {position}, where it is traced: {difference}"
             )
     return [layout.empty(inputs) for layout in program.outputs[number]]
+
+
+def _run_joined(inputs: list[torch.Tensor], calls: str) -> Tensors:
+    return run_steps(call_steps(calls), _run, inputs)
+
+
+def _trace_joined(inputs: list[torch.Tensor], calls: str) -> list[torch.Tensor]:
+    return run_steps(call_steps(calls), _trace, inputs)
 
 
 @contextlib.contextmanager
