@@ -7,9 +7,10 @@ The build compiles each product as it is and padded, tunes the GEMM of either, w
 operand whose padding is free, and times both ways; a second run goes on where the first was
 stopped. It needs a GPU: inductor's pad_mm pass asks on no CPU.
 
-Half of the samples have sizes that are uniform in 1 to 65536. Of the others each size is a power of
-two from 2 to 65536, or, with probability 0.25, a number between two powers. Products that need no
-padding, or whose operands take more than GIB of memory, are drawn again. Each operand is transposed
+Half of what is drawn has sizes that are uniform in 1 to 65536. Of the others each size is a power
+of two from 2 to 65536, or, with probability 0.25, a number between two powers. Products that need
+no padding, or whose operands and result take more than ``--gib``, are thrown away and another is
+drawn; so fewer or more than half of the samples have uniform sizes. Each operand is transposed
 with probability 0.5, and free, made by an operation before the product, with probability 0.2 if it
 is contiguous.
 """
@@ -45,8 +46,9 @@ def draw_size(chance: random.Random, *, uniform: bool) -> int:
 
 def draw(chance: random.Random, dtypes: list[str], gib: float) -> str:
     """Return the key of one product that needs padding and fits into *gib* GiB."""
+    uniform = chance.random() < 0.5  # of a sample, however often it is drawn again
     while True:
-        dtype, uniform = chance.choice(dtypes), chance.random() < 0.5
+        dtype = chance.choice(dtypes)
         m, n, k = (draw_size(chance, uniform=uniform) for _ in range(3))
         size = item_bytes(dtype)
         alignment = ALIGNED_BYTES // size

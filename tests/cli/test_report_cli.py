@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from warmup.cli.report_page import ReportParts, report_page
 from warmup.core.rows import Row
 from warmup.table import Table
 from warmup.table.codec import encode
@@ -133,7 +134,65 @@ def test_a_large_table_shows_the_rows_that_save_most(write_page: Callable[..., P
     assert not any("wrong" in cell for cell in page.cells)
 
 
-@pytest.mark.parametrize("text", ["{}", '{"variants": 3}', '{"variants": [], "origin": {}}', "x"])
+def _with_time(time_us: str) -> str:
+    """Return the document of a comparison whose first latency is *time_us*, a number in JSON."""
+    document = json.loads(COMPARED.read_text())
+    document["buckets"][0]["variants"][0]["median_us"] = "TIME"
+    return json.dumps(document).replace('"TIME"', time_us)
+
+
+def test_rows_that_are_not_trusted_gain_nothing(write_page: Callable[..., Page]) -> None:
+    """They are not served: of two rows one has a time in the sums."""
+    cells = write_page().cells
+    assert cells[:4] == ["gemm", "1", "1", "1"]
+
+
+def test_a_log_without_events_says_nothing(write_page: Callable[..., Page], tmp_path: Path) -> None:
+    """The page says that no event was found, besides counts of 0."""
+    (tmp_path / "log").write_text("no event\n")
+    write_page("--audit", "log")
+    assert "No event of warmup is in these logs" in (tmp_path / "page.html").read_text()
+
+
+def test_the_page_does_not_depend_on_a_terminal(
+    make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The origin of the table is one paragraph, however narrow the terminal is."""
+    parts = ReportParts(
+        name="t.json",
+        table=make_table(),
+        doubts=(),
+        comparisons=(),
+        profiles=(),
+        audit=None,
+        command="",
+    )
+    wide = report_page(parts, 9)
+    monkeypatch.setattr("warmup.cli.show_render.terminal_width", lambda: 20)
+    assert report_page(parts, 9) == wide
+
+
+@pytest.mark.parametrize("option", ["table", "--compare", "--audit"])
+def test_a_file_that_is_read_is_not_overwritten(
+    run_main: RunMain, tmp_path: Path, make_table: Callable[..., Table], option: str
+) -> None:
+    """--out with the name of a file that is read is an error, and the file stays."""
+    text = encode(make_table())
+    (tmp_path / "t.json").write_text(text)
+    words = ["t.json"]
+    if option != "table":
+        (tmp_path / "other").write_text(text)
+        words += [option, "other"]
+    done = run_main("report", *words, "--out", words[-1])
+    assert done.returncode == 3
+    assert "is read for the page" in done.stderr
+    assert (tmp_path / words[-1]).read_text() == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{}", '{"variants": 3}', '{"variants": [], "origin": {}}', "x", _with_time("1e400")],
+)
 def test_a_damaged_comparison_is_named(
     run_main: RunMain, tmp_path: Path, make_table: Callable[..., Table], text: str
 ) -> None:

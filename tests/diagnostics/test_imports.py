@@ -166,6 +166,13 @@ def test_a_log_may_be_compressed_and_prefixed(tmp_path: Path) -> None:
     ] * 2
 
 
+@pytest.mark.parametrize("first", ["[rank0]: started", "[W1123 10:00:00.1 a.cpp:12] Warning: x"])
+def test_a_log_may_begin_with_a_bracket(tmp_path: Path, first: str) -> None:
+    """Ranks and torch's warnings begin so, and no file of JSON that is read does."""
+    (entry,) = read(written(tmp_path, "a.log", f"{first}\n{GPU_LOG}"))
+    assert winner_in(entry) == "triton::mm_persistent_tma 64x128x64 w8 s3"
+
+
 @pytest.mark.parametrize(
     ("block", "why"),
     [
@@ -240,6 +247,45 @@ def test_a_cache_folder_gives_the_template_of_the_source_beside_it(tmp_path: Pat
     assert (entry.config.time_us, entry.config.library_us) == (6.1, 6.5)
 
 
+def test_a_choice_that_failed_is_passed_over(tmp_path: Path) -> None:
+    """Inductor writes its time as Infinity, which is no JSON; the others have times."""
+    document = cache_with("mm-x")
+    choices = document["cache"]["mm"][next(iter(document["cache"]["mm"]))]["highest"]
+    choices[f"triton_mm-{MODULE}"] = float("inf")
+    path = written(tmp_path, "cache/1", document)
+    assert "Infinity" in path.read_text(encoding="utf-8")
+    assert winner_in(*read(tmp_path)) == "aten::mm"
+
+
+@pytest.mark.parametrize(
+    ("scalar", "spelled"), [("0.08838834764831845", "0.0883883"), ("1e-05", "1e-05")]
+)
+def test_alpha_is_read_as_python_spells_it(tmp_path: Path, scalar: str, spelled: str) -> None:
+    """The scale of an attention with heads of 128 has 17 digits, and stays in the key."""
+    operand = "('cuda', 'torch.bfloat16', 4, 8, 8, 64, 8, 1, 0)"
+    times = {f"baddbmm-alpha={scalar}-beta=1-ab": 0.01}
+    cache = {"baddbmm": {f"[{operand}, {operand}, {operand}]": {"highest": times}}}
+    (entry,) = read(written(tmp_path, "cache/1", {"system": {}, "cache": cache}))
+    assert f" alpha={spelled} " in mapped(entry).key
+
+
+def test_an_alpha_that_is_no_number_is_said(tmp_path: Path) -> None:
+    """The key would have an alpha of 1 otherwise."""
+    document = cache_with("mm-alpha=s0-beta=1-ab")
+    (entry,) = read(written(tmp_path, "cache/1", document))
+    assert reason(entry) == "alpha: no plain number"
+
+
+@pytest.mark.parametrize("ms", ["999999999999.0", "0.0000000001"])
+def test_a_time_that_no_table_holds_is_left_out(ms: str) -> None:
+    """The config is kept without a time, so that the table with it can be read back."""
+    block = SCALED_OFF.replace("5x8", "4x8").splitlines()
+    (entry,) = read_autotune_log([*block, f"  mm {ms} ms 100.0%"], "a.log")
+    config = mapped(entry).config
+    assert config is not None
+    assert (config.time_us, config.library_us) == (None, None)
+
+
 @pytest.mark.parametrize("module", [MODULE, "../../etc/passwd", "c.py"])
 def test_a_template_without_its_source_is_a_problem_alone(tmp_path: Path, module: str) -> None:
     """No source in the folder, or a name that is no hash: the problem is kept."""
@@ -292,6 +338,34 @@ def test_a_launch_config_without_its_kernel_is_said(
     assert why in reason(entry)
 
 
+def test_a_folder_that_is_not_read_whole_has_no_only_kernel(tmp_path: Path) -> None:
+    """Another kernel with these blocks may be among the files that were not read."""
+    written(tmp_path, "ab/caaa.py", POINTWISE)
+    written(tmp_path, "ab/x.best_config", BEST)
+    for number in range(256):
+        written(tmp_path, f"ab/d{number}.py", "")
+    (entry,) = read(tmp_path)
+    assert reason(entry) == "its folder has more than 256 Python files"
+
+
+def test_the_code_of_a_graph_is_no_kernel(tmp_path: Path) -> None:
+    """Beside a kernel that it quotes it would be a second kernel with these blocks."""
+    graph = f"triton_0 = async_compile.triton('triton_0', '''{POINTWISE}''', device_str='cuda')\n"
+    written(tmp_path, "ab/caaa.py", POINTWISE)
+    written(tmp_path, "ab/cbbb.py", f"{graph}class Runner: pass\n")
+    written(tmp_path, "ab/x.best_config", BEST)
+    assert winner_in(*read(tmp_path)) == "pointwise 256 w4 s1"
+
+
+@pytest.mark.parametrize("hints", ["{[]: 1}", "{'x': " + "-" * 100_000 + "1}"])
+def test_source_that_python_cannot_evaluate_is_no_kernel(tmp_path: Path, hints: str) -> None:
+    """A list as a name and a nesting without end are passed over; the other kernel is taken."""
+    written(tmp_path, "ab/caaa.py", POINTWISE)
+    written(tmp_path, "ab/cbbb.py", POINTWISE.replace("{'x': 1024}", hints))
+    written(tmp_path, "ab/x.best_config", BEST)
+    assert winner_in(*read(tmp_path)) == "pointwise 256 w4 s1"
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -330,8 +404,8 @@ def test_row_wise_configs_of_vllm_are_problems_without_a_config(tmp_path: Path) 
         ("a.log", "no block", "no AUTOTUNE block"),
         ("a.json", {"a": 1}, "neither an autotune log"),
         ("a.json", '{"a": 1, "a": 2}', "appears twice"),
-        ("a.json", "[" * 100_000, "nested too deeply"),
-        ("a.json", '{"a": NaN}', "NaN"),
+        ("a.json", '{"a":' * 100_000, "nested too deeply"),
+        ("a.json", '{"a": NaN}', "neither an autotune log"),
         ("empty/note.txt", "", "no inductor cache folder"),
     ],
 )

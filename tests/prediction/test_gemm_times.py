@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from warmup.core.errors import SettingsError
 from warmup.core.rows import Evidence, Family, Flag, Row, Winner
+from warmup.core.runtime import Runtime
+from warmup.diagnostics.recompiles.known_times import known_times
 from warmup.prediction.device_model import Predictor
 from warmup.prediction.evaluation import Evaluation
 from warmup.prediction.gemm_times import GemmTimes, SampledKeys
+from warmup.prediction.model_file import write_device_model
 
 
 def key(m: int, k: int = 1536) -> str:
@@ -52,6 +57,10 @@ SMALL, LARGE, LIBRARY = tile(16), tile(128), Winner(Family.EXTERN, "aten::mm")
         ),
         pytest.param(LIBRARY, row(LARGE, 20.0, library_us=30.0), (20.0, 30.0), id="library"),
         pytest.param(SMALL, row(LARGE, 20.0, library_us=30.0), None, id="not-timed"),
+        pytest.param(
+            SMALL, row(LARGE, 20.0, ranking=f"25 {SMALL.short}; 26 {SMALL.short}"), None,
+            id="two-candidates-of-one-name",
+        ),
     ],
 )  # fmt: skip
 def test_a_measured_time_is_that_of_the_row(
@@ -70,10 +79,34 @@ def test_a_predicted_time_is_that_of_the_first_winner(evaluation: Evaluation) ->
     assert predicted[1] > 1.2 * predicted[0]
 
 
+def test_the_library_with_a_bias_has_a_predicted_time(
+    evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Default mode's kernel for addmm is aten::bias_addmm, which is the library of a model."""
+    monkeypatch.setattr(Predictor, "unsure", lambda *_: None)
+    first, other = (
+        key(m).replace("mm m", "addmm m").replace("b=col", "b=col bias=1d") for m in (16, 640)
+    )
+    rows = {first: row(Winner(Family.EXTERN, "aten::bias_addmm"), 5.0)}
+    assert GemmTimes(rows, Predictor(evaluation.model)).predicted(first, other) is not None
+
+
 def test_nothing_is_predicted_outside_of_what_was_measured(evaluation: Evaluation) -> None:
     """A size beyond the measured sizes has no predicted time."""
     known = GemmTimes({key(16): row(SMALL, 5.0)}, Predictor(evaluation.model))
     assert known.predicted(key(16), key(90000)) is None
+
+
+def test_the_device_model_of_an_h100_does_not_price_an_h200(
+    evaluation: Evaluation, make_runtime: Callable[..., Runtime], tmp_path: Path
+) -> None:
+    """Both have the same architecture and number of multiprocessors: the name tells them apart."""
+    h100, path = "NVIDIA H100 80GB HBM3", tmp_path / "h100.json"
+    on = replace(evaluation.model.on, device=h100)
+    write_device_model(path, replace(evaluation.model, on=on))
+    assert known_times(None, path, make_runtime(name=h100)) is not None
+    with pytest.raises(SettingsError, match=f"{h100}, here NVIDIA H200"):
+        known_times(None, path, make_runtime())
 
 
 def test_a_key_at_another_size_grows_evenly() -> None:

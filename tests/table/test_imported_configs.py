@@ -61,7 +61,18 @@ def test_an_imported_config_is_a_miss(table: Table, on_miss: OnMiss) -> None:
     """Its key has a reason of its own, whatever is done at misses."""
     lookup, _ = lookup_of(table, on_miss)
     assert lookup.find(KEY) is MissReason.UNVERIFIED
+
+
+@pytest.mark.parametrize("on_miss", [OnMiss.FALLBACK, OnMiss.STRICT, OnMiss.TUNE])
+def test_a_template_is_not_picked_unasked(table: Table, on_miss: OnMiss) -> None:
+    """Also where the configs are the predictor, as they are while they are verified."""
+    tile = ImportedAnswers({KEY: (dataclasses.replace(CONFIG, winner=TILE),)})
+    lookup, asked = (
+        Lookup(table.rows, each, Emitter([]), imported=tile, predictor=tile)
+        for each in (on_miss, OnMiss.UNVERIFIED)
+    )
     assert lookup.predict(KEY, MissReason.UNVERIFIED) is None
+    assert asked.predict(KEY, MissReason.UNVERIFIED) is not None
 
 
 def test_strict_names_the_config_and_where_it_comes_from(table: Table) -> None:
@@ -105,12 +116,13 @@ def test_a_measured_row_takes_the_place_of_the_config(
 
 
 def test_a_key_with_a_row_gets_no_config(tmp_path: Path, table: Table) -> None:
-    """Importing never puts a config beside a measured row; equal configs are kept once."""
+    """Importing never puts a config beside a row; of equal ones the fastest is kept."""
     path = tmp_path / "t.json"
     write(path, table)
     slower = dataclasses.replace(CONFIG, winner=TILE, time_us=9.0)
     again = dataclasses.replace(CONFIG, origin="b.log:9")
-    after = add_imported(path, table, {OTHER: (CONFIG,), KEY: (slower, again)})
+    disturbed = dataclasses.replace(slower, time_us=90.0)
+    after = add_imported(path, table, {OTHER: (CONFIG,), KEY: (slower, disturbed, again)})
     assert after.imported == {KEY: (CONFIG, slower)}
 
 

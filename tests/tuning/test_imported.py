@@ -33,4 +33,4 @@ def test_a_config_is_measured_before_it_is_a_row(
     evidence = table.rows[KEY].evidence
     assert (dict(table.imported), str(table.rows[KEY].winner)) == ({}, "aten::_linear_pointwise")
     assert (evidence.search, evidence.tried) == (Search.IMPORTED, 1)
-    assert "verified: 1 imported configs confirmed" in " ".join(done.stdout.split())
+    assert "verified: imported configs of 1 key confirmed" in " ".join(done.stdout.split())

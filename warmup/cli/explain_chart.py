@@ -33,6 +33,7 @@ def chart_of(found: Explanation) -> Chart:
         sizes = [span if span and end is kind else _NOTHING for _, end, span in rows]
         values, low, high = zip(*sizes, strict=True)
         series.append(Series(name=name, values=values, low=low, high=high))
+    assumed = "" if found.assumed is None else " (assumed)"
     return Chart(
         title=f"Artifacts of {found.model.rpartition('.')[2]} by size",
         subtitle="A bar covers the sizes that an artifact serves; its colour says how it ends.",
@@ -42,7 +43,7 @@ def chart_of(found: Explanation) -> Chart:
         series=tuple(series),
         kind="ranges",
         dot="size that was compiled",
-        note=f"{found.device}, torch {found.torch}, mode {found.mode}",
+        note=f"{found.device}{assumed}, torch {found.torch}, mode {found.mode}",
     )
 
 

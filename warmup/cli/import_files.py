@@ -113,9 +113,10 @@ def spell(found: ImportedFiles) -> Iterator[str]:
     """Yield what was read, what could not be mapped and why, and what is unverified."""
     line = partial(fold, indent=2, width=terminal_width())
     problems = found.problems
+    total = len(found.entries)
     with_config = [one for one in problems.values() if one.config is not None]
     yield (
-        f"{counted(len(found.entries), 'entry').replace('entrys', 'entries')} read: "
+        f"{total} {'entry' if total == 1 else 'entries'} read: "
         f"{counted(len(problems), 'problem')}, {len(with_config)} with a complete config"
     )
     if problems:
@@ -142,8 +143,8 @@ def _spell_table(into: ImportedTable, verified: Verification | None) -> Iterator
     open_keys = into.table.imported if verified is None else verified.open
     if verified is not None:
         yield from line(
-            f"verified: {len(verified.confirmed)} imported configs confirmed, "
-            f"{len(verified.refuted)} slower than the library's kernel, wrong or not built here"
+            f"verified: imported configs of {counted(len(verified.confirmed), 'key')} confirmed, "
+            f"of {len(verified.refuted)} slower than the library's kernel, wrong or not built here"
         )
         for key, why in verified.open.items():
             yield from line(f"still unverified: {key}: {why}")

@@ -49,26 +49,35 @@ def report(
     from warmup.table.codec import digest_of
     from warmup.table.store import read
 
+    logs = list(audit or ())
+    for path in (table, *(compare or ()), *(profile or ()), *logs):
+        if _is_same_file(out, path):
+            raise SettingsError(f"--out {shown(out)} is read for the page", "name another file")
     tuned = read(table)
     digest = digest_of(tuned)
     traces = [
         (path.name, profile_trace(read_trace(TraceFile(path)), tuned, digest=digest))
         for path in profile or ()
     ]
-    logs = list(audit or ())
-    names = ", ".join(path.name for path in logs)
     parts = ReportParts(
         name=table.name,
         table=tuned,
         doubts=review(review_table(tuned, None)),
         comparisons=[_comparison(path) for path in compare or ()],
         profiles=traces,
-        audit=(names, read_logs(logs, table=table)) if logs else None,
+        audit=([path.name for path in logs], read_logs(logs, table=table)) if logs else None,
         command=shlex.join(["warmup", *sys.argv[1:]]),
     )
     text = report_page(parts, top)
     write_output(out, text, "--out")
     say(f"{out}: {len(text.encode()) // 1024} KiB")
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):  # a file is missing, or cannot be named: reading it says so
+        return False
 
 
 def _comparison(path: Path) -> str:
@@ -78,7 +87,7 @@ def _comparison(path: Path) -> str:
     document = comparison_in(path)
     try:
         return "".join(comparison_part(path.name, document))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise SettingsError(
             f"--compare {shown(path)}: damaged: not what `warmup compare` writes "
             f"({type(error).__name__}: {shown(error)})",

@@ -5,6 +5,7 @@ Each part names the file that its figures come from, and the command that prints
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,6 @@ from warmup.cli.html_page import (
 from warmup.cli.output import ABSENT, digits, times
 from warmup.cli.profile_page import bucket_part
 from warmup.cli.show_render import row_cells, select_keys, spell_origin_of
-from warmup.core.counted import counted
 from warmup.diagnostics.audit import AuditReport
 from warmup.diagnostics.profile.profile import Profile
 from warmup.diagnostics.review.measurement import Doubt
@@ -50,7 +50,8 @@ _START_HEAD: Final = (
 class ReportParts:
     """What a report shows: the table and, of files that were named, what was read from them.
 
-    ``comparisons`` are `comparison_part` of each; ``command`` is the command of the report.
+    ``comparisons`` are `comparison_part` of each, ``audit`` the names of logs and the audit of all
+    of them; ``command`` is the command of the report.
     """
 
     name: str
@@ -58,7 +59,7 @@ class ReportParts:
     doubts: Sequence[Doubt]
     comparisons: Sequence[str]
     profiles: Sequence[tuple[str, Profile]]
-    audit: tuple[str, AuditReport] | None
+    audit: tuple[Sequence[str], AuditReport] | None
     command: str
 
 
@@ -69,7 +70,7 @@ def report_page(parts: ReportParts, most: int) -> str:
 
 def _sections(parts: ReportParts, most: int) -> Iterator[str]:
     yield html_heading(f"warmup report: {parts.name}", 1)
-    yield from map(html_paragraph, spell_origin_of(parts.table))
+    yield from map(html_paragraph, spell_origin_of(parts.table, None))
     yield from _gains(parts.table)
     yield from _rows(parts.table, most)
     yield from _doubts(parts)
@@ -79,9 +80,9 @@ def _sections(parts: ReportParts, most: int) -> Iterator[str]:
         yield html_paragraph(profile.device)
         for bucket in profile.buckets:
             yield from bucket_part(bucket, 3)
-        yield _source(f"warmup profile {name} --table {parts.name}")
+        yield _source("warmup", "profile", name, "--table", parts.name)
     if parts.audit is not None:
-        yield from _audit(*parts.audit)
+        yield from _audit(*parts.audit, parts.name)
     yield html_heading("How this page was made")
     yield html_lines([parts.command])
 
@@ -91,11 +92,14 @@ def _gains(table: Table) -> Iterator[str]:
     yield html_heading("Gains")
     yield html_paragraph(
         "Times of the build, one call of each row: the winner's, and that of the library default "
-        "where it was measured. They are no latency of a model, which compare measures."
+        "where it was measured. They are no latency of a model, which compare measures. Rows that "
+        "are not trusted are left out."
     )
     rows = []
     for kind in KINDS.values():
-        own = [row for key, row in table.rows.items() if kind_of(key) is kind]
+        own = [
+            row for key, row in table.rows.items() if kind_of(key) is kind and row.untrusted is None
+        ]
         if not own:
             continue
         known = [
@@ -161,7 +165,7 @@ def _doubts(parts: ReportParts) -> Iterator[str]:
         yield from html_table(("level", "number", "reason"), rows_of, texts=(0, 1, 2))
     else:
         yield html_paragraph("Review has nothing to doubt.")
-    yield _source(f"warmup review {parts.name}")
+    yield _source("warmup", "review", parts.name)
 
 
 def _doubt_cells(doubt: Doubt) -> Iterator[HtmlCell]:
@@ -172,7 +176,7 @@ def comparison_part(name: str, document: Mapping[str, Any]) -> Iterator[str]:
     """Yield starts, verdicts and latencies in *document*, which `warmup compare` wrote as *name*.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: it has another form.
+        KeyError, TypeError, ValueError, AttributeError, OverflowError: it has another form.
     """
     origin = document["origin"]
     device = origin["runtime"]["device"]["name"]
@@ -192,7 +196,9 @@ def comparison_part(name: str, document: Mapping[str, Any]) -> Iterator[str]:
     yield from html_table(_BUCKET_HEAD, rows, texts=(0, 1), caption="Latencies of one call")
     for remark in document["remarks"]:
         yield html_paragraph(str(remark))
-    yield _source(f"warmup compare --model ... --table ... --out FOLDER, which wrote {name}")
+    yield html_paragraph(
+        f"Figures of: warmup compare --model ... --table ... --out FOLDER, which wrote {name}"
+    )
 
 
 def _start(variant: Mapping[str, Any]) -> Sequence[HtmlCell]:
@@ -221,8 +227,10 @@ def _latency(sizes: Mapping[str, Any], cell: Mapping[str, Any]) -> tuple[HtmlCel
     )
 
 
-def _audit(name: str, report: AuditReport) -> Iterator[str]:
-    yield html_heading(f"Audit of {name}")
+def _audit(names: Sequence[str], report: AuditReport, table: str) -> Iterator[str]:
+    yield html_heading(f"Audit of {', '.join(names)}")
+    if report.is_empty:
+        yield html_paragraph("No event of warmup is in these logs: they say nothing.")
     counts = (
         ("runs", report.runs),
         ("hits", sum(report.hits.values())),
@@ -238,8 +246,8 @@ def _audit(name: str, report: AuditReport) -> Iterator[str]:
     ]
     yield from html_table([word for word, _ in counts], [cells], caption="Counts of all logs")
     yield html_lines(spell(report, AuditFormat.TEXT).splitlines())
-    yield _source(f"warmup audit {name}, {counted(report.runs, 'run')}")
+    yield _source("warmup", "audit", *names, "--table", table)
 
 
-def _source(command: str) -> str:
-    return html_paragraph(f"Figures of: {command}")
+def _source(*words: str) -> str:
+    return html_paragraph(f"Figures of: {shlex.join(words)}")

@@ -8,6 +8,9 @@ from typing import Final
 
 from warmup.core.rows import Winner
 
+# Bounds of a time that is kept, in microseconds.
+FASTEST_US: Final = 1e-6
+SLOWEST_US: Final = 1e9
 # Tuning kwargs of a template; all others follow from the operands. The highest value of each, and
 # whether it is a power of two.
 TUNED_KWARGS: Final[Mapping[str, tuple[int, bool]]] = {
@@ -18,6 +21,15 @@ TUNED_KWARGS: Final[Mapping[str, tuple[int, bool]]] = {
     "num_stages": (16, False),
     "num_warps": (32, True),
 }
+
+
+def noted_us(milliseconds: float) -> float | None:
+    """Return *milliseconds* in microseconds; None where that is no time of a kernel.
+
+    Zero is a time too short to print.
+    """
+    microseconds = round(milliseconds * 1000.0, 3)
+    return microseconds if FASTEST_US <= microseconds <= SLOWEST_US else None
 
 
 def wrong_kwarg(kwargs: Mapping[str, object]) -> str | None:

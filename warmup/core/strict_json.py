@@ -1,8 +1,9 @@
 """`JsonReader` and `parse_json`: JSON from files that are not trusted.
 
-Repeated names, NaN, infinities, integers of more than 18 digits and deep nesting are refused. Time
-is linear in the text. A `JsonReader` goes through a document piece by piece, so that its memory is
-that of the values which its caller keeps, and never that of the document.
+Repeated names, NaN, infinities, integers of more than 18 digits and deep nesting are refused; only
+`parse_json` takes NaN and infinities where its caller says so. Time is linear in the text. A
+`JsonReader` goes through a document piece by piece, so that its memory is that of the values which
+its caller keeps, and never that of the document.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ class _RefusedError(ValueError):
     """A value is refused whose place is unknown."""
 
 
-def parse_json(text: str) -> object:
+def parse_json(text: str, *, has_constants: bool = False) -> object:
     """Return the JSON value in *text*. Memory is up to fifty times that of the text.
+
+    With *has_constants* NaN, Infinity and -Infinity, as Python's json writes them, are numbers.
 
     Raises:
         JsonError: *text* is not JSON, or is refused.
     """
     try:
-        return _DECODER.decode(text)
+        return (_DECODER_OF_CONSTANTS if has_constants else _DECODER).decode(text)
     except json.JSONDecodeError as error:
         raise JsonError(f"{error.msg} (line {error.lineno}, column {error.colno})") from None
     except RecursionError:
@@ -271,3 +274,4 @@ def _decoder(hook: Callable[[list[tuple[str, Any]]], Any]) -> json.JSONDecoder:
 
 _TOO_LONG: Final = f"a value of more than {MAX_VALUE} characters"
 _DECODER: Final = _decoder(_unique)
+_DECODER_OF_CONSTANTS: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_bounded_int)

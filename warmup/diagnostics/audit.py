@@ -15,7 +15,7 @@ from typing import Any, Final
 from warmup.core.errors import TableError
 from warmup.core.layers_form import LayersForm
 from warmup.core.miss_reasons import MissReason, advice
-from warmup.diagnostics.logs import Ledger, Run, read_logs
+from warmup.diagnostics.logs import Ledger, Run, read_logs, silent_runs
 from warmup.diagnostics.predicted_problems import PredictedProblem, predicted_problems
 from warmup.keys.order import natural_order
 from warmup.keys.registry import kind_of
@@ -221,7 +221,7 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         cached_misses=sum(run.cached_misses for run in runs),
         foreign=dict(_sum(run.foreign for run in runs)),
         outside=dict(_sum(run.outside for run in runs)),
-        silent=tuple(run.name for run in runs if run.is_silent),
+        silent=tuple(run.name for run in silent_runs(runs)),
         diverged=(*_ranks_apart(runs), *_choices_apart(runs)),
         unused=unused,
         by_digest={
@@ -251,7 +251,7 @@ def _counts(runs: Sequence[Run]) -> Counts:
             reasons[reason] += count
     return Counts(
         runs=len(runs),
-        silent=sum(run.is_silent for run in runs),
+        silent=len(silent_runs(runs)),
         hits=sum(run.hits.total() for run in runs),
         tuned=sum(run.tuned.total() for run in runs),
         predicted=sum(run.predicted.total() for run in runs),

@@ -17,7 +17,7 @@ def read_text(value: Any) -> str:
     """Return *value*, a text.
 
     Raises:
-        TypeError: it is none.
+        TypeError: *value* is no text.
     """
     if type(value) is not str:
         raise TypeError("no text")

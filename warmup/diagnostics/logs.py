@@ -199,6 +199,12 @@ class Ledger:
         return run
 
 
+def silent_runs(runs: Sequence[Run]) -> list[Run]:
+    """Return the silent ones of *runs*; not a parent whose fork, a run of the same id, asked."""
+    asked = {run.name.rpartition("/")[0] for run in runs if not run.is_silent}
+    return [run for run in runs if run.is_silent and run.name.rpartition("/")[0] not in asked]
+
+
 def read_logs(logs: Sequence[str | Path]) -> Ledger:
     """Return the runs in *logs*; lines without an event are skipped.
 

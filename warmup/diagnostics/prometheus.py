@@ -11,7 +11,7 @@ from warmup.diagnostics.audit import AuditReport
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\""})
 
 # Metric, type, help, field of `Counts`, and the label of its keys where the field is a mapping.
-_BY_TABLE: Final = (
+BY_TABLE: Final = (
     ("runs", "gauge", "Installed tables, each in one process.", "runs", None),
     ("silent_runs", "gauge", "Runs without any decision.", "silent", None),
     ("hits_total", "counter", "Decisions answered by a row.", "hits", None),
@@ -34,7 +34,7 @@ def expose(report: AuditReport) -> str:
     unused rows are unknown.
     """
     lines: list[str] = []
-    for name, kind, help_text, field, label in _BY_TABLE:
+    for name, kind, help_text, field, label in BY_TABLE:
         lines += _header(name, kind, help_text)
         for digest, counts in report.by_digest.items():
             for labels, value in _samples(getattr(counts, field), label):

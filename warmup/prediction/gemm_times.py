@@ -14,12 +14,19 @@ from typing import Final
 
 from warmup.core.errors import ProblemError
 from warmup.core.ranking import ranked
-from warmup.core.rows import Evidence, Family, Row, Winner
+from warmup.core.rows import Evidence, Row, Winner
 from warmup.keys.gemm import GEMM
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.registry import kind_of
 from warmup.prediction.device_model import Predictor
-from warmup.prediction.features import LIBRARY_UID, CandidateConfig, GemmSizes, config_of, sizes_of
+from warmup.prediction.features import (
+    LIBRARY_UID,
+    CandidateConfig,
+    GemmSizes,
+    config_of,
+    library_among,
+    sizes_of,
+)
 
 _KEY_NUMBERS: Final = re.compile(r"(\d+)")
 _LIBRARY_CALLS: Final = frozenset({"aten::mm", "aten::bmm"})  # default mode's call of their op
@@ -84,8 +91,7 @@ class GemmTimes:
         if self.predictor is None or sizes is None or tuned is None:
             return None
         row = self.rows.get(first)
-        library = Winner(Family.EXTERN, f"aten::{first.partition(' ')[0]}")
-        config = self._best(tuned) if row is None else config_of(row.winner, library)
+        config = self._best(tuned) if row is None else _config_of(first, row.winner)
         best = self._best(sizes)
         if config is None or best is None:
             return None
@@ -115,8 +121,16 @@ def gemms_among(keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(key for key in keys if kind_of(key) is GEMM)
 
 
+def _config_of(key: str, winner: Winner) -> CandidateConfig | None:
+    """Return the config of *winner* in the row of *key*; None for another library kernel."""
+    return config_of(winner, library_among(key.partition(" ")[0], [winner.choice]))
+
+
 def _time_of(winner: Winner, row: Row) -> float | None:
-    """Return the time of *winner* that *row* has, timed as the row was; None without it."""
+    """Return the time of *winner* that *row* has, timed as the row was; None without it.
+
+    A name that two candidates of the ranking share tells neither.
+    """
     evidence: Evidence = row.evidence
     if winner == row.winner:
         return evidence.time_us
@@ -124,4 +138,5 @@ def _time_of(winner: Winner, row: Row) -> float | None:
         return evidence.runner_up_us
     if winner.uid in _LIBRARY_CALLS and evidence.library_us is not None:
         return evidence.library_us
-    return next((us for us, name in ranked(evidence) if name == winner.short), None)
+    times = [time_us for time_us, name in ranked(evidence) if name == winner.short]
+    return times[0] if len(times) == 1 else None

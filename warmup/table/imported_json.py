@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from warmup.core.errors import ProblemError
-from warmup.core.imported_config import ImportedConfig, wrong_kwarg
+from warmup.core.imported_config import FASTEST_US, SLOWEST_US, ImportedConfig, wrong_kwarg
 from warmup.core.json_node import Node
 from warmup.core.rows import Family
 from warmup.core.strict_json import JsonReader
@@ -22,8 +22,6 @@ from warmup.table.winners import read_winner, winner_to_json
 MAX_CONFIGS: Final = 16  # of one key
 MAX_ORIGIN: Final = 256
 _NOTED_TIMES: Final = ("time_us", "library_us")
-_SLOWEST_US: Final = 1e9
-_FASTEST_US: Final = 1e-6
 
 Imported = Mapping[str, tuple[ImportedConfig, ...]]
 
@@ -61,7 +59,7 @@ def read_imported(reader: JsonReader, section: Node, sha: hashlib._Hash) -> Impo
                 frozenset({"winner", "origin"}), optional=frozenset(_NOTED_TIMES)
             )
             times = {
-                name: members[name].number(_FASTEST_US, _SLOWEST_US)
+                name: members[name].number(FASTEST_US, SLOWEST_US)
                 for name in _NOTED_TIMES
                 if name in members
             }

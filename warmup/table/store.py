@@ -35,7 +35,8 @@ from warmup.core.files import (
     regular_file_of,
     replace_bytes,
 )
-from warmup.core.rows import Row
+from warmup.core.imported_config import ImportedConfig
+from warmup.core.rows import Row, Winner
 from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.table.codec import decode_pieces, encode_pieces
 from warmup.table.imported_json import MAX_CONFIGS, Imported
@@ -150,7 +151,7 @@ def add_imported(path: Path, table: Table, imported: Imported) -> Table:
     """Add *imported* configs to the file *path*, or to *table* where there is none; return it.
 
     A key with a row gets none: its winner was measured. The configs of a key are sorted, the
-    fastest first, each once, at most `MAX_CONFIGS`.
+    fastest first, each winner once with its shortest time, at most `MAX_CONFIGS`.
 
     Raises:
         TableMismatchError: the file is for another device, runtime or policy.
@@ -164,8 +165,10 @@ def add_imported(path: Path, table: Table, imported: Imported) -> Table:
         union = dict(before.imported)
         for key, configs in imported.items():
             if key not in before.rows:
-                known = {one.winner: one for one in (*configs, *union.get(key, ()))}
-                union[key] = tuple(sorted(known.values(), key=attrgetter("order")))[:MAX_CONFIGS]
+                known: dict[Winner, ImportedConfig] = {}
+                for one in sorted((*configs, *union.get(key, ())), key=attrgetter("order")):
+                    known.setdefault(one.winner, one)
+                union[key] = tuple(known.values())[:MAX_CONFIGS]
         after = replace(before, imported=union)
         _replace(target, after, [before])
         return after

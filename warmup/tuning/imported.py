@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warmup.core.errors import NothingRecordedError
 from warmup.core.imported_config import ImportedConfig
 from warmup.core.method import Search
 from warmup.core.rows import Row
@@ -66,12 +65,12 @@ def import_configs(
 class Verification:
     """What measuring imported configs gave.
 
-    ``report`` is that of the build, None where no config could be measured. ``confirmed`` are keys
-    whose imported config is the winner now, ``refuted`` those where the library's kernel is at
-    least as fast, and ``open`` has, by key, why a config is still unverified.
+    ``report`` is that of the build. ``confirmed`` are keys whose imported config is the winner now,
+    ``refuted`` those whose row has another winner or is not trusted, and ``open`` has, by key, why
+    a config is still unverified.
     """
 
-    report: BuildReport | None
+    report: BuildReport
     confirmed: tuple[str, ...]
     refuted: tuple[str, ...]
     open: dict[str, str]
@@ -90,23 +89,20 @@ def verify_imported(
     Each key that could be measured has a row then, with the fastest of these, and no imported
     config any more. *measuring* are further arguments of `build_problems`.
 
-    Raises as `build_problems` does, but a table in which nothing could be measured is no error.
+    Raises as `build_problems` does.
     """
     before = imported.table.imported
     problems = [MissedProblem(key, kind_of(key).name, IMPORTED_REASON, 1) for key in before]
     still = dict.fromkeys(before, "no row was measured")
-    try:
-        report = build_problems(
-            problems,
-            out=imported.path,
-            device=device,
-            mode=mode,
-            search=Search.IMPORTED,
-            observer=observer,
-            **measuring,
-        )
-    except NothingRecordedError:
-        return Verification(None, (), (), still)
+    report = build_problems(
+        problems,
+        out=imported.path,
+        device=device,
+        mode=mode,
+        search=Search.IMPORTED,
+        observer=observer,
+        **measuring,
+    )
     still |= {key: why for key, why in report.not_rebuilt.items() if key in still}
     still |= {key: why for key, why in report.not_tuned.items() if key in still}
     rows = {key: row for key, row in report.table.rows.items() if key in before}

@@ -75,7 +75,7 @@ def test_gzipped_or_not_and_as_a_list_alone(pack: Callable[[bytes], bytes], tmp_
         (b'{"traceEvents": [{"ph": ', "at character 24"),
         (b'{"events": []}', "it has no member 'traceEvents'"),
         (b"no JSON", "expected '{' and found 'n'"),
-        (gzip.compress(b'{"traceEvents": [' * 100)[:40], "end-of-stream"),
+        (gzip.compress(b'{"traceEvents": [' * 100, mtime=0)[:40], "end-of-stream"),
         (b'{"traceEvents": []}', "no kernel and no operator"),
         (b'{"traceEvents": [], "warmup": 3}', "no kernel and no operator"),
     ],

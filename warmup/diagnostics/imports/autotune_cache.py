@@ -15,18 +15,18 @@ from typing import Any, Final
 
 from warmup.core.error_text import shown
 from warmup.core.errors import ProblemError, SettingsError
-from warmup.core.imported_config import ImportedConfig
+from warmup.core.imported_config import ImportedConfig, noted_us
 from warmup.core.rows import Winner
 from warmup.diagnostics.imports.entry import Entry, ImportedEntry, Unmapped, origin_of
 from warmup.diagnostics.imports.json_file import text_in
 from warmup.diagnostics.imports.kernel_config import library_winner, template_winner
-from warmup.diagnostics.imports.operand_shape import OperandShape, key_of
+from warmup.diagnostics.imports.operand_shape import SCALAR_TEXT, OperandShape, key_of
 
 _CACHED_NODE: Final = r"\('[a-z]{1,16}', 'torch\.[a-z0-9_]{1,32}'(?:, [0-9]{1,10}){1,13}\)"
 _INPUTS: Final = re.compile(rf"\[({_CACHED_NODE}(?:, {_CACHED_NODE}){{0,7}})\](?:_[0-9]{{1,10}})?")
 _ONE_NODE_TEXT: Final = re.compile(r"\('[a-z]+', '(torch\.\w+)'((?:, [0-9]+)+)\)")
 _FLOAT32_PRECISIONS: Final = {"highest": "ieee", "high": "tf32"}
-_ALPHA_OR_BETA: Final = re.compile(r"-(alpha|beta)=(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)(?=-)")
+_ALPHA_OR_BETA: Final = re.compile(rf"-(alpha|beta)=(?:({SCALAR_TEXT})(?=-))?")
 _FUSED_WITH: Final = re.compile(r"-attr='(\w{1,32})'")
 _MODULE_STEM: Final = re.compile(r"c[a-z2-7]{1,80}")
 _BLOCK_LINE: Final = re.compile(
@@ -34,7 +34,6 @@ _BLOCK_LINE: Final = re.compile(
 )
 _LAUNCH_LINE: Final = re.compile(r"^ {0,16}(num_stages|num_warps)=([0-9]{1,9}),?$", re.MULTILINE)
 _MAX_SOURCE_BYTES: Final = 1024 * 1024
-_MS: Final = 1000  # microseconds
 
 
 def is_autotune_cache(document: object) -> bool:
@@ -95,6 +94,8 @@ def _key_of(op: str, inputs: str, precision: str, choices: list[str]) -> str:
     if fused := {found[1] for each in choices for found in _FUSED_WITH.finditer(each)} - {"none"}:
         raise ProblemError(f"fused with {', '.join(sorted(fused))}: its scalars are not noted")
     named = [pair for each in choices for pair in _ALPHA_OR_BETA.findall(each)]
+    if unread := {name for name, value in named if not value}:
+        raise ProblemError(f"{' and '.join(sorted(unread))}: no plain number")
     scalars = {name: float(value) for name, value in named}
     return key_of(op, operands, precision=_FLOAT32_PRECISIONS.get(precision, "ieee"), **scalars)
 
@@ -108,9 +109,9 @@ def _entry(key: str, origin: str, times: Mapping[str, float], folder: Path | Non
     if isinstance(winner, str):
         return ImportedEntry(key, origin, None, f"{shown(best.partition('-')[0])}: {winner}")
     library = [ms for choice, ms in timed.items() if library_winner(choice.partition("-")[0])]
-    library_us = round(min(library) * _MS, 3) if library else None
-    time_us = max(round(timed[best] * _MS, 3), 0.001)
-    return ImportedEntry(key, origin, ImportedConfig(winner, origin, time_us, library_us))
+    library_us = noted_us(min(library, default=math.nan))
+    config = ImportedConfig(winner, origin, noted_us(timed[best]), library_us)
+    return ImportedEntry(key, origin, config)
 
 
 def _winner(choice: str, folder: Path | None) -> Winner | str:

@@ -20,7 +20,7 @@ from typing import Final
 
 from warmup.core.error_text import shown
 from warmup.core.errors import ProblemError
-from warmup.core.imported_config import ImportedConfig
+from warmup.core.imported_config import ImportedConfig, noted_us
 from warmup.core.rows import Winner
 from warmup.diagnostics.imports.entry import Entry, ImportedEntry, Unmapped, origin_of
 from warmup.diagnostics.imports.kernel_config import (
@@ -45,7 +45,6 @@ _DESCRIBED_KWARG: Final = re.compile(
 _RANK_PREFIX: Final = re.compile(r"\[[A-Za-z_]{0,16}rank[0-9]{1,6}\]|^\[[a-z]{1,16}[0-9]{1,6}\]")
 _NUMBERED_NAME: Final = re.compile(r"_[0-9]{1,9}$")
 _OTHER_RESULT: Final = "mm_dtype"  # the library's kernel of a product with another result dtype
-_MS_IN_US: Final = 1000
 
 
 @dataclass(slots=True)
@@ -105,13 +104,9 @@ def _entry(block: _LogBlock, file: str) -> Entry:
     if isinstance(winner, str):
         return ImportedEntry(key, origin, None, f"{name}: {winner}")
     library_ms = [ms for other, ms, _ in timed if library_winner(other) is not None]
-    config = ImportedConfig(winner, origin, _us(best_ms), _us(min(library_ms, default=0)))
+    library_us = noted_us(min(library_ms, default=math.nan))
+    config = ImportedConfig(winner, origin, noted_us(best_ms), library_us)
     return ImportedEntry(key, origin, config)
-
-
-def _us(milliseconds: float) -> float | None:
-    """Return *milliseconds* in microseconds; None for zero, which is a time too short to print."""
-    return round(milliseconds * _MS_IN_US, 3) or None
 
 
 def _key(block: _LogBlock) -> str:

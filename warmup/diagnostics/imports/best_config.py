@@ -34,6 +34,12 @@ _KERNEL_CONSTANTS: Final = re.compile(r"([A-Z][A-Z0-9_]{0,31}) ?: ?tl\.constexpr
 _FIXED_CONSTANT: Final = re.compile(
     r"^    ([A-Z][A-Z0-9_]{0,31})(?:: tl\.constexpr)? = ", re.MULTILINE
 )
+# What source that inductor did not write may raise while it is read, of which no kernel is made.
+_NO_KERNEL_ERRORS: Final = (
+    *(ProblemError, SyntaxError, ValueError, TypeError, AttributeError),
+    *(RecursionError, MemoryError),  # of `ast.literal_eval`, for deep nesting
+)
+_GRAPH_CALL: Final = "async_compile.triton("  # of a graph's code, which quotes its kernels whole
 _CONFIG_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -47,8 +53,11 @@ class _SourceKernel:
 
 
 def read_best_configs(folder: Path, paths: Sequence[Path]) -> Iterator[Entry]:
-    """Yield an entry for each of *paths*, ``.best_config`` files of the one *folder*."""
-    kernels = _kernels(folder)
+    """Yield an entry for each of *paths*, ``.best_config`` files of the one *folder*.
+
+    Where not every kernel of the folder was read, none is known to be the only fitting one.
+    """
+    kernels, unread = _kernels(folder)
     for path in paths:
         origin = origin_of(path.name)
         try:
@@ -58,13 +67,16 @@ def read_best_configs(folder: Path, paths: Sequence[Path]) -> Iterator[Entry]:
             continue
         blocks = frozenset(name for name in kwargs if name.endswith("BLOCK"))
         fitting = [kernel for kernel in kernels if kernel.blocks == blocks]
-        if len(fitting) != 1:
+        if len(fitting) != 1 or unread:
             yield Unmapped(
                 origin,
                 f"a launch config of {', '.join(sorted(blocks)) or 'no blocks'}",
-                f"{len(fitting)} kernels in its folder have these blocks, and it names none"
-                if fitting
-                else "no kernel in its folder has these blocks",
+                unread
+                or (
+                    f"{len(fitting)} kernels in its folder have these blocks, and it names none"
+                    if fitting
+                    else "no kernel in its folder has these blocks"
+                ),
             )
             continue
         winner = Winner(Family.LAUNCH, fitting[0].heuristic, tuple(sorted(kwargs.items())))
@@ -95,24 +107,32 @@ def _tuned(document: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in document.items() if name not in _NOT_CONFIG}
 
 
-def _kernels(folder: Path) -> list[_SourceKernel]:
-    """Return the generated kernels whose source stands in *folder*, each key once."""
+def _kernels(folder: Path) -> tuple[list[_SourceKernel], str]:
+    """Return the generated kernels whose source stands in *folder*, each key once.
+
+    The text says why not all of them were read; it is empty where they were.
+    """
+    paths = sorted(folder.glob("*.py"))
+    if len(paths) > _MAX_KERNEL_FILES:
+        return [], f"its folder has more than {_MAX_KERNEL_FILES} Python files"
     found: dict[str, _SourceKernel] = {}
-    for path in sorted(folder.glob("*.py"))[:_MAX_KERNEL_FILES]:
+    for path in paths:
         try:
             kernel = _kernel(text_in(path, _MAX_KERNEL_BYTES))
-        except (ProblemError, SettingsError, SyntaxError, ValueError, AttributeError):
+        except SettingsError as error:
+            return [], f"a Python file in its folder cannot be read: {error}"
+        except _NO_KERNEL_ERRORS:
             continue  # no generated kernel: wrappers and templates stand here too
         if kernel is not None:
             found[kernel.key] = kernel
-    return list(found.values())
+    return list(found.values()), ""
 
 
 def _kernel(source: str) -> _SourceKernel | None:
     from warmup.inductor.launch.kernels import read_kernel
 
     heuristic, name = _HEURISTIC_LINE.search(source), _KERNEL_DEF.search(source)
-    if heuristic is None or name is None:
+    if heuristic is None or name is None or _GRAPH_CALL in source:
         return None
     read = read_kernel(name[1], source)
     if read is None:

@@ -37,11 +37,14 @@ def text_in(path: Path, most: int = _MAX_JSON_BYTES) -> str:
 def json_in(path: Path, most: int = _MAX_JSON_BYTES) -> object:
     """Return the JSON value in the file *path*, at most *most* bytes.
 
+    A number may be NaN or infinite: inductor writes ``Infinity`` as the time of a choice that
+    failed (torch/_inductor/codecache.py, ``update_local_cache``).
+
     Raises:
         SettingsError: it cannot be read, is larger, or is not JSON.
     """
     try:
-        return parse_json(text_in(path, most))
+        return parse_json(text_in(path, most), has_constants=True)
     except JsonError as error:
         raise unreadable(path, f"not JSON: {error}") from error
 

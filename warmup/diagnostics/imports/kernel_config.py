@@ -35,7 +35,7 @@ def template_winner(
     Kwargs that are not for tuning are ignored: torch derives them from the operands again.
     """
     if _TEMPLATE.fullmatch(name) is None:
-        return "the name of the template is none"
+        return "the text is no name of a template"
     if name == SPLIT_TEMPLATE:
         return _split_winner(kwargs)
     tuned = {kwarg: kwargs.get(kwarg) for kwarg in TUNED_KWARGS}
@@ -43,7 +43,7 @@ def template_winner(
         return wrong
     digest = source_hash if isinstance(source_hash, str) else None
     if digest is not None and _SOURCE_HASH.fullmatch(digest) is None:
-        return "the hash of the template's source is none"
+        return "the hash of the template's source is no hash"
     whole = {kwarg: value for kwarg, value in tuned.items() if isinstance(value, int)}
     return Winner(Family.TEMPLATE, f"triton::{name}", tuple(sorted(whole.items())), digest)
 

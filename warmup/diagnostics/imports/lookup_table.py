@@ -17,7 +17,7 @@ from warmup.core.imported_config import ImportedConfig
 from warmup.core.rows import Winner
 from warmup.diagnostics.imports.entry import Entry, ImportedEntry, Unmapped, origin_of
 from warmup.diagnostics.imports.kernel_config import library_winner, template_winner
-from warmup.diagnostics.imports.operand_shape import OperandShape, key_of
+from warmup.diagnostics.imports.operand_shape import SCALAR_TEXT, OperandShape, key_of
 
 _KEY_NODE: Final = r"\(torch\.[a-z0-9_]{1,32}, \[[0-9, ]{0,200}\], \[[0-9, ]{0,200}\]\)"
 _LOOKUP_KEY: Final = re.compile(
@@ -25,7 +25,7 @@ _LOOKUP_KEY: Final = re.compile(
     r"(?:\+(?P<scalars>[a-z_]{1,32}=[^+]{1,64}))?\+(?P<op>[a-z][a-z0-9_]{0,63})"
 )
 _ONE_NODE: Final = re.compile(r"\((torch\.\w+), \[([0-9, ]*)\], \[([0-9, ]*)\]\)")
-_NUMBER: Final = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_NUMBER: Final = re.compile(SCALAR_TEXT)
 _FACTORS: Final = frozenset({"alpha", "beta"})
 _TF32: Final = "ALLOW_TF32"
 _MAX_KEY_LETTERS: Final = 4096
@@ -72,7 +72,7 @@ def _key_of(text: str, configs: list[dict[str, object]]) -> str:
     ]
     scalars = dict(part.partition("=")[::2] for part in (match["scalars"] or "").split("&") if part)
     if scalars.keys() - _FACTORS or not all(map(_NUMBER.fullmatch, scalars.values())):
-        raise ProblemError(f"scalars {shown(match['scalars'])}: only alpha and beta are known")
+        raise ProblemError(f"scalars {shown(match['scalars'])}: only plain alpha and beta are read")
     uses_tf32 = any(config.get(_TF32) is True for config in configs)
     return key_of(
         match["op"],

@@ -1,7 +1,8 @@
 """`OperandShape`, and `key_of`: the key of a GEMM from the sizes and strides of its operands.
 
 What other tools do not note has its usual value in the key: no epilogue, reductions in reduced
-precision as torch allows them, a result of the dtype of the operands.
+precision as torch allows them, a result of the dtype of the operands, an alpha and a beta of 1, and
+f32 products in full precision.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from warmup.keys.gemm import Dim, GemmProblem, Layout
 from warmup.keys.strides import bias_form, layout_of
 
 ASSUMED: Final = (
-    "assumed, since these files do not say it: no epilogue, a result of the operands' dtype, and "
-    "reductions of f16 and bf16 in reduced precision, torch's default"
+    "assumed, since these files do not say it: no epilogue, a result of the operands' dtype, "
+    "reductions of f16 and bf16 in reduced precision, torch's default; in logs an alpha and a beta "
+    "of 1; in logs and lookup tables f32 products in full precision, unless a template was allowed "
+    "tf32"
 )
+# alpha and beta as Python spells them: 1 / sqrt(128) has 17 digits.
+SCALAR_TEXT: Final = r"-?[0-9]{1,9}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?"
 _OPERANDS: Final = {"mm": 2, "bmm": 2, "int_mm": 2, "addmm": 3, "baddbmm": 3, "mm_plus_mm": 4}
 _NOT_SAID: Final = {
     "convolution": "the entry has neither the strides nor the padding of the convolution",

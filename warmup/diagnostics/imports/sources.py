@@ -24,7 +24,7 @@ from warmup.diagnostics.imports.vllm_config import named_values, read_vllm_confi
 _MAX_LOG_BYTES: Final = 4 * 1024**3
 _MAX_LOG_LINE_LETTERS: Final = 64 * 1024
 _MAX_FOLDER_FILES: Final = 100_000
-_JSON_BEGINS: Final = re.compile(rb"\s*[{\[]")
+_JSON_BEGINS: Final = re.compile(rb"\s*\{")  # logs begin with ``[rank0]:`` or ``[W1123 ...]``
 _KNOWN_FORMS: Final = (
     "an autotune log, inductor's cache folder or a file of it, a lookup table of torch or a "
     "config of vLLM"

@@ -5,12 +5,13 @@ Both must be of the device that is explained: a time of another device says noth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warmup.core.errors import SettingsError
-from warmup.core.runtime import Device, Runtime, minor_of
+from warmup.core.runtime import Runtime, compare_runtimes, minor_of
 from warmup.prediction.device_model import Predictor
 from warmup.prediction.gemm_times import GemmTimes
 from warmup.prediction.model_file import read_device_model
@@ -61,21 +62,25 @@ def known_times(
     model = None if device_model is None else read_device_model(device_model)
     device = here.device
     if tuned is not None:
-        of = tuned.provenance.runtime.device
-        _check(f"the table {table}", of.name, (of.arch, of.sm_count), device)
+        found = compare_runtimes(tuned.provenance.runtime, here)
+        hard = [str(each) for each in found if each.is_hard and each.field.startswith("device.")]
+        _refuse_others(f"the table {table}", hard, device.name)
     if model is not None:
-        _check(
-            f"the device model {device_model}",
-            model.on.device,
-            (model.on.arch, model.on.sm_count),
-            device,
+        on = model.on  # which has no memory: the name tells an H100 from an H200
+        pairs = (
+            (on.device, device.name),
+            (on.arch, device.arch),
+            (on.sm_count, device.sm_count or 0),
         )
+        differing = [f"{own}, here {other}" for own, other in pairs if own != other]
+        _refuse_others(f"the device model {device_model}", differing, device.name)
     return KnownTimes(tuned, model)
 
 
-def _check(what: str, name: str, facts: tuple[str, int | None], device: Device) -> None:
-    if facts != (device.arch, device.sm_count):
+def _refuse_others(what: str, differences: Sequence[str], explained: str) -> None:
+    if differences:
         raise SettingsError(
-            f"{what} is of {name}, and {device.name} is explained",
+            f"{what} is of another device than {explained}, which is explained: "
+            f"{'; '.join(differences)}",
             "name a file of that device, or explain another device with --assume",
         )

@@ -6,6 +6,7 @@ has none, a device model predicts both. Nothing is claimed of a GEMM for which n
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -15,11 +16,13 @@ from warmup.prediction.gemm_times import GemmTimePair, GemmTimes, SampledKeys
 
 def priced(section: Section, keys: SampledKeys, times: GemmTimes) -> Section:
     """Return *section* with the price of each given size in each span that serves it."""
+    # Layers that repeat ask for the same pair of keys, at each of maybe thousands of sizes.
+    asks = functools.cache(times.measured), functools.cache(times.predicted)
     graphs = tuple(
         replace(
             graph,
             spans=tuple(
-                replace(span, prices=tuple(_prices(span.tuned_at, span.sizes, keys, times)))
+                replace(span, prices=tuple(_prices(span.tuned_at, span.sizes, keys, *asks)))
                 for span in graph.spans
             ),
         )
@@ -28,22 +31,22 @@ def priced(section: Section, keys: SampledKeys, times: GemmTimes) -> Section:
     return replace(section, graphs=graphs)
 
 
+_KeyPair = tuple[str | None, str | None]
+_Ask = Callable[[str, str], GemmTimePair | None]
+
+
 def _prices(
-    tuned_at: int, sizes: Sequence[int], keys: SampledKeys, times: GemmTimes
+    tuned_at: int, sizes: Sequence[int], keys: SampledKeys, measure: _Ask, predict: _Ask
 ) -> Iterator[Price]:
     first = keys.at(tuned_at)
     for size in sizes:
         if size != tuned_at:
             pairs = list(zip(first, keys.at(size), strict=True))
-            measured = _total(pairs, times.measured)
-            rest = [pair for pair in pairs if _asked(pair, times.measured) is None]
-            predicted = _total(rest, times.predicted)
+            measured = _total(pairs, measure)
+            rest = [pair for pair in pairs if _asked(pair, measure) is None]
+            predicted = _total(rest, predict)
             unknown = len(pairs) - measured[0] - predicted[0]
             yield Price(size, len(pairs), *measured, *predicted, unknown=unknown)
-
-
-_KeyPair = tuple[str | None, str | None]
-_Ask = Callable[[str, str], GemmTimePair | None]
 
 
 def _asked(pair: _KeyPair, ask: _Ask) -> GemmTimePair | None:
