@@ -148,8 +148,11 @@ def test_a_module_is_looked_up_in_the_working_directory() -> None:
     [
         ("net.py:make(64, 2)", 'write "def model(): return make(64, 2)" into the file'),
         ("parts.net:make(64)", 'return make(64)" into a file that imports make'),
-        ("hf:org/name", "AutoModel.from_pretrained('org/name')"),
-        ("org/name", "AutoModel.from_pretrained('org/name')"),
+        ("org/name", "hf download org/name --local-dir DIR, then --model hf:DIR"),
+        ('net.py:make{"width": 2, "deep": 1}', "the function has no argument deep"),
+        ('net.py:make{"width": 2}', "needs arguments (depth)"),
+        ("net.py:make{width}", "the arguments are no JSON"),
+        ("net.py:make[1]", "names no model"),
         ("net.py:make", 'return make(width=..., depth=...)" into the file, and give --model'),
         ("net.py:count", "the function returns int, no nn.Module"),
         ("broken.py", r"ModuleNotFoundError: No module named 'absent_thing', .*helping.py:2\)"),

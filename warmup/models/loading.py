@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from torch import nn
 
 from warmup.buckets.bucket import Bucket, InputSpec
 from warmup.core.dtypes import ITEM_BYTES, torch_name
-from warmup.core.errors import ModelError, SettingsError
+from warmup.core.errors import ModelError, SettingsError, WarmupError
 from warmup.models.fake_model import FakeModel, fake_instance
 from warmup.models.model_file import (
     MODEL_NAME,
@@ -23,6 +23,7 @@ from warmup.models.model_file import (
     needed_arguments,
     open_target,
 )
+from warmup.models.model_target import parse_target
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, torch_name(name)) for name in ITEM_BYTES}
 # Names that people use beside the short ones: torch's, and those of other libraries.
@@ -42,6 +43,7 @@ class LoadedModel:
 
     ``chosen`` says why it is this model where a file has several and none was named, else empty.
     With ``has_siblings`` the file defines other classes, to which ``example_inputs`` may belong.
+    Each of ``assumed`` is what was taken because nobody named it, and how to name something else.
     """
 
     module: nn.Module
@@ -49,6 +51,7 @@ class LoadedModel:
     name: str
     chosen: str = ""
     has_siblings: bool = False
+    assumed: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +99,23 @@ def load_model(target: str) -> LoadedModel:
     NAME is an `nn.Module` class whose arguments have defaults, an instance, or a function that
     returns a module. Without NAME it is the value called ``model``, else the only class, else the
     only class that takes the file's ``example_inputs``. The file is imported, so its ``__main__``
-    block does not run.
+    block does not run. A JSON object behind the text has arguments for a class or a function.
+    ``hf:FOLDER`` and ``hf-random:CONFIG.json`` are models of the transformers library; see
+    `warmup.models.pretrained`.
 
     Raises:
         ModelError: there is no such file, module or name, NAME gives no model, or without NAME the
             file defines several models.
     """
-    file, name = open_target(target)
-    definition, reason = (file.definition(name), "") if name else _choose(file)
-    module = instantiate(definition, target)
+    asked = parse_target(target)
+    if asked.is_pretrained:
+        from warmup.models.pretrained import load_pretrained
+
+        own = load_pretrained(asked)
+        return LoadedModel(own.module, own.example_inputs, own.name, assumed=own.assumed)
+    file, name = open_target(asked.place)
+    definition, reason = (file.definition(name), "") if name else _choose(file, asked.arguments)
+    module = instantiate(definition, asked.place, asked.arguments)
     inputs = getattr(file.namespace, _INPUTS_FUNCTION, None)
     path = Path(file.path)
     stem = path.stem if path.suffix == ".py" else file.path.rsplit(".", 1)[-1]
@@ -155,20 +166,20 @@ def _moved(inputs: Inputs, device: torch.device, dtype: torch.dtype | None) -> I
     return Inputs(args, kwargs)
 
 
-def _choose(file: ModelFile) -> tuple[Any, str]:
+def _choose(file: ModelFile, arguments: Collection[str] = ()) -> tuple[Any, str]:
     """Return the definition of the model in *file*, which names none, and why it was chosen.
 
-    The reason is empty where there was no choice.
+    The reason is empty where there was no choice. *arguments* will be given to make the model.
 
     Raises:
         ModelError: several models are defined, and nothing says which is meant; or none is.
     """
     classes, instances, name = file.classes(), file.instances(), Path(file.path).name
-    if (own := file.own_model()) is not None:
+    if (own := file.own_model(arguments)) is not None:
         return own, f"called {MODEL_NAME!r} in {name}" if len(classes) > 1 else ""
     if len(classes) == 1:
         (only,) = classes.values()
-        is_instance_meant = needed_arguments(only) and len(instances) == 1
+        is_instance_meant = needed_arguments(only, arguments) and len(instances) == 1
         return (next(iter(instances.values())) if is_instance_meant else only), ""
     if not classes and len(instances) == 1:
         return next(iter(instances.values())), ""
@@ -278,6 +289,8 @@ def _from_function(function: Callable[..., Any], bucket: Bucket) -> Inputs:
         )
     try:
         inputs = function(**sizes)
+    except WarmupError:
+        raise
     except Exception as error:  # the user's function may raise anything
         raise ModelError(f"{_INPUTS_FUNCTION}({bucket}) failed ({cause_of(error)})") from error
     if isinstance(inputs, Mapping):

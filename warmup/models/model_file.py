@@ -10,7 +10,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +23,6 @@ from warmup.core.errors import ModelError
 
 MODEL_NAME: Final = "model"  # the name in a file that is its model, whatever else there is
 _CALL = re.compile(r"[A-Za-z_]\w*\(.*\)")
-_HUB: Final = "hf"  # a prefix that people know from other tools
 _HOW_TO_PAGE: Final = "docs/how-to/name-models-and-inputs.md"
 
 
@@ -67,12 +66,15 @@ class ModelFile:
         """Return the names of all classes and instances."""
         return [*self.classes(), *self.instances()]
 
-    def own_model(self) -> Any:
-        """Return the value called ``model`` if a model can come from it, else None."""
+    def own_model(self, arguments: Collection[str] = ()) -> Any:
+        """Return the value called ``model`` if it is or, with *arguments*, makes a model.
+
+        None without such a value.
+        """
         value = getattr(self.namespace, MODEL_NAME, None)
         is_own = getattr(value, "__module__", None) == self.namespace.__name__
         if isinstance(value, nn.Module) or (
-            is_own and callable(value) and not needed_arguments(value)
+            is_own and callable(value) and not needed_arguments(value, arguments)
         ):
             return value
         return None
@@ -91,15 +93,24 @@ def open_target(target: str) -> tuple[ModelFile, str]:
     return ModelFile(target, path, _import(path, target)), name
 
 
-def instantiate(definition: Any, target: str) -> nn.Module:
+def instantiate(
+    definition: Any, target: str, arguments: Mapping[str, Any] | None = None
+) -> nn.Module:
     """Return the module that *definition* is or makes: an instance, a class or a function.
 
-    A module that the file compiled is returned uncompiled.
+    A class or a function is called with *arguments*. A module that the file compiled is returned
+    uncompiled.
 
     Raises:
-        ModelError: it makes none without arguments, or raised.
+        ModelError: it makes none with these arguments, or raised.
     """
-    module = definition if isinstance(definition, nn.Module) else _make(definition, target)
+    if isinstance(definition, nn.Module) and arguments:
+        raise ModelError(
+            f"--model {target}: a module that exists takes no arguments ({', '.join(arguments)})",
+            "name the class or a function that makes it",
+        )
+    is_made = isinstance(definition, nn.Module)
+    module = definition if is_made else _make(definition, target, arguments or {})
     if not hasattr(module, "_orig_mod"):
         return module
     from warmup.inductor.adapter import uncompiled  # loads the compiler
@@ -107,19 +118,28 @@ def instantiate(definition: Any, target: str) -> nn.Module:
     return uncompiled(module)
 
 
-def _make(definition: Any, target: str) -> nn.Module:
+def _make(definition: Any, target: str, arguments: Mapping[str, Any]) -> nn.Module:
     if not callable(definition):
         raise ModelError(f"--model {target}: not a class, an instance or a function")
     kind = "class" if isinstance(definition, type) else "function"
-    if needed := needed_arguments(definition):
+    known = inspect.signature(definition).parameters
+    if not any(each.kind is each.VAR_KEYWORD for each in known.values()) and (
+        unknown := [name for name in arguments if name not in known]
+    ):
+        raise ModelError(
+            f"--model {target}: the {kind} has no argument {', '.join(unknown)}",
+            f"it takes {', '.join(known) or 'none'}",
+        )
+    if needed := needed_arguments(definition, arguments):
         own = getattr(definition, "__name__", kind)
         values = ", ".join(f"{name}=..." for name in needed)
         raise ModelError(
             f"--model {target}: the {kind} {own} needs arguments ({', '.join(needed)})",
-            _wrapping(_split(target)[0], f"{own}({values})"),
+            f"{_wrapping(_split(target)[0], f'{own}({values})')}, or --model-args "
+            f"'{{\"{needed[0]}\": ...}}'",
         )
     try:
-        module = definition()
+        module = definition(**arguments)
     except Exception as error:  # the user's model may raise anything
         raise ModelError(
             f"--model {target}: making the model failed ({cause_of(error)})"
@@ -131,12 +151,13 @@ def _make(definition: Any, target: str) -> nn.Module:
     return module
 
 
-def needed_arguments(definition: Callable[..., Any]) -> list[str]:
-    """Return the arguments of *definition* that have no default."""
+def needed_arguments(definition: Callable[..., Any], given: Collection[str] = ()) -> list[str]:
+    """Return the arguments of *definition* that have no default and are not *given*."""
     return [
         parameter.name
         for parameter in inspect.signature(definition).parameters.values()
         if parameter.default is parameter.empty
+        and parameter.name not in given
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
 
@@ -179,14 +200,13 @@ def _split(target: str) -> tuple[str, str]:
         path, colon, name = target.partition(":")
     if _CALL.fullmatch(name):
         raise ModelError(f"--model {target!r} is a call, not a name", _wrapping(path, name))
-    is_path = path != _HUB and all(part.isidentifier() for part in path.split("."))
+    is_path = all(part.isidentifier() for part in path.split("."))
     if colon and name.isidentifier() and (path.endswith(".py") or is_path):
         return path, name
-    if path == _HUB or (not colon and "/" in target and not Path(target).exists()):
-        hub = name or target
+    if not colon and "/" in target and not Path(target).exists():
         raise ModelError(
-            f"--model {target!r} is no file and no module; models are not loaded from a hub",
-            f"{_wrapping('', f'AutoModel.from_pretrained({hub!r})')} ({_HOW_TO_PAGE})",
+            f"--model {target!r} is no file and no module; models are not downloaded",
+            f"hf download {target} --local-dir DIR, then --model hf:DIR ({_HOW_TO_PAGE})",
         )
     raise ModelError(
         f"--model {target!r} names no model", "write FILE.py, FILE.py:NAME or package.module:NAME"

@@ -1,0 +1,273 @@
+"""Models of transformers by `--model hf:`, on CPU with tiny configs and random weights.
+
+The how-to page is followed to the letter, in processes of their own. These tests need the extra
+`zoo`, which .ci/run installs in a second step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.core.errors import ModelError, SettingsError
+from warmup.diagnostics.audit import AuditReport, audit
+from warmup.models.loading import load_model
+
+pytestmark = pytest.mark.skipif(
+    find_spec("transformers") is None or find_spec("timm") is None,
+    reason="the extra zoo is not installed",
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "how-to" / "serve-a-hugging-face-model.md").read_text(encoding="utf-8")
+LIMIT_S = 300  # only ends a test that hangs
+TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 99}
+SMALL = {**TEXT, "num_attention_heads": 2}
+T5 = {
+    "d_model": 32,
+    "d_kv": 16,
+    "d_ff": 64,
+    "num_layers": 1,
+    "num_heads": 2,
+    "vocab_size": 99,
+    "decoder_start_token_id": 0,
+}
+HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+LAYERS = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+SOUND = {"max_source_positions": 10, "num_mel_bins": 8}
+WHISPER = {**HEADS, **LAYERS, **TOKENS, **SOUND, "d_model": 32, "vocab_size": 99}
+VIT = {**SMALL, "image_size": 16, "patch_size": 8}
+CLIP = {
+    "text_config": {**SMALL, "eos_token_id": 98, "bos_token_id": 1},
+    "vision_config": VIT,
+    "projection_dim": 16,
+}
+# Model type, class, fields, sizes, and the shape of each input.
+FORWARDS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, int], Mapping[str, Any]]] = {
+    "llama": (
+        "LlamaForCausalLM",
+        {**SMALL, "num_key_value_heads": 2},
+        {"seqlen": 8, "batch": 2},
+        {"input_ids": [2, 8], "attention_mask": [2, 8]},
+    ),
+    "bert": ("BertModel", SMALL, {"seqlen": 8}, {"input_ids": [1, 8], "attention_mask": [1, 8]}),
+    "vit": ("ViTModel", VIT, {"batch": 2}, {"pixel_values": [2, 3, 16, 16]}),
+    "t5": (
+        "T5ForConditionalGeneration",
+        T5,
+        {"seqlen": 8, "decoder_seqlen": 3},
+        {"input_ids": [1, 8], "attention_mask": [1, 8], "decoder_input_ids": [1, 3]},
+    ),
+    "whisper": (
+        "WhisperForConditionalGeneration",
+        WHISPER,
+        {"batch": 1, "decoder_seqlen": 2},
+        {"input_features": [1, 8, 20], "decoder_input_ids": [1, 2]},
+    ),
+    "clip": (
+        "CLIPModel",
+        CLIP,
+        {"seqlen": 8},
+        {"input_ids": [1, 8], "pixel_values": [1, 3, 16, 16], "attention_mask": [1, 8]},
+    ),
+}
+
+
+def config(folder: Path, kind: str, **fields: Any) -> Path:
+    """Write a config of the model type *kind* to *folder*; return its path."""
+    path = folder / f"{kind}.json"
+    path.write_text(json.dumps({"model_type": kind, **fields}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(variables: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files of the page, and the table that its command built there."""
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "tiny").mkdir()
+    for language, name in (("json", "tiny/config.json"), ("python", "serve.py")):
+        (text,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+        (folder / name).write_text(text)
+    done = subprocess.run(
+        said("warmup build"),
+        env=environment(folder, variables),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def said(start: str) -> list[str]:
+    """Return the words of the page's command that begins with *start*."""
+    (line,) = re.findall(rf"^    \$ ({start}.*)$", PAGE, re.MULTILINE)
+    words = {"warmup": [sys.executable, "-m", "warmup"], "python": [sys.executable], "8000": ["0"]}
+    return [part for word in shlex.split(line) for part in words.get(word, [word])]
+
+
+def environment(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **variables, **caches}
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path, variables: Mapping[str, str]) -> Iterator[tuple[list[int], int]]:
+    """What the page's server answered, and its exit code after SIGINT; fresh caches."""
+    process = subprocess.Popen(
+        said("warmup run"),
+        env={**environment(folder, variables), "TORCHINDUCTOR_CACHE_DIR": str(folder / "served")},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("serving on port"), process.communicate()[1][-3000:]
+        url = f"http://127.0.0.1:{int(line.split()[-1])}"
+        with urllib.request.urlopen(url, b"[5, 6, 7]", timeout=LIMIT_S) as answer:
+            tokens = json.load(answer)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LIMIT_S)
+        yield tokens, process.returncode
+    finally:
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def audited(served: tuple[list[int], int], folder: Path) -> AuditReport:
+    """The audit of that server."""
+    return audit([folder / "audit.jsonl"], table=folder / "tiny.json")
+
+
+def test_the_server_of_the_page_answers(served: tuple[list[int], int]) -> None:
+    """A prompt of three tokens is continued to max_length, and SIGTERM ends the server."""
+    tokens, code = served
+    assert (len(tokens), code) == (48, 128 + signal.SIGTERM)
+
+
+def test_generate_asks_no_new_key(audited: AuditReport) -> None:
+    """Prefill and decode of generate() with a static cache: every decision is a hit."""
+    assert (audited.miss_count, audited.uncovered, audited.silent) == (0, {}, ())
+    assert audited.hits
+
+
+def test_no_row_of_the_two_sets_of_buckets_is_unused(audited: AuditReport) -> None:
+    """The steps that were built are those that generate() takes."""
+    assert audited.unused == ()
+
+
+@pytest.mark.parametrize("kind", FORWARDS)
+def test_inputs_follow_from_forward_and_config(kind: str, tmp_path: Path) -> None:
+    """A plain call of forward: the inputs have these shapes; in eval mode the model takes them."""
+    name, fields, sizes, shapes = FORWARDS[kind]
+    loaded = load_model(f"hf-random:{config(tmp_path, kind, architectures=[name], **fields)}")
+    assert loaded.example_inputs is not None
+    inputs = loaded.example_inputs(**sizes)
+    assert {name: list(each.shape) for name, each in inputs.items()} == shapes
+    assert not any(each.training for each in loaded.module.modules())
+    loaded.module(**inputs)
+
+
+@pytest.mark.parametrize("kind", ["t5", "whisper"])
+def test_a_model_with_an_encoder_has_a_decode_step(kind: str, tmp_path: Path) -> None:
+    """The step's logits are for one token, and the same in every call of the same inputs."""
+    name, fields, sizes, _ = FORWARDS[kind]
+    loaded = load_model(f"hf-random:{config(tmp_path, kind, architectures=[name], **fields)}")
+    assert loaded.example_inputs is not None
+    sizes = {"max_length": 16, **{name: size for name, size in sizes.items() if "dec" not in name}}
+    inputs = loaded.example_inputs(**sizes)
+    first, second = (loaded.module(**inputs) for _ in range(2))
+    assert first.shape == (1, 1, 99)
+    assert bool((first == second).all())
+
+
+def test_weights_come_from_safetensors(tmp_path: Path) -> None:
+    """What save_pretrained() wrote is loaded with its weights."""
+    saved = load_model(
+        f"hf-random:{config(tmp_path, 'bert', architectures=['BertModel'], **SMALL)}"
+    )
+    saved.module.save_pretrained(tmp_path / "saved")
+    loaded = load_model(f"hf:{tmp_path / 'saved'}")
+    weight = "encoder.layer.0.output.dense.weight"
+    assert bool((loaded.module.state_dict()[weight] == saved.module.state_dict()[weight]).all())
+
+
+def test_arguments_are_fields_of_the_config(tmp_path: Path) -> None:
+    """--model-args makes a deeper model, and names a field that is none."""
+    path = config(tmp_path, "bert", architectures=["BertModel"], **SMALL)
+    deep = load_model(f'hf-random:{path}{{"num_hidden_layers": 3}}')
+    assert len(deep.module.encoder.layer) == 3
+    with pytest.raises(ModelError, match="BertConfig has no field layers"):
+        load_model(f'hf-random:{path}{{"layers": 3}}')
+
+
+def _pickled(folder: Path) -> str:
+    config(folder, "config", model_type="bert", architectures=["BertModel"], **SMALL)
+    (folder / "pytorch_model.bin").write_bytes(b"\x80")
+    return f"hf:{folder}"
+
+
+def _own_code(folder: Path) -> str:
+    (folder / "modeling.py").write_text("raise SystemExit('the code was run')")
+    auto = {"AutoModel": "modeling.Net"}
+    return f"hf-random:{config(folder, 'mine', auto_map=auto)}"
+
+
+REFUSED: Mapping[str, tuple[Callable[[Path], str], str]] = {
+    "not there": (lambda _: "hf:org/name", "models are not downloaded"),
+    "pickles": (_pickled, "other formats are code, and are not loaded"),
+    "code of its own": (_own_code, "its code is in the model's folder, and is not run"),
+    "a config without random weights": (
+        lambda folder: f"hf:{config(folder, 'bert', architectures=['BertModel'])}",
+        "a config file has no weights",
+    ),
+    "no class": (lambda folder: f"hf-random:{config(folder, 'bert')}", "names no architectures"),
+    "a class that is none": (
+        lambda folder: f"hf-random:{config(folder, 'bert')}:BertTokenizer",
+        "has no model class 'BertTokenizer'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_loaded_is_refused(case: str, tmp_path: Path) -> None:
+    """Each refusal says in a line what is wrong; no code of the folder runs."""
+    make, words = REFUSED[case]
+    with pytest.raises(ModelError, match=re.escape(words)) as refused:
+        load_model(make(tmp_path))
+    assert "\n" not in str(refused.value)
+
+
+def test_an_input_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """A model whose main argument is unknown is refused, with the --input to give."""
+    fields = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    path = config(tmp_path, "timesformer", architectures=["TimesformerModel"], **fields)
+    loaded = load_model(f"hf-random:{path}")
+    assert loaded.example_inputs is not None
+    with pytest.raises(ModelError, match=r'cannot be made .*--input "pixel_values='):
+        loaded.example_inputs(batch=1)
+
+
+def test_a_dim_that_no_input_has_is_refused(tmp_path: Path) -> None:
+    """A dim of another name is an error that lists those there are."""
+    loaded = load_model(f"hf-random:{config(tmp_path, 'vit', architectures=['ViTModel'], **VIT)}")
+    assert loaded.example_inputs is not None
+    with pytest.raises(SettingsError, match="its dims are batch, side"):
+        loaded.example_inputs(rows=3)
