@@ -5,6 +5,7 @@ All offline: the schemas come with the validators (docs/decisions/0006-manifest-
 
 from __future__ import annotations
 
+import ast
 import copy
 import io
 import itertools
@@ -29,6 +30,7 @@ from warmup.cli.app import app
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "examples/deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+VLLM_MANIFESTS = sorted((DEPLOY / "kubernetes/vllm").glob("*.yaml"))
 COMPOSE = DEPLOY / "docker/compose.yaml"
 DOCKERFILE = DEPLOY / "docker/Dockerfile"
 UNIT = DEPLOY / "systemd/warmup-serve.service"
@@ -52,6 +54,13 @@ DOCKER_INSTRUCTIONS = {
 def resources() -> list[dict[str, Any]]:
     texts = [path.read_text(encoding="utf-8") for path in MANIFESTS]
     return [document for text in texts for document in yaml.safe_load_all(text)]
+
+
+def of_vllm(kind: str) -> dict[str, Any]:
+    texts = [path.read_text(encoding="utf-8") for path in VLLM_MANIFESTS]
+    documents = [document for text in texts for document in yaml.safe_load_all(text)]
+    (found,) = [document for document in documents if document["kind"] == kind]
+    return found
 
 
 def pod_of(kind: str) -> dict[str, Any]:
@@ -103,7 +112,7 @@ def test_there_is_a_job_a_volume_and_a_deployment() -> None:
 @pytest.mark.parametrize("version", [OLDEST_KUBERNETES, latest_version()])
 def test_every_manifest_follows_the_schema_of_its_kind(version: str) -> None:
     """Strict: a field that this version of Kubernetes does not have is an error."""
-    for resource in resources():
+    for resource in (*resources(), *map(of_vllm, ("Deployment", "Service", "ConfigMap", "Job"))):
         validate(resource, version, strict=True)
 
 
@@ -167,6 +176,54 @@ def test_the_table_is_mounted_read_only_from_the_configmap() -> None:
         (mount,) = [m for m in container["volumeMounts"] if m["name"] == volume["name"]]
         assert mount["readOnly"] is True
         assert f"{mount['mountPath']}/table.json" in container["command"]
+
+
+# Kubernetes, with vLLM
+
+
+def test_the_table_of_vllm_is_built_for_the_sizes_that_are_served() -> None:
+    """The program of the Job compiles the static sizes of the Deployment's command line."""
+    (server,) = of_vllm("Deployment")["spec"]["template"]["spec"]["containers"]
+    config = server["args"][server["args"].index("--compilation-config") + 1]
+    served = json.loads(config)["compile_sizes"]
+    program = ast.parse(of_vllm("ConfigMap")["data"]["start.py"])
+    dicts = [ast.literal_eval(one) for one in ast.walk(program) if isinstance(one, ast.Dict)]
+    assert dicts == [{"compile_sizes": served}]
+
+
+def test_the_job_runs_the_program_of_its_configmap() -> None:
+    """Program and path of the ConfigMap are those that the command names."""
+    pod = of_vllm("Job")["spec"]["template"]["spec"]
+    (build,) = pod["initContainers"]
+    (mount,) = [one for one in build["volumeMounts"] if one["name"] == "program"]
+    (volume,) = [one for one in pod["volumes"] if one["name"] == "program"]
+    config = of_vllm("ConfigMap")
+    assert volume["configMap"]["name"] == config["metadata"]["name"]
+    assert build["args"][-1] == f"{mount['mountPath']}/{next(iter(config['data']))}"
+
+
+def test_vllm_has_a_cache_for_each_table() -> None:
+    """The ConfigMap of the table and vLLM's cache folder end with the same digest."""
+    pod = of_vllm("Deployment")["spec"]["template"]["spec"]
+    (table,) = [one["configMap"]["name"] for one in pod["volumes"] if "configMap" in one]
+    for container in (*pod["initContainers"], *pod["containers"]):
+        folder = environment_of(container)["VLLM_CACHE_ROOT"]
+        assert folder.rpartition("-")[2] == table.rpartition("-")[2]
+
+
+def test_vllm_is_locked_down_and_ready_when_it_answers() -> None:
+    """Read-only root, no privileges, the table read-only; both probes ask vLLM's own path."""
+    pods = [of_vllm(kind)["spec"]["template"]["spec"] for kind in ("Job", "Deployment")]
+    for container in (one for pod in pods for one in (*pod["initContainers"], *pod["containers"])):
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    for container in (*pods[1]["initContainers"], *pods[1]["containers"]):
+        (mount,) = [one for one in container["volumeMounts"] if one["name"] == "table"]
+        assert mount["readOnly"] is True
+    (server,) = pods[1]["containers"]
+    probes = [server[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe")]
+    assert probes == ["/health", "/health"]
+    assert of_vllm("Service")["spec"]["selector"] == {"app": "vllm-server"}
 
 
 # Docker
@@ -308,7 +365,7 @@ def lists_in(document: Any) -> Iterator[list[str]]:
 
 
 def commands_of_manifests() -> Iterator[tuple[str, list[str]]]:
-    for path in (*MANIFESTS, COMPOSE):
+    for path in (*MANIFESTS, *VLLM_MANIFESTS, COMPOSE):
         for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
             for words in lists_in(document):
                 if words[0] == "warmup":

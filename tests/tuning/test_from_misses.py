@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from warmup.core.events import Emitter, Event, EventName
+from warmup.core.imported_config import ImportedConfig
+from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Family, Row, Tuned, Winner
+from warmup.core.trial import Candidate
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.kind import Kind
 from warmup.keys.pad import AS_IS, PADDED
 from warmup.keys.question import Question
+from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.lookup import Lookup, OnMiss
 from warmup.tuning.one_key import OneKeyLookup
 
@@ -103,3 +108,34 @@ def test_a_region_may_ask_by_another_key_of_its_product(
         MissReason.NOT_IN_TABLE,
         False,
     )
+
+
+def test_verifying_measures_imported_configs_and_all_library_kernels(
+    make_row: Callable[..., Row],
+) -> None:
+    """Of the candidates no other template is left; each kernel of the library is."""
+    asked: list[Question] = []
+
+    class Keeping:
+        def measure(self, question: Question) -> Tuned | None:
+            asked.append(question)
+            return Tuned(question.problem.key, make_row(), ())
+
+    tiles = [
+        Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", size), ("num_warps", 4)))
+        for size in (16, 32)
+    ]
+    bias = Winner(Family.EXTERN, "aten::bias_addmm")
+    imported = ImportedAnswers({GEMM: (ImportedConfig(tiles[0], "a.log:1"),)})
+    lookup = OneKeyLookup(
+        {},
+        OnMiss.TUNE,
+        Emitter([]),
+        tuner=Keeping(),  # type: ignore[arg-type]  # what is asked of it
+        search=Search.IMPORTED,
+        wanted=GEMM,
+        imported=imported,
+    )
+    candidates = tuple(map(Candidate, (LIBRARY, bias, *tiles)))
+    lookup.measure(replace(question_of(GEMM), candidates=candidates))
+    assert [one.winner for one in asked[0].candidates] == [LIBRARY, bias, tiles[0]]

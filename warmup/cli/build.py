@@ -21,12 +21,24 @@ _CONFIG_MAP_BYTES: Final = 2**20
 
 
 def build(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- COMMAND...]", help="Instead of --model: a program to run once."
+        ),
+    ] = None,
     *,
     model: options.OptionalModel = None,
     problems: Annotated[
         Path | None,
         typer.Option(help="Instead of --model: the misses from `warmup audit --misses-out`."),
     ] = None,
+    after: Annotated[
+        bool,
+        typer.Option(
+            "--after", help="Tune what the program asks when it has ended, not as it is asked."
+        ),
+    ] = False,
     seqlens: options.Seqlens = None,
     dims: options.Dims = None,
     inputs: options.InputsOption = None,
@@ -134,8 +146,10 @@ def build(
 ) -> None:
     """Tune every bucket of a model and write the winners to a table.
 
-    With --problems, tune the misses that `warmup audit` found, without the model.
+    With --problems, tune the misses that `warmup audit` found, without the model. With a command
+    after --, run that program once and tune what it asks, in each of its processes.
     """
+    from warmup.cli.build_program import build_program
     from warmup.cli.build_render import document, spell
     from warmup.cli.plan_render import document_of_plan, spell_plan
     from warmup.cli.progress import BuildProgress
@@ -171,6 +185,15 @@ def build(
         "wait_for_quiet": wait_for_quiet,
         "dry_run": dry_run,
     }
+    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
+    if command:
+        refused = of_model | {"model": model, "problems": problems, "pad_weights": pad_weights}
+        refused |= {"timings": timings, "force": force, "dry_run": dry_run, "policy": policy.value}
+        shared["layers"] = None if layers is LayersForm.WHOLE else layers.value
+        build_program(command, out, refused, shared, after=after, as_json=as_json)
+        return
+    if after:
+        raise typer.BadParameter("--after needs a program: -- python serve.py")
     if model is not None and problems is None:
         of_model |= {"pad_weights": pad_weights, "policy": policy, "layers": layers.value}
         run = partial(build_model, model, out=out, **of_model, **shared)
@@ -183,7 +206,6 @@ def build(
         raise typer.BadParameter("--problems needs --out, the table to complete")
     else:
         run = partial(build_problems, problems, out=out, **shared)
-    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     named = read_misses(problems) if problems is not None and timings is not None else ()
     sources = {one.key: one.source for one in named}
     with (

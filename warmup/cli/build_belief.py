@@ -10,13 +10,14 @@ from warmup.core.machine_state import NOT_CHECKED, MachineState
 from warmup.core.rows import Flag
 from warmup.tuning.report import BuildReport
 
+RETRY: Final = "add --retry unstable to this command"
 _MAX_LISTED: Final = 20  # flagged rows, and rejected candidates
 
 
-def spell_belief(report: BuildReport) -> Iterator[str]:
+def spell_belief(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
     """Yield whether the times of a build can be believed, its unstable rows, and what a retry did.
 
-    Nothing about the times where nothing was measured.
+    Nothing about the times where nothing was measured. *remedy* measures unstable rows again.
     """
     rows, machine = report.table.rows, report.machine
     unstable = sorted(key for key, row in rows.items() if row.evidence.is_unstable)
@@ -35,11 +36,15 @@ def spell_belief(report: BuildReport) -> Iterator[str]:
         )
         yield from (f"kept: {key}: {reason}" for key, reason in report.kept.items())
     if unstable:
-        yield (
-            f"{len(unstable)} of {counted(len(rows), 'row')} unstable: such a row has the "
-            "library's kernel for want of better times; to measure it again on a quiet machine, "
-            "add --retry unstable to this command"
-        )
+        yield unstable_rows(len(unstable), len(rows), remedy)
+
+
+def unstable_rows(unstable: int, rows: int, remedy: str) -> str:
+    """Return how many rows of a table are unstable, what they serve, and the *remedy*."""
+    return (
+        f"{unstable} of {counted(rows, 'row')} unstable: such a row has the library's kernel for "
+        f"want of better times; to measure it again on a quiet machine, {remedy}"
+    )
 
 
 def _belief(machine: MachineState, unstable: int, measured: int) -> str:

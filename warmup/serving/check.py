@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warmup.buckets.bucket import Bucket
+from warmup.core.counted import counted
 from warmup.core.error_text import first_line
 from warmup.core.errors import AdapterError, BundleError, SettingsError, TableError
 from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
@@ -184,8 +185,9 @@ def _imports(table: Table) -> Iterator[str]:
     """Yield a remark on the imported configs, if there are any."""
     if table.imported:
         yield (
-            f"imported, unverified: configs of {len(table.imported)} keys without a row, not "
-            "served except with --on-miss unverified: `warmup import --verify` measures them"
+            f"imported, unverified: configs of {counted(len(table.imported), 'key')} without a "
+            "row, not served except with --on-miss unverified: `warmup import --verify` measures "
+            "them"
         )
 
 

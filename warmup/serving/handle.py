@@ -90,6 +90,8 @@ class Handle(AbstractContextManager["Handle"]):
             artifact_rows=dict(tally.artifact_rows),
             artifacts_refused=tally.artifacts_refused,
             predicted=dict(tally.predicted),
+            compiles=self._watch.compiles,
+            compile_seconds=self._watch.compile_seconds(),
             unused=tuple(
                 sorted(key for key in self.table.rows.keys() - asked if kind_of(key).is_asked)
             ),
@@ -106,8 +108,12 @@ class Handle(AbstractContextManager["Handle"]):
             raise SettingsError(
                 f"a table is installed already ({difference})", "close() its handle first"
             )
-        self._installs += 1
         logger.info("the table %s is installed already, with these settings", self.digest[:16])
+        return self.shared()
+
+    def shared(self) -> Handle:
+        """Return this handle for one more install, which has to close it as well."""
+        self._installs += 1
         return self
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from warmup.core.events import (
 )
 from warmup.core.flags import read_flag
 from warmup.core.layers_form import LayersForm
+from warmup.core.recording_order import order_in_environment
 from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.models.padding.prepare import Prepared, pad_by_rows, paddings, refusal_of
 from warmup.serving.admission import admit, find_table
@@ -107,7 +108,8 @@ def install(
     measured replace the caller's own, also those of a mode. Other options of the caller's that
     contradict the table's are kept, with a warning and an event.
 
-    A second call with the same table and settings, and no *model*, returns the same handle.
+    A second call with the same table and settings, and no *model*, returns the same handle. In a
+    program that `warmup build -- COMMAND` runs, every call returns the handle of the recording.
 
     Raises:
         SettingsError: another table, or this table with other settings, is installed; an argument
@@ -120,6 +122,10 @@ def install(
     from warmup.inductor import connect, start_workers
 
     form = _form_of(on_miss, uncovered, layers, model)
+    if (order := order_in_environment()) is not None:
+        from warmup.serving.recorder import record
+
+        return record(order)
     start_workers(device)
     inductor = connect()
     here = inductor.runtime(device)

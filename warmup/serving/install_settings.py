@@ -40,6 +40,16 @@ class InstallSettings:
         return "; ".join(differences)
 
 
+class RecordingSettings(InstallSettings):
+    """The settings of a recording: whatever the program installs meanwhile is that recording."""
+
+    __slots__ = ()
+
+    def difference(self, asked: InstallSettings) -> str:  # noqa: ARG002  all are one install
+        """Return nothing: the rows that the program names are not served while it is recorded."""
+        return ""
+
+
 def absolute_path(named: str | os.PathLike[str] | None, variable: str) -> str:
     """Return the path *named*, or else in the environment *variable*, absolute; empty for none."""
     path = named if named is not None else os.environ.get(variable)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from warmup.core.counted import counted
 from warmup.core.errors import DeviceModelError, DeviceModelWarning, SettingsError
 from warmup.core.events import logger
 from warmup.core.notices import warn
@@ -26,7 +27,8 @@ def predictor_at_misses(
         SettingsError: ``on_miss="predict"`` has no device model.
     """
     if settings.on_miss == OnMiss.UNVERIFIED:
-        logger.warning("%d imported configs, which nobody measured, are served", len(imported))
+        keys = counted(len(imported), "key")
+        logger.warning("imported configs of %s are served, which nobody measured here", keys)
         return imported, OnMiss.UNVERIFIED.value
     if settings.on_miss != OnMiss.PREDICT:
         return None, ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
+import time
 from dataclasses import dataclass, field
 
 from warmup.core.events import Event, logger
@@ -22,6 +24,9 @@ class ProcessWatch:
     settling: Settling | None = None
     compiles: int = 0
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _ended_s: float = 0.0
+    _since: dict[int, float] = field(default_factory=dict)  # by thread that compiles now
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, event: Event) -> None:
         """Look at *event*."""
@@ -32,13 +37,24 @@ class ProcessWatch:
     def compile_started(self) -> None:
         """Count a compile."""
         self.compiles = next(self._numbers)  # from any thread
+        with self._lock:
+            self._since[threading.get_ident()] = time.monotonic()
         if self.settling is not None:
             self.settling.compile_started()
 
     def compile_ended(self) -> None:
-        """Wait for the next one."""
+        """Add the time of this compile, and wait for the next one."""
+        with self._lock:
+            now = time.monotonic()
+            self._ended_s += now - self._since.pop(threading.get_ident(), now)
         if self.settling is not None:
             self.settling.compile_ended()
+
+    def compile_seconds(self) -> float:
+        """Return the seconds of all compiles, those under way included."""
+        with self._lock:
+            now = time.monotonic()
+            return self._ended_s + sum(now - since for since in self._since.values())
 
     def left_unfrozen(self) -> None:
         """Give the notice about gradients."""

@@ -24,7 +24,9 @@ class Report:
     ``artifact_rows`` by key the rows that answered while these artifacts were compiled, and
     ``artifacts_refused`` the artifacts that did not fit. ``unused`` are rows that inductor never
     asked for; rows for weights are no lookups, and not among them. ``predicted`` counts by key the
-    decisions for which a predicted config was compiled: neither hits nor misses.
+    decisions for which a predicted config was compiled: neither hits nor misses. ``compiles``
+    counts graphs that inductor compiled or loaded from its caches, ``compile_seconds`` is the time
+    that threads spent on them, all threads together.
     """
 
     digest: str
@@ -42,6 +44,8 @@ class Report:
     artifact_rows: Mapping[str, int] = field(default_factory=dict)
     artifacts_refused: int = 0
     predicted: Mapping[str, int] = field(default_factory=dict)
+    compiles: int = 0
+    compile_seconds: float = 0.0
 
     @property
     def is_silent(self) -> bool:

@@ -112,29 +112,53 @@ def run(
     if uncovered not in set(Uncovered):
         raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
     if not command:
-        raise SettingsError("no command is given", "name one, such as -- python serve.py")
+        raise _no_command()
     read(table)
+    settings = {
+        "WARMUP_TABLE": str(Path(table).absolute()),
+        "WARMUP_ON_MISS": str(on_miss),
+        "WARMUP_UNCOVERED": str(uncovered),
+    }
+    if allow_mismatch:
+        settings["WARMUP_ALLOW_MISMATCH"] = "1"
+    for variable, file in (("BUNDLE", bundle), ("DEVICE_MODEL", device_model)):
+        if file is not None:
+            settings[f"WARMUP_{variable}"] = str(Path(file).absolute())
+    if layers is not None:
+        settings[LAYERS_VARIABLE] = layers_form(layers)
+    return run_with(command, settings, audit_log)
+
+
+def run_with(
+    command: Sequence[str],
+    settings: Mapping[str, str],
+    audit_log: str | os.PathLike[str] | None = None,
+    *,
+    stdout_to_stderr: bool = False,
+) -> RunReport:
+    """Run *command* to its end with warmup's start-up module and the variables *settings*.
+
+    Log, signals, exit code and errors are as in `run`. With *stdout_to_stderr* what the command
+    prints goes to this process's stderr.
+
+    Raises:
+        SettingsError: no command is given, it cannot be started, or the log cannot be written.
+    """
+    if not command:
+        raise _no_command()
     named = audit_log or os.environ.get("WARMUP_AUDIT_LOG")
     with _signals_held() as mask, contextlib.ExitStack() as stack:
         with contextlib.nullcontext() if named else _temporary_folder() as folder:
             log = Path(named or f"{folder}/audit.jsonl").absolute()
-            settings = {
-                "WARMUP_TABLE": str(Path(table).absolute()),
-                "WARMUP_ON_MISS": str(on_miss),
-                "WARMUP_UNCOVERED": str(uncovered),
-                "WARMUP_AUDIT_LOG": str(log),
-            }
-            if allow_mismatch:
-                settings["WARMUP_ALLOW_MISMATCH"] = "1"
-            for variable, file in (("BUNDLE", bundle), ("DEVICE_MODEL", device_model)):
-                if file is not None:
-                    settings[f"WARMUP_{variable}"] = str(Path(file).absolute())
-            if layers is not None:
-                settings[LAYERS_VARIABLE] = layers_form(layers)
             events = stack.enter_context(_AppendedEvents(log))
-            pid = _start(command, _environment(os.environ, settings), mask)
+            environment = _environment(os.environ, {**settings, "WARMUP_AUDIT_LOG": str(log)})
+            pid = _start(command, environment, mask, stdout_to_stderr=stdout_to_stderr)
             exit_code = _wait(pid)
         return _report(exit_code, events)
+
+
+def _no_command() -> SettingsError:
+    return SettingsError("no command is given", "name one, such as -- python serve.py")
 
 
 class _AppendedEvents(io.RawIOBase):
@@ -236,13 +260,23 @@ def _temporary_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _start(command: Sequence[str], environment: Mapping[str, str], mask: set[int]) -> int:
+def _start(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    mask: set[int],
+    *,
+    stdout_to_stderr: bool,
+) -> int:
     # Not Popen: posix_spawn sets the child's signal mask without Python code between fork and
     # exec, and the child inherits the descriptors that this process inherited.
     ignored_by_python = [signal.SIGPIPE, signal.SIGXFSZ]
+    actions = [(os.POSIX_SPAWN_DUP2, 2, 1)] if stdout_to_stderr else []
     try:
         return os.posix_spawnp(
-            command[0], list(command), environment, setsigmask=mask, setsigdef=ignored_by_python
+            *(command[0], list(command), environment),
+            file_actions=actions,
+            setsigmask=mask,
+            setsigdef=ignored_by_python,
         )
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)

@@ -7,7 +7,7 @@ problem that cannot be rebuilt is reported with its reason, and the others are t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ from warmup.tuning.setup import (
 )
 
 if TYPE_CHECKING:
+    from warmup.keys.question import RegionQuestion
     from warmup.models.rebuilt import RebuiltProblem
     from warmup.tuning.tuner import Tuner
 
@@ -63,6 +64,8 @@ def build_problems(
     top: int = DEFAULT_TOP,
     device_model: str | Path | None = None,
     force: bool = False,
+    again: Collection[str] = (),
+    regions: Sequence[RegionQuestion] = (),
     wait_for_quiet: float | None = None,
     dry_run: bool = False,
     observer: Observer | None = None,
@@ -72,10 +75,12 @@ def build_problems(
     *problems* may be the problems themselves. With the search ``imported`` only the imported
     configs of the table and the library's kernels are tried, for problems that have such configs.
 
-    A problem with a row is not tuned again, unless *force* is set, its row could not be used at
-    serving, or was searched less far than *search*. Each finished problem is on disk before the
-    next one starts. Where every problem that layers compiled once have asked for has a row, the
-    table says that it has rows for them. *top*, *device_model* and *wait_for_quiet* are those of
+    A problem with a row is not tuned again, unless *force* is set, *again* has its key, its row
+    could not be used at serving, or was searched less far than *search*. A key of *again* that
+    cannot be rebuilt keeps its row. Problems that *regions* describe are measured in their regions
+    instead of being rebuilt. Each finished problem is on disk before the next one starts.
+    Where every problem that layers compiled once have asked for has a row, the table says that it
+    has rows for them. *top*, *device_model* and *wait_for_quiet* are those of
     `warmup.tuning.build.build`. With *dry_run* the report has a plan instead, and nothing is done.
 
     Raises:
@@ -86,9 +91,10 @@ def build_problems(
     started = time.monotonic()
     if isinstance(problems, (str, Path)):
         problems = read_misses(problems)
-    missed = _by_key(problems)
+    described = {question.key for question in regions}
+    missed = _by_key(problems) | dict.fromkeys(again, True)
+    missed = {key: is_stale for key, is_stale in missed.items() if key not in described}
     once = {problem.key for problem in problems if LayersForm.ONCE in problem.layers}
-    from warmup.models.rebuilt import rebuild
     from warmup.tuning.tuner import make_tuner
 
     search_budget = parse_budget(search, None)
@@ -124,7 +130,6 @@ def build_problems(
         elapsed = time.monotonic() - started
         return BuildReport(path, table, digest_of(table), (), (), elapsed, known, plan=plan)
     results: list[BucketResult] = []
-    not_rebuilt: dict[str, str] = {}
     watcher = watcher_of(observer, setup)
     wait_s = seconds_to_wait(wait_for_quiet)
     with make_tuner(setup.policy, setup.device, started) as tuner:
@@ -143,23 +148,13 @@ def build_problems(
             ),
         )
         watcher.device_looked_at(tuner.watch.complaints())
-        for index, key in enumerate(wanted):
-            try:
-                rebuilt = rebuild(key, setup.device)
-                results.append(
-                    _run(
-                        key,
-                        rebuilt,
-                        setup,
-                        progress,
-                        tuner,
-                        number=(index, len(wanted)),
-                        imported=imported,
-                    )
-                )
-            except (BuildError, ModelError, ProblemError) as error:
-                needs_once = isinstance(error, ProblemError) and key in once
-                not_rebuilt[key] = f"{error} and --layers once" if needs_once else str(error)
+        if regions:
+            from warmup.tuning.recorded_regions import measure_recorded
+
+            measure_recorded(regions, setup, progress, tuner)
+        not_rebuilt = _tune_problems(
+            wanted, results, setup, progress, tuner, imported=imported, once=once, again=again
+        )
         if once and once <= progress.rows.keys():
             progress.keep_form(OF_MISSES, LayersForm.ONCE)
         machine, stages = tuner.watch.state(), tuner.clock.take()
@@ -197,6 +192,40 @@ def _by_key(problems: Iterable[MissedProblem]) -> dict[str, bool]:
     for problem in problems:
         is_stale[problem.key] = is_stale.get(problem.key, False) or problem.is_stale
     return is_stale
+
+
+def _tune_problems(
+    wanted: Sequence[str],
+    results: list[BucketResult],
+    setup: BuildSetup,
+    progress: Progress,
+    tuner: Tuner,
+    *,
+    imported: ImportedAnswers,
+    once: Collection[str],
+    again: Collection[str],
+) -> dict[str, str]:
+    """Rebuild and tune each key of *wanted*, and add its result to *results*.
+
+    Return, by key, why a problem could not be rebuilt; a key of *again* keeps its row then. Those
+    of *once* have been asked for by layers compiled once.
+    """
+    from warmup.models.rebuilt import rebuild
+
+    not_rebuilt: dict[str, str] = {}
+    for index, key in enumerate(wanted):
+        try:
+            rebuilt = rebuild(key, setup.device)
+            number = index, len(wanted)
+            results.append(
+                _run(key, rebuilt, setup, progress, tuner, number=number, imported=imported)
+            )
+        except (BuildError, ModelError, ProblemError) as error:
+            if key in again and key in progress.rows:
+                continue
+            needs_once = isinstance(error, ProblemError) and key in once
+            not_rebuilt[key] = f"{error} and --layers once" if needs_once else str(error)
+    return not_rebuilt
 
 
 def _run(

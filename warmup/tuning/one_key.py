@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
-from warmup.core.rows import Winner
+from warmup.core.rows import Family, Winner
 from warmup.core.search import SearchCounts
 from warmup.keys.question import Question
 from warmup.keys.registry import kind_of
@@ -23,6 +23,7 @@ class OneKeyLookup(Lookup):
     the module was rebuilt wrongly. Serving did not miss the module's questions of other kinds: they
     get a neutral winner and are not reported. Where the ways of *wanted* are compiled to be timed,
     each with a GEMM of its own, the GEMMs are tuned too, so that the ways are timed as they run.
+    With the search ``imported`` the candidates are the imported configs and the library's kernels.
     """
 
     wanted: str = ""
@@ -58,9 +59,13 @@ class OneKeyLookup(Lookup):
         if not self._wants(key):
             return question.library
         if self.search is Search.IMPORTED:
-            offered = {one.winner: one for one in question.candidates}
-            named = {*self.imported.promising(key, list(offered)), question.library}
-            kept = tuple(one for winner, one in offered.items() if winner in named)
+            offered = [one.winner for one in question.candidates]
+            named = {*self.imported.promising(key, offered), question.library}
+            kept = tuple(
+                one
+                for one in question.candidates
+                if one.winner in named or one.winner.family is Family.EXTERN
+            )
             counts = SearchCounts(search=Search.IMPORTED, listed=len(kept))
             question = replace(question, candidates=kept, searched=counts)
         return super().measure(question)

@@ -17,7 +17,7 @@ from warmup.core.roofline import Peaks
 from warmup.core.rows import Evidence, Row, Tuned
 from warmup.keys.registry import kind_of
 from warmup.table import Table
-from warmup.table.store import add_rows, distrust_rows, remove_rows, write
+from warmup.table.store import add_rows, distrust_rows, read, remove_rows, write
 from warmup.tuning.report import Observer
 
 
@@ -185,6 +185,23 @@ class Progress:
         if forms != origin.forms:
             origin = replace(origin, forms=forms)
             self.table = add_rows(self.path, origin, table.policy, {})
+
+    def stamp(self) -> tuple[int, int] | None:
+        """Return what changes whenever the file of the table is replaced; None without a file."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+    def read_again(self) -> None:
+        """Take the rows that other writers have added to the file, if there is one.
+
+        Raises:
+            TableError: the file is no table any more.
+        """
+        if self.path.exists():
+            self.table = read(self.path)
 
     def keys_since(self, since: int) -> set[str]:
         """Return the keys measured from number *since* of the build on."""

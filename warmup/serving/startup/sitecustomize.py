@@ -4,7 +4,8 @@
 is the only module of warmup whose import has an effect. A finder waits until torch is imported, and
 the table is installed when torch first compiles, or loads a graph that was compiled ahead of time,
 so programs without torch pay for a few definitions only. Imports are few for the same reason:
-``typing`` would take longer than all else.
+``typing`` would take longer than all else. The plugin for engines (serving/plugin.py) starts the
+same finder later in a process, when torch is imported already.
 """
 # ruff: noqa: INP001  imported by its name on PYTHONPATH, never as a part of the package
 
@@ -38,20 +39,35 @@ _ENTRY_POINTS = {
 class TableStartup:
     """An import finder that installs the table at the first call of an entry point of torch."""
 
-    def __init__(self, on_miss: str, uncovered: str) -> None:
+    def __init__(self, on_miss: str, uncovered: str, starter: str) -> None:
         self._on_miss = on_miss
         self._uncovered = uncovered
+        self._starter = starter  # the first words of this process's complaint
+        self._entry_points = dict(_ENTRY_POINTS)
         self._is_waiting = True
         self._has_reported = False
         self._lock = _thread.RLock()  # the installing thread takes it again if it compiles
         self._guarded: list[tuple[ModuleType, str, Any, Any]] = []
         self._removed: set[Any] = set()  # guards that are in nobody's way any more
 
+    def start(self) -> None:
+        """Wait for the first compile in this process, whose modules may be imported already.
+
+        `torch.compile` itself is left alone where torch is imported: engines decorate functions
+        in processes that never call them.
+        """
+        if _TORCH_NAME in sys.modules:
+            del self._entry_points[_TORCH_NAME]
+        sys.meta_path.insert(0, self)
+        for name in self._entry_points:
+            if name in sys.modules:
+                self._guard(sys.modules[name])
+
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec of the later finders, with the entry points guarded after loading."""
-        if name not in _ENTRY_POINTS or not self._is_waiting:
+        if name not in self._entry_points or not self._is_waiting:
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(name, path, target)
@@ -64,7 +80,7 @@ class TableStartup:
 
     def _guard(self, module: ModuleType) -> None:
         if self._is_waiting:
-            for name in _ENTRY_POINTS[module.__name__]:
+            for name in self._entry_points[module.__name__]:
                 if hasattr(module, name):
                     self._guard_function(module, name, getattr(module, name))
 
@@ -91,11 +107,11 @@ class TableStartup:
             if not self._is_waiting:
                 return
             self._is_waiting = False
-            self._unguard({*_ENTRY_POINTS} - {_TORCH_NAME})
+            self._unguard({*self._entry_points} - {_TORCH_NAME})
             try:
                 self._install()
             except Exception as error:
-                self._report_failure(error)
+                self.report_failure(error)
                 if self._on_miss == "strict" or _is_refusal(error):
                     for module, name, _, guard in self._guarded:
                         setattr(module, name, guard)
@@ -115,7 +131,7 @@ class TableStartup:
 
         install(on_miss=self._on_miss, uncovered=self._uncovered)
 
-    def _report_failure(self, error: Exception) -> None:
+    def report_failure(self, error: Exception) -> None:
         """Report once, on stderr and in the audit log, that this process has no table."""
         if self._has_reported:
             return
@@ -125,7 +141,7 @@ class TableStartup:
         import time
 
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        sys.stderr.write(f"warmup run: no table in process {os.getpid()}: {reason}\n")
+        sys.stderr.write(f"{self._starter}: no table in process {os.getpid()}: {reason}\n")
         record = {
             "event": "install.failed",
             "schema": 1,
@@ -138,8 +154,11 @@ class TableStartup:
         }
         # The newline in front ends what a killed process may have left of a line.
         line = "\n" + json.dumps(record, separators=(",", ":")) + "\n"
+        path = os.environ.get("WARMUP_AUDIT_LOG")
+        if not path:
+            return
         with contextlib.suppress(OSError):  # stderr has the failure already
-            log = os.open(os.environ["WARMUP_AUDIT_LOG"], os.O_WRONLY | os.O_APPEND)
+            log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
                 os.write(log, line.encode())
             finally:
@@ -186,12 +205,11 @@ def _run_next() -> None:
 
 if __name__ == "sitecustomize":
     is_compile_worker = any(word.endswith(_COMPILE_WORKER) for word in sys.orig_argv)
-    if os.environ.get("WARMUP_TABLE") and not is_compile_worker:
-        sys.meta_path.insert(
-            0,
-            TableStartup(
-                os.environ.get("WARMUP_ON_MISS", "fallback"),
-                os.environ.get("WARMUP_UNCOVERED", "count"),
-            ),
-        )
+    is_recorded = os.environ.get("WARMUP_RECORDING")
+    if (is_recorded or os.environ.get("WARMUP_TABLE")) and not is_compile_worker:
+        TableStartup(
+            os.environ.get("WARMUP_ON_MISS", "fallback"),
+            os.environ.get("WARMUP_UNCOVERED", "count"),
+            "warmup build" if is_recorded else "warmup run",
+        ).start()
     _run_next()

@@ -1,0 +1,71 @@
+"""`warmup build -- COMMAND`: what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from warmup.table import Table
+from warmup.table.store import read, write
+
+ROOT = Path(__file__).resolve().parents[2]
+STARTS = "open('started', 'w')"
+COMPILES = "import torch; torch.compile(torch.nn.Linear(4, 4))(torch.ones(2, 4))"
+
+RunMain = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--model", "m.py", "--out", "t.json", "--", "true"), "cannot be combined with --model"),
+        (("--out", "t.json", "--dry-run", "--", "true"), "cannot be combined with --dry-run"),
+        (("--", "true"), "a program needs --out"),
+        (("--model", "m.py", "--after"), "--after needs a program"),
+    ],
+)
+def test_options_that_a_program_does_not_have(
+    words: tuple[str, ...], said: str, run_main: RunMain
+) -> None:
+    """A program makes its own model and inputs: such options are refused, and nothing runs."""
+    done = run_main("build", *words)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+
+
+def test_a_program_that_asks_nothing_is_an_error(run_main: RunMain, tmp_path: Path) -> None:
+    """A program that ended well and compiled nothing makes no table."""
+    done = run_main("build", "--out", "t.json", "--", sys.executable, "-c", STARTS)
+    assert done.returncode == 3
+    assert "no process of the command asked inductor for a choice" in done.stderr
+    assert ((tmp_path / "started").exists(), (tmp_path / "t.json").exists()) == (True, False)
+
+
+def test_a_damaged_table_starts_no_program(run_main: RunMain, tmp_path: Path) -> None:
+    """The table to complete is read before the command is started."""
+    damaged = tmp_path / "t.json"
+    damaged.write_text('{"schema": 1')
+    done = run_main("build", "--out", "t.json", "--", sys.executable, "-c", STARTS)
+    assert (done.returncode, (tmp_path / "started").exists()) == (3, False)
+    assert damaged.read_text() == '{"schema": 1'
+
+
+def test_a_table_of_another_device_is_left_alone(
+    run_main: RunMain,
+    tmp_path: Path,
+    make_table: Callable[..., Table],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first compile of the program fails, and names both machines."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    path = tmp_path / "t.json"
+    write(path, make_table())
+    before = read(path)
+    program = f"{sys.executable} -c '{COMPILES}' 2> said"
+    done = run_main("build", "--out", "t.json", "--device", "cpu", "--", "sh", "-c", program)
+    assert (done.returncode, read(path)) == (1, before)
+    assert "device.type: table cuda, here cpu" in (tmp_path / "said").read_text()

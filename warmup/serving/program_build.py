@@ -1,0 +1,212 @@
+"""`build_from_program`: a table of what a user's own program asks, without a model file.
+
+The program runs once, with `warmup.serving.recorder` in each of its processes. What they could not
+measure, or with ``after`` all that they asked, is tuned from its key when the program has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from warmup.core.error_text import remedy_for
+from warmup.core.errors import NothingRecordedError, SettingsError
+from warmup.core.method import Search
+from warmup.core.recording_order import RECORDING_VARIABLE, RecordingOrder
+from warmup.core.rows import Row
+from warmup.diagnostics.misses import MissedProblem
+from warmup.keys.registry import kind_of
+from warmup.prediction.predictions import DEFAULT_TOP
+from warmup.serving.compiled.layer_sharing import LAYERS_VARIABLE, layers_form
+from warmup.serving.run import RunReport, run_with
+from warmup.table import Table
+from warmup.table.policy import DEFAULT_MODE, PolicyOptions
+from warmup.table.store import read
+from warmup.tuning.from_misses import build_problems
+from warmup.tuning.recorded_regions import read_regions
+from warmup.tuning.report import BuildReport, Observer
+from warmup.tuning.setup import check_out, seconds_to_wait
+
+# The variable of an engine's own cache of graphs. Graphs from a cache ask nothing.
+_CACHE_OF_ENGINE: Final = "VLLM_CACHE_ROOT"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramBuild:
+    """A program that ran and was recorded, and the build of what was left when it ended.
+
+    ``before`` are the keys that had a row before the program began, and ``rows`` the rows when it
+    had ended. ``rest`` is None where nothing was left to tune. ``collected``: the program measured
+    nothing, and all that it asked was left.
+    """
+
+    run: RunReport
+    path: Path
+    before: frozenset[str]
+    rows: Mapping[str, Row]
+    problems: tuple[MissedProblem, ...]
+    rest: BuildReport | None = None
+    collected: bool = False
+
+    @property
+    def tuned_in_program(self) -> AbstractSet[str]:
+        """The keys that the processes of the program measured."""
+        return self.rows.keys() - self.before
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every question of the program that was asked has a row that serving uses."""
+        rest = self.rest
+        left = rest and (rest.not_rebuilt or rest.not_tuned or rest.distrusted)
+        audit = self.run.audit
+        return not (left or audit.failed or audit.damaged or self.run.unread)
+
+
+def build_from_program(
+    command: Sequence[str],
+    *,
+    out: str | Path,
+    after: bool = False,
+    device: str = "auto",
+    mode: str = DEFAULT_MODE,
+    backends: str | None = None,
+    tolerance: float | None = None,
+    launch: str | None = None,
+    l2: str | None = None,
+    fused_top_k: int | None = None,
+    search: str = Search.DEFAULT,
+    top: int = DEFAULT_TOP,
+    device_model: str | Path | None = None,
+    layers: str | None = None,
+    wait_for_quiet: float | None = None,
+    stdout_to_stderr: bool = False,
+    observer: Observer | None = None,
+    ended: Callable[[RunReport, int, int], None] = lambda _run, _left, _again: None,
+) -> ProgramBuild:
+    """Run *command* once, and add a row for everything that its processes ask to the table *out*.
+
+    A question is measured when it is asked, in the process that asks; with *after* the program
+    runs as it would without a row, and its questions are tuned when it has ended. Rows of *out*
+    are used and kept. Each row is on disk before the next question is measured, so that a program
+    that is killed loses nothing that was measured. When it has ended, rows that it asked for and
+    whose times do not carry a decision are measured again, where that needs no program. *ended* is
+    called then, with the number of problems left and that of rows to measure again.
+
+    Signals are passed on to the command, as by `warmup.serving.run.run`. *layers* is as there,
+    *stdout_to_stderr* as in `run_with`, and the other arguments are those of
+    `warmup.tuning.build.build`.
+
+    Raises:
+        SettingsError: an argument cannot be used, or the command cannot be started.
+        TableError: *out* is damaged or cannot be written, or, found when the command has ended, is
+            for another device, runtime or policy.
+        NothingRecordedError: the command ended well, and no process of it asked for a choice.
+    """
+    path = Path(out)
+    check_out(path)
+    seconds_to_wait(wait_for_quiet)
+    before = frozenset(read(path).rows) if path.exists() else frozenset()
+    asked = PolicyOptions(
+        mode=mode,
+        backends=backends,
+        tolerance=tolerance,
+        launch=launch,
+        l2=l2,
+        fused_top_k=fused_top_k,
+    )
+    how: dict[str, Any] = {
+        "device": device,
+        "search": str(search),
+        "top": top,
+        "device_model": None if device_model is None else str(Path(device_model).absolute()),
+        "wait_for_quiet": wait_for_quiet,
+    }
+    form = {} if layers is None else {LAYERS_VARIABLE: layers_form(layers)}
+    with _folder() as folder:
+        order = RecordingOrder(
+            out=str(path.absolute()),
+            folder=folder,
+            session=secrets.token_hex(8),
+            after=after,
+            options=asdict(asked),
+            **how,
+        )
+        settings = {
+            _CACHE_OF_ENGINE: str(Path(folder) / "engine"),
+            RECORDING_VARIABLE: order.to_json(),
+            **form,
+        }
+        ran = run_with(command, settings, stdout_to_stderr=stdout_to_stderr)
+        origin = read(order.origin) if order.origin.exists() else None
+        regions = () if origin is None else read_regions(order.regions)
+    rows = read(path).rows if path.exists() else {}
+    asked_for = {*ran.audit.hits, *ran.audit.tuned}
+    again = [
+        key
+        for key, row in rows.items()
+        if key in asked_for and row.evidence.is_unstable and kind_of(key).rebuild is not None
+    ]
+    problems = tuple(
+        MissedProblem(miss.key, kind_of(miss.key).name, miss.reason, miss.count, layers=miss.layers)
+        for miss in ran.audit.misses
+        if miss.key not in rows or rows[miss.key].untrusted is not None
+    )
+    ended(ran, len(problems), len(again))
+    if not (ran.audit.hits or ran.audit.tuned or problems or ran.exit_code):
+        raise NothingRecordedError(
+            "no process of the command asked inductor for a choice",
+            "see that it compiles with torch.compile, and on a CPU under torch.no_grad()",
+        )
+    rest = None
+    if (problems or again or regions) and origin is not None:
+        with _threads_of(origin):
+            try:
+                rest = build_problems(
+                    problems,
+                    out=path,
+                    again=again,
+                    regions=regions,
+                    observer=observer,
+                    **asdict(asked),
+                    **how,
+                )
+            except NothingRecordedError as error:
+                if not after:
+                    raise
+                raise NothingRecordedError(
+                    str(error), "give the command without --after"
+                ) from error
+    return ProgramBuild(ran, path, before, rows, problems, rest, collected=after)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[str]:
+    """Make a folder that the processes of the program share; it is removed afterwards."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="warmup-build-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise SettingsError(
+            f"no temporary folder can be made: {error.strerror}",
+            remedy_for(error, "set TMPDIR to a writable folder"),
+        ) from error
+    with folder as name:
+        yield name
+
+
+@contextlib.contextmanager
+def _threads_of(origin: Table) -> Iterator[None]:
+    """Compute with as many threads as the program did: on a CPU they are part of the device."""
+    import torch
+
+    own, threads = torch.get_num_threads(), origin.provenance.runtime.device.threads
+    torch.set_num_threads(threads or own)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(own)
