@@ -203,6 +203,18 @@ def layer_starts(documents: Documents) -> list[Row]:
     return found
 
 
+def layer_steady(documents: Documents) -> list[Row]:
+    """Return the times of a call by mode and bucket, and shared layers' over the whole graph's."""
+    found: list[Row] = []
+    for document in documents.values():
+        for mode, buckets in document["eight"]["steady"].items():
+            for size, bucket in buckets.items():
+                times = {way: f"{us:.0f}" for way, us in bucket["us"].items()}
+                over = bucket["once over whole"]
+                found.append({"each": "", **times, "mode": mode, "size": size, "over": over})
+    return found
+
+
 def shared_over_default(documents: Documents) -> float:
     """Return the processor time of shared layers from a table over default mode's whole graph."""
     starts = {row["name"]: row["over"] for row in layer_starts(documents)}

@@ -1,11 +1,13 @@
 """Keeps what `zoo.py` measured: ``python docs/benchmarks/ship_zoo.py OUT [NAME...]``.
 
-The table of each model that is done, or of each NAME, becomes tables/DEVICE/zoo.NAME.bf16.json, and
-its result docs/benchmarks/results/zoo-GPU-NAME.json, where GPU is the device's second word.
+The table of each model that is done, or of each NAME, becomes tables/DEVICE/zoo.NAME.bf16.json, its
+result docs/benchmarks/results/zoo-GPU-NAME.json, where GPU is the device's second word, and the
+times of all candidates results/timings/GPU-NAME.jsonl.gz, with the model's name as their source.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -40,6 +42,10 @@ def ship(out: Path, name: str) -> None:
     shutil.copyfile(table, TABLES / slug / f"zoo.{name}.bf16.json")
     result = HERE / "results" / f"zoo-{slug.split('-')[1]}-{name}.json"
     result.write_text(shared(found.read_text(encoding="utf-8")), encoding="utf-8")
+    lines = (out / name / "table.jsonl").read_text(encoding="utf-8").splitlines()
+    named = "".join(json.dumps({**json.loads(line), "source": name}) + "\n" for line in lines)
+    timings = HERE / "results/timings" / f"{slug.split('-')[1]}-{name}.jsonl.gz"
+    timings.write_bytes(gzip.compress(named.encode(), mtime=0))
     say(f"{name}: {slug}")
 
 

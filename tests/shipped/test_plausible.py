@@ -84,11 +84,15 @@ def rates_follow_from_the_time(key: str, row: Row, table: Table) -> Iterator[str
 
 
 def share_is_possible(key: str, row: Row, table: Table) -> Iterator[str]:
-    """The share of the peak is above zero and at most so far above one, and flagged where odd."""
+    """The share of the peak is above zero and at most so far above one, and flagged where odd.
+
+    It rounds to zero for a product of a few numbers, which moves less than 1 GB/s.
+    """
     found, share = row.evidence, row.evidence.peak_share
     if share is None:
         return
-    if not 0 < share <= MOST_OF_A_PEAK:
+    is_rounded_away = share == 0 and 0 < (found.gbps or 0) < 1
+    if not is_rounded_away and not 0 < share <= MOST_OF_A_PEAK:
         yield f"{share} of the peak"
     if (Flag.OVER_PEAK in found.flags) != (share > 1) and share != 1:
         yield f"{share} of the peak with the flags {found.flags}"
