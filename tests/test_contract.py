@@ -41,8 +41,9 @@ def _default(value: object) -> str:
 def _public_names() -> dict[str, Any]:
     """Return each public name: parameters of a function; bases and public members of a class."""
     import warmup
+    from warmup import metrics
 
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"metrics": sorted(metrics.__all__)}
     for name in warmup.__all__:
         thing = getattr(warmup, name)
         if inspect.isclass(thing):
@@ -66,7 +67,9 @@ def _commands() -> dict[str, list[str]]:
         for command in group.registered_commands:
             assert command.callback is not None
             name = command.name or command.callback.__name__
-            found[f"{path} {name}"] = [*_options(inspect.unwrap(command.callback))]
+            found[f"{path} {name}"] = [
+                *_options(command.callback.__wrapped__)
+            ]  # without those of any command
     assert app.registered_callback is not None
     assert app.registered_callback.callback is not None
     found["warmup"] = [*_options(app.registered_callback.callback)]

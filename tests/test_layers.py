@@ -36,9 +36,12 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "prediction.fitting": frozenset({"torch"}),
     "prediction.network": frozenset({"torch"}),
     "models": frozenset({"torch"}),
+    "models.pretrained": frozenset({"torch", "transformers"}),
     "diagnostics.recompiles": frozenset({"torch"}),
     "tuning": frozenset({"torch", "platformdirs"}),
     "serving": frozenset({"torch"}),
+    "serving.counters.prometheus_collector": frozenset({"prometheus_client"}),
+    "serving.counters.opentelemetry_meter": frozenset({"opentelemetry"}),
     "bench": frozenset({"torch"}),
     "bench.charts": frozenset({"matplotlib"}),
     "bench.layers": frozenset({"torch", "triton", "liger_kernel", "quack", "helion"}),
@@ -140,7 +143,7 @@ def texts() -> dict[str, str]:
 def test_the_folders_are_those_of_the_list(root: Path) -> None:
     """warmup/ holds the folders of the list and nothing else beside its three files."""
     names = {path.name for path in (root / "warmup").iterdir() if path.name != "__pycache__"}
-    assert names == {*FOLDERS, "__init__.py", "__main__.py", "py.typed"}
+    assert names == {*FOLDERS, "__init__.py", "__main__.py", "metrics.py", "py.typed"}
 
 
 def test_the_house_is_small_enough_to_see() -> None:

@@ -218,4 +218,4 @@ def test_what_the_host_limits_is_shown(
 
 def test_where_the_device_limits_nothing_is_said() -> None:
     """What a call costs is in the table all the same."""
-    assert list(spell_limits({"MLP n_16": CallCost(20.0, 38.0)}, Launch.EAGER)) == []
+    assert list(spell_limits({"MLP n_16": CallCost(20.0, 38.0)}, Launch.EAGER, None)) == []

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from warmup.inductor import listing
 from warmup.inductor.listing import note_sent, wait_for_sent
 
 Conversation = Callable[[str, Path], Any]
@@ -72,10 +73,21 @@ def test_what_is_compiled_and_reported_is_the_same(found: dict[bool, Found], wha
 
 
 def test_workers_are_waited_for_before_caches_are_removed() -> None:
-    """What a worker still compiles when a bucket is done is waited for, once."""
+    """What a worker still compiles when a bucket is done is waited for."""
     task: Future[None] = Future()
     note_sent(task)
     threading.Timer(0.05, task.set_result, [None]).start()
     wait_for_sent()
     assert task.done()
+
+
+def test_a_worker_that_does_not_end_is_said_and_forgotten(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning says that host times may be too long; the next bucket does not wait again."""
+    monkeypatch.setattr(listing, "_WAIT_SECONDS", 0.01)
+    note_sent(Future())
     wait_for_sent()
+    wait_for_sent()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("after 0 s workers still compile 1 kernel:")

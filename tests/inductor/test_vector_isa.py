@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -90,3 +91,10 @@ def test_an_instruction_set_named_by_its_width_is_taken(isas: list[Isa]) -> None
     with config.patch("cpp.simdlen", 256):
         assert cpu_vec_isa.pick_vec_isa() is isas[3]
     assert asked_of(isas) == ["avx512 avx512_vnni", "avx512", "avx2"]
+
+
+def test_macos_has_none(isas: list[Isa], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a Mac with a processor of Intel inductor has no instruction set, as without warmup."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert cpu_vec_isa.pick_vec_isa() is cpu_vec_isa.invalid_vec_isa
+    assert asked_of(isas) == []

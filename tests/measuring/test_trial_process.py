@@ -232,6 +232,18 @@ def test_a_child_that_died_between_trials_is_replaced(make_trial: MakeTrial, sta
     assert process.run(make_trial(["mm"])).outcomes[0].time_us == 2.0
 
 
+def test_a_forked_process_leaves_the_child_to_its_parent(start: Start) -> None:
+    """A server that forks its workers may end one of them while it measures itself."""
+    process = start([sys.executable, "-c", "import time; time.sleep(60)"])
+    process.start()
+    assert process.pid is not None
+    if (forked := os.fork()) == 0:
+        process.close()
+        os._exit(0)
+    os.waitpid(forked, 0)
+    assert is_running(process.pid)
+
+
 def test_close_leaves_no_process(make_trial: MakeTrial, start: Start) -> None:
     """Closing works before and after a trial and twice; a closed process can be used again."""
     process = start(program("fake_measurer.py", "works"))

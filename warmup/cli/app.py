@@ -20,6 +20,7 @@ from warmup.cli.explain import explain
 from warmup.cli.fit import fit
 from warmup.cli.help import HelpCommand, HelpGroup
 from warmup.cli.import_files import import_files
+from warmup.cli.model_options import with_model_options
 from warmup.cli.output import print_line
 from warmup.cli.profile import profile
 from warmup.cli.report import report
@@ -57,6 +58,7 @@ _EXAMPLES: Final = {
         warmup build --model mlp.py --seqlens 560,1024
         warmup build --model pkg.mod:Net --dims "batch=1,8;seqlen=4..512"
         warmup build --problems misses.json --out tables/served.json
+        warmup build --out tables/served.json -- python serve.py --port 8000
     """,
     "explain": "warmup explain --model mlp.py --seqlens 1..1024",
     "suggest": "warmup suggest --histogram lengths.txt --max-buckets 6",
@@ -123,13 +125,13 @@ def _options(
 def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
     """Add *command* with the options of every command and its examples."""
     name = "import" if command is import_files else command.__name__  # a keyword of Python
-    run_it = with_common_options(command, compiles=name in _NEEDS_CACHE)
+    run_it = with_common_options(with_model_options(command), compiles=name in _NEEDS_CACHE)
     to.command(name, cls=HelpCommand, epilog=_EXAMPLES[name], **options)(run_it)
 
 
+_add(app, doctor)
+_add(app, build, context_settings=CONTEXT_SETTINGS)
 for one in (
-    doctor,
-    build,
     fit,
     import_files,
     explain,
@@ -146,6 +148,6 @@ for one in (
 ):
     _add(app, one)
 _add(app, run, context_settings=CONTEXT_SETTINGS)
-for one in (mm, layers):
-    _add(bench, one)
+for bench_command in (mm, layers):
+    _add(bench, bench_command)
 app.add_typer(bench, name="bench")

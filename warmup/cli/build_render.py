@@ -6,11 +6,11 @@ import dataclasses
 import functools
 import operator
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from warmup.buckets.bucket import Bucket
-from warmup.cli.build_belief import first_lines, spell_belief
+from warmup.cli.build_belief import RETRY, first_lines, spell_belief
 from warmup.cli.output import MEANINGS, fold, grid, spell_peaks, terminal_width
 from warmup.cli.plan_render import spell_graphs
 from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
@@ -28,11 +28,11 @@ from warmup.tuning.report import BuildReport
 _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too large for the device
 
 
-def spell(report: BuildReport) -> Iterator[str]:
+def spell(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
     """Yield the rows of each bucket, what a reader should look at, and where the table is.
 
     A bucket with padded weights is listed with the rows that it does not share with the bucket of
-    unpadded weights.
+    unpadded weights. *remedy* measures unstable rows again.
     """
     yield from grid(("bucket", "op", "epilogue", *ROW_HEAD), _rows(report), texts=4)
     asked = {key for result in report.buckets for key in result.keys}
@@ -59,10 +59,10 @@ def spell(report: BuildReport) -> Iterator[str]:
     for result in report.buckets:
         yield from spell_graphs(result.name, result.graphs)
     costs = {result.name: result.cost for result in report.buckets if result.cost is not None}
-    yield from spell_limits(costs, report.table.policy.timing.launch)
+    yield from spell_limits(costs, report.table.policy.timing.launch, terminal_width())
     yield from _doubts(report)
     yield from _outcome(report)
-    yield from spell_belief(report)
+    yield from spell_belief(report, remedy)
 
 
 def _rows(report: BuildReport) -> Iterator[Sequence[str]]:
@@ -104,14 +104,7 @@ def _doubts(report: BuildReport) -> Iterator[str]:
             [f"row flagged {flag}: {key}" for key in keys], f"rows flagged {flag}"
         )
     yield from map(str, _splits(report))
-    behind = [
-        f"{one.row.winner.short} takes {ratio:.2f}x the library's time at size "
-        f"{one.row.evidence.along[-1][0]}, and was chosen since the library loses more, or fails, "
-        f"at another size of the range: {one.key}"
-        for one in report.timings
-        if (ratio := lag_behind_library(one.row.evidence)) is not None
-    ]
-    yield from first_lines(behind, "rows that are slower at the largest size of their range")
+    yield from slower_at_largest({one.key: one.row for one in report.timings})
     unexpected = [
         f"candidate rejected ({timing.rejection}): {timing.winner.short} for {tuned.key}: "
         f"{timing.said}"
@@ -120,6 +113,18 @@ def _doubts(report: BuildReport) -> Iterator[str]:
         if timing.rejection not in _EXPECTED
     ]
     yield from first_lines(unexpected, "rejected candidates; --timings PATH writes all")
+
+
+def slower_at_largest(rows: Mapping[str, Row]) -> Iterator[str]:
+    """Yield which of *rows* are slower than the library at the largest size of their range."""
+    behind = [
+        f"{row.winner.short} takes {ratio:.2f}x the library's time at size "
+        f"{row.evidence.along[-1][0]}, and was chosen since the library loses more, or fails, "
+        f"at another size of the range: {key}"
+        for key, row in rows.items()
+        if (ratio := lag_behind_library(row.evidence)) is not None
+    ]
+    yield from first_lines(behind, "rows that are slower at the largest size of their range")
 
 
 def _outcome(report: BuildReport) -> Iterator[str]:

@@ -18,7 +18,10 @@ _NO_LIMIT: Final = 10_000  # letters of a command's summary
 HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
     "Model and sizes": {
         "model": "MODEL",
+        "model-args": "JSON",
+        "random-weights": None,
         "problems": "MISSES",
+        "after": None,
         "seqlens": "SIZES",
         "dims": "DIMS",
         "input": "INPUT",

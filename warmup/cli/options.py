@@ -17,8 +17,9 @@ from warmup.core.method import L2, Launch
 from warmup.diagnostics.audit import FAILURES
 
 MODEL: Final[Any] = typer.Option(
-    help="The model to load: FILE.py, FILE.py:NAME or package.module:NAME. FILE.py alone: its "
-    "'model', its only class, or the class that its example_inputs fits."
+    help="The model to load: FILE.py, FILE.py:NAME, package.module:NAME or, of transformers, "
+    "hf:FOLDER[:CLASS]. FILE.py alone: its 'model', its only class, or the class that its "
+    "example_inputs fits."
 )
 LAUNCH_HELP: Final = "How timed calls are launched: eager (one by one) or, on a GPU, cudagraph."
 L2_HELP: Final = "What timed calls find in the L2 cache: cold (none of their operands) or warm."

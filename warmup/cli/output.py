@@ -118,14 +118,21 @@ def grid(
 
 
 def fold_cells(text: str, head: str, width: int | None) -> Iterator[str]:
-    """Yield *head* and *text* in lines of at most *width* columns, broken at blanks or commas."""
+    """Yield *head* and *text* in lines of at most *width* columns.
+
+    Lines are broken at blanks, else at commas, else at the underscores of a kernel's name.
+    """
     if width is None:
         yield from fold(text, head, width=width)
         return
     indent = " " * (min(len(head), _DEEPEST) or 4)
     for line in fold(text, head, indent=len(indent), width=width):
         rest = line
-        while len(rest) > width and (at := rest.rfind(",", len(indent) + 1, width)) > 0:
+        while len(rest) > width:
+            places = [rest.rfind(mark, len(indent) + 1, width) for mark in ",_"]
+            at = next((place for place in places if place > 0), -1)
+            if at < 0:
+                break
             yield rest[: at + 1]
             rest = f"{indent}{rest[at + 1 :]}"
         yield rest

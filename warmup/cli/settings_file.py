@@ -35,12 +35,13 @@ _OVERRULED_BY: Final[Mapping[tuple[str, str], str]] = {
 # An option on the command line replaces these from the file.
 _OF_MODEL: Final = (
     *("model", "seqlens", "dims", "inputs", "dtype", "budget", "bundle", "bundle_graphs"),
-    "bundle_compiled",
+    *("bundle_compiled", "model_args", "random_weights"),
     *("all_layers", "pad_weights", "policy", "layers"),
 )
 _REPLACES: Final[Mapping[str, tuple[str, ...]]] = {
+    "command": (*_OF_MODEL, "problems", "timings", "dry_run", "force"),
     "problems": _OF_MODEL,
-    "model": ("problems",),
+    "model": ("problems", "model_args", "random_weights"),
     "seqlens": ("dims",),
     "dims": ("seqlens",),
     "as_json": ("form",),

@@ -51,7 +51,7 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
 
     What all rows of a kind have in common, other than sizes, stands once above them.
     """
-    yield from spell_origin_of(table)
+    yield from spell_origin_of(table, terminal_width())
     keys = select_keys(table, op, bucket)
     for kind in KINDS.values():
         own = [key for key in keys if kind_of(key) is kind]
@@ -88,8 +88,8 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
         )
 
 
-def spell_origin_of(table: Table) -> Iterator[str]:
-    """Yield where, when and how *table* was built."""
+def spell_origin_of(table: Table, width: int | None) -> Iterator[str]:
+    """Yield where, when and how *table* was built, folded to *width* columns if it is not None."""
     origin, method = table.provenance, table.policy.timing
     device, runtime = origin.runtime.device, origin.runtime
     yield from fold(
@@ -97,26 +97,26 @@ def spell_origin_of(table: Table) -> Iterator[str]:
         f"built {origin.created} by warmup {origin.warmup}, mode {table.policy.mode}, "
         f"{timing(method.launch, method.l2)}, digest {digest_of(table)[:16]}",
         indent=2,
-        width=terminal_width(),
+        width=width,
     )
     if origin.forms.by_bucket:
-        yield from fold(f"built for {origin.forms}", indent=4, width=terminal_width())
+        yield from fold(f"built for {origin.forms}", indent=4, width=width)
     for assumption in origin.assumptions:
-        yield from fold(assumption, indent=4, width=terminal_width())
-    yield from spell_limits(dict(origin.calls), method.launch)
+        yield from fold(assumption, indent=4, width=width)
+    yield from spell_limits(dict(origin.calls), method.launch, width)
 
 
-def spell_limits(calls: Mapping[str, CallCost], launch: Launch) -> Iterator[str]:
+def spell_limits(calls: Mapping[str, CallCost], launch: Launch, width: int | None) -> Iterator[str]:
     """Yield what a call in each bucket of *calls* costs, and what a host limit means for *launch*.
 
-    Rows were measured with *launch*.
+    Rows were measured with *launch*. The meaning is folded to *width* columns if it is not None.
     """
     names = sorted(calls, key=natural_order)
     limited = sum(calls[name].is_host_limited for name in names)
     if not limited:
         return
     for name in names:
-        yield f"{name}: {spell_cost(calls[name])}"
+        yield from fold(f"{name}: {spell_cost(calls[name])}", indent=2, width=width)
     how = (
         "winners were chosen for CUDA graphs, which have no such limit: serve with them"
         if launch is Launch.CUDAGRAPH
@@ -126,7 +126,7 @@ def spell_limits(calls: Mapping[str, CallCost], launch: Launch) -> Iterator[str]
         f"launched one by one, {limited} of {counted(len(names), 'bucket')} "
         f"{'is' if limited == 1 else 'are'} limited by the host; {how}",
         indent=2,
-        width=terminal_width(),
+        width=width,
     )
 
 
@@ -162,7 +162,7 @@ def _shared(kind: Kind, named: Sequence[dict[str, str]]) -> list[tuple[str, str]
 
 def spell_candidates(table: Table, keys: Sequence[str]) -> Iterator[str]:
     """Yield the origin of *table*, and the ranking of the candidates of each of *keys*."""
-    yield from spell_origin_of(table)
+    yield from spell_origin_of(table, terminal_width())
     for key in keys:
         yield ""
         yield from fold_cells(key, "", terminal_width())

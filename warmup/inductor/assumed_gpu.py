@@ -48,7 +48,7 @@ _TRITON_QUERIES: Final = (
     *("has_triton", "has_triton_package", "has_triton_tma", "has_triton_tma_device"),
     *("has_triton_tensor_descriptor_host_tma", "has_triton_stable_tma_api"),
 )
-# The modules that import one of these by name; all of them are imported before it is replaced.
+# The modules that define or import one of these; all of them are imported before it is replaced.
 _IMPORTING: Final = (
     *(triton_queries, async_compile, compile_fx_module, hints, inductor_utils, mm_grouped, pad_mm),
     *(scheduler, template_heuristics, triton_codegen),
@@ -95,7 +95,9 @@ class AssumedGpu:
             for owner, name, value in self._facts():
                 patches.wrap(owner, name, _put(value))
             for name in _CALCULATED:
-                patches.wrap(inductor_utils, name, _uncached)
+                for module in _IMPORTING:
+                    if name in vars(module):
+                        patches.wrap(module, name, _uncached)
             driver.set_active(self._driver())
             yield
         finally:

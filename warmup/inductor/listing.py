@@ -9,6 +9,9 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Final
 
+from warmup.core.counted import counted
+from warmup.core.events import logger
+
 _WAIT_SECONDS: Final = 120.0
 
 
@@ -52,7 +55,14 @@ def note_sent(task: Future[Any]) -> None:
 def wait_for_sent() -> None:
     """Return when the workers have done what was noted, at most 120 s later; forget it.
 
-    Until then they take the host's time, and write to the caches on disk.
+    Until then they take the host's time, and write to the caches on disk. A warning says how many
+    kernels they still compile when the time is over.
     """
-    wait(_under_way, timeout=_WAIT_SECONDS)
+    done = wait(_under_way, timeout=_WAIT_SECONDS)
     _under_way.clear()
+    if done.not_done:
+        logger.warning(
+            "after %.0f s workers still compile %s: times of the host may be too long",
+            _WAIT_SECONDS,
+            counted(len(done.not_done), "kernel"),
+        )

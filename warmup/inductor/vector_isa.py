@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,14 +18,15 @@ from torch._inductor import config, cpu_vec_isa
 
 from warmup.inductor.patches import Patches
 
+_SYSTEMS = ("linux", "win32")  # elsewhere inductor has no instruction set of x86
 _X86 = ("x86_64", "AMD64")
 
 
 def list_one_isa(patches: Patches) -> None:
     """Let inductor list the first instruction set that works, until *patches* is restored.
 
-    Where a caller names another one, by ``ATEN_CPU_CAPABILITY`` or ``cpp.simdlen``, and on other
-    machines than x86, inductor tests as ever.
+    Where a caller names an instruction set, by ``ATEN_CPU_CAPABILITY`` or ``cpp.simdlen``, and on
+    other systems than Linux and Windows or other machines than x86, inductor's own list is used.
     """
 
     def wrap(original: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
@@ -32,9 +34,8 @@ def list_one_isa(patches: Patches) -> None:
 
         def valid_vec_isa_list() -> list[Any]:
             is_named = os.getenv("ATEN_CPU_CAPABILITY") or config.cpp.simdlen is not None
-            if is_named or platform.machine() not in _X86:
-                return original()
-            return first()
+            is_x86 = sys.platform in _SYSTEMS and platform.machine() in _X86
+            return first() if is_x86 and not is_named else original()
 
         return valid_vec_isa_list
 

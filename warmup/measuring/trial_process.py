@@ -21,6 +21,7 @@ from typing import IO, Any, Final
 from warmup.core.child_process import Child, ChildError, ChildTimeoutError, Message
 from warmup.core.errors import BuildError
 from warmup.core.events import logger
+from warmup.core.recording_order import RECORDING_VARIABLE
 from warmup.core.rows import Rejection, Winner
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome, RegionKernels, Trial, trial_to_json
@@ -60,10 +61,12 @@ class TrialProcess:
     limit_s: float = _LIMIT_S
     log: IO[bytes] | None = None
     _child: _TrialChild | None = None
+    _owner: int = field(default_factory=os.getpid)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
         """Start the child now, so that its imports overlap with other work."""
+        self._leave_to_parent()
         if self._child is None:
             self._child = _TrialChild(self.command, self.log)
 
@@ -107,8 +110,14 @@ class TrialProcess:
                     ) from None
         raise TrialNotRunError(f"{_MOST_DEATHS} candidates took the process down")
 
+    def _leave_to_parent(self) -> None:
+        """Forget the child in a process that was forked since: it is that of the parent."""
+        if self._owner != os.getpid():
+            self._child, self._owner = None, os.getpid()
+
     def close(self) -> None:
         """Kill the child; the next trial starts a new child."""
+        self._leave_to_parent()
         if self._child is not None:
             self._child.close()
             self._child = None
@@ -132,6 +141,7 @@ class _TrialChild:
             **os.environ,
             "TORCH_WARM_POOL": "0",  # compile workers start with `WORKERS` only, not on import
             "PYTHONPATH": os.pathsep.join(path),
+            RECORDING_VARIABLE: "",  # what it compiles is no question of a program
         }
         with contextlib.nullcontext(log) if log is not None else tempfile.TemporaryFile() as file:
             self._child = Child(command, environment, file)
