@@ -82,7 +82,7 @@ def main() -> None:
         for name, table in (("no table", None), ("table", arguments.table)):
             for state in ("cold", "warm"):
                 log = Path(folder) / f"{name} {state}.jsonl"
-                caches = Path(folder) / name
+                caches = Path(folder) / name.replace(" ", "-")
                 start = measure(arguments.model, table, caches, log)
                 starts[f"{name}, {state}"] = {**start, "load_after": os.getloadavg()[0]}
     result = {
