@@ -47,7 +47,9 @@ def measure(model: Path, table: Path | None, caches: Path, log: Path) -> dict[st
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     wall = time.monotonic() - started
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+        raise SystemExit(
+            f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}"
+        )
     line = next(line for line in done.stdout.splitlines() if line.startswith("SAID "))
     said = json.loads(line.removeprefix("SAID "))
     log.touch()
