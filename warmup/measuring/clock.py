@@ -60,7 +60,7 @@ def batch_of(call: TimedCall, device: torch.device, launch: Launch, l2: L2, sets
     if l2 is L2.COLD and sets == 1:
         _, enqueue_us = _batch_size(call, device, l2, sets)
         is_graph = launch is Launch.CUDAGRAPH
-        alone = _captured(call, device, 1).replay if is_graph else functools.partial(call, 0)
+        alone = _CapturedCalls(call, device, 1).replay if is_graph else functools.partial(call, 0)
         return _SingleCallBatch(alone, device, enqueue_us)
     if launch is Launch.CUDAGRAPH:
         return _GraphBatch(call, device, l2, *_batch_size(call, device, l2, sets))
@@ -221,7 +221,7 @@ class _GraphBatch:
     ) -> None:
         self.calls = calls
         self._device, self._l2 = device, l2
-        self._graph = _captured(call, device, calls)
+        self._graph = _CapturedCalls(call, device, calls)
         self._sleep = int(_cycles_per_us(device) * _LAUNCH_US)
         self._events = _Events()
 
@@ -234,29 +234,38 @@ class _GraphBatch:
         return self._events.elapsed_us / self.calls
 
 
-def _captured(call: TimedCall, device: torch.device, calls: int) -> torch.cuda.CUDAGraph:
-    """Return a CUDA graph of *calls* calls; the graph has run once.
+class _CapturedCalls:
+    """A CUDA graph of *calls* calls, which has run once, and the function that was captured.
+
+    A graph keeps the memory that was allocated while it was captured, and not the operands: those
+    live as long as the function that owns them.
 
     Raises:
         RuntimeError: the calls launched nothing on the stream that is captured. Their time would be
             that of an empty graph.
     """
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize(device)
-    stream = torch.cuda.current_stream(device)
-    own = None if stream == torch.cuda.default_stream(device) else stream
-    with warnings.catch_warnings(record=True) as caught:
-        # As an error it would leave the capture's stream current.
-        warnings.filterwarnings("always", _EMPTY_GRAPH)
-        with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
-            for number in range(calls):
-                call(number)
-    if any(str(one.message).startswith(_EMPTY_GRAPH) for one in caught):
-        raise RuntimeError("the call launches nothing on the stream that is captured")
-    for other in caught:
-        warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
-    graph.replay()
-    return graph
+
+    def __init__(self, call: TimedCall, device: torch.device, calls: int) -> None:
+        self._call = call
+        self._graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(device)
+        stream = torch.cuda.current_stream(device)
+        own = None if stream == torch.cuda.default_stream(device) else stream
+        with warnings.catch_warnings(record=True) as caught:
+            # As an error it would leave the capture's stream current.
+            warnings.filterwarnings("always", _EMPTY_GRAPH)
+            with torch.cuda.graph(self._graph, stream=own, capture_error_mode="thread_local"):
+                for number in range(calls):
+                    call(number)
+        if any(str(one.message).startswith(_EMPTY_GRAPH) for one in caught):
+            raise RuntimeError("the call launches nothing on the stream that is captured")
+        for other in caught:
+            warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+        self._graph.replay()
+
+    def replay(self) -> None:
+        """Enqueue the calls."""
+        self._graph.replay()
 
 
 def _sleep(cycles: int) -> None:
