@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import weakref
 from collections.abc import Iterator
@@ -17,6 +18,11 @@ torch = pytest.importorskip("torch")
 
 class Operands:
     """What a call reads."""
+
+
+def read(operands: Operands, number: int) -> object:
+    """Read *operands*, in each call of a batch."""
+    return operands, number
 
 
 class NoGraph:
@@ -48,7 +54,7 @@ def test_a_batch_keeps_the_operands_of_its_graph(monkeypatch: pytest.MonkeyPatch
     operands = Operands()
     alive = weakref.ref(operands)
     device = torch.device("cuda")
-    batch = clock._GraphBatch(lambda _, kept=operands: kept, device, L2.COLD, 2, 1.0)
+    batch = clock._GraphBatch(functools.partial(read, operands), device, L2.COLD, 2, 1.0)
     del operands
     gc.collect()
     assert alive() is not None
