@@ -12,23 +12,29 @@ other processes disturb less. ``peak MiB`` is the GPU memory of the start, and o
 The way ``auto``, which is not among the default ones, measures sharing on a GPU and takes the
 faster way in each bucket; its ``costs`` are the times of shared layers over those in one graph, of
 two layers. ``timers`` are torch's own, in each bucket, one inside another. With ``--table`` all
-that `warmup.compile` serves is served from that table. Results are written after each run, a run
-that is in the file is not made again, and no run starts after ``--limit`` seconds.
+that `warmup.compile` serves is served from that table, with ``--bundle`` from its bundle too.
+``--profile BUCKET`` adds the functions of Python that the first call of that bucket spent most
+time in. Results are written after each run, a run that is in the file is not made again, and no run
+starts after ``--limit`` seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
+import cProfile
+import io
 import json
 import os
+import pstats
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +55,8 @@ def main() -> None:
     parser.add_argument("--mode", default="default")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--table")
+    parser.add_argument("--bundle")
+    parser.add_argument("--profile", type=int)
     parser.add_argument("--limit", type=float, default=600.0)
     parser.add_argument("--child")
     asked = parser.parse_args()
@@ -59,13 +67,20 @@ def main() -> None:
     found: dict[str, Any] = json.loads(asked.out.read_text()) if asked.out.exists() else {}
     with tempfile.TemporaryDirectory() as kept:
         for way in asked.ways.split(","):
-            name = f"{way}{' with the table' if asked.table else ''}, {asked.mode}"
+            name = f"{way}{described(asked)}, {asked.mode}"
             if name in found or time.monotonic() - began > asked.limit:
                 continue
             left = max(30.0, asked.limit - (time.monotonic() - began))
             found[name] = run_way(way, Path(kept), left)
             asked.out.write_text(json.dumps(found, indent=1) + "\n")
             sys.stdout.write(f"{name}: {json.dumps(found[name])}\n")
+
+
+def described(asked: argparse.Namespace) -> str:
+    """Return what serves beside the model, for the name of a run."""
+    if asked.bundle:
+        return " with the bundle"
+    return " with the table" if asked.table else ""
 
 
 def run_way(way: str, kept: Path, seconds: float) -> Any:
@@ -142,6 +157,7 @@ def start(
             mode=None if asked.mode == "default" else asked.mode,
             layers=way,
             table=asked.table,
+            bundle=asked.bundle,
         )
     elif way == "each":
         for layer in model.layers:
@@ -150,13 +166,15 @@ def start(
         serve = torch.compile(model, dynamic=False, fullgraph=True, mode=asked.mode)
     seconds: dict[int, float] = {}
     timers: dict[int, dict[str, float]] = {}
+    measured_calls: list[str] = []
     from torch._dynamo.utils import compilation_time_metrics
 
     for size, x in inputs.items():
         before = time.perf_counter()
         compilation_time_metrics.clear()
-        serve(x)
-        synchronize(asked.device)
+        with profiled(measured_calls) if size == asked.profile else contextlib.nullcontext():
+            serve(x)
+            synchronize(asked.device)
         seconds[size] = round(time.perf_counter() - before, 2)
         sums = {name: round(sum(parts), 2) for name, parts in compilation_time_metrics.items()}
         timers[size] = {name: total for name, total in sums.items() if total >= LEAST_TIMED}
@@ -167,6 +185,8 @@ def start(
         "buckets": seconds,
         "timers": timers,
     }
+    if measured_calls:
+        measured["profile"] = measured_calls
     if asked.device != "cpu":
         measured["peak MiB"] = [torch.cuda.max_memory_allocated() // 2**20]
         torch.cuda.reset_peak_memory_stats()
@@ -178,6 +198,16 @@ def start(
     if way == "auto":
         measured["costs"] = dict(serve.report().layers.costs)
     return serve, measured
+
+
+@contextlib.contextmanager
+def profiled(lines: list[str]) -> Iterator[None]:
+    """Add to *lines* the functions with the most seconds, those that they call included."""
+    with cProfile.Profile() as profile:
+        yield
+    text = io.StringIO()
+    pstats.Stats(profile, stream=text).sort_stats("cumulative").print_stats(150)
+    lines.extend(line.strip() for line in text.getvalue().splitlines() if line.strip())
 
 
 def steady(model: Any, inputs: dict[int, Any], asked: argparse.Namespace) -> dict[str, Any]:
