@@ -340,6 +340,7 @@ INTERNALS: Final = (
     "torch.utils._ordered_set:OrderedSet",
     "torch.utils._python_dispatch:TorchDispatchMode",
     "torch.utils._python_dispatch:_disable_current_modes()",
+    "torch.utils._sympy.value_ranges:ValueRanges",
     "torch.utils._sympy.value_ranges:bound_sympy",
 )
 # `explain --assume` alone uses these: they are checked there.

@@ -19,6 +19,7 @@ from torch.utils._sympy.value_ranges import bound_sympy
 
 from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
+from warmup.inductor.engine_ranges import bounded_by_engine
 from warmup.inductor.gemm.epilogues import MATRIX_DIMS, epilogue_of
 from warmup.keys.gemm import CPU_LINEAR, NO_EPILOGUE, Dim, GemmProblem, Layout, format_number
 from warmup.keys.strides import bias_form, layout_of
@@ -124,11 +125,21 @@ def _dim(size: Any) -> Dim:
 
 
 def dim_of(size: Any, shapes: Any) -> Dim:
-    """Return the constant or the range of the expression *size* under the ShapeEnv *shapes*."""
+    """Return the constant or the range of the expression *size* under the ShapeEnv *shapes*.
+
+    A size without an upper end has that of the engine's range, where an engine compiles for one.
+    """
     expression = sympy.sympify(size)
     if not expression.free_symbols:
         return Dim.of(int(expression))
-    bounds = bound_sympy(expression, shapes.var_to_range)
+    found = _range(expression, shapes.var_to_range)
+    if found.high is None:
+        return _range(expression, bounded_by_engine(shapes.var_to_range))
+    return found
+
+
+def _range(expression: Any, ranges: Any) -> Dim:
+    bounds = bound_sympy(expression, ranges)
     low = int(bounds.lower) if isinstance(bounds.lower, sympy.Integer) else 0
     high = int(bounds.upper) if isinstance(bounds.upper, sympy.Integer) else _UNBOUNDED
     return Dim(max(low, 0), None if high >= _UNBOUNDED else high)

@@ -1,0 +1,114 @@
+"""`vllm_command`: a program that starts vLLM's engine, which compiles its graphs, and ends.
+
+The program is this module, run in the environment of the engine: vLLM compiles a model's pieces for
+its ranges and for each of ``compile_sizes`` while it starts, before any request. Weights are random
+(vLLM's load format ``dummy``), so a folder with a config is enough.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from warmup.core.error_text import printable
+from warmup.core.errors import SettingsError
+
+_CONFIG: Final = "config.json"
+_COMPILATION: Final = "compilation_config"
+_SIZES: Final = "compile_sizes"
+_OWN: Final = ("model", "load_format", "tensor_parallel_size")
+
+
+def vllm_command(
+    model: str | Path,
+    sizes: Sequence[int],
+    *,
+    ranks: int = 1,
+    engine: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Return the command that starts the engine of *model* for the static *sizes*, and ends.
+
+    *model* is a folder in the form of transformers, or the ``config.json`` in it. *ranks* is the
+    engine's tensor parallel size: each rank is a process with its share of every layer. *engine*
+    are other arguments of vLLM's `LLM`, such as ``max_model_len`` or ``dtype``.
+
+    Raises:
+        SettingsError: *model* has no config, a size is not positive or given twice, vLLM is not
+            installed here, *engine* has an argument that is named otherwise here, or there are
+            fewer GPUs than *ranks*.
+    """
+    folder = _folder_of(Path(model))
+    if not sizes or min(sizes) < 1 or len(set(sizes)) < len(sizes):
+        raise SettingsError(
+            f"compile sizes {_spell(sizes)}: name positive numbers of tokens, each once, such as "
+            "1,8,64: the sizes that the server will be started with"
+        )
+    if ranks < 1:
+        raise SettingsError(f"tensor parallel size {ranks}: name at least 1")
+    given = dict(engine or {})
+    if refused := [name for name in _OWN if name in given]:
+        raise SettingsError(
+            f"engine arguments: {', '.join(refused)} cannot be given there; the model and the "
+            "tensor parallel size have options of their own, and weights are random"
+        )
+    compilation = given.pop(_COMPILATION, {})
+    if not isinstance(compilation, Mapping) or _SIZES in compilation:
+        raise SettingsError(
+            f"engine arguments: {_COMPILATION} is an object without {_SIZES}, which is an option"
+        )
+    if importlib.util.find_spec("vllm") is None:
+        raise SettingsError(
+            f"vLLM is not installed for {sys.executable}; install warmup where the engine is "
+            "installed, and build there"
+        )
+    _check_gpus(ranks)
+    arguments = {
+        "skip_tokenizer_init": True,
+        **given,
+        "model": str(folder),
+        "load_format": "dummy",
+        "tensor_parallel_size": ranks,
+        _COMPILATION: {**compilation, _SIZES: sorted(sizes)},
+    }
+    return [sys.executable, "-m", __name__, json.dumps(arguments)]
+
+
+def _folder_of(model: Path) -> Path:
+    folder = model.parent if model.name == _CONFIG else model
+    if not (folder / _CONFIG).is_file():
+        raise SettingsError(
+            f"{printable(str(model))}: no {_CONFIG} there; name a folder of a model of "
+            "transformers, or its config.json. Weights are not needed"
+        )
+    return folder.absolute()
+
+
+def _spell(sizes: Sequence[int]) -> str:
+    return ",".join(map(str, sizes)) or "none"
+
+
+def _check_gpus(ranks: int) -> None:
+    """Raise where the machine has GPUs, and fewer than *ranks*; on a CPU ranks are processes."""
+    import torch
+
+    found = torch.cuda.device_count()
+    if 0 < found < ranks:
+        raise SettingsError(
+            f"tensor parallel size {ranks} needs {ranks} GPUs, and this machine has {found}: "
+            "build on a machine like the one that will serve"
+        )
+
+
+def _main() -> None:
+    """Start the engine, which compiles everything, and let it end."""
+    import vllm  # where the engine is installed, which the command has checked
+
+    vllm.LLM(**json.loads(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    _main()
