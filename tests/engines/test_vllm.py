@@ -194,10 +194,27 @@ def test_misses_of_engine_processes_are_captured(captured: Served) -> None:
     assert captured.audit.reasons == {"not_in_table": 8, "dynamic_dim": 8}
 
 
-def test_a_table_from_the_misses_answers_the_static_size(cold: Served) -> None:
-    """Every question about the static size is a hit, in the plugin's one installed process."""
-    assert static_misses(cold.audit) == 0
-    assert (sum(cold.audit.hits.values()), cold.audit.runs) == (8, 1)
+def test_a_table_from_the_misses_answers_sizes_and_ranges(cold: Served) -> None:
+    """After one pass every question is a hit, the range's too, in the one installed process."""
+    assert cold.audit.miss_count == 0
+    assert (sum(cold.audit.hits.values()), cold.audit.runs) == (16, 1)
+
+
+def test_a_range_has_the_end_that_vllm_compiles_for(table: Path) -> None:
+    """Its rows are for 2 to 128 tokens: torch's smallest dynamic size, the engine's largest."""
+    assert sum(" m=2..128 " in key for key in read(table).rows) == 4
+
+
+def test_a_table_built_from_vllm_answers_everything(bench: Bench) -> None:
+    """`build --from-vllm` starts the engine with random weights, and sends no request."""
+    engine = {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 4, "seed": 0}
+    engine |= {"max_num_batched_tokens": 128, "kv_cache_memory_bytes": 64 << 20}
+    words = ["--from-vllm", "model", "--compile-sizes", "2", "--engine-args", json.dumps(engine)]
+    words += ["--device", "cpu", "--wait-for-quiet", "0", "--out", "from_vllm.json"]
+    bench.call("from_vllm", "-m", "warmup", "build", *words, **WITHOUT_PLUGIN)
+    served = bench.serve("from_vllm", "served", bench.folder / "from_vllm.json", **IN_PROCESS)
+    assert (sum(served.audit.hits.values()), served.audit.miss_count) == (16, 0)
+    assert served.said["benchmarks"] == 0
 
 
 def test_nothing_is_measured_under_the_table(cold: Served, untabled: Served) -> None:

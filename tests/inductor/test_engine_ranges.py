@@ -1,4 +1,4 @@
-"""Sizes of a graph that an engine compiles for a range, by a module with vLLM's name and interface."""
+"""Sizes of a graph that an engine compiles for a range; a module has the interface of vLLM's."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_another_size_has_no_upper_end(engine: ModuleType) -> None:
 
 
 def test_an_engine_that_compiles_nothing_has_no_range(engine: ModuleType) -> None:
-    """vLLM raises an AssertionError then: the size has no upper end."""
+    """The AssertionError that vLLM raises then is no end of a range."""
 
     def nothing() -> None:
         raise AssertionError

@@ -16,6 +16,7 @@ from warmup.cli.check import check
 from warmup.cli.common_options import Debug, Quiet, Verbose, with_common_options
 from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
+from warmup.cli.engine_options import with_engine_options
 from warmup.cli.explain import explain
 from warmup.cli.fit import fit
 from warmup.cli.help import HelpCommand, HelpGroup
@@ -125,7 +126,8 @@ def _options(
 def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
     """Add *command* with the options of every command and its examples."""
     name = "import" if command is import_files else command.__name__  # a keyword of Python
-    run_it = with_common_options(with_model_options(command), compiles=name in _NEEDS_CACHE)
+    run_it = with_model_options(with_engine_options(command) if command is build else command)
+    run_it = with_common_options(run_it, compiles=name in _NEEDS_CACHE)
     to.command(name, cls=HelpCommand, epilog=_EXAMPLES[name], **options)(run_it)
 
 

@@ -1,7 +1,7 @@
-"""`bounded_by_engine`: the ranges of a graph's sizes, with the upper end that a serving engine knows.
+"""`bounded_by_engine`: the ranges of a graph's sizes, with the upper end that an engine knows.
 
 vLLM compiles a graph with a dynamic size for each of its ranges of token counts, and sends a call
-to the graph of its range. Torch's ShapeEnv does not know the range: there the size has no upper end.
+to the graph of its range. Torch's ShapeEnv does not know the range, and has no upper end.
 """
 
 from __future__ import annotations

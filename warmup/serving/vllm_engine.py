@@ -44,26 +44,26 @@ def vllm_command(
     folder = _folder_of(Path(model))
     if not sizes or min(sizes) < 1 or len(set(sizes)) < len(sizes):
         raise SettingsError(
-            f"compile sizes {_spell(sizes)}: name positive numbers of tokens, each once, such as "
-            "1,8,64: the sizes that the server will be started with"
+            f"compile sizes {_spell(sizes)} are not positive numbers of tokens, each once",
+            "name those that the server will be started with, such as 1,8,64",
         )
     if ranks < 1:
-        raise SettingsError(f"tensor parallel size {ranks}: name at least 1")
+        raise SettingsError(f"a tensor parallel size of {ranks}", "name at least 1")
     given = dict(engine or {})
     if refused := [name for name in _OWN if name in given]:
         raise SettingsError(
-            f"engine arguments: {', '.join(refused)} cannot be given there; the model and the "
-            "tensor parallel size have options of their own, and weights are random"
+            f"{', '.join(refused)} cannot be among the arguments of the engine",
+            "the model and the tensor parallel size are named apart, and weights are random",
         )
     compilation = given.pop(_COMPILATION, {})
     if not isinstance(compilation, Mapping) or _SIZES in compilation:
         raise SettingsError(
-            f"engine arguments: {_COMPILATION} is an object without {_SIZES}, which is an option"
+            f"{_COMPILATION} is not an object, or has {_SIZES}", "name the sizes apart"
         )
     if importlib.util.find_spec("vllm") is None:
         raise SettingsError(
-            f"vLLM is not installed for {sys.executable}; install warmup where the engine is "
-            "installed, and build there"
+            f"vLLM is not installed for {sys.executable}",
+            "install warmup where the engine is installed, and build there",
         )
     _check_gpus(ranks)
     arguments = {
@@ -81,8 +81,8 @@ def _folder_of(model: Path) -> Path:
     folder = model.parent if model.name == _CONFIG else model
     if not (folder / _CONFIG).is_file():
         raise SettingsError(
-            f"{printable(str(model))}: no {_CONFIG} there; name a folder of a model of "
-            "transformers, or its config.json. Weights are not needed"
+            f"{printable(str(model))} has no {_CONFIG}",
+            "name a folder of a model of transformers, or its config.json; it needs no weights",
         )
     return folder.absolute()
 
@@ -98,14 +98,14 @@ def _check_gpus(ranks: int) -> None:
     found = torch.cuda.device_count()
     if 0 < found < ranks:
         raise SettingsError(
-            f"tensor parallel size {ranks} needs {ranks} GPUs, and this machine has {found}: "
-            "build on a machine like the one that will serve"
+            f"a tensor parallel size of {ranks} needs {ranks} GPUs, and this machine has {found}",
+            "build on a machine like that which will serve",
         )
 
 
 def _main() -> None:
     """Start the engine, which compiles everything, and let it end."""
-    import vllm  # where the engine is installed, which the command has checked
+    import vllm  # where the engine is installed: the command has looked for it
 
     vllm.LLM(**json.loads(sys.argv[1]))
 

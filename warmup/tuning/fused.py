@@ -22,6 +22,7 @@ from warmup.core.rows import Evidence, Row, Winner
 from warmup.core.trial import Candidate, Operands, Region, RegionKernels, Trial
 from warmup.inductor import connect
 from warmup.inductor.adapter import compile_model, empty_caches
+from warmup.inductor.addmm_folding import mm_unfolded
 from warmup.inductor.deferred_kernels import deferring_kernels
 from warmup.inductor.gemm.region_kernels import KernelWatch, watching_kernels
 from warmup.inductor.gemm.regions import module_of
@@ -142,7 +143,9 @@ class RegionCompiler:
         rows = {key: Row(chosen_winner, NO_EVIDENCE) for key, chosen_winner in chosen.items()}
         lookup = Lookup(rows, OnMiss.FALLBACK, Emitter([note]), settles=True)
         call: Compiled = compile_model(module_of(self._region, self._device))
-        with watching_kernels() as watch:
+        # A key of an mm was asked after torch's passes had left its add alone.
+        unfolded = mm_unfolded() if self.key.startswith("mm ") else contextlib.nullcontext()
+        with unfolded, watching_kernels() as watch:
             region = _CompiledRegion(winner, call, lookup, hits, watch)
             with self._attached(region):
                 run(lambda: call(*inputs))
