@@ -42,6 +42,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "serving": frozenset({"torch"}),
     "serving.counters.prometheus_collector": frozenset({"prometheus_client"}),
     "serving.counters.opentelemetry_meter": frozenset({"opentelemetry"}),
+    "serving.vllm_engine": frozenset({"torch", "vllm"}),
     "bench": frozenset({"torch"}),
     "bench.charts": frozenset({"matplotlib"}),
     "bench.layers": frozenset({"torch", "triton", "liger_kernel", "quack", "helion"}),

@@ -18,22 +18,20 @@ _FromVllm = Annotated[
     Path | None,
     typer.Option(
         "--from-vllm",
-        metavar="FOLDER",
         help="Instead of --model: start vLLM's engine for this model, with random weights, and "
         "tune what it compiles.",
     ),
 ]
 _CompileSizes = Annotated[
     str | None,
-    typer.Option(metavar="LIST", help="With --from-vllm: the server's compile_sizes, as 1,8,64."),
+    typer.Option(help="With --from-vllm: the server's compile_sizes, as 1,8,64."),
 ]
 _Ranks = Annotated[
     int, typer.Option("--tensor-parallel", min=1, help="With --from-vllm: ranks of the engine.")
 ]
-_Arguments = Annotated[
+_EngineArguments = Annotated[
     str | None,
     typer.Option(
-        metavar="JSON",
         help="With --from-vllm: other arguments of vllm.LLM, as '{\"max_model_len\": 4096}'.",
     ),
 ]
@@ -70,7 +68,7 @@ def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter("from_vllm", keyword, default=None, annotation=_FromVllm),
         inspect.Parameter("compile_sizes", keyword, default=None, annotation=_CompileSizes),
         inspect.Parameter("tensor_parallel", keyword, default=1, annotation=_Ranks),
-        inspect.Parameter("engine_args", keyword, default=None, annotation=_Arguments),
+        inspect.Parameter("engine_args", keyword, default=None, annotation=_EngineArguments),
     ]
     run.__signature__ = plain.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect and typer
     run.__annotations__ = {each.name: each.annotation for each in parameters}

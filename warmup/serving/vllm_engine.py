@@ -17,9 +17,9 @@ from typing import Any, Final
 from warmup.core.error_text import printable
 from warmup.core.errors import SettingsError
 
-_CONFIG: Final = "config.json"
+_CONFIG_FILE: Final = "config.json"
 _COMPILATION: Final = "compilation_config"
-_SIZES: Final = "compile_sizes"
+_STATIC_SIZES: Final = "compile_sizes"
 _OWN: Final = ("model", "load_format", "tensor_parallel_size")
 
 
@@ -56,9 +56,9 @@ def vllm_command(
             "the model and the tensor parallel size are named apart, and weights are random",
         )
     compilation = given.pop(_COMPILATION, {})
-    if not isinstance(compilation, Mapping) or _SIZES in compilation:
+    if not isinstance(compilation, Mapping) or _STATIC_SIZES in compilation:
         raise SettingsError(
-            f"{_COMPILATION} is not an object, or has {_SIZES}", "name the sizes apart"
+            f"{_COMPILATION} is not an object, or has {_STATIC_SIZES}", "name the sizes apart"
         )
     if importlib.util.find_spec("vllm") is None:
         raise SettingsError(
@@ -72,16 +72,16 @@ def vllm_command(
         "model": str(folder),
         "load_format": "dummy",
         "tensor_parallel_size": ranks,
-        _COMPILATION: {**compilation, _SIZES: sorted(sizes)},
+        _COMPILATION: {**compilation, _STATIC_SIZES: sorted(sizes)},
     }
     return [sys.executable, "-m", __name__, json.dumps(arguments)]
 
 
 def _folder_of(model: Path) -> Path:
-    folder = model.parent if model.name == _CONFIG else model
-    if not (folder / _CONFIG).is_file():
+    folder = model.parent if model.name == _CONFIG_FILE else model
+    if not (folder / _CONFIG_FILE).is_file():
         raise SettingsError(
-            f"{printable(str(model))} has no {_CONFIG}",
+            f"{printable(str(model))} has no {_CONFIG_FILE}",
             "name a folder of a model of transformers, or its config.json; it needs no weights",
         )
     return folder.absolute()
