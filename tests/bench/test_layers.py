@@ -520,14 +520,31 @@ def test_a_layer_without_gradients_is_timed_forward(own_file: Path) -> None:
 
 def test_custom_options_are_read_by_name() -> None:
     """Numbers, booleans and words; without any there is the built-in set."""
-    text = "wide:max_autotune_pointwise=true,coordinate_descent_radius=2,cpp.march=x"
-    assert backends.parse_customs(["a:epilogue_fusion=false"]) == {"a": {"epilogue_fusion": False}}
-    with pytest.raises(SettingsError, match=r"cpp\.march"):
-        backends.parse_customs([text])
+    text = "wide:max_autotune_pointwise=true,coordinate_descent_tuning=false"
+    assert backends.parse_customs(["a:epilogue_fusion=false", text]) == {
+        "a": {"epilogue_fusion": False},
+        "wide": {"max_autotune_pointwise": True, "coordinate_descent_tuning": False},
+    }
     assert list(backends.parse_customs([])) == ["custom"]
     for wrong in ("a", "a:", "a:b", "A:b=1", "compiled:epilogue_fusion=false"):
         with pytest.raises(SettingsError, match="--custom"):
             backends.parse_customs([wrong])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("wide:max_autotune_pointwize=true", r"'max_autotune_pointwize'.*use max_autotune_point"),
+        ("wide:zzzz=1", r"no option 'zzzz'.*list_options"),
+        ("wide:max_autotune=3", r"max_autotune, got int should be bool"),
+    ],
+)
+def test_an_option_that_inductor_does_not_have_is_one_line(text: str, said: str) -> None:
+    """The option and near spellings are named; torch's list of all options is left out."""
+    with pytest.raises(SettingsError, match=f"--custom wide: .*{said}") as caught:
+        backends.parse_customs([text])
+    assert len(str(caught.value)) < 200
+    assert "\n" not in str(caught.value)
 
 
 def test_a_shape_that_does_not_fit_costs_that_shape(monkeypatch: pytest.MonkeyPatch) -> None:
