@@ -18,6 +18,7 @@ from warmup.bench.layers.layer import LayerShape, OpenLayer, open_layer, parse_l
 from warmup.bench.layers.operands import LayerOperands
 from warmup.bench.layers.report import LayerCell, LayersReport, Pass
 from warmup.bench.layers.table_column import LayerTable
+from warmup.cli import main
 from warmup.cli.bench_layers import spell
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
 from warmup.core.method import L2, Launch
@@ -516,6 +517,33 @@ def test_a_layer_without_gradients_is_timed_forward(own_file: Path) -> None:
     }
     assert reasons[False] == [""]
     assert ["no operands: RuntimeError" in reason for reason in reasons[True]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("layer", "backend", "code", "said"),
+    [
+        ("GeGlu", "wrong", 1, ""),
+        ("Zero", "wrong", 1, "--fail-on accuracy: no output of a backend was compared"),
+        ("GeGlu", "eager", 0, ""),
+    ],
+)
+def test_fail_on_accuracy_needs_an_output_that_was_compared(
+    *,
+    own_file: Path,
+    capsys: pytest.CaptureFixture[str],
+    layer: str,
+    backend: str,
+    code: int,
+    said: str,
+) -> None:
+    """A wrong output ends with 1; so does a run in which no output was compared, and says so."""
+    words = ["bench", "layers", "--layer", f"{own_file}:{layer}", "--backends", backend]
+    words += ["--shapes", "4x4", "--dtype", "f32", "--rounds", "2", "--device", "cpu"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--no-backward", "--fail-on", "accuracy"])
+    assert ended.value.code == code
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[: len(said)] for line in lines if "--fail-on" in line] == [said] * bool(said)
 
 
 def test_custom_options_are_read_by_name() -> None:
