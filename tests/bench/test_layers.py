@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -419,8 +420,30 @@ def test_a_build_that_fails_costs_the_table_only(
     table.build(layer, layer.shapes)
     operands = LayerOperands(layer, shape_of(8, 16), torch.float32, CPU, warm=True)
     with pytest.raises(BuildError, match="no table: RuntimeError: no such kernel"):
-        table.operator(layer, operands)
+        table.operator(layer, layer.shapes[0], operands)
     assert table.digest is None
+
+
+def test_a_shape_that_cannot_be_built_costs_no_other_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of three shapes fails in the build of all and alone; only it has no table, and why."""
+    built: list[list[str]] = []
+
+    def broken_at_two(_target: str, *, dims: list[str], **_options: object) -> SimpleNamespace:
+        if "d0=2;d1=8" in dims:
+            raise RuntimeError("no such kernel")
+        built.append(dims)
+        return SimpleNamespace(table=f"rows of {len(built)} shapes")
+
+    monkeypatch.setattr(table_column, "build", broken_at_two)
+    table = LayerTable(tmp_path / "none.json", torch.device("cuda"), "f32", Launch.EAGER, L2.WARM)
+    table.build(built_in("softmax"), [shape_of(rows, 8) for rows in (1, 2, 3)])
+    assert table.missing == {
+        ("softmax", shape_of(2, 8)): "no table: RuntimeError: no such kernel",
+    }
+    assert built == [["d0=1;d1=8"], ["d0=3;d1=8"]]
+    assert table.table == "rows of 2 shapes"
 
 
 def setup() -> timing.LayerSetup:
