@@ -306,12 +306,27 @@ def test_the_document_has_every_cell() -> None:
 
 def test_the_roofline_has_each_cell_at_its_flops_per_byte() -> None:
     """2 MFLOP over 4 MB at half a FLOP per byte, 1 TFLOP/s in 2 us; peaks as the roof."""
-    chart = charts_of(document(FOUND))["roofline"]
+    chart = charts_of(document(FOUND))["roofline-x"]
     assert chart.roof is not None
     assert chart.roof.positions == (0.5, 0.5)
     assert chart.roof.gbps == pytest.approx(4000.0)
     compiled = next(series for series in chart.series if series.name == "compiled")
     assert compiled.values[0] == pytest.approx(1.0)
+
+
+def test_a_layer_called_roofline_and_another_device_keep_their_charts() -> None:
+    """The roofline has the device's name, which no class can have; each chart is there."""
+    own = [replace(each, layer="roofline") for each in FOUND.cells]
+    titles = {"roofline": ("Roof line", "size")}
+    found = replace(FOUND, cells=tuple(own), titles=titles)
+    charts = [
+        charts_of(document(replace(found, provenance={**found.provenance, "device": device})))
+        for device in ("NVIDIA H200", "NVIDIA H100 80GB HBM3")
+    ]
+    assert [list(each) for each in charts] == [
+        ["roofline", "roofline-nvidia-h200"],
+        ["roofline", "roofline-nvidia-h100-80gb-hbm3"],
+    ]
 
 
 def test_the_chart_has_a_gap_where_a_backend_failed() -> None:
