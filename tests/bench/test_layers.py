@@ -492,6 +492,33 @@ def test_a_users_layer_has_its_methods_as_backends(own_file: Path) -> None:
     assert found.titles == {"GeGlu": ("GeGLU", "last size")}
 
 
+def test_methods_of_torchs_own_classes_are_no_backends() -> None:
+    """Of a subclass of nn.Linear that overrides some of them, only the added method is one."""
+
+    class Projection(torch.nn.Linear):
+        shapes = ((8, 16),)
+
+        def __init__(self) -> None:
+            super().__init__(16, 16)
+
+        def inputs(self, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+            return (torch.randn(shape),)
+
+        def eager(self, x: torch.Tensor) -> torch.Tensor:
+            return self.forward(x)
+
+        def folded(self, x: torch.Tensor) -> torch.Tensor:
+            return self.forward(x)
+
+        def train(self, mode: bool = True) -> Projection:
+            return super().train(mode)
+
+        def extra_repr(self) -> str:
+            return ""
+
+    assert list(OpenLayer.of(Projection(), "projection").backends) == ["eager", "folded"]
+
+
 def test_the_tolerance_is_that_which_is_given(own_file: Path) -> None:
     """An output that is off by a tenth is right within 0.2."""
     found = run.bench_layers(
