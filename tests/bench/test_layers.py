@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -18,6 +19,7 @@ from warmup.bench.layers.layer import LayerShape, OpenLayer, open_layer, parse_l
 from warmup.bench.layers.operands import LayerOperands
 from warmup.bench.layers.report import LayerCell, LayersReport, Pass
 from warmup.bench.layers.table_column import LayerTable
+from warmup.cli import main
 from warmup.cli.bench_layers import spell
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
 from warmup.core.method import L2, Launch
@@ -304,12 +306,27 @@ def test_the_document_has_every_cell() -> None:
 
 def test_the_roofline_has_each_cell_at_its_flops_per_byte() -> None:
     """2 MFLOP over 4 MB at half a FLOP per byte, 1 TFLOP/s in 2 us; peaks as the roof."""
-    chart = charts_of(document(FOUND))["roofline"]
+    chart = charts_of(document(FOUND))["roofline-x"]
     assert chart.roof is not None
     assert chart.roof.positions == (0.5, 0.5)
     assert chart.roof.gbps == pytest.approx(4000.0)
     compiled = next(series for series in chart.series if series.name == "compiled")
     assert compiled.values[0] == pytest.approx(1.0)
+
+
+def test_a_layer_called_roofline_and_another_device_keep_their_charts() -> None:
+    """The roofline has the device's name, which no class can have; each chart is there."""
+    own = [replace(each, layer="roofline") for each in FOUND.cells]
+    titles = {"roofline": ("Roof line", "size")}
+    found = replace(FOUND, cells=tuple(own), titles=titles)
+    charts = [
+        charts_of(document(replace(found, provenance={**found.provenance, "device": device})))
+        for device in ("NVIDIA H200", "NVIDIA H100 80GB HBM3")
+    ]
+    assert [list(each) for each in charts] == [
+        ["roofline", "roofline-nvidia-h200"],
+        ["roofline", "roofline-nvidia-h100-80gb-hbm3"],
+    ]
 
 
 def test_the_chart_has_a_gap_where_a_backend_failed() -> None:
@@ -418,8 +435,30 @@ def test_a_build_that_fails_costs_the_table_only(
     table.build(layer, layer.shapes)
     operands = LayerOperands(layer, shape_of(8, 16), torch.float32, CPU, warm=True)
     with pytest.raises(BuildError, match="no table: RuntimeError: no such kernel"):
-        table.operator(layer, operands)
+        table.operator(layer, layer.shapes[0], operands)
     assert table.digest is None
+
+
+def test_a_shape_that_cannot_be_built_costs_no_other_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of three shapes fails in the build of all and alone; only it has no table, and why."""
+    built: list[list[str]] = []
+
+    def broken_at_two(_target: str, *, dims: list[str], **_options: object) -> SimpleNamespace:
+        if "d0=2;d1=8" in dims:
+            raise RuntimeError("no such kernel")
+        built.append(dims)
+        return SimpleNamespace(table=f"rows of {len(built)} shapes")
+
+    monkeypatch.setattr(table_column, "build", broken_at_two)
+    table = LayerTable(tmp_path / "none.json", torch.device("cuda"), "f32", Launch.EAGER, L2.WARM)
+    table.build(built_in("softmax"), [shape_of(rows, 8) for rows in (1, 2, 3)])
+    assert table.missing == {
+        ("softmax", shape_of(2, 8)): "no table: RuntimeError: no such kernel",
+    }
+    assert built == [["d0=1;d1=8"], ["d0=3;d1=8"]]
+    assert table.table == "rows of 2 shapes"
 
 
 def setup() -> timing.LayerSetup:
@@ -451,6 +490,33 @@ def test_a_users_layer_has_its_methods_as_backends(own_file: Path) -> None:
     ]
     assert found.cells[0].flops_per_byte == pytest.approx(10 / 12)
     assert found.titles == {"GeGlu": ("GeGLU", "last size")}
+
+
+def test_methods_of_torchs_own_classes_are_no_backends() -> None:
+    """Of a subclass of nn.Linear that overrides some of them, only the added method is one."""
+
+    class Projection(torch.nn.Linear):
+        shapes = ((8, 16),)
+
+        def __init__(self) -> None:
+            super().__init__(16, 16)
+
+        def inputs(self, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+            return (torch.randn(shape),)
+
+        def eager(self, x: torch.Tensor) -> torch.Tensor:
+            return self.forward(x)
+
+        def folded(self, x: torch.Tensor) -> torch.Tensor:
+            return self.forward(x)
+
+        def train(self, mode: bool = True) -> Projection:
+            return super().train(mode)
+
+        def extra_repr(self) -> str:
+            return ""
+
+    assert list(OpenLayer.of(Projection(), "projection").backends) == ["eager", "folded"]
 
 
 def test_the_tolerance_is_that_which_is_given(own_file: Path) -> None:
@@ -518,16 +584,60 @@ def test_a_layer_without_gradients_is_timed_forward(own_file: Path) -> None:
     assert ["no operands: RuntimeError" in reason for reason in reasons[True]] == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("layer", "backend", "code", "said"),
+    [
+        ("GeGlu", "wrong", 1, ""),
+        ("Zero", "wrong", 1, "--fail-on accuracy: no output of a backend was compared"),
+        ("GeGlu", "eager", 0, ""),
+    ],
+)
+def test_fail_on_accuracy_needs_an_output_that_was_compared(
+    *,
+    own_file: Path,
+    capsys: pytest.CaptureFixture[str],
+    layer: str,
+    backend: str,
+    code: int,
+    said: str,
+) -> None:
+    """A wrong output ends with 1; so does a run in which no output was compared, and says so."""
+    words = ["bench", "layers", "--layer", f"{own_file}:{layer}", "--backends", backend]
+    words += ["--shapes", "4x4", "--dtype", "f32", "--rounds", "2", "--device", "cpu"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--no-backward", "--fail-on", "accuracy"])
+    assert ended.value.code == code
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[: len(said)] for line in lines if "--fail-on" in line] == [said] * bool(said)
+
+
 def test_custom_options_are_read_by_name() -> None:
     """Numbers, booleans and words; without any there is the built-in set."""
-    text = "wide:max_autotune_pointwise=true,coordinate_descent_radius=2,cpp.march=x"
-    assert backends.parse_customs(["a:epilogue_fusion=false"]) == {"a": {"epilogue_fusion": False}}
-    with pytest.raises(SettingsError, match=r"cpp\.march"):
-        backends.parse_customs([text])
+    text = "wide:max_autotune_pointwise=true,coordinate_descent_tuning=false"
+    assert backends.parse_customs(["a:epilogue_fusion=false", text]) == {
+        "a": {"epilogue_fusion": False},
+        "wide": {"max_autotune_pointwise": True, "coordinate_descent_tuning": False},
+    }
     assert list(backends.parse_customs([])) == ["custom"]
     for wrong in ("a", "a:", "a:b", "A:b=1", "compiled:epilogue_fusion=false"):
         with pytest.raises(SettingsError, match="--custom"):
             backends.parse_customs([wrong])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("wide:max_autotune_pointwize=true", r"'max_autotune_pointwize'.*use max_autotune_point"),
+        ("wide:zzzz=1", r"no option 'zzzz'.*list_options"),
+        ("wide:max_autotune=3", r"max_autotune, got int should be bool"),
+    ],
+)
+def test_an_option_that_inductor_does_not_have_is_one_line(text: str, said: str) -> None:
+    """The option and near spellings are named; torch's list of all options is left out."""
+    with pytest.raises(SettingsError, match=f"--custom wide: .*{said}") as caught:
+        backends.parse_customs([text])
+    assert len(str(caught.value)) < 200
+    assert "\n" not in str(caught.value)
 
 
 def test_a_shape_that_does_not_fit_costs_that_shape(monkeypatch: pytest.MonkeyPatch) -> None:

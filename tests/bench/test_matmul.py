@@ -339,6 +339,36 @@ def test_the_host_time_is_split_into_parts_and_a_rest() -> None:
     assert document(made)["summary"]["host_us"]["table"]["rest"] == pytest.approx(20.0)
 
 
+def test_an_error_of_the_host_split_costs_the_split_at_that_shape_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The column keeps its times, and the document and the text have the shape and the error."""
+
+    def failing(*_: object) -> NoReturn:
+        raise RuntimeError("no clock")
+
+    monkeypatch.setattr(timing, "_split_host", failing)
+    monkeypatch.setattr(timing, "columns_for", lambda *_: (TORCH_COLUMN,))
+    method = Method(launch=Launch.EAGER, l2=L2.WARM)
+    setup = timing.MatmulSetup(torch.device("cpu"), "f32", method, 2)
+    found = timing.time_columns(Shape(4, 4, 4), setup, None, "")
+    made = report(found, result({TORCH_COLUMN: 5.0}))
+    assert "no host time of torch at 4x4x4: RuntimeError: no clock" in spell(made)
+    column = document(made)["shapes"][0]["columns"][TORCH_COLUMN]
+    assert (column["total_us"] > 0, column["host_us"]["total"]) == (True, None)
+    assert column["host_reason"] == "RuntimeError: no clock"
+
+
+def test_an_unstable_row_of_the_table_is_said() -> None:
+    """The text names the shape whose row is flagged, and the document marks it."""
+    medians = {TORCH_COLUMN: 5.0, TABLE_COLUMN: 5.0}
+    other = result(medians, Shape(64, 64, 64))
+    made = report(replace(result(medians), is_unstable=True), other)
+    assert any(f"its row is unstable at {SHAPE}:" in line for line in spell(made))
+    assert not any("unstable" in line for line in spell(report(other)))
+    assert [each["table_unstable"] for each in document(made)["shapes"]] == [True, False]
+
+
 def test_an_earlier_result_stands_beside_this_one(tmp_path: Path) -> None:
     """Twice the earlier time is clear; the same time is not; other dtypes are named."""
     before = report(result({TORCH_COLUMN: 5.0, TABLE_COLUMN: 5.0}))

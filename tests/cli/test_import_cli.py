@@ -62,6 +62,28 @@ def test_nothing_to_import_is_found(tmp_path: Path, run_main: Callable[..., Done
     assert (document["problems"], document["unmapped"][0]["origin"]) == ([], "server.log:1")
 
 
+def test_configs_beyond_those_that_a_table_holds_are_counted(
+    tmp_path: Path, run_main: Callable[..., Done]
+) -> None:
+    """Of 18 configs of one product 16 stay in the table, and the report says how many do not."""
+    blocks = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8}
+    template = {"template_id": "triton::mm", "template_hash": "0123456789abcdef", **blocks}
+    nodes = "((torch.bfloat16, [512, 640], [640, 1]), (torch.bfloat16, [640, 768], [1, 640]))"
+    document = {
+        f"{nodes}+mm": [
+            {**template, "num_stages": stages, "num_warps": warps}
+            for stages in range(1, 10)
+            for warps in (4, 8)
+        ]
+    }
+    (tmp_path / "tuned.json").write_text(json.dumps(document), encoding="utf-8")
+    words = ("import", str(tmp_path / "tuned.json"), "--out", "t.json", "--device", "cpu")
+    done = run_main(*words)
+    assert done.returncode == 0, done.stderr
+    assert "2 configs of 1 key left out: a table holds the 16 fastest" in done.stdout
+    assert list(json.loads(run_main(*words, "--json").stdout)["left_out"].values()) == [2]
+
+
 def test_verifying_needs_a_table(log: str, run_main: Callable[..., Done]) -> None:
     """--verify without --out is an error with its advice."""
     done = run_main("import", log, "--verify")

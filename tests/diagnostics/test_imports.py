@@ -247,6 +247,17 @@ def test_a_cache_folder_gives_the_template_of_the_source_beside_it(tmp_path: Pat
     assert (entry.config.time_us, entry.config.library_us) == (6.1, 6.5)
 
 
+def test_an_unreadable_file_of_a_cache_folder_costs_itself_only(tmp_path: Path) -> None:
+    """JSON that is cut is named with its reason; the other file of the folder is read."""
+    written(tmp_path, "cache/1", '{"cache": {')
+    written(tmp_path, "cache/2", cache_with("mm-x"))
+    skipped, entry = read(tmp_path)
+    assert isinstance(skipped, Unmapped)
+    assert (skipped.origin, skipped.is_file) == ("1", True)
+    assert skipped.reason.startswith("not JSON")
+    assert mapped(entry).key == MM_KEY
+
+
 def test_a_choice_that_failed_is_passed_over(tmp_path: Path) -> None:
     """Inductor writes its time as Infinity, which is no JSON; the others have times."""
     document = cache_with("mm-x")

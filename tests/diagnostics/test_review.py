@@ -266,6 +266,21 @@ def test_another_document_is_refused(damage: str, error: type[Exception], tmp_pa
         review_file(path)
 
 
+def test_the_flops_of_a_layer_count(tmp_path: Path) -> None:
+    """A layer that says its FLOPs has a share of the compute peak; an earlier document has none."""
+    cell = {"layer": "own", "pass": "forward", "backend": "eager", "rows": 8, "columns": 8}
+    cell |= {"time_us": 1000.0, "rounds_us": [1000.0] * 3, "least_bytes": 4000}
+    shares = []
+    for flops in ({"flops": 400_000_000_000}, {"flops": None}, {}):
+        path = tmp_path / "bench-layers.json"
+        document = {"benchmark": "layers", "dtype": "bf16", "l2": "cold", "peaks": None}
+        document |= {"cells": [{**cell, **flops}], "provenance": {"cuda": "13.0"}}
+        path.write_text(json.dumps(document), encoding="utf-8")
+        found = review_file(path, PEAKS)
+        shares.append(share_at_least(found, found.measurements[0]))
+    assert shares == [pytest.approx(0.5, rel=0.01), *[pytest.approx(1e-6)] * 2]
+
+
 def test_a_document_that_misses_a_number_is_refused(tmp_path: Path) -> None:
     """A damaged comparison is an error, not a review of what is left."""
     source = ROOT / "docs" / "benchmarks" / "results" / "compare-swiglu-h200.json"

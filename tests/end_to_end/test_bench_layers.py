@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from forked_python import run_forked
 
+from warmup.core.runtime import slug_of
+
 pytest.importorskip("matplotlib")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,7 +92,7 @@ def test_every_layer_is_timed_on_eager_and_on_inductor(tmp_path: Path) -> None:
     ]
     assert [one["reason"] for one in found["cells"] if one["time_us"] is None] == []
     assert all(one["relative_l2_error"] <= 1e-3 for one in found["cells"])
-    drawn = [*names, "roofline"]
+    drawn = [*names, f"roofline-{slug_of(found['provenance']['device'])}"]
     charts = {f"bench-layers-{name}.{end}" for name in drawn for end in ("png", "svg")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*charts, "bench-layers.json"}
     assert [line for line in done.stdout.splitlines() if len(line) > 80] == []

@@ -9,11 +9,16 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from warmup.inductor import listing
+from warmup.inductor import kernels_ahead, listing
+from warmup.inductor.kernels_ahead import KernelsAhead
 from warmup.inductor.listing import note_sent, wait_for_sent
 
 Conversation = Callable[[str, Path], Any]
@@ -79,6 +84,53 @@ def test_workers_are_waited_for_before_caches_are_removed() -> None:
     threading.Timer(0.05, task.set_result, [None]).start()
     wait_for_sent()
     assert task.done()
+
+
+def test_a_task_that_another_thread_sends_while_one_waits_is_not_forgotten() -> None:
+    """A task that is noted during a wait is waited for by the next call."""
+    first: Future[None] = Future()
+    second: Future[None] = Future()
+    note_sent(first)
+
+    def send_and_end() -> None:
+        note_sent(second)
+        first.set_result(None)
+
+    threading.Timer(0.05, send_and_end).start()
+    wait_for_sent()
+    assert not second.done()
+    threading.Timer(0.05, second.set_result, [None]).start()
+    wait_for_sent()
+    assert second.done()
+
+
+def test_the_first_lowering_adds_no_guard_on_the_symbols_of_the_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A comparison of a dynamic size in the twin's lowering leaves the shared symbols as before."""
+    symbols = ShapeEnv()
+    size = FakeTensorMode(shape_env=symbols).from_tensor(
+        torch.empty(8), symbolic_context=StatelessSymbolicContext([DimDynamic.DYNAMIC])
+    )
+    compared: list[bool] = []
+
+    class Twin:
+        def __init__(self, _module: object, *, shape_env: ShapeEnv) -> None:
+            self.sizevars = SimpleNamespace(shape_env=shape_env)
+
+        def run(self) -> None:
+            compared.append(bool(size.shape[0] > 4))
+
+        def codegen(self) -> None:
+            pass
+
+    monkeypatch.setattr(kernels_ahead, "GraphLowering", Twin)
+    monkeypatch.setattr(kernels_ahead.AsyncCompile, "use_process_pool", lambda: True)
+    before = len(symbols.guards)
+    module = torch.fx.symbolic_trace(torch.nn.Identity())
+    KernelsAhead()._list((module,), {"shape_env": symbols}, ())
+    assert compared == [True]
+    assert len(symbols.guards) == before
 
 
 def test_a_worker_that_does_not_end_is_said_and_forgotten(

@@ -13,6 +13,7 @@ from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import (
     ABSENT,
     TEXT_WIDTH,
+    complain,
     digits,
     fold,
     grid,
@@ -72,7 +73,10 @@ def layers(
     ] = True,
     fail_on: Annotated[
         str | None,
-        typer.Option(help="Exit with code 1 on accuracy: a backend's outputs are wrong."),
+        typer.Option(
+            help="Exit with code 1 on accuracy: a backend's outputs are wrong, or no output was "
+            "compared."
+        ),
     ] = None,
     out: options.ResultFolder = None,
     charts: options.BenchCharts = True,
@@ -107,7 +111,12 @@ def layers(
     )
     results = BenchResults(out, LAYERS_STEM, document, draw_charts, charts)
     report = results.run(bench, spell, as_json=as_json)
-    if fail_on == _ACCURACY and report.wrong:
+    if fail_on == _ACCURACY and not report.is_compared:
+        complain(
+            f"--fail-on {_ACCURACY}: no output of a backend was compared with eager in float32; "
+            "the report has the reasons"
+        )
+    if fail_on == _ACCURACY and (report.wrong or not report.is_compared):
         raise typer.Exit(EXIT_FOUND)
 
 

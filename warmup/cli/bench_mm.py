@@ -21,7 +21,7 @@ from warmup.bench.matmul.report import (
     Timed,
     shown_us,
 )
-from warmup.bench.matmul.shapes import model_of
+from warmup.bench.matmul.shapes import Shape, model_of
 from warmup.cli import options
 from warmup.cli.output import (
     ABSENT,
@@ -253,16 +253,31 @@ def _summary(report: MmReport) -> Iterator[str]:
         yield from fold(report.too_busy, indent=2)
     else:
         yield "table: no shape was timed with it"
+    if report.unstable:
+        yield from fold(
+            f"table: its row is unstable at {', '.join(map(str, report.unstable))}: the times of "
+            "the build could not be believed, so the row has the library's kernel",
+            indent=2,
+        )
     if report.peaks is not None:
         tf32 = ["tf32"] if TF32_COLUMN in report.columns else []
         yield spell_peaks(report.peaks, [report.dtype, *tf32])
     for name in report.over_peak:
         yield f"{name}: cannot be right, faster than the measured peak"
     for name in COLUMNS:
-        reasons: dict[str, list[str]] = {}
-        for result in report.shapes:
-            if name in result.dropped:
-                reasons.setdefault(result.dropped[name], []).append(str(result.shape))
-        for reason, shapes in reasons.items():
-            everywhere = len(shapes) == len(report.shapes)
-            yield f"no {name}{'' if everywhere else ' at ' + ', '.join(shapes)}: {reason}"
+        dropped = {result.shape: result.dropped.get(name, "") for result in report.shapes}
+        yield from _reasons(f"no {name}", dropped)
+        split = {
+            result.shape: result.timed[name].host.reason
+            for result in report.shapes
+            if name in result.timed
+        }
+        yield from _reasons(f"no host time of {name}", split)
+
+
+def _reasons(what: str, reasons: Mapping[Shape, str]) -> Iterator[str]:
+    """Yield *what* is missing at which shapes, and why; shapes with an empty reason have it."""
+    for reason in dict.fromkeys(filter(None, reasons.values())):
+        shapes = [str(shape) for shape, own in reasons.items() if own == reason]
+        where = "" if len(shapes) == len(reasons) else f" at {', '.join(shapes)}"
+        yield from fold(f"{what}{where}: {reason}", indent=2)

@@ -23,6 +23,7 @@ from warmup.diagnostics.imports.entry import IMPORTED_REASON, Entry, ImportedEnt
 from warmup.diagnostics.imports.operand_shape import ASSUMED
 from warmup.diagnostics.imports.sources import read_sources
 from warmup.diagnostics.misses import encode_problems
+from warmup.table.imported_json import MAX_CONFIGS
 from warmup.tuning.imported import ImportedTable, Verification, import_configs, verify_imported
 
 _MAX_IMPORTED_ENTRIES: Final = 100_000
@@ -48,6 +49,11 @@ class ImportedFiles:
     def unmapped(self) -> tuple[Unmapped, ...]:
         """The entries that are no problem of a table."""
         return tuple(one for one in self.entries if isinstance(one, Unmapped))
+
+    @property
+    def skipped_files(self) -> int:
+        """How many files of folders could not be read."""
+        return sum(one.is_file for one in self.unmapped)
 
 
 def import_files(
@@ -123,6 +129,8 @@ def spell(found: ImportedFiles) -> Iterator[str]:
         yield from line(ASSUMED)
     lacking = [one for one in problems.values() if one.config is None]
     yield from _reasons("without a config", [(one.origin, one.key, one.lacks) for one in lacking])
+    if found.skipped_files:
+        yield f"{counted(found.skipped_files, 'file')} skipped, which cannot be read"
     unmapped = [(one.origin, one.what, one.reason) for one in found.unmapped]
     yield from _reasons("not mapped", unmapped)
     if found.into is not None:
@@ -140,6 +148,12 @@ def _spell_table(into: ImportedTable, verified: Verification | None) -> Iterator
     line = partial(fold, indent=2, width=terminal_width())
     if into.with_row:
         yield from line(f"{len(into.with_row)} have a row already, which stays: it was measured")
+    if into.left_out:
+        yield from line(
+            f"{counted(sum(into.left_out.values()), 'config')} of "
+            f"{counted(len(into.left_out), 'key')} left out: a table holds the {MAX_CONFIGS} "
+            "fastest imported configs of a key; those without a time come last"
+        )
     open_keys = into.table.imported if verified is None else verified.open
     if verified is not None:
         yield from line(
@@ -167,12 +181,14 @@ def document_of_import(found: ImportedFiles) -> dict[str, Any]:
             }
             for one in found.problems.values()
         ],
+        "skipped_files": found.skipped_files,
         "unmapped": [
             {"origin": one.origin, "what": one.what, "reason": one.reason} for one in found.unmapped
         ],
         "assumed": ASSUMED,
         "table": None if into is None else str(into.path),
         "with_row": [] if into is None else list(into.with_row),
+        "left_out": {} if into is None else dict(into.left_out),
         "verified": None
         if verified is None
         else {

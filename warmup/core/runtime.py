@@ -20,6 +20,11 @@ _LEAST_SMS: Final = 68
 _CLOSED_GFX: Final = re.compile(r"gfx([1-8]|10)[0-9a-f]{2}")
 
 
+def slug_of(name: str) -> str:
+    """Return *name* with the characters ``[a-z0-9.-]`` only, as in ``nvidia-h200``."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """A GPU or CPU. GPU fields are None on CPU, CPU fields are None on a GPU.
@@ -40,8 +45,7 @@ class Device:
     @property
     def slug(self) -> str:
         """The name in file-name form, ``[a-z0-9.-]`` only: ``nvidia-h200``."""
-        words = re.sub(r"[^a-z0-9.]+", "-", self.name.lower()).strip("-.")
-        return words or f"{self.type}-{self.arch.lower().replace('_', '-')}"
+        return slug_of(self.name) or f"{self.type}-{self.arch.lower().replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

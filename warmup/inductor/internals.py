@@ -40,6 +40,7 @@ DEFERRED_KERNEL_INTERNALS: Final = (
     "torch._inductor.triton_bundler:TritonBundler.end_compile()",
     "torch.fx.experimental.symbolic_shapes:ShapeEnv.get_pruned_guards(self, symints)",
     "torch.fx.experimental.symbolic_shapes:ShapeEnv.produce_guards_expression(self, placeholders)",
+    "torch.fx.experimental.symbolic_shapes:ShapeEnv.suppress_guards(self)",
 )
 # Checked where an artifact is loaded.
 ARTIFACT_INTERNALS: Final = (

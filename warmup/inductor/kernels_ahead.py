@@ -102,7 +102,10 @@ class KernelsAhead:
             self._local.is_lowering = outer
 
     def _list(self, args: Any, kwargs: Any, inputs: Any) -> None:
-        """Lower and schedule a twin of a graph made with *args* and *kwargs*, and drop it."""
+        """Lower and schedule a twin of a graph made with *args* and *kwargs*, and drop it.
+
+        The twin has the graph's own symbols of sizes; its lowering adds no guard on them.
+        """
         has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
         if not has_workers():
             return
@@ -111,7 +114,8 @@ class KernelsAhead:
             try:
                 make: Any = GraphLowering
                 twin = make(_copy_of(args[0]), *args[1:], **kwargs)
-                with V.set_graph_handler(twin), V.set_extern_kernel_nodes([]):
+                guards = twin.sizevars.shape_env.suppress_guards()
+                with guards, V.set_graph_handler(twin), V.set_extern_kernel_nodes([]):
                     twin.run(*inputs)
                     twin.codegen()
             except Exception as error:  # noqa: BLE001  the lowering that counts says what is wrong

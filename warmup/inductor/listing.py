@@ -27,7 +27,8 @@ class _Listing(threading.local):
 
 
 _listing = _Listing()
-_under_way: list[Future[Any]] = []
+_under_way: set[Future[Any]] = set()  # of all threads
+_lock: Final = threading.Lock()  # of the set above
 
 
 @contextlib.contextmanager
@@ -47,19 +48,24 @@ def is_listing() -> bool:
 
 def note_sent(task: Future[Any]) -> None:
     """Count *task*, which a worker has, in `listing`; `wait_for_sent` waits for it."""
-    _under_way.append(task)
+    with _lock:
+        _under_way.add(task)
     if _listing.sent is not None:
         _listing.sent.count += 1
 
 
 def wait_for_sent() -> None:
-    """Return when the workers have done what was noted, at most 120 s later; forget it.
+    """Return when the workers have done what was noted before the call, at most 120 s later.
 
+    These tasks are forgotten; a task that another thread notes meanwhile is left for the next call.
     Until then they take the host's time, and write to the caches on disk. A warning says how many
     kernels they still compile when the time is over.
     """
-    done = wait(_under_way, timeout=_WAIT_SECONDS)
-    _under_way.clear()
+    with _lock:
+        sent = frozenset(_under_way)
+    done = wait(sent, timeout=_WAIT_SECONDS)
+    with _lock:
+        _under_way.difference_update(sent)
     if done.not_done:
         logger.warning(
             "after %.0f s workers still compile %s: times of the host may be too long",

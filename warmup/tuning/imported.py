@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,14 @@ from warmup.tuning.setup import check_out, find_setup, open_table
 class ImportedTable:
     """The table that got configs: its path, what is in it now, and which keys had a row before.
 
-    A key with a row gets no config.
+    A key with a row gets no config. ``left_out`` counts, by key, the configs beyond the number that
+    a table holds of a key.
     """
 
     path: Path
     table: Table
     with_row: tuple[str, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def import_configs(
@@ -58,7 +60,14 @@ def import_configs(
     setup = find_setup(device, PolicyOptions(mode=mode))
     table, _ = open_table(path, setup, force=False)
     added = add_imported(path, table, {key: tuple(configs) for key, configs in found.items()})
-    return ImportedTable(path, added, tuple(key for key in found if key in added.rows))
+    left_out = {}
+    for key, kept in added.imported.items():
+        given = (*found.get(key, ()), *table.imported.get(key, ()))
+        count = len({one.winner for one in given} - {one.winner for one in kept})
+        if count:
+            left_out[key] = count
+    with_row = tuple(key for key in found if key in added.rows)
+    return ImportedTable(path, added, with_row, left_out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Whatever else a layer has as a method is a backend too.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.metadata
 import re
@@ -14,9 +15,11 @@ from typing import Any, Final
 import torch
 
 from warmup.bench.layers.layer import EAGER, OpenLayer, Operator
+from warmup.core.error_text import shown
 from warmup.core.errors import SettingsError
 from warmup.core.method import OptionValue
 from warmup.inductor.artifacts import with_own_code
+from warmup.inductor.options import option_names
 
 COMPILED: Final = "compiled"
 CUSTOM: Final = "custom"
@@ -35,6 +38,7 @@ CUSTOM_OPTIONS: Final[Mapping[str, OptionValue]] = {
     "coordinate_descent_tuning": True,
 }
 _CUSTOM_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,15}")
+_NEAR_NAMES: Final = 3  # spellings that an error offers
 _OPTION_WORDS: Final[Mapping[str, OptionValue]] = {"true": True, "false": False, "none": None}
 
 CustomOptions = Mapping[str, Mapping[str, OptionValue]]
@@ -66,14 +70,7 @@ def parse_customs(texts: Sequence[str]) -> CustomOptions:
         if name in found or name in {EAGER, COMPILED, TABLE, *LIBRARIES}:
             raise SettingsError(f"--custom: the name {name!r} is taken", "give it another name")
         found[name] = {key: _value(value) for key, _, value in pairs}
-        try:
-            torch.compile(
-                _nothing, options=_untyped(found[name])
-            )  # compiles at its first call only
-        except RuntimeError as error:
-            raise SettingsError(
-                f"--custom {name}: {error}", "torch._inductor.list_options() has all options"
-            ) from error
+        _check_options(name, found[name])
     return found
 
 
@@ -124,6 +121,28 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return installed
+
+
+def _check_options(name: str, options: Mapping[str, OptionValue]) -> None:
+    """Check that inductor has each of *options*, the backend *name*, with a value of that type.
+
+    Raises:
+        SettingsError: an option is unknown, or its value is of another type.
+    """
+    known = option_names()
+    for option in options:
+        if option.replace("-", "_") not in known:  # as torch.compile reads an option
+            near = difflib.get_close_matches(option, known, n=_NEAR_NAMES)
+            raise SettingsError(
+                f"--custom {name}: inductor has no option {shown(option)!r}",
+                f"use {' or '.join(near)}" if near else "see torch._inductor.list_options()",
+            )
+    try:
+        torch.compile(_nothing, options=_untyped(options))  # compiles at its first call only
+    except RuntimeError as error:
+        raise SettingsError(
+            f"--custom {name}: {shown(error)}", "give the option a value of its type"
+        ) from error
 
 
 def _value(text: str) -> OptionValue:

@@ -12,6 +12,7 @@ from warmup.bench.charts.draw import draw_all
 from warmup.bench.files import place_of
 from warmup.bench.layers.report import LayerCell, LayersReport, Pass
 from warmup.core.roofline import gbps_of
+from warmup.core.runtime import slug_of
 
 LAYERS_STEM: Final = "bench-layers"
 _STEPS: Final = {Pass.FORWARD: "forward", Pass.BOTH: "fwd+bwd"}
@@ -57,12 +58,16 @@ def draw_charts(report: LayersReport, folder: Path) -> tuple[Path, ...]:
 def charts_of(record: Mapping[str, Any]) -> dict[str, Chart]:
     """Return the charts of the document *record*: the bandwidth of each layer, by its name.
 
-    Where layers say their FLOPs there is ``roofline`` too.
+    Where layers say their FLOPs there is ``roofline-DEVICE`` too, such as ``roofline-nvidia-h200``:
+    no class has such a name, and several devices may share a folder.
     """
     layers = dict.fromkeys(cell["layer"] for cell in record["cells"])
     charts = {layer: _chart(record, layer) for layer in layers}
     counted = [cell for cell in record["cells"] if cell["tflops"] is not None]
-    return {**charts, "roofline": _roofline(record, counted)} if counted else charts
+    if not counted:
+        return charts
+    device = slug_of(record["provenance"]["device"] or "")
+    return {**charts, f"roofline-{device or 'device'}": _roofline(record, counted)}
 
 
 def _roofline(record: Mapping[str, Any], cells: Sequence[Any]) -> Chart:

@@ -25,9 +25,13 @@ EAGER: Final = "eager"
 EPS: Final = 1e-6  # of all built-in norms
 _MOST_DIMS: Final = 5
 _DIM_TEXT: Final = re.compile(r"[1-9][0-9]{0,6}")
+_TORCH_PACKAGE: Final = "torch."  # in which `nn.Module` and its subclasses are
 # Attributes of a layer that are no backends.
 _RESERVED: Final = frozenset(
-    {"title", "columns", "shapes", "inputs", "bytes", "backward_bytes", "flops", "backward_flops"}
+    {
+        *("title", "columns", "shapes", "inputs", "forward"),
+        *("bytes", "backward_bytes", "flops", "backward_flops"),
+    }
 )
 
 
@@ -58,7 +62,7 @@ class Layer(Protocol):
     ``hidden size``; ``flops(shape)`` and ``bytes(shape, item)``, the operations and the least bytes
     of forward, with *item* bytes for an element; ``backward_flops(shape)`` and
     ``backward_bytes(shape, item)``, those of backward alone; and any other public method, which is
-    a backend of its name.
+    a backend of its name, unless torch's own classes among the bases have a method of that name.
 
     Without ``bytes`` every input is read once and the output written once; for backward the
     gradient of the output and the inputs are read, and the gradients of floating inputs written.
@@ -84,7 +88,7 @@ class Layer(Protocol):
 class OpenLayer:
     """A `Layer` that was read and checked; ``backends`` are its methods by name, ``eager`` first.
 
-    ``module`` is the layer where it is an `nn.Module`, whose parameters are constants, else None.
+    Methods that torch's own classes have too, such as ``train`` and ``half``, are no backends.
     """
 
     name: str
@@ -109,14 +113,21 @@ class OpenLayer:
                     "define shapes, inputs(shape) and eager(*inputs), see "
                     "docs/how-to/bench-layers.md",
                 )
+        bases = type(definition).__mro__
+        of_torch = {
+            name
+            for base in bases
+            if base.__module__.startswith(_TORCH_PACKAGE)
+            for name in vars(base)
+        }
         own = [
             method
-            for base in reversed(type(definition).__mro__)
-            if base not in nn.Module.__mro__
+            for base in reversed(bases)
             for method, value in vars(base).items()
-            if callable(value) and not method.startswith("_") and method not in _RESERVED
+            if callable(value) and not method.startswith("_")
+            if method not in _RESERVED | of_torch
         ]
-        names = dict.fromkeys((EAGER, *(each for each in own if each != "forward")))
+        names = dict.fromkeys((EAGER, *own))
         return cls(
             name=name,
             title=str(getattr(definition, "title", name)),

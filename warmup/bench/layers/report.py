@@ -171,6 +171,17 @@ class LayersReport:
         """The cells whose outputs or gradients exceed the tolerance."""
         return tuple(cell for cell in self.cells if cell.is_wrong)
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether any output of a backend beside eager was compared with the reference.
+
+        Where eager is the only backend that was asked for, its own outputs count.
+        """
+        others = {name for name in self.backends if name != EAGER} or {EAGER}
+        return any(
+            cell.error is not None or cell.is_wrong for cell in self.cells if cell.backend in others
+        )
+
     def of_layer(self, layer: str) -> Iterator[LayerCell]:
         """Yield the cells of *layer*, in order."""
         return (cell for cell in self.cells if cell.layer == layer)

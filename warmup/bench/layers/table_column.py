@@ -46,16 +46,19 @@ class LayerModel(nn.Module):
 
 
 class LayerTable:
-    """The table at *path*, built layer by layer; ``table`` is None until it has rows."""
+    """The table at *path*, built layer by layer; ``table`` is None until it has rows.
+
+    ``missing`` is why a layer has no table at a shape, by the layer's name and the shape.
+    """
 
     def __init__(
         self, path: Path, device: torch.device, dtype: str, launch: Launch, l2: L2
     ) -> None:
         self.table: Table | None = None
         self.hits: dict[str, int] = {}
+        self.missing: dict[tuple[str, LayerShape], str] = {}
         self._path, self._device, self._dtype = path, device, dtype
         self._launch, self._l2 = launch, l2
-        self._missing: dict[str, str] = {}
 
     @property
     def digest(self) -> str | None:
@@ -63,14 +66,33 @@ class LayerTable:
         return digest_of(self.table) if self.hits and self.table is not None else None
 
     def build(self, layer: OpenLayer, shapes: Sequence[LayerShape]) -> None:
-        """Tune what *layer* asks for at *shapes*; why that failed is kept for `operator`.
+        """Tune the decisions of *layer* at *shapes*; why that failed at a shape is in ``missing``.
+
+        Where the build of all *shapes* fails, each is built alone, so that a shape that cannot be
+        built costs no other shape.
 
         Raises:
             TableError: the table that exists cannot be read.
         """
-        if self._device.type == "cpu" and not layer.weights:
-            self._missing[layer.name] = NO_WEIGHTS
-            return
+        reason: str | None = NO_WEIGHTS
+        if self._device.type != "cpu" or layer.weights:
+            reason = self._build(layer, shapes)
+            if reason is not None and len(shapes) > 1:
+                for shape in shapes:
+                    self._note(layer, (shape,), self._build(layer, (shape,)))
+                return
+        self._note(layer, shapes, reason)
+
+    def _note(self, layer: OpenLayer, shapes: Sequence[LayerShape], reason: str | None) -> None:
+        if reason is not None:
+            self.missing.update({(layer.name, shape): reason for shape in shapes})
+
+    def _build(self, layer: OpenLayer, shapes: Sequence[LayerShape]) -> str | None:
+        """Build *layer* at *shapes*, and return why that failed, None where it did not.
+
+        Raises:
+            TableError: the table that exists cannot be read.
+        """
         names = [f"d{number}" for number in range(len(shapes[0].sizes))]
 
         def inputs(*sizes: int) -> object:
@@ -93,22 +115,24 @@ class LayerTable:
                     pad_weights=False,
                     out=self._path,
                 )
-            self.table = report.table
         except Exception as error:  # noqa: BLE001  any failure drops this backend only
-            self._missing[layer.name] = f"no table: {reason_of(error)}"
             self.table = read(self._path) if self._path.exists() else None
+            return f"no table: {reason_of(error)}"
+        self.table = report.table
+        return None
 
-    def operator(self, layer: OpenLayer, operands: LayerOperands) -> Operator:
-        """Return *layer* compiled from the table without gradients; it has run once.
+    def operator(self, layer: OpenLayer, shape: LayerShape, operands: LayerOperands) -> Operator:
+        """Return *layer* at *shape*, compiled from the table without gradients; it has run once.
 
         It is to be called with empty caches: a cached graph asks the table nothing.
 
         Raises:
-            BuildError: there is no table for the layer, or it answered nothing.
+            BuildError: there is no table for the layer at the shape, or it answered nothing.
             Exception: whatever compiling raises; a miss is an error.
         """
-        if layer.name in self._missing or self.table is None:
-            raise BuildError(self._missing.get(layer.name, "no table was built"))
+        missing = self.missing.get((layer.name, shape))
+        if missing is not None or self.table is None:
+            raise BuildError(missing or "no table was built")
         operator = torch.compile(with_own_code(layer.eager, TABLE), dynamic=False)
         device = str(self._device)
         with install(self.table, on_miss="strict", device=device, quiet=True) as handle:

@@ -178,7 +178,9 @@ def _operator(
     """Return the operator of a backend; None where it has no such layer or pass."""
     if backend != TABLE:
         return operator_of(backend, case.layer, setup.customs)
-    return setup.table.operator(case.layer, operands) if case.step is Pass.FORWARD else None
+    if case.step is not Pass.FORWARD:
+        return None
+    return setup.table.operator(case.layer, case.shape, operands)
 
 
 def _checked(step: Pass, operator: Operator, operands: LayerOperands, limit: float) -> float:

@@ -31,12 +31,14 @@ class Column:
     """One implementation of a matmul, which has run once, with a short name of its kernel.
 
     ``hits`` counts the decisions that a table answered while the matmul was compiled, None in
-    columns without a table. ``compiled`` is the compiled function, None in columns without one.
+    columns without a table, and ``is_unstable`` is whether a row that answered is flagged so.
+    ``compiled`` is the compiled function, None in columns without one.
     """
 
     multiply: Multiply
     kernel: str = ""
     hits: int | None = None
+    is_unstable: bool = False
     compiled: CompiledFunction | None = None
 
 
@@ -113,9 +115,13 @@ def _table(operands: MatmulOperands) -> Column:
             f"the table answered {hits} decisions and missed {sum(report.misses.values())}",
             "build it for this product and this device",
         )
-    rows = operands.table.rows
-    kernel = ", ".join(rows[key].winner.short for key in report.hits)
-    return replace(column, kernel=kernel, hits=hits)
+    rows = [operands.table.rows[key] for key in report.hits]
+    return replace(
+        column,
+        kernel=", ".join(row.winner.short for row in rows),
+        hits=hits,
+        is_unstable=any(row.evidence.is_unstable for row in rows),
+    )
 
 
 def _inductor(operands: MatmulOperands, backends: str) -> Column:

@@ -145,6 +145,7 @@ def _shape(report: MmReport, result: ShapeResult) -> dict[str, Any]:
         "columns": {name: _column(report, result, name) for name in result.timed},
         "dropped": dict(result.dropped),
         "table_hits": result.hits,
+        "table_unstable": result.is_unstable,
         "table_over_best": None if ratio is None else _plain(asdict(ratio)),
     }
 
@@ -161,6 +162,7 @@ def _column(report: MmReport, result: ShapeResult, name: str) -> dict[str, Any]:
         "relative_l2_error": timed.error,
         "kernel": timed.kernel,
         "host_us": {part: getattr(timed.host, part) for part in HOST_PARTS},
+        "host_reason": timed.host.reason or None,
         **asdict(report.rates(result.shape, name, timed)),
     }
 

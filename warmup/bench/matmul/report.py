@@ -61,20 +61,24 @@ class HostSplit:
 
     ``guards`` are checked, ``allocation`` makes the output, ``launch`` enqueues the kernel, on a
     CPU runs it. The rest is dynamo's frame evaluation, the wrappers of AOTAutograd and inductor,
-    and checks of inputs. Parts are None in columns that are not compiled.
+    and checks of inputs. Parts are None in columns that are not compiled. ``reason`` is the error
+    that ended the measurement, empty where none did; the total and the parts are then None.
     """
 
-    total: float
+    total: float | None
     guards: float | None = None
     allocation: float | None = None
     launch: float | None = None
+    reason: str = ""
 
     @property
     def rest(self) -> float | None:
-        """The total less all parts, None where a part is unknown."""
-        if self.guards is None or self.allocation is None or self.launch is None:
+        """The total less all parts, None where any of them is unknown."""
+        parts = self.guards, self.allocation, self.launch
+        known = [part for part in parts if part is not None]
+        if self.total is None or len(known) < len(parts):
             return None
-        return self.total - self.guards - self.allocation - self.launch
+        return self.total - sum(known)
 
 
 HOST_PARTS: Final = ("total", "guards", "allocation", "launch", "rest")
@@ -133,13 +137,14 @@ class ShapeResult:
     """One shape: the columns that were timed, and why the others were not.
 
     ``hits`` counts the decisions that the table answered while its column was compiled, None
-    without that column.
+    without that column. ``is_unstable`` is whether a row that answered is flagged ``unstable``.
     """
 
     shape: Shape
     timed: Mapping[str, Timed]
     dropped: Mapping[str, str]
     hits: int | None = None
+    is_unstable: bool = False
 
     @property
     def fastest(self) -> str | None:
@@ -262,6 +267,11 @@ class MmReport:
             for result in self.shapes
             if TORCH_COLUMN in result.timed
         )
+
+    @property
+    def unstable(self) -> tuple[Shape, ...]:
+        """The shapes at which the table's column serves a row that is flagged ``unstable``."""
+        return tuple(result.shape for result in self.shapes if result.is_unstable)
 
     @property
     def over_peak(self) -> tuple[str, ...]:

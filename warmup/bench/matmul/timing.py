@@ -81,12 +81,18 @@ def time_columns(
                 total=totals[name],
                 error=entry.error,
                 kernel=entry.column.kernel,
-                host=_split_host(entry, setup.device),
+                host=_host_of(entry, setup.device),
             )
             for name, entry in ready.items()
         }
-    hits = ready[TABLE_COLUMN].column.hits if TABLE_COLUMN in ready else None
-    return ShapeResult(shape=shape, timed=timed, dropped=dropped, hits=hits)
+    served = ready[TABLE_COLUMN].column if TABLE_COLUMN in ready else None
+    return ShapeResult(
+        shape=shape,
+        timed=timed,
+        dropped=dropped,
+        hits=served and served.hits,
+        is_unstable=served is not None and served.is_unstable,
+    )
 
 
 @dataclass
@@ -111,26 +117,37 @@ class _ReadyColumn:
     wall: _Wall
 
 
+def _host_of(entry: _ReadyColumn, device: torch.device) -> HostSplit:
+    """Return the host's time of a call of *entry*, or the error that ended its measurement."""
+    try:
+        return _split_host(entry, device)
+    except Exception as error:  # noqa: BLE001  the column keeps its device time and its total time
+        return HostSplit(total=None, reason=reason_of(error))
+
+
 def _split_host(entry: _ReadyColumn, device: torch.device) -> HostSplit:
-    """Return the host's time of a call of *entry*, medians of several rounds of calls."""
+    """Return the host's time of a call of *entry*, medians of several rounds of calls.
+
+    Each round times the total and the parts, so that a change of the load is in all of them.
+    """
     call, calls, compiled = entry.wall.call, _SPLIT_CALLS, entry.column.compiled
 
     def enqueue() -> float:
         return wall_us(call, device, calls)[0]
 
-    total = statistics.median(enqueue() for _ in range(_SPLIT_ROUNDS))
     if compiled is None:
-        return HostSplit(total=total)
-    guards = [compiled.guards_us(calls) for _ in range(_SPLIT_ROUNDS)]
-    allocations, launches = [], []
+        return HostSplit(total=statistics.median(enqueue() for _ in range(_SPLIT_ROUNDS)))
+    totals, guards, allocations, launches = [], [], [], []
     for _ in range(_SPLIT_ROUNDS):
+        totals.append(enqueue())
+        guards.append(compiled.guards_us(calls))
         with compiled.timing_parts() as parts:
             enqueue()
         allocations.append(parts.allocation_us / calls)
         launches.append(parts.launch_us / calls)
     known = [value for value in guards if value is not None]
     return HostSplit(
-        total=total,
+        total=statistics.median(totals),
         guards=statistics.median(known) if known else None,
         allocation=statistics.median(allocations),
         launch=statistics.median(launches),

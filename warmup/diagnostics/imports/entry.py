@@ -28,11 +28,15 @@ class ImportedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Unmapped:
-    """An entry that is no problem of a table: what it is, and why."""
+    """An entry that is no problem of a table: what it is, and why.
+
+    Where ``is_file``, it is a whole file of a folder, which could not be read.
+    """
 
     origin: str
     what: str
     reason: str
+    is_file: bool = False
 
 
 Entry = ImportedEntry | Unmapped

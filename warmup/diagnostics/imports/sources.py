@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
+from warmup.core.error_text import shown
 from warmup.core.errors import SettingsError
 from warmup.core.files import open_regular
 from warmup.diagnostics.imports.autotune_cache import is_autotune_cache, read_autotune_cache
 from warmup.diagnostics.imports.autotune_log import read_autotune_log
 from warmup.diagnostics.imports.best_config import BEST_CONFIG_SUFFIX, read_best_configs
-from warmup.diagnostics.imports.entry import Entry
+from warmup.diagnostics.imports.entry import Entry, Unmapped, origin_of
 from warmup.diagnostics.imports.json_file import json_in, unreadable
 from warmup.diagnostics.imports.lookup_table import is_lookup_table, read_lookup_table
 from warmup.diagnostics.imports.vllm_config import named_values, read_vllm_config
@@ -71,8 +72,14 @@ def _read_json(path: Path, folder: Path | None) -> Iterator[Entry]:
 
 
 def _read_folder(folder: Path) -> Iterator[Entry]:
-    """Yield the entries of inductor's cache *folder*: the files two levels below it at most."""
-    caches = [path for path in _files(folder / "cache") if _begins_json(path)]
+    """Yield the entries of inductor's cache *folder*: the files two levels below it at most.
+
+    A file of the cache that cannot be read is an `Unmapped`, and the others are read.
+
+    Raises:
+        SettingsError: the folder cannot be read, or is no cache folder of inductor.
+    """
+    caches = _files(folder / "cache")
     configs: dict[Path, list[Path]] = {}
     for inner in [folder, *_folders(folder)]:
         found = [path for path in _files(inner) if path.name.endswith(BEST_CONFIG_SUFFIX)]
@@ -81,7 +88,12 @@ def _read_folder(folder: Path) -> Iterator[Entry]:
     if not caches and not configs:
         raise unreadable(folder, "no inductor cache folder: no cache/ and no .best_config in it")
     for path in caches:
-        yield from _read_json(path, folder)
+        try:
+            if _begins_json(path):
+                yield from _read_json(path, folder)
+        except SettingsError as error:
+            why = str(error.args[0]).removeprefix(f"{shown(path)}: ")
+            yield Unmapped(origin_of(path.name), "a file that was skipped", why, is_file=True)
     for inner, paths in configs.items():
         yield from read_best_configs(inner, paths)
 

@@ -179,7 +179,7 @@ def _of_layers(document: Any) -> Iterator[Measurement]:
         yield Measurement(
             subject=f"{name}, {_words(sizes)}",
             time_us=float(cell["time_us"]),
-            work=_work(document["dtype"], None, cell["least_bytes"]),
+            work=_work(document["dtype"], _flops(cell.get("flops")), cell["least_bytes"]),
             spread=_spread(cell["rounds_us"]),
             series=_series(name, sizes, same),
         )
@@ -194,6 +194,11 @@ _READERS: Final[Mapping[str, Callable[[Any], Iterator[Measurement]]]] = {
 
 def _work(dtype: str, flops: int | None, moved: int | None) -> Work | None:
     return None if moved is None else Work(dtype, flops, int(moved))
+
+
+def _flops(value: Any) -> int | None:
+    """Return the operations of a layer; None where the layer, or an earlier document, has none."""
+    return None if value is None else int(value)
 
 
 def _spread(rounds_us: Any) -> float:
