@@ -87,7 +87,7 @@ _WRONG = [
     ("store list --store .", 3, "error: .: is no store of rows, and not empty"),
     ("store get --like t.json --out o.json --store absent", 3, "error: absent: there is no store"),
     ("store gc --store absent --served torch", 3, "error: --served 'torch' is no version"),
-    ("doctor --served torch=2.13", 2, "error: --served, --audit and --profiles need --tables"),
+    ("doctor --served torch=2.13", 2, "error: Invalid value: --served, --audit and"),
     ("doctor --tables absent", 3, "error: --tables absent: there is nothing"),
     ("bench nn", 2, "error: No such command 'nn'"),
 ]

@@ -21,7 +21,7 @@ from typing import Final
 from warmup.core.errors import StoreError
 
 MAX_SEGMENT_BYTES: Final = 64 * 2**20
-_MAX_TEXT_BYTES: Final = 512 * 2**20
+_MAX_TEXT_BYTES: Final = 256 * 2**20
 _MOST_ROWS: Final = 200_000  # of a segment; more rows make another one
 _MOST_BYTES: Final = 192 * 2**20  # of a segment's text
 _FIRST_LINE: Final = b"warmup rows 1\n"
