@@ -57,7 +57,7 @@ def _contents(found: GroupFiles, path: str) -> GroupContents:
         for line in segment.lines:
             content = line[:-17]
             rows.add(content)
-            winners[line[: line.index(b"\t")]].add(content[content.rfind(b'"winner":') :])
+            winners[line.partition(b"\t")[0]].add(content[content.rfind(b'"winner":') :])
     sources = {
         text[at + 15 : text.index(b'"', at + 15)]
         for each in winners.values()

@@ -30,6 +30,7 @@ _LEVEL: Final = 6
 _SEGMENT_NAME: Final = re.compile(r"([0-9a-f]{64})\.([0-9]{1,9})\.rows")
 _ORIGIN_LINE: Final = re.compile(rb"origin ([0-9a-f]{16}) (\{[ -~]*\})")
 _UNPACKED_PIECE: Final = 4 * 2**20
+_TABS_OF_A_ROW: Final = 2
 _REPAIR: Final = "`warmup store gc` sets it aside and keeps what can be read of it"
 
 SEGMENT_SUFFIX: Final = ".rows"
@@ -131,7 +132,7 @@ def _unpacked(content: bytes) -> tuple[bytes, bool]:
 
 
 def _parsed(text: bytes) -> RowSegment | None:
-    """Return the segment with *text*; None where a line has another form."""
+    """Return the segment with *text*; None where it has another form."""
     if not (text.startswith(_FIRST_LINE) and text.endswith(b"\n") and text.isascii()):
         return None
     lines = text[len(_FIRST_LINE) : -1].split(b"\n") if len(text) > len(_FIRST_LINE) else []
@@ -146,6 +147,6 @@ def _parsed(text: bytes) -> RowSegment | None:
         origins[found[1]] = found[2]
     else:
         lines = []
-    if any(line.count(b"\t") != 2 or line[-16:] not in origins for line in lines):  # noqa: PLR2004  of three parts
+    if text.count(b"\t") != _TABS_OF_A_ROW * len(lines):
         return None
     return RowSegment(origins, tuple(lines))

@@ -8,7 +8,7 @@ into one; a file is removed after all its rows are in another file.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -101,16 +101,18 @@ class RowStore:
                 self.files.write(name, encode(own.origin).encode("ascii"))
             origin, text = origin_line(without_rows(table))
             lines = [line_of(key, row, origin) for key, row in table.rows.items()]
+            keys = {line[: line.index(b"\t")] for line in lines}
             known = {
                 line.rpartition(b"\t")[0]
                 for each in read
                 for segment in each.segments.values()
                 for line in segment.lines
+                if line.partition(b"\t")[0] in keys
             }
             new = [line for line in lines if line.rpartition(b"\t")[0] not in known]
             for name, content in write_segments(new, {origin: text}):
                 self.files.write(f"{GROUPS}/{own.name}/{name}", content)
-            if read and new:
+            if new and read and len(read[0].segments) >= _MOST_SEGMENTS:
                 self._merge_small(self.load(own))
             return Addition(
                 own.name,
@@ -120,10 +122,16 @@ class RowStore:
                 tuple(error for each in read for error in each.damaged.values()),
             )
 
-    def view(self, like: Table, sources: Mapping[str, str] | None = None) -> StoreView:
+    def view(
+        self,
+        like: Table,
+        sources: Mapping[str, str] | None = None,
+        keys: Collection[str] | None = None,
+    ) -> StoreView:
         """Return the rows that may stand in *like*: of its device class, versions and policy.
 
-        *sources* has, by uid, the source of each template that is served, see `StoreView`.
+        With *keys* only the rows of these are kept in memory. *sources* has, by uid, the source of
+        each template that is served, see `StoreView`.
 
         Raises:
             StoreError: there is no store, or a file with such rows is damaged.
@@ -134,7 +142,7 @@ class RowStore:
         for error in (*errors, *self.undescribed().values()):
             raise error
         segments = [segment for each in read for segment in each.segments.values()]
-        return StoreView(segments, like, sources or {}, self.location)
+        return StoreView(segments, like, sources or {}, self.location, keys)
 
     def load_all(self) -> list[GroupFiles]:
         """Return the files of every group; files that cannot be read are named in it.

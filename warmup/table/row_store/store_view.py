@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,14 +37,19 @@ class StoredAnswer:
 
 
 class StoreView:
-    """The rows of *segments* that may stand in the table *like*, by key.
+    """The rows of *segments* that may stand in the table *like*, by key; with *keys* of those only.
 
     *sources* has, by uid, the source of each template that is served: a row whose winner has
     another one does not answer. *path* is that of the store, for errors.
     """
 
     def __init__(
-        self, segments: Iterable[RowSegment], like: Table, sources: Mapping[str, str], path: str
+        self,
+        segments: Iterable[RowSegment],
+        like: Table,
+        sources: Mapping[str, str],
+        path: str,
+        keys: Collection[str] | None = None,
     ) -> None:
         self._like = like
         self._sources = sources
@@ -52,10 +57,13 @@ class StoreView:
         self._texts: dict[bytes, bytes] = {}
         self._origins: dict[bytes, Provenance | None] = {}
         self._lines: dict[bytes, list[bytes]] = defaultdict(list)
+        wanted = None if keys is None else {key.encode("ascii", "replace") for key in keys}
         for segment in segments:
             self._texts.update(segment.origins)
             for line in segment.lines:
-                self._lines[line[: line.index(b"\t")]].append(line)
+                key = line.partition(b"\t")[0]
+                if wanted is None or key in wanted:
+                    self._lines[key].append(line)
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -104,7 +112,7 @@ class StoreView:
     def _origin(self, number: bytes) -> Provenance | None:
         """Return where rows with the id *number* were measured; None where these do not fit."""
         if number not in self._origins:
-            table = read_origin(self._texts[number], self._path)
+            table = read_origin(self._texts.get(number, b""), self._path)
             like = self._like
             differs = origin_differences(table, like.provenance.runtime, like.policy)
             self._origins[number] = None if differs else table.provenance
@@ -131,9 +139,9 @@ def read_line(line: bytes, path: str) -> tuple[str, Row]:
     Raises:
         TableFormatError: the line has no valid row.
     """
+    if len(line) > MAX_ROW_BYTES or line.count(b"\t") != 2:  # noqa: PLR2004  between three parts
+        raise TableFormatError(path, "", f"a line is no row of at most {MAX_ROW_BYTES} bytes")
     key, text, _ = (part.decode("ascii", "replace") for part in line.split(b"\t"))
-    if len(line) > MAX_ROW_BYTES:
-        raise TableFormatError(path, "", f"a row of more than {MAX_ROW_BYTES} bytes")
     try:
         kind = kind_of(key)
         kind.check(key)

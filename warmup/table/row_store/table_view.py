@@ -28,7 +28,7 @@ def view_like(store: RowStore, like: Table, *, every: bool = False) -> TableView
         StoreError: there is no store, or a file with such rows is damaged.
         TableFormatError: a row is not valid.
     """
-    view = store.view(like, sources_of(like.rows.values()))
+    view = store.view(like, sources_of(like.rows.values()), None if every else like.rows.keys())
     keys = sorted(view.keys() if every else like.rows.keys())
     found = {key: answer for key in keys if (answer := view.get(key)) is not None}
     rows = {key: answer.row for key, answer in found.items()}
