@@ -178,6 +178,7 @@ def family_shares(family: str, models: int, folder: Path) -> dict[str, Any]:
     new = [key for key in keys_of(alone, shipped) if store.view(like).get(key) is None]
     last = shares[-max(1, models // 10) :]
     return {
+        "family": family,
         "models": models,
         "sizes": len(FAMILIES[family]),
         "problems_each": round(asked / models, 1),
@@ -185,6 +186,7 @@ def family_shares(family: str, models: int, folder: Path) -> dict[str, Any]:
         "tenth": round(shares[min(9, models - 1)], 4),
         "hundredth": round(shares[min(99, models - 1)], 4),
         "last": round(shares[-1], 4),
+        "last_percent": round(100 * shares[-1], 2),
         "mean_of_last_tenth": round(sum(last) / len(last), 5),
         "most_of_last_tenth": round(max(last), 4),
         "own_vocabulary": round(len(new) / len(keys_of(alone, shipped)), 4),
@@ -279,17 +281,22 @@ def large_store(folder: Path, count: int) -> dict[str, Any]:
         "add_all_s": all_at_once,
         "view_all_s": best_s(lambda: view_like(store, shipped, every=True), 1),
         "bytes": size_of(place),
+        "megabytes": round(size_of(place) / 1e6, 2),
     }
     found["gc_s"] = best_s(lambda: sweep(store, ServedVersions()), 1)
     found["bytes_after_gc"] = size_of(place)
     found["files_after_gc"] = len([*place.glob("groups/*/*.rows")])
     words = ["-m", "warmup", "store", "get", "--like", "model.json", "--out", "out.json"]
     command = [sys.executable, *words, "--store", str(place)]
-    found["get_command_s"] = best_s(lambda: subprocess.run(command, cwd=folder, check=True))
+    found["get_command_s"] = best_s(lambda: _run(command, folder))
     words = ["-m", "warmup", "store", "add", "model.json", "--store", str(place)]
     command = [sys.executable, *words]
-    found["add_command_s"] = best_s(lambda: subprocess.run(command, cwd=folder, check=True))
+    found["add_command_s"] = best_s(lambda: _run(command, folder))
     return found
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
 
 def main() -> None:
@@ -301,13 +308,15 @@ def main() -> None:
     options = parser.parse_args()
 
     check_listing()
-    machine = {"python": platform.python_version(), "cores": os.cpu_count()}
+    machine = {
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),  # of other programs, before anything is measured
+    }
     with tempfile.TemporaryDirectory() as folder:
         large = large_store(Path(folder), options.rows)
         _write(options.out / "store.json", {"machine": machine, **large})
-        families = {
-            family: family_shares(family, options.models, Path(folder)) for family in FAMILIES
-        }
+        families = [family_shares(family, options.models, Path(folder)) for family in FAMILIES]
         document = {"machine": machine, "buckets": BUCKETS, "families": families}
         _write(options.out / "store-family.json", document)
 

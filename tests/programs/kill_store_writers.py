@@ -26,7 +26,7 @@ from warmup.table.row_store.sweep import sweep
 from warmup.table.row_store.table_view import view_like
 from warmup.table.store import read
 
-WRITERS, LONGEST_S = 3, 0.4
+WRITERS, LONGEST_S = 3, 0.3
 FOLDER, ROUNDS, SEED = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 KEY = "mm m={} n={} k={} f32 a=row b=row out=f32 | epilogue=none"
 SHIPPED = Path(__file__).resolve().parents[2] / "tables/nvidia-h200/products.bf16.json"

@@ -219,7 +219,7 @@ def test_writers_at_the_same_time_lose_nothing(
 
 def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
     """Of writers that are killed at random moments every acknowledged row is found again."""
-    command = [sys.executable, str(PROGRAMS / "kill_store_writers.py"), str(tmp_path), "6", "1"]
+    command = [sys.executable, str(PROGRAMS / "kill_store_writers.py"), str(tmp_path), "4", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     found = json.loads(done.stdout or "{}")
     assert (done.stderr, found.get("lost"), found.get("damaged")) == ("", 0, 0)
