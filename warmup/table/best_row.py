@@ -18,6 +18,8 @@ def best_row(rows: Sequence[Row], near_tie: float) -> Row:
     another winner can answer. Among these the better measured one answers (`evidence_rank`). Where
     none is left, a row that is not trusted is returned, so that nobody serves its winner.
     """
+    if len(rows) == 1:
+        return rows[0]
     refused = {row.winner for row in rows if row.untrusted is not None}
     trusted = [row for row in rows if row.winner not in refused]
     left = trusted or [row for row in rows if row.untrusted is not None]
