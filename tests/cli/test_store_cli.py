@@ -80,6 +80,11 @@ def test_damage_is_said_by_each_command(added: Path, run_main: RunMain) -> None:
     get = ("store", "get", "--like", "t.json", "-o", "o.json", "--store", "rows")
     refused = run_main(*get)
     assert (refused.returncode, "`warmup store gc` sets it aside" in refused.stderr) == (3, True)
+    listed = run_main("store", "list", "--store", "rows")
+    assert (listed.returncode, f"damaged: rows/groups/{path.parent.name}" in listed.stdout) == (
+        1,
+        True,
+    )
     swept = run_main("store", "gc", "--store", "rows")
     assert (swept.returncode, "damaged, set aside" in swept.stdout) == (0, True)
     assert run_main("store", "add", "t.json", "--store", "rows").returncode == 0

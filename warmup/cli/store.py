@@ -100,10 +100,11 @@ def _check_keeps(out: Path, table: Table, store: str) -> None:
 
 
 def list_store(*, store: StoreOption, as_json: options.AsJson = False) -> None:
-    """Print what a store has: for each device, versions and policy the rows and conflicts."""
-    print_report(
-        contents_of(RowStore(store)), spell_contents, document_of_contents, as_json=as_json
-    )
+    """Print what a store has, by device, versions and policy. Exit code 1 with damaged files."""
+    groups = contents_of(RowStore(store))
+    print_report(groups, spell_contents, document_of_contents, as_json=as_json)
+    if any(group.damaged for group in groups):
+        raise typer.Exit(EXIT_FOUND)
 
 
 def gc(*, store: StoreOption, served: ServedOption = None, as_json: options.AsJson = False) -> None:

@@ -65,12 +65,17 @@ class RemoteFiles:
         )
 
     def write(self, name: str, content: bytes) -> None:
-        """Write *content* to the file *name*."""
+        """Write *content* to the file *name*; no bucket is made."""
         path = self._path(name)
 
         def put() -> None:
-            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
-            self._files.pipe_file(path, content)
+            try:
+                self._files.pipe_file(path, content)
+            except FileNotFoundError:  # a filesystem with folders, or there is no such bucket
+                if not self._files.exists(self._root.partition("/")[0] or "/"):
+                    raise
+                self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+                self._files.pipe_file(path, content)
 
         self._try(f"{name} cannot be written", put)
 

@@ -41,7 +41,7 @@ MARKER_TEXT: Final = '{"format": 1, "kind": "warmup rows"}\n'
 _MAX_MARKER: Final = 4096
 _MAX_GROUP_BYTES: Final = 2**20
 _MOST_SEGMENTS: Final = 64  # files of a group; one more, and the smallest are merged
-_TRIES: Final = 5  # of reading, while another writer merges files
+_TRIES: Final = 20  # of reading, while another writer merges files
 
 
 @dataclass(frozen=True, slots=True)
