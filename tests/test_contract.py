@@ -60,10 +60,10 @@ def _public_names() -> dict[str, Any]:
 
 def _commands() -> dict[str, list[str]]:
     """Return each command with its arguments and options: names, type, default."""
-    from warmup.cli.app import app, bench
+    from warmup.cli.app import app, bench, store
 
     found = {}
-    for path, group in (("warmup", app), ("warmup bench", bench)):
+    for path, group in (("warmup", app), ("warmup bench", bench), ("warmup store", store)):
         for command in group.registered_commands:
             assert command.callback is not None
             name = command.name or command.callback.__name__

@@ -31,6 +31,7 @@ from import_graph import (
 # What may be imported from outside the standard library; the longest prefix of a module counts.
 THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "table": frozenset({"platformdirs"}),
+    "table.row_store.remote_files": frozenset({"fsspec"}),
     "inductor": frozenset({"torch", "sympy", "triton"}),
     "measuring": frozenset({"torch", "platformdirs", "pynvml"}),
     "prediction.fitting": frozenset({"torch"}),

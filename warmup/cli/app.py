@@ -28,6 +28,7 @@ from warmup.cli.report import report
 from warmup.cli.review import review
 from warmup.cli.run import CONTEXT_SETTINGS, run
 from warmup.cli.settings_file import read_settings
+from warmup.cli.store import add, gc, get, list_store
 from warmup.cli.suggest import suggest
 from warmup.cli.tables import diff, merge, show
 from warmup.core.version import __version__
@@ -53,8 +54,18 @@ bench = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+store = typer.Typer(
+    cls=HelpGroup,
+    help="Keep rows of many tables in one place.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+_COMMAND_NAMES: Final = {import_files: "import", list_store: "list"}  # words of Python
 _EXAMPLES: Final = {
-    "doctor": "warmup doctor",
+    "doctor": """
+        warmup doctor
+        warmup doctor --tables /srv/rows --served torch=2.13 --audit audit.jsonl
+    """,
     "build": """
         warmup build --model mlp.py --seqlens 560,1024
         warmup build --model pkg.mod:Net --dims "batch=1,8;seqlen=4..512"
@@ -89,6 +100,10 @@ _EXAMPLES: Final = {
         warmup profile --diff before.json.gz after.json.gz
     """,
     "report": "warmup report tables/mlp.json --compare out/compare.json --out report.html",
+    "add": "warmup store add tables/mlp.json --store /srv/rows",
+    "get": "warmup store get --like old.json --out tables/mlp.json --store /srv/rows",
+    "list": "warmup store list --store /srv/rows",
+    "gc": "warmup store gc --store /srv/rows --served torch=2.13",
     "mm": "warmup bench mm --shapes 128x9216x4096 --out results",
     "layers": "warmup bench layers --layers rmsnorm,softmax --backends eager,compiled",
 }
@@ -125,7 +140,7 @@ def _options(
 
 def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
     """Add *command* with the options of every command and its examples."""
-    name = "import" if command is import_files else command.__name__  # a keyword of Python
+    name = _COMMAND_NAMES.get(command, command.__name__)
     run_it = with_model_options(with_engine_options(command) if command is build else command)
     run_it = with_common_options(run_it, compiles=name in _NEEDS_CACHE)
     to.command(name, cls=HelpCommand, epilog=_EXAMPLES[name], **options)(run_it)
@@ -153,3 +168,6 @@ _add(app, run, context_settings=CONTEXT_SETTINGS)
 for bench_command in (mm, layers):
     _add(bench, bench_command)
 app.add_typer(bench, name="bench")
+for store_command in (add, get, list_store, gc):
+    _add(store, store_command)
+app.add_typer(store, name="store")

@@ -136,6 +136,13 @@ def build(
             help="Seconds in all to wait while other processes keep the machine busy; default 30.",
         ),
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="A store of rows, a folder or a URL: take the rows that it has, tune the others, "
+            "and add them to it."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be tuned; measure and write nothing.")
     ] = False,
@@ -183,12 +190,14 @@ def build(
         "device_model": device_model,
         "force": force,
         "wait_for_quiet": wait_for_quiet,
+        "store": store,
         "dry_run": dry_run,
     }
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     if command:
         refused = of_model | {"model": model, "problems": problems, "pad_weights": pad_weights}
         refused |= {"timings": timings, "force": force, "dry_run": dry_run, "policy": policy.value}
+        refused |= {"store": shared.pop("store")}
         shared["layers"] = None if layers is LayersForm.WHOLE else layers.value
         build_program(command, out, refused, shared, after=after, as_json=as_json)
         return

@@ -133,6 +133,7 @@ def _outcome(report: BuildReport) -> Iterator[str]:
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
     rejected = f" (rejected candidates: {reasons})" if reasons else ""
     known = f"{len(report.known)} in the table already, " if report.known else ""
+    known += f"{len(report.taken)} from the store, " if report.taken else ""
     rows = counted(len(report.table.rows), "row")
     if (forms := report.table.provenance.forms).by_bucket:
         yield f"built for {forms}"
@@ -150,6 +151,7 @@ def _outcome(report: BuildReport) -> Iterator[str]:
             "table; nothing was compiled"
             if report.is_recalled
             else "every problem had its row"
+            + (", some of them from the store" if report.taken else "")
         )
         yield from fold(f"nothing to tune: {how}", indent=2, width=terminal_width())
     if report.bundle is not None:
@@ -237,4 +239,5 @@ def document(report: BuildReport) -> dict[str, Any]:
         "unstable": sorted(k for k, row in report.table.rows.items() if row.evidence.is_unstable),
         "retried": None if report.retried is None else sorted(report.retried),
         "kept": dict(report.kept),
+        "taken": list(report.taken),
     }

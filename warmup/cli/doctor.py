@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -17,11 +18,54 @@ _STATE_COLUMNS: Final = 5
 _NAME_COLUMNS: Final = 17
 
 
-def doctor(*, device: options.DeviceOption = "auto", as_json: options.AsJson = False) -> None:
-    """Check this machine before a build or a server. Exit code 1 when a check fails."""
-    from warmup.diagnostics.doctor import diagnose
+def doctor(
+    *,
+    device: options.DeviceOption = "auto",
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Instead of this machine, examine rows: a table, a folder of tables, or a store "
+            "of rows. Repeatable."
+        ),
+    ] = None,
+    served: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --tables: versions that are served, such as torch=2.13,triton=3.8."
+        ),
+    ] = None,
+    audit: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="With --tables: audit logs, which name versions and devices. Repeatable."
+        ),
+    ] = None,
+    profiles: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="With --tables: documents of `warmup profile --json`, which have times. "
+            "Repeatable."
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Check this machine before a build or a server. Exit code 1 when a check fails.
 
-    diagnosis = diagnose(device)
+    With --tables, find stored rows that nobody serves, devices that lack rows, and rows that
+    drifted.
+    """
+    if tables:
+        from warmup.diagnostics.tables.examine import examine_tables
+
+        diagnosis = examine_tables(
+            tables, served=served or (), logs=audit or (), profiles=profiles or ()
+        )
+    elif served or audit or profiles:
+        raise typer.BadParameter("--served, --audit and --profiles need --tables")
+    else:
+        from warmup.diagnostics.doctor import diagnose
+
+        diagnosis = diagnose(device)
     print_report(diagnosis, spell, document, as_json=as_json)
     if diagnosis.failed:
         complain(f"doctor failed on: {', '.join(diagnosis.failed)}")

@@ -92,6 +92,12 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "profile": "TRACE",
         "audit": "LOG",
         "fail-on": "LIST",
+        "store": "PLACE",
+        "like": "TABLE",
+        "all": None,
+        "tables": "PLACE",
+        "served": "VERSIONS",
+        "profiles": "FILE",
     },
     "Output": {
         "out": "PATH",

@@ -31,6 +31,7 @@ def spell_plan(report: BuildReport) -> Iterator[str]:
     yield from plan.remarks
     width = terminal_width() or TEXT_WIDTH
     known = f"{len(plan.known)} in the table already"
+    known += f" or in the store ({len(report.taken)})" if report.taken else ""
     total = f"{report.path}: {counted(len(plan.missing), 'problem')} to tune, {known}"
     yield total
     if plan.missing:
@@ -80,6 +81,7 @@ def document_of_plan(report: BuildReport) -> dict[str, Any]:
         ],
         "known": list(plan.known),
         "missing": list(plan.missing),
+        "taken": list(report.taken),
         "estimate_s": plan.estimate_s if plan.estimate_s is None else round(plan.estimate_s, 1),
         "basis": plan.basis,
         "remarks": list(plan.remarks),

@@ -18,10 +18,9 @@ from warmup.diagnostics.profile.findings import (
     missed_costs,
     review_profile,
 )
-from warmup.diagnostics.profile.profile import BucketProfile, KernelLine, Profile
+from warmup.diagnostics.profile.profile import PROFILE_SCHEMA, BucketProfile, KernelLine, Profile
 from warmup.keys.registry import kind_of
 
-PROFILE_SCHEMA: Final = 1
 _KERNEL_HEAD: Final = (
     "share",
     "us",

@@ -66,7 +66,11 @@ def _form(value: Any) -> LayersForm:
 _IDENTITY: Final = {"run": read_text, "pid": _count, "seq": _count}
 _PREDICTED_TIMES: Final = dict.fromkeys(("predicted_us", "library_us", "bound"), _time)
 _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
-    EventName.INSTALLED: {"paths": _texts, "table": read_text},
+    EventName.INSTALLED: {
+        "paths": _texts,
+        "table": read_text,
+        **dict.fromkeys(("device", "torch", "triton"), _text_or_none),
+    },
     EventName.HIT: {"key": read_text},
     EventName.TUNED: {"key": read_text},
     EventName.MISSED: {"key": read_text, "reason": read_text, "layers": _form},
@@ -83,7 +87,12 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.SUMMARY: {},
 }
 # Absent in logs of earlier builds of warmup 0.1.
-_DEFAULTS: Final = {"misses": 0, "refused": False, "layers": LayersForm.WHOLE}
+_DEFAULTS: Final = {
+    "misses": 0,
+    "refused": False,
+    "layers": LayersForm.WHOLE,
+    **dict.fromkeys(("device", "torch", "triton")),
+}
 
 
 # Other programs write {"event": ...} too, so only lines with warmup's event names count.

@@ -30,6 +30,7 @@ class Run:
     """The events of one installed table in one process, counted over all log files.
 
     ``choices`` has the compiled choices of each key, ``predicted`` counts predictions by key.
+    ``device``, ``torch`` and ``triton`` are what served, None where the log does not say.
     ``misses`` counts by key and reason, ``uncovered`` by site, ``foreign`` the loaded graphs of
     another table by its digest, and ``outside`` calls that no artifact served, by reason.
     ``artifacts`` counts the artifacts of a bundle that were loaded, ``artifact_rows`` the rows that
@@ -58,6 +59,9 @@ class Run:
     seen: set[int] = field(default_factory=set)
     bypassed: set[str] = field(default_factory=set)
     is_finished: bool = False
+    device: str | None = None
+    torch: str | None = None
+    triton: str | None = None
 
     @property
     def is_unfinished(self) -> bool:
@@ -152,6 +156,9 @@ class Ledger:
         name = record["event"]
         if name == EventName.INSTALLED:
             run.table_paths, run.table_digest = fields["paths"], fields["table"]
+            run.device, run.torch, run.triton = (
+                fields[name] for name in ("device", "torch", "triton")
+            )
         elif name in (EventName.SUMMARY, EventName.BYPASSED):
             run.is_finished |= name == EventName.SUMMARY
             run.bypassed |= {fields["cause"]} if name == EventName.BYPASSED else set()

@@ -87,6 +87,12 @@ class Inductor:
 
         return quiet_switches()
 
+    def template_sources(self) -> dict[str, str]:
+        """Return the hash of the source of each Triton template of this torch, by its uid."""
+        from warmup.inductor.gemm.template_sources import template_sources
+
+        return template_sources()
+
     def earlier_compiles(self) -> tuple[int, bool]:
         """Return how many functions were compiled without a table, and if a thread compiles now."""
         from warmup.inductor.compile_watch import count_earlier_compiles, is_compiling_elsewhere

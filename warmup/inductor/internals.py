@@ -269,6 +269,7 @@ INTERNALS: Final = (
     "torch._inductor.select_algorithm:DataProcessorChoiceCallerWrapper",
     "torch._inductor.select_algorithm:ExternKernelCaller",
     "torch._inductor.select_algorithm:ExternKernelChoice",
+    "torch._inductor.select_algorithm:TritonTemplate.all_templates",
     "torch._inductor.select_algorithm:TritonTemplate",
     "torch._inductor.select_algorithm:TritonTemplateKernel.load_input",
     "torch._inductor.select_algorithm:PRINT_AUTOTUNE",

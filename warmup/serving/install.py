@@ -205,6 +205,7 @@ def install(
         uncovered=uncovered,
         device=here.device.name,
         torch=here.torch,
+        triton=here.triton,
         mismatches=[str(mismatch) for mismatch in mismatches],
         bundle=None if unpacked is None else str(unpacked.path),
         bundle_refused=None if unpacked is None else unpacked.refused,

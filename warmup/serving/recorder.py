@@ -107,6 +107,7 @@ def _begin(order: RecordingOrder) -> Handle:
         uncovered=lookup.on_uncovered.value,
         device=here.device.name,
         torch=here.torch,
+        triton=here.triton,
         mismatches=[str(mismatch) for mismatch in mismatches],
         bundle=None,
         bundle_refused=None,

@@ -17,7 +17,7 @@ from typing import Any, Final
 from warmup.core.error_text import printable
 from warmup.core.errors import SettingsError
 
-_CONFIG_FILE: Final = "config.json"
+_ENGINE_CONFIG: Final = "config.json"
 _COMPILATION: Final = "compilation_config"
 _STATIC_SIZES: Final = "compile_sizes"
 _OWN: Final = ("model", "load_format", "tensor_parallel_size")
@@ -78,10 +78,10 @@ def vllm_command(
 
 
 def _folder_of(model: Path) -> Path:
-    folder = model.parent if model.name == _CONFIG_FILE else model
-    if not (folder / _CONFIG_FILE).is_file():
+    folder = model.parent if model.name == _ENGINE_CONFIG else model
+    if not (folder / _ENGINE_CONFIG).is_file():
         raise SettingsError(
-            f"{printable(str(model))} has no {_CONFIG_FILE}",
+            f"{printable(str(model))} has no {_ENGINE_CONFIG}",
             "name a folder of a model of transformers, or its config.json; it needs no weights",
         )
     return folder.absolute()

@@ -256,15 +256,19 @@ def _read_section(
         found = common.read(reader, key)
         if found is None:
             value = reader.value()
-            row = _read_row(kind, Node(value, section.path, section, key))
+            row = row_from_json(kind, Node(value, section.path, section, key))
             found = row, compact(value)
         rows[key] = found[0]
         sha.update(f'{comma}"{key}":{found[1]}'.encode())
         comma = ","
 
 
-def _read_row(kind: Kind, node: Node) -> Row:
-    """Return the row in *node*, checked value by value."""
+def row_from_json(kind: Kind, node: Node) -> Row:
+    """Return the row of *kind* in *node*, checked value by value.
+
+    Raises:
+        TableFormatError: a value is missing, unknown, or out of its bounds.
+    """
     members = node.members(_ROW_MEMBERS, optional=_ROW_OPTIONAL)
     untrusted = members["untrusted"].string(MAX_REASON) if "untrusted" in members else None
     return Row(

@@ -62,7 +62,7 @@ def _spell(table: Table, *, spells_text: bool) -> tuple[str, list[str]]:
     kinds: dict[str, list[str]] = {}
     for key in sorted(table.rows):
         kinds.setdefault(kind_of(key).name, []).append(key)
-    policy, provenance = spell(_policy(table.policy), 1), _provenance(table.provenance)
+    policy, provenance = spell(policy_to_json(table.policy), 1), _provenance(table.provenance)
     short, long = "", ""
     if table.imported:
         texts = spell(imported_to_json(table.imported), 1)
@@ -100,7 +100,7 @@ def _spell_row(
 
     *winners* has the winners that were spelled before, by their id.
     """
-    members = _row(row)
+    members = row_to_json(row)
     winner = members.pop("winner")
     texts = winners.get(id(row.winner))
     if texts is None:
@@ -118,7 +118,8 @@ def _spell_row(
     return f"{{{short}}}", f"{{\n        {long}\n      }}"
 
 
-def _policy(policy: Policy) -> dict[str, object]:
+def policy_to_json(policy: Policy) -> dict[str, object]:
+    """Return *policy* as JSON values."""
     return {
         "mode": policy.mode,
         "options": dict(policy.options),
@@ -151,7 +152,8 @@ def _provenance(provenance: Provenance) -> dict[str, object]:
     return document
 
 
-def _row(row: Row) -> dict[str, object]:
+def row_to_json(row: Row) -> dict[str, object]:
+    """Return *row* as JSON values."""
     return {
         "winner": winner_to_json(row.winner),
         "evidence": evidence_to_json(row.evidence),

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 from warmup.core.errors import TableMergeError
-from warmup.core.evidence_rank import evidence_rank
 from warmup.core.rows import Row
 from warmup.core.runtime import compare_runtimes
 from warmup.keys.order import natural_order
+from warmup.table.best_row import better_measured, by_trust
 from warmup.table.built_forms import BuiltForms
 from warmup.table.imported_json import Imported
 from warmup.table.schema import Table, compare_policies
@@ -48,7 +48,7 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
     for table in ordered:
         for key, row in table.rows.items():
             before = rows.get(key)
-            settled = None if before is None else _by_trust(before, row)
+            settled = None if before is None else by_trust(before, row)
             if before is not None and settled is None and before.winner != row.winner:
                 conflicts.append(f"{key}: {before.winner} or {row.winner}")
             rows[key] = settled or row
@@ -83,12 +83,12 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
         raise TableMergeError(
             context, "only tables of one device, runtime and policy can be merged"
         )
-    better = _faster if prefer == "faster" else partial(_better_measured, a.policy.timing.near_tie)
+    better = _faster if prefer == "faster" else partial(better_measured, a.policy.timing.near_tie)
     rows = dict(a.rows)
     conflicts: list[str] = []
     for key, row_b in b.rows.items():
         row_a = rows.get(key)
-        if row_a is not None and (settled := _by_trust(row_a, row_b)) is not None:
+        if row_a is not None and (settled := by_trust(row_a, row_b)) is not None:
             rows[key] = settled
         elif row_a is None or row_a.winner == row_b.winner:
             rows[key] = row_b if row_a is None else better(row_a, row_b)
@@ -149,21 +149,6 @@ def _context_differences(a: Table, b: Table, *, hard_only: bool) -> tuple[str, .
 def _differ(row_a: Row, row_b: Row) -> bool:
     trust = (row_a.untrusted is None, row_b.untrusted is None)
     return row_a.winner != row_b.winner or trust[0] != trust[1]
-
-
-def _by_trust(row_a: Row, row_b: Row) -> Row | None:
-    """Return the row to take where only one of two rows is trusted, else None.
-
-    A winner that was wrong in one model is not served in another.
-    """
-    if (row_a.untrusted is None) == (row_b.untrusted is None):
-        return None
-    trusted, other = (row_a, row_b) if row_a.untrusted is None else (row_b, row_a)
-    return other if trusted.winner == other.winner else trusted
-
-
-def _better_measured(near_tie: float, row_a: Row, row_b: Row) -> Row:
-    return min(row_a, row_b, key=lambda row: evidence_rank(row.evidence, near_tie))
 
 
 def _faster(row_a: Row, row_b: Row) -> Row:

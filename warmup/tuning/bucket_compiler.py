@@ -254,6 +254,7 @@ class BucketCompiler:
         started = time.monotonic()
         with self.attached(lookup, on_miss, ahead=ahead):
             outputs, graphs = self._call_compiled(calls, name, costs)
+        self.progress.flush()
         seconds = time.monotonic() - started
         logger.debug("bucket %s compiled (on a miss: %s) in %.2f s", name, on_miss, seconds)
         rows = self.progress.rows

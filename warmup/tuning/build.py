@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, with_ranges
@@ -23,12 +24,13 @@ from warmup.tuning.budget import SearchBudget, parse_budget, spend_budget
 from warmup.tuning.dry_run import make_plan
 from warmup.tuning.earlier_builds import EarlierBuilds, earlier_builds
 from warmup.tuning.form_sessions import FormSessions, check_layers
-from warmup.tuning.pack_bundle import input_options, pack
+from warmup.tuning.pack_bundle import PackedBundle, input_options, pack
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.retry import revisit_for
 from warmup.tuning.session import Session
 from warmup.tuning.setup import (
+    BuildSetup,
     check_out,
     find_setup,
     open_table,
@@ -37,6 +39,7 @@ from warmup.tuning.setup import (
     seconds_to_wait,
     watcher_of,
 )
+from warmup.tuning.stored_rows import giving_back, open_stored
 
 if TYPE_CHECKING:
     from warmup.models.padding.prepare import Prepared
@@ -71,6 +74,7 @@ def build(
     force: bool = False,
     retry: str | None = None,
     wait_for_quiet: float | None = None,
+    store: str | None = None,
     dry_run: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
@@ -110,6 +114,10 @@ def build(
     the server's torch.compile, its graphs too. With *bundle_compiled*, a mode, the bundle has each
     bucket compiled ahead of time, which `warmup.compile` serves without compiling.
 
+    With a *store* of rows, a folder or a URL, a problem that the table lacks takes the row of the
+    store instead of being measured, and the table's rows are added to the store when the build
+    ends, also when it fails or is interrupted. With *force* or *retry* nothing is taken.
+
     Where an earlier build of the same model has finished every bucket, and the table still has its
     rows, nothing is compiled: see `warmup.tuning.earlier_builds`. With *dry_run* the report has a
     plan instead of results: the problems of each bucket, those with a row and those to tune. Each
@@ -119,7 +127,7 @@ def build(
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
         LayersError: with *layers* ``once`` the layers cannot be compiled once.
         TableError: the table exists and is damaged, belongs to another device, runtime or policy,
-            or cannot be written.
+            or cannot be written; or the store is damaged or cannot be written.
         OutputMismatchError: a bucket's output is wrong, also without the rows that may be to blame.
         NothingRecordedError: no bucket asked for a GEMM choice.
         BundleError: the bundle could not be made; the table on disk is complete.
@@ -148,7 +156,7 @@ def build(
     setup = find_setup(device, asked, predictor_for(search, device_model, top))
     cast = parse_cast(dtype)
     watcher = watcher_of(observer, setup)
-    with make_tuner(setup.policy, setup.device, started) as tuner:
+    with ExitStack() as given, make_tuner(setup.policy, setup.device, started) as tuner:
         loaded = load_model(model)
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
         earlier = earlier_builds(
@@ -160,6 +168,14 @@ def build(
         table, replaces = open_table(
             path, setup, resolved.assumptions, force=force, is_read_only=dry_run
         )
+        stored = open_stored(
+            None if force or retry else store,
+            table,
+            setup.inductor.template_sources,
+            is_dry=dry_run,
+        )
+        if not dry_run:
+            given.enter_context(giving_back(store, path))
         progress = Progress(
             path=path,
             table=table,
@@ -169,6 +185,7 @@ def build(
             given_up=tuner.rows.not_tuned,
             measured_peaks=tuner.bounds.peaks,
             revisit=revisit_for(table, search_budget, retry=retry, force=force),
+            stored=stored,
         )
         tuner.rows.only, tuner.region_questions.is_used = progress.revisit.retried, True
         tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
@@ -185,31 +202,30 @@ def build(
         if dry_run:
             plan = make_plan(sessions, buckets, recalled, earlier.pace(setup), pads=wants_padding)
             return BuildReport(
-                path, table, digest_of(table), (), (), time.monotonic() - started, plan=plan
+                path,
+                table,
+                digest_of(table),
+                (),
+                (),
+                time.monotonic() - started,
+                plan=plan,
+                taken=stored.answered if stored else (),
             )
         results, prepared = sessions.recall(recalled or ()), None
         if recalled is None:
             watcher.device_looked_at(tuner.watch.complaints())
             results, prepared = _tune(sessions, buckets, search_budget, started, pads=wants_padding)
             _keep_record(earlier, sessions.first, buckets, results, started)
+        progress.flush()
         machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at(machine.complaints)
     _check_asked(results, retry)
     words = input_options(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
-    packed = None
-    if bundle or bundle_graphs is not None or bundle_compiled is not None:
-        watcher.packing_started()
-        words = [*words, f"--device={setup.device}"]
-        packed = pack(
-            path,
-            model,
-            setup.runtime,
-            words,
-            serves_compiles=bundle or bundle_graphs is not None,
-            graphs_for=bundle_graphs,
-            artifacts_for=bundle_compiled,
-            layers=layers,
-        )
+    packed = _packed(
+        *(path, model, setup, words, watcher),
+        serves=bundle,
+        forms={"graphs_for": bundle_graphs, "artifacts_for": bundle_compiled, "layers": layers},
+    )
     final = read(path)
     return BuildReport(
         path,
@@ -229,6 +245,7 @@ def build(
         kept=dict(progress.kept),
         is_recalled=recalled is not None,
         stages=stages,
+        taken=stored.answered if stored else (),
     )
 
 
@@ -261,6 +278,31 @@ def _tune(
 
         results = list(spend_budget(progress, run_again, results, budget, started))
     return results, prepared
+
+
+def _packed(
+    path: Path,
+    model: str,
+    setup: BuildSetup,
+    words: Sequence[str],
+    watcher: Observer,
+    *,
+    serves: bool,
+    forms: Mapping[str, Any],
+) -> PackedBundle | None:
+    """Write the bundle of the table at *path*; None where neither *serves* nor *forms* want one.
+
+    *words* are the options that make the inputs, *forms* the other arguments of `pack`.
+
+    Raises:
+        BundleError: it could not be made.
+    """
+    serves = serves or forms["graphs_for"] is not None
+    if not serves and forms["artifacts_for"] is None:
+        return None
+    watcher.packing_started()
+    options = [*words, f"--device={setup.device}"]
+    return pack(path, model, setup.runtime, options, serves_compiles=serves, **forms)
 
 
 def _keep_record(

@@ -40,6 +40,7 @@ from warmup.tuning.setup import (
     seconds_to_wait,
     watcher_of,
 )
+from warmup.tuning.stored_rows import KnownRows, giving_back, open_stored
 
 if TYPE_CHECKING:
     from warmup.keys.question import RegionQuestion
@@ -67,6 +68,7 @@ def build_problems(
     again: Collection[str] = (),
     regions: Sequence[RegionQuestion] = (),
     wait_for_quiet: float | None = None,
+    store: str | None = None,
     dry_run: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
@@ -80,7 +82,7 @@ def build_problems(
     cannot be rebuilt keeps its row. Problems that *regions* describe are measured in their regions
     instead of being rebuilt. Each finished problem is on disk before the next one starts.
     Where every problem that layers compiled once have asked for has a row, the table says that it
-    has rows for them. *top*, *device_model* and *wait_for_quiet* are those of
+    has rows for them. *top*, *device_model*, *wait_for_quiet* and *store* are those of
     `warmup.tuning.build.build`. With *dry_run* the report has a plan instead, and nothing is done.
 
     Raises:
@@ -114,13 +116,16 @@ def build_problems(
         device, asked, None if is_import else predictor_for(search, device_model, top)
     )
     table, replaces = open_table(path, setup, force=force, is_read_only=dry_run)
+    takes = store if not force else None
+    stored = open_stored(takes, table, setup.inductor.template_sources, is_dry=dry_run)
+    rows = table.rows if stored is None else KnownRows(table.rows, stored)
     imported = ImportedAnswers(table.imported if is_import else {})
     if is_import:
         setup = replace(setup, predictor=imported)
     known = tuple(
         key
         for key, is_stale in missed.items()
-        if (row := table.rows.get(key)) is not None and not (force or is_stale)
+        if (row := rows.get(key)) is not None and not (force or is_stale)
         if row.untrusted is None
         if not row.evidence.search.is_narrower_than(search_budget.search)
     )
@@ -128,11 +133,17 @@ def build_problems(
     if dry_run:
         plan = plan_keys(known, wanted, pace(setup))
         elapsed = time.monotonic() - started
-        return BuildReport(path, table, digest_of(table), (), (), elapsed, known, plan=plan)
+        taken = stored.answered if stored else ()
+        return BuildReport(
+            path, table, digest_of(table), (), (), elapsed, known, plan=plan, taken=taken
+        )
     results: list[BucketResult] = []
     watcher = watcher_of(observer, setup)
     wait_s = seconds_to_wait(wait_for_quiet)
-    with make_tuner(setup.policy, setup.device, started) as tuner:
+    with (
+        giving_back(store, path),
+        make_tuner(setup.policy, setup.device, started) as tuner,
+    ):
         tuner.watch.start(wait_s, watcher.waiting_started)
         progress = Progress(
             path=path,
@@ -146,7 +157,9 @@ def build_problems(
                 keys=frozenset(key for key, is_stale in missed.items() if force or is_stale),
                 search=search_budget.search,
             ),
+            stored=stored,
         )
+        progress.flush()
         watcher.device_looked_at(tuner.watch.complaints())
         if regions:
             from warmup.tuning.recorded_regions import measure_recorded
@@ -183,6 +196,7 @@ def build_problems(
         distrusted=dict(progress.distrusted),
         machine=machine,
         stages=stages,
+        taken=stored.answered if stored else (),
     )
 
 

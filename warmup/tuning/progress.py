@@ -19,6 +19,7 @@ from warmup.keys.registry import kind_of
 from warmup.table import Table
 from warmup.table.store import add_rows, distrust_rows, read, remove_rows, write
 from warmup.tuning.report import Observer
+from warmup.tuning.stored_rows import KnownRows, StoredRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ class Progress:
     device has candidates beyond inductor's list. ``given_up`` has, by key, why a problem could not
     be measured; an existing row of such a key stays. ``measured_peaks`` returns the peaks of the
     device, which the table keeps. ``tuned`` are the measurements of this build, in order.
+    ``stored`` has the rows of a store, which answer keys without a row of the table.
     ``kept`` has, by key, why a row that was measured again stays as it was. ``distrusted`` has, by
     key, why this build does not trust a row; it does not measure these keys again.
     """
@@ -58,6 +60,7 @@ class Progress:
     given_up: Mapping[str, str]
     measured_peaks: Callable[[], Peaks | None]
     revisit: Revisit = field(default_factory=Revisit)
+    stored: StoredRows | None = None
     tuned: list[Tuned] = field(default_factory=list)
     distrusted: dict[str, str] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
@@ -66,8 +69,27 @@ class Progress:
 
     @property
     def rows(self) -> Mapping[str, Row]:
-        """The rows on disk, by key."""
-        return self.table.rows
+        """The rows on disk, by key; a key without one takes the row of the store, if it has one."""
+        return self.rows_with({})
+
+    def rows_with(self, forced: Mapping[str, Row]) -> Mapping[str, Row]:
+        """Return ``rows`` with *forced* in place of those of the same keys."""
+        if self.stored is None:
+            return {**self.table.rows, **forced} if forced else self.table.rows
+        return KnownRows(self.table.rows, self.stored, forced)
+
+    def flush(self) -> None:
+        """Write the rows that were taken from the store to the table on disk.
+
+        Raises:
+            TableError: the table cannot be written.
+        """
+        if self.stored is None or self.stored.is_dry:
+            return
+        taken = {k: row for k, row in self.stored.taken.items() if k not in self.table.rows}
+        if taken:
+            table = self.table
+            self.table = add_rows(self.path, table.provenance, table.policy, taken)
 
     @property
     def measured(self) -> tuple[Tuned, ...]:
@@ -115,7 +137,7 @@ class Progress:
         if table.provenance.peaks is None:
             origin = replace(table.provenance, peaks=self.measured_peaks())
             table = replace(table, provenance=origin)
-        if (before := table.rows.get(tuned.key)) is not None:
+        if (before := self.rows.get(tuned.key)) is not None:
             if tuned.key not in self.keys_since(0):
                 self._replaced[tuned.key] = before
             reason = self._why_kept(tuned.row.evidence, before.evidence)

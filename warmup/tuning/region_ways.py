@@ -183,7 +183,7 @@ class _Ways:
 
         keys, progress = self._question.keys_in_region, self._compiler.progress
         forced = dict.fromkeys(keys, Row(winner, NO_EVIDENCE))
-        rows = {**progress.rows, **forced}
+        rows = progress.rows_with(forced)
         lookup = replace(
             self._compiler.lookup(rows, OnMiss.TUNE, Emitter([note])),
             retunes=lambda key: key not in forced and progress.must_retune(key),

@@ -167,7 +167,8 @@ class BuildReport:
 
     ``is_recalled``: an earlier build had finished all buckets, so they were not compiled again.
     ``plan`` is that of a dry run, which has nothing else. ``stages`` says how ``seconds`` divide,
-    without those of packing a bundle.
+    without those of packing a bundle. ``taken`` are the keys with a row of the store, instead of a
+    measurement.
     """
 
     path: Path
@@ -190,6 +191,7 @@ class BuildReport:
     is_recalled: bool = False
     plan: BuildPlan | None = None
     stages: StageSeconds = field(default_factory=dict)
+    taken: tuple[str, ...] = ()
 
     @property
     def uncovered(self) -> Mapping[str, int]:

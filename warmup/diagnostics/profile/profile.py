@@ -19,6 +19,7 @@ from warmup.diagnostics.review.rules import LOW_SHARE
 from warmup.diagnostics.review.table_rows import CPU_LATENCY_US, GPU_LATENCY_US
 from warmup.table import Table
 
+PROFILE_SCHEMA: Final = 1  # of the document that `warmup profile --json` prints
 DRIFT: Final = 0.1  # a trace's time may differ from the row's by this share
 
 
