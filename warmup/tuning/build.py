@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, with_ranges
@@ -24,13 +24,12 @@ from warmup.tuning.budget import SearchBudget, parse_budget, spend_budget
 from warmup.tuning.dry_run import make_plan
 from warmup.tuning.earlier_builds import EarlierBuilds, earlier_builds
 from warmup.tuning.form_sessions import FormSessions, check_layers
-from warmup.tuning.pack_bundle import PackedBundle, input_options, pack
+from warmup.tuning.pack_bundle import input_options, pack_if_asked
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.retry import revisit_for
 from warmup.tuning.session import Session
 from warmup.tuning.setup import (
-    BuildSetup,
     check_out,
     find_setup,
     open_table,
@@ -221,8 +220,10 @@ def build(
         watcher.device_looked_at(machine.complaints)
     _check_asked(results, retry)
     words = input_options(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
-    packed = _packed(
-        *(path, model, setup, words, watcher),
+    packed = pack_if_asked(
+        *(path, model, setup.runtime),
+        [*words, f"--device={setup.device}"],
+        watcher.packing_started,
         serves=bundle,
         forms={"graphs_for": bundle_graphs, "artifacts_for": bundle_compiled, "layers": layers},
     )
@@ -278,31 +279,6 @@ def _tune(
 
         results = list(spend_budget(progress, run_again, results, budget, started))
     return results, prepared
-
-
-def _packed(
-    path: Path,
-    model: str,
-    setup: BuildSetup,
-    words: Sequence[str],
-    watcher: Observer,
-    *,
-    serves: bool,
-    forms: Mapping[str, Any],
-) -> PackedBundle | None:
-    """Write the bundle of the table at *path*; None where neither *serves* nor *forms* want one.
-
-    *words* are the options that make the inputs, *forms* the other arguments of `pack`.
-
-    Raises:
-        BundleError: it could not be made.
-    """
-    serves = serves or forms["graphs_for"] is not None
-    if not serves and forms["artifacts_for"] is None:
-        return None
-    watcher.packing_started()
-    options = [*words, f"--device={setup.device}"]
-    return pack(path, model, setup.runtime, options, serves_compiles=serves, **forms)
 
 
 def _keep_record(

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from warmup.core.artifact_form import parse_form
 from warmup.core.child_process import Caches
@@ -154,3 +154,26 @@ def _prime(path: Path, arguments: Sequence[str], caches: Caches) -> None:
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
         last = printable(lines[-1])[:_SHOWN_LENGTH] if lines else f"exit status {done.returncode}"
         raise BundleError(str(path), f"it was not made, priming failed: {last}")
+
+
+def pack_if_asked(
+    table: Path,
+    model: str,
+    runtime: Runtime,
+    options: Sequence[str],
+    started: Callable[[], None],
+    *,
+    serves: bool,
+    forms: Mapping[str, Any],
+) -> PackedBundle | None:
+    """Write the bundle of *table*; None where neither *serves* nor *forms* ask for one.
+
+    *forms* are the other arguments of `pack`. *started* is called before packing begins.
+
+    Raises as `pack` does.
+    """
+    serves = serves or forms["graphs_for"] is not None
+    if not serves and forms["artifacts_for"] is None:
+        return None
+    started()
+    return pack(table, model, runtime, options, serves_compiles=serves, **forms)

@@ -13,7 +13,8 @@ from warmup.core.errors import SettingsError, TableError
 from warmup.core.rows import Row
 from warmup.core.runtime import Runtime
 from warmup.table.row_store import RowStore
-from warmup.table.row_store.row_store import MARKER, GroupFiles
+from warmup.table.row_store.group_files import GroupFiles
+from warmup.table.row_store.row_store import MARKER
 from warmup.table.row_store.store_view import StoreView
 from warmup.table.store import read
 

@@ -6,8 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from warmup.core.runtime import Runtime
+from warmup.table.row_store.group_files import GroupFiles
 from warmup.table.row_store.row_group import read_origin
-from warmup.table.row_store.row_store import GroupFiles, RowStore
+from warmup.table.row_store.row_store import RowStore
 
 
 @dataclass(frozen=True, slots=True)

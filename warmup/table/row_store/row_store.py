@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from warmup.core.errors import StoreError, TableError
 from warmup.core.strict_json import JsonError, parse_json
 from warmup.table.codec import encode
+from warmup.table.row_store.group_files import GroupFiles, merge_files
 from warmup.table.row_store.row_group import (
     GROUP_FILE,
     GROUPS,
@@ -26,7 +27,6 @@ from warmup.table.row_store.row_group import (
 )
 from warmup.table.row_store.row_segment import (
     MAX_SEGMENT_BYTES,
-    RowSegment,
     read_segment,
     rows_in_name,
     write_segments,
@@ -58,16 +58,6 @@ class Addition:
     known: int
     conflicts: tuple[str, ...] = ()
     damaged: tuple[StoreError, ...] = ()
-
-
-@dataclass(slots=True)
-class GroupFiles:
-    """The files of one group as they were read: the segments by name, and those not readable."""
-
-    group: RowGroup
-    segments: dict[str, RowSegment] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-    damaged: dict[str, StoreError] = field(default_factory=dict)
 
 
 class RowStore:
@@ -282,33 +272,6 @@ class RowStore:
             return
         smallest = sorted(found.segments, key=lambda name: found.sizes[name])[:_MOST_SEGMENTS]
         merge_files(self.files, found, smallest)
-
-
-def merge_files(files: StoreFiles, found: GroupFiles, names: Iterable[str]) -> None:
-    """Write the rows of *names*, files of the group *found*, into one file and remove these.
-
-    Of rows that are equal to the last letter one stays. Each file is removed after its rows are
-    written.
-
-    Raises:
-        StoreError: a file cannot be written; every row is still there.
-    """
-    merged = list(names)
-    origins = {key: text for name in merged for key, text in found.segments[name].origins.items()}
-    rows: dict[bytes, bytes] = {}
-    for name in merged:
-        for line in found.segments[name].lines:
-            content = line[: -len(b"\t") - 16]
-            rows[content] = min(line, rows.get(content, line))
-    written = set()
-    for name, content in write_segments(rows.values(), origins):
-        path = f"{GROUPS}/{found.group.name}/{name}"
-        written.add(path)
-        if path not in found.segments:
-            files.write(path, content)
-    for name in merged:
-        if name not in written:
-            files.remove(name)
 
 
 def _conflicts(new: Iterable[bytes], known: Iterable[bytes]) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ from typing import Final
 
 from warmup.core.errors import StoreError
 from warmup.table.codec import encode
+from warmup.table.row_store.group_files import merge_files
 from warmup.table.row_store.row_group import GROUP_FILE, GROUPS
 from warmup.table.row_store.row_segment import MAX_SEGMENT_BYTES, RowSegment, salvage
-from warmup.table.row_store.row_store import MARKER, MARKER_TEXT, RowStore, merge_files
+from warmup.table.row_store.row_store import MARKER, MARKER_TEXT, RowStore
 from warmup.table.row_store.served_versions import ServedVersions
 
 DAMAGED_FOLDER: Final = "damaged"
