@@ -1,4 +1,4 @@
-"""`warmup audit` in its own process: what it prints and when it fails."""
+"""`warmup audit`: what it prints and when it fails, once in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,13 +18,8 @@ Command = Callable[..., Done]
 
 
 @pytest.fixture
-def warmup(
-    run_python: Callable[..., Done],
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    make_key: Callable[..., str],
-) -> Command:
-    """``warmup("audit", "bad.jsonl")`` beside t.json, good.jsonl, bad, quiet and half.jsonl."""
+def logs(tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]) -> Path:
+    """A folder with t.json, good.jsonl, bad, quiet and half.jsonl."""
     table = make_table()
     (tmp_path / "t.json").write_text(encode(table))
     for name in ("good", "bad", "quiet"):
@@ -48,12 +43,21 @@ def warmup(
         sink.close()
     good = (tmp_path / "good.jsonl").read_text()
     (tmp_path / "half.jsonl").write_text(good + good[:60])
-    return lambda *words: run_python("-m", "warmup", *words, cwd=tmp_path)
+    return tmp_path
 
 
-def test_an_audit_is_printed(warmup: Command, make_key: Callable[..., str]) -> None:
+@pytest.fixture
+def warmup(logs: Path, run_main: Command) -> Command:
+    """``warmup("audit", "bad.jsonl")`` beside the logs, within this process."""
+    del logs
+    return run_main
+
+
+def test_an_audit_is_printed(
+    logs: Path, run_python: Callable[..., Done], make_key: Callable[..., str]
+) -> None:
     """Counts come first, then each miss with its neighbour, then the rows never used."""
-    done = warmup("audit", "bad.jsonl")
+    done = run_python("-m", "warmup", "audit", "bad.jsonl", cwd=logs)
     assert (done.returncode, done.stderr, done.stdout.splitlines()) == (
         0,
         "",

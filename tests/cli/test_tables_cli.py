@@ -1,4 +1,4 @@
-"""`warmup show`, `diff` and `merge` in their own process: exit codes, stdout, stderr, files."""
+"""`warmup show`, `diff` and `merge`, some in their own process: exit codes, streams, files."""
 
 from __future__ import annotations
 
@@ -105,15 +105,15 @@ def test_show_filters_rows(quick_warmup: Command, filters: tuple[str, ...], show
     assert (done.returncode, "matches" in done.stderr) == ((0, False) if shown else (1, True))
 
 
-def test_show_json_is_the_document(warmup: Command, folder: Path) -> None:
+def test_show_json_is_the_document(quick_warmup: Command, folder: Path) -> None:
     """With --json stdout is the table's own document."""
-    done = warmup("show", "a.json", "--json")
+    done = quick_warmup("show", "a.json", "--json")
     assert json.loads(done.stdout) == json.loads((folder / "a.json").read_text())
 
 
-def test_show_json_is_filtered(warmup: Command, make_key: Callable[..., str]) -> None:
+def test_show_json_is_filtered(quick_warmup: Command, make_key: Callable[..., str]) -> None:
     """Filters work on JSON too."""
-    done = warmup("show", "a.json", "--json", "--op", "mm")
+    done = quick_warmup("show", "a.json", "--json", "--op", "mm")
     assert list(json.loads(done.stdout)["rows"]["gemm"]) == [make_key(16, op="mm")]
 
 
@@ -140,9 +140,11 @@ def test_what_goes_wrong_is_one_line_and_three(
     assert (done.returncode, is_one_error(done), done.stderr[: len(said)]) == (3, True, said)
 
 
-def test_each_conflict_of_a_merge_has_a_line(warmup: Command, make_key: Callable[..., str]) -> None:
+def test_each_conflict_of_a_merge_has_a_line(
+    quick_warmup: Command, make_key: Callable[..., str]
+) -> None:
     """The first line says how many there are and what to do."""
-    done = warmup("merge", "a.json", "b.json", "-o", "out.json")
+    done = quick_warmup("merge", "a.json", "b.json", "-o", "out.json")
     first, second = done.stderr.splitlines()
     assert (done.returncode, done.stdout, first) == (
         3,
@@ -171,29 +173,29 @@ def test_misuse_is_two(quick_warmup: Command, words: tuple[str, ...]) -> None:
     assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False)
 
 
-def test_equal_tables_have_no_difference(warmup: Command) -> None:
+def test_equal_tables_have_no_difference(quick_warmup: Command) -> None:
     """Comparing a table with itself is exit 0 and no data."""
-    done = warmup("diff", "a.json", "a.json")
+    done = quick_warmup("diff", "a.json", "a.json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no difference\n")
 
 
-def test_different_tables_are_one(warmup: Command, make_key: Callable[..., str]) -> None:
+def test_different_tables_are_one(quick_warmup: Command, make_key: Callable[..., str]) -> None:
     """A difference is exit 1 and on stdout, one sign per kind."""
-    done = warmup("diff", "a.json", "b.json")
+    done = quick_warmup("diff", "a.json", "b.json")
     signs = [line[0] for line in done.stdout.splitlines() if line[0] != " "]
     assert (done.returncode, done.stderr, signs) == (1, "", ["-", "-", "~"])
 
 
-def test_a_difference_of_devices_is_shown(warmup: Command) -> None:
+def test_a_difference_of_devices_is_shown(quick_warmup: Command) -> None:
     """Another device is a line of the difference."""
-    done = warmup("diff", "other.json", "c.json")
+    done = quick_warmup("diff", "other.json", "c.json")
     assert done.stdout.splitlines()[0] == "! device.sm_count: 78 and 132"
 
 
 @pytest.mark.parametrize(("other", "code"), [("a.json", 0), ("b.json", 1)])
-def test_diff_json_is_json(warmup: Command, other: str, code: int) -> None:
+def test_diff_json_is_json(quick_warmup: Command, other: str, code: int) -> None:
     """With --json stdout is one document, difference or not, and the exit code the same."""
-    done = warmup("diff", "a.json", other, "--json")
+    done = quick_warmup("diff", "a.json", other, "--json")
     document = json.loads(done.stdout)
     assert (done.returncode, sorted(document), len(document["changed"])) == (
         code,
@@ -214,25 +216,25 @@ def test_merge_writes_the_union(warmup: Command, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["b.json", "other.json", "bad.json", "absent.json"])
-def test_a_refused_merge_writes_nothing(warmup: Command, folder: Path, other: str) -> None:
+def test_a_refused_merge_writes_nothing(quick_warmup: Command, folder: Path, other: str) -> None:
     """A conflict, another device or a damaged table leaves no file and changes none."""
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    warmup("merge", "a.json", other, "-o", "out.json")
+    quick_warmup("merge", "a.json", other, "-o", "out.json")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 @pytest.mark.parametrize(("prefer", "uid"), [("a", "mm_a"), ("b", "mm_b"), ("faster", "mm_b")])
 def test_merge_settles_with_a_preference(
-    warmup: Command, folder: Path, make_key: Callable[..., str], prefer: str, uid: str
+    quick_warmup: Command, folder: Path, make_key: Callable[..., str], prefer: str, uid: str
 ) -> None:
     """--prefer decides whose winner is written."""
-    warmup("merge", "a.json", "b.json", "-o", "out.json", "--prefer", prefer)
+    quick_warmup("merge", "a.json", "b.json", "-o", "out.json", "--prefer", prefer)
     assert read(folder / "out.json").rows[make_key(560)].winner.uid == uid
 
 
-def test_merge_may_write_over_its_input(warmup: Command, folder: Path) -> None:
+def test_merge_may_write_over_its_input(quick_warmup: Command, folder: Path) -> None:
     """The output may be one of the inputs."""
-    done = warmup("merge", "a.json", "c.json", "-o", "a.json")
+    done = quick_warmup("merge", "a.json", "c.json", "-o", "a.json")
     assert (done.returncode, len(read(folder / "a.json").rows)) == (0, 4)
 
 
@@ -309,7 +311,7 @@ def test_any_encoding_of_the_terminal_will_do(
 
 
 def test_a_long_key_stays_on_its_line(
-    warmup: Command,
+    quick_warmup: Command,
     folder: Path,
     make_table: Callable[..., Table],
     make_row: Callable[..., Row],
@@ -319,5 +321,5 @@ def test_a_long_key_stays_on_its_line(
     epilogue = ",".join(f"mul(bf16[560,{n}])" for n in range(20))
     key = make_key(560, epilogue=epilogue)
     (folder / "t.json").write_text(encode(make_table({key: make_row()})))
-    lines = warmup("show", "t.json").stdout.splitlines()
+    lines = quick_warmup("show", "t.json").stdout.splitlines()
     assert [epilogue in line for line in lines] == [False, False, True, False]
