@@ -9,7 +9,7 @@
 #   docs/benchmarks/gpu.sh OUT eight-bits RowWise|TensorWise|Int8 [default|wide]
 #   docs/benchmarks/gpu.sh OUT host llama|swiglu [SECONDS until all are ready]
 #   docs/benchmarks/gpu.sh OUT zoo SECONDS [ARGUMENTS of zoo.py]
-#   docs/benchmarks/gpu.sh OUT launch [SECONDS]
+#   docs/benchmarks/gpu.sh OUT launch|few-rows [SECONDS]
 #   docs/benchmarks/gpu.sh OUT explain|fusion [PARTS of vit_mlp.py]
 #   docs/benchmarks/gpu.sh OUT pads [SECONDS]
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
@@ -181,6 +181,9 @@ fusion) # the MLP of a ViT: what is fused into its products, with which tiles, a
     python3 -m warmup compare --model "docs/benchmarks/vit_mlp.py:$part" --seqlens 1370 \
       --table "$out/vit-$part.json" --rounds 20 --launch cudagraph --l2 cold --no-charts --out "$out/vit-$part"
   done
+  ;;
+few-rows) # kernels for few rows, outside of inductor, against the library: what a template could reach
+  python3 docs/benchmarks/few_rows.py --out "$out/few-rows-$gpu.json" --limit "${3:-300}"
   ;;
 spilling) # tiles that spill, sampled, for two products with many rows
   for shape in 768x768 6144x4096; do # NxK
