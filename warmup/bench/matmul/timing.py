@@ -90,7 +90,7 @@ def time_columns(
         shape=shape,
         timed=timed,
         dropped=dropped,
-        hits=served and served.hits,
+        hits=None if served is None else served.hits,
         is_unstable=served is not None and served.is_unstable,
     )
 
