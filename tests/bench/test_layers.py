@@ -90,6 +90,20 @@ def own_file(tmp_path: Path) -> Path:
     return path
 
 
+def within_a_fifth(own_file: Path) -> LayersReport:
+    """Return the times of GeGlu and of a method that is off by a tenth, tolerance 0.2."""
+    return run.bench_layers(
+        own=[f"{own_file}:GeGlu"],
+        backends="wrong",
+        shapes="4x4",
+        dtype="f32",
+        rounds=2,
+        device="cpu",
+        backward=False,
+        tolerance=0.2,
+    )
+
+
 def cell(backend: str, time_us: float | None, **changes: object) -> LayerCell:
     made = LayerCell(
         layer="rmsnorm",
@@ -405,16 +419,7 @@ def test_a_backend_that_fails_while_it_is_timed_costs_no_other(
         return run_rounds(batches, *rest)
 
     monkeypatch.setattr(timing, "run_rounds", failing)
-    found = run.bench_layers(
-        own=[f"{own_file}:GeGlu"],
-        backends="wrong",
-        shapes="4x4",
-        dtype="f32",
-        rounds=2,
-        device="cpu",
-        backward=False,
-        tolerance=0.2,
-    )
+    found = within_a_fifth(own_file)
     assert [(one.backend, one.samples is None, one.reason) for one in found.cells] == [
         ("eager", False, ""),
         ("wrong", True, "while it was timed: RuntimeError: gone"),
@@ -521,16 +526,7 @@ def test_methods_of_torchs_own_classes_are_no_backends() -> None:
 
 def test_the_tolerance_is_that_which_is_given(own_file: Path) -> None:
     """An output that is off by a tenth is right within 0.2."""
-    found = run.bench_layers(
-        own=[f"{own_file}:GeGlu"],
-        backends="wrong",
-        shapes="4x4",
-        dtype="f32",
-        rounds=2,
-        device="cpu",
-        backward=False,
-        tolerance=0.2,
-    )
+    found = within_a_fifth(own_file)
     assert found.wrong == ()
     assert found.cells[1].error == pytest.approx(0.1, rel=1e-3)
 

@@ -13,10 +13,10 @@ from warmup.keys.gemm import GEMM
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.registry import kind_of
 from warmup.prediction.evaluation import Evaluation, evaluate
-from warmup.prediction.features import CandidateConfig, GemmSizes, sizes_of
+from warmup.prediction.features import LIBRARY_CONFIG, CandidateConfig, GemmSizes, sizes_of
 from warmup.prediction.formula import Constants, time_us
 from warmup.prediction.timing_lines import MeasuredOn, read_timings
-from warmup.prediction.training import LIBRARY_CONFIG, TrainingProblem, TrainingSet, training_set
+from warmup.prediction.training import TrainingProblem, TrainingSet, training_set
 from warmup.table.store import read
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,9 +11,10 @@ import pytest
 from warmup.prediction import network
 from warmup.prediction.device_model import Predictor
 from warmup.prediction.evaluation import Evaluation, judge_ranking
+from warmup.prediction.features import LIBRARY_CONFIG
 from warmup.prediction.fitting import choose_covering, fit
 from warmup.prediction.held_out import HeldOut, folds_of, hold_out, share_of
-from warmup.prediction.training import LIBRARY_CONFIG, TrainingSet
+from warmup.prediction.training import TrainingSet
 
 
 @pytest.fixture(scope="module")

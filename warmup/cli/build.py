@@ -154,7 +154,7 @@ def build(
     """Tune every bucket of a model and write the winners to a table.
 
     With --problems, tune the misses that `warmup audit` found, without the model. With a command
-    after --, run that program once and tune what it asks, in each of its processes.
+    after --, run that program once and tune its decisions, in each of its processes.
     """
     from warmup.cli.build_program import build_program
     from warmup.cli.build_render import document, spell

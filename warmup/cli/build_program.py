@@ -1,4 +1,4 @@
-"""`warmup build --out TABLE -- COMMAND`: runs a program once, and tunes what it asks."""
+"""`warmup build --out TABLE -- COMMAND`: runs a program once, and tunes its decisions."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def spell_program(result: ProgramBuild) -> Iterator[str]:
     if result.run.unread:
         yield f"the log of the program was not read to its end ({result.run.unread})"
     if rest is not None and rest.not_rebuilt and result.collected:
-        yield "what is not rebuilt is tuned in the program: give the command without --after"
+        yield "problems that cannot be rebuilt are tuned while the program runs: omit --after"
     if result.run.exit_code:
         yield f"the program ended with code {result.run.exit_code}"
 

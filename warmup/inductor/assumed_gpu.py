@@ -22,6 +22,7 @@ from torch._inductor import async_compile, scheduler
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 from torch._inductor import utils as inductor_utils
+from torch._inductor.codecache import CacheBase
 from torch._inductor.codegen import triton as triton_codegen
 from torch._inductor.fx_passes import joint_graph, pad_mm, post_grad
 from torch._inductor.kernel import mm_grouped
@@ -44,6 +45,11 @@ _THREADS_OF_SM: Final = 2048
 _THREADS_OF_BLOCK: Final = 1024
 # What inductor calculates from the facts and caches for the process.
 _CALCULATED: Final = ("get_device_tflops", "get_gpu_dram_gbps", "get_max_num_sms", "is_big_gpu")
+# What else torch caches for the process of the facts; `compile_fx` fills it while they are assumed.
+_FILLED: Final[tuple[Any, ...]] = (
+    *(CacheBase.get_system, inductor_utils.get_gpu_type),
+    *(triton_queries.triton_backend, triton_queries.triton_hash_with_backend),
+)
 _TRITON_QUERIES: Final = (
     *("has_triton", "has_triton_package", "has_triton_tma", "has_triton_tma_device"),
     *("has_triton_tensor_descriptor_host_tma", "has_triton_stable_tma_api"),
@@ -87,7 +93,10 @@ class AssumedGpu:
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
-        """Let torch and Triton report the assumed device while the context is open."""
+        """Let torch and Triton report the assumed device while the context is open.
+
+        What torch caches of the facts is forgotten before and afterwards.
+        """
         patches = Patches()
         driver = _triton_driver()
         before = driver._active
@@ -99,10 +108,12 @@ class AssumedGpu:
                     if name in vars(module):
                         patches.wrap(module, name, _uncached)
             driver.set_active(self._driver())
+            _forget_facts()
             yield
         finally:
             driver._active = before
             patches.restore()
+            _forget_facts()
 
     def _facts(self) -> Iterator[tuple[Any, str, Any]]:
         """Yield each attribute of torch that reports a fact, and the function in its place."""
@@ -207,6 +218,11 @@ def assumed_gpu(device: AssumedDevice) -> AssumedGpu:
         ) from error
     check_internals(ASSUMED_GPU_INTERNALS)
     return AssumedGpu(device)
+
+
+def _forget_facts() -> None:
+    for cached in _FILLED:
+        cached.cache_clear()
 
 
 def _triton_driver() -> Any:

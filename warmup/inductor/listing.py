@@ -28,7 +28,7 @@ class _Listing(threading.local):
 
 _listing = _Listing()
 _under_way: set[Future[Any]] = set()  # of all threads
-_open_listings_lock: Final = threading.Lock()  # of the set above
+_under_way_lock: Final = threading.Lock()  # held to read or change the set
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def is_listing() -> bool:
 
 def note_sent(task: Future[Any]) -> None:
     """Count *task*, which a worker has, in `listing`; `wait_for_sent` waits for it."""
-    with _open_listings_lock:
+    with _under_way_lock:
         _under_way.add(task)
     if _listing.sent is not None:
         _listing.sent.count += 1
@@ -61,10 +61,10 @@ def wait_for_sent() -> None:
     Until then they take the host's time, and write to the caches on disk. A warning says how many
     kernels they still compile when the time is over.
     """
-    with _open_listings_lock:
+    with _under_way_lock:
         sent = frozenset(_under_way)
     done = wait(sent, timeout=_WAIT_SECONDS)
-    with _open_listings_lock:
+    with _under_way_lock:
         _under_way.difference_update(sent)
     if done.not_done:
         logger.warning(

@@ -71,6 +71,9 @@ class CandidateConfig:
         return "persistent" in self.uid
 
 
+LIBRARY_CONFIG: Final = CandidateConfig(LIBRARY_UID)
+
+
 def sizes_of(problem: GemmProblem) -> GemmSizes | None:
     """Return the sizes of *problem*, at the upper end of a range; None where no time is predicted.
 
@@ -118,6 +121,11 @@ def config_of(winner: Winner, library: Winner | None) -> CandidateConfig | None:
     )
     split = kwargs.get("k_split", 1)
     return CandidateConfig(winner.uid, block_m, block_n, block_k, group_m, stages, warps, split)
+
+
+def config_in(op: str, winner: Winner) -> CandidateConfig | None:
+    """Return the config of *winner* in a row of *op*; None for another library kernel."""
+    return config_of(winner, library_among(op, [winner.choice]))
 
 
 def library_among(op: str, winners: object) -> Winner | None:

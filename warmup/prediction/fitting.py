@@ -13,9 +13,9 @@ from warmup.prediction.device_model import (
     DeviceModel,
     MeasuredProblem,
 )
-from warmup.prediction.features import CandidateConfig
+from warmup.prediction.features import LIBRARY_CONFIG, CandidateConfig
 from warmup.prediction.formula import CONSTANT_NAMES, Constants, combine, terms_of, time_us
-from warmup.prediction.training import LIBRARY_CONFIG, TrainingProblem, TrainingSet
+from warmup.prediction.training import TrainingProblem, TrainingSet
 from warmup.prediction.tree import features_of, grow_tree
 
 MAX_COVERING: Final = 16

@@ -20,11 +20,10 @@ from warmup.keys.gemm_text import parse_problem
 from warmup.keys.registry import kind_of
 from warmup.prediction.device_model import Predictor
 from warmup.prediction.features import (
-    LIBRARY_UID,
+    LIBRARY_CONFIG,
     CandidateConfig,
     GemmSizes,
-    config_of,
-    library_among,
+    config_in,
     sizes_of,
 )
 
@@ -113,7 +112,7 @@ class GemmTimes:
         if choice is None:
             return None
         is_faster = choice.time_us < choice.library_us
-        return choice.config if is_faster else CandidateConfig(LIBRARY_UID)
+        return choice.config if is_faster else LIBRARY_CONFIG
 
 
 def gemms_among(keys: Sequence[str]) -> tuple[str, ...]:
@@ -123,7 +122,7 @@ def gemms_among(keys: Sequence[str]) -> tuple[str, ...]:
 
 def _config_of(key: str, winner: Winner) -> CandidateConfig | None:
     """Return the config of *winner* in the row of *key*; None for another library kernel."""
-    return config_of(winner, library_among(key.partition(" ")[0], [winner.choice]))
+    return config_in(key.partition(" ")[0], winner)
 
 
 def _time_of(winner: Winner, row: Row) -> float | None:

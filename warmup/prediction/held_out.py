@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from warmup.prediction.device_model import DeviceModel, PredictedChoice, Predictor
-from warmup.prediction.features import CandidateConfig, GemmSizes
+from warmup.prediction.features import LIBRARY_CONFIG, CandidateConfig, GemmSizes
 from warmup.prediction.fitting import fit
-from warmup.prediction.training import LIBRARY_CONFIG, TrainingProblem, TrainingSet
+from warmup.prediction.training import TrainingProblem, TrainingSet
 from warmup.prediction.tree import Fork, LeafEvidence, Tree, features_of, leaf_of
 
 TOPS: Final = (1, 3, 8)

@@ -10,7 +10,7 @@ from warmup.core.errors import SettingsError
 from warmup.core.runtime import minor_of
 from warmup.keys.gemm_text import parse_problem
 from warmup.prediction.features import (
-    LIBRARY_UID,
+    LIBRARY_CONFIG,
     CandidateConfig,
     GemmSizes,
     config_of,
@@ -20,7 +20,6 @@ from warmup.prediction.features import (
 from warmup.prediction.timing_lines import MeasuredOn, TimedProblem
 
 RANDOM: Final = "random"
-LIBRARY_CONFIG: Final = CandidateConfig(LIBRARY_UID)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,10 @@ def read_counts() -> Iterator[Metric]:
 
 
 def _values(report: Report, field: str, *, is_split: bool) -> Mapping[tuple[str, ...], float]:
-    """Return the value of *field*, one of `BY_TABLE`, by its label or, without one, in all."""
+    """Return the counts of *field*, a name of `BY_TABLE`.
+
+    Where *is_split* there is a count for each label, else one total without a label.
+    """
     found = getattr(report, "miss_reasons" if field == "misses" else field)
     if is_split:
         return {(name,): float(count) for name, count in found.items()}
