@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from warmup.cli.build_belief import spell_belief
+from warmup.cli.build_belief import MEASURE_ALL, spell_belief
 from warmup.cli.build_render import spell
 from warmup.cli.tables import spell_table
 from warmup.core.machine_state import MachineState
@@ -85,6 +85,13 @@ def test_unstable_rows_are_counted_and_can_be_measured_again(
     assert rows == [f"row flagged unstable: {make_key(m)}" for m in (16, 32)]
     assert remedy.startswith("2 of 3 rows unstable: ")
     assert "--retry unstable" in remedy
+
+
+def test_a_build_of_problems_names_an_option_that_it_takes(report: Report) -> None:
+    """It has no ``--retry``: its unstable rows are measured again by ``--force``."""
+    *_, last = spell_belief(report({16: NOISY}, (16,)), MEASURE_ALL)
+    assert "--force" in last
+    assert "--retry" not in last
 
 
 def test_what_was_not_checked_is_no_doubt(report: Report) -> None:

@@ -156,6 +156,7 @@ def build(
     With --problems, tune the misses that `warmup audit` found, without the model. With a command
     after --, run that program once and tune its decisions, in each of its processes.
     """
+    from warmup.cli.build_belief import MEASURE_ALL
     from warmup.cli.build_program import build_program
     from warmup.cli.build_render import document, spell
     from warmup.cli.plan_render import document_of_plan, spell_plan
@@ -226,7 +227,8 @@ def build(
     if report.plan is not None:
         print_report(report, spell_plan, document_of_plan, as_json=as_json)
         return
-    print_report(report, spell, document, as_json=as_json)
+    shown = spell if problems is None else partial(spell, remedy=MEASURE_ALL)
+    print_report(report, shown, document, as_json=as_json)
     size = report.path.stat().st_size
     if size > _CONFIG_MAP_BYTES and not as_json:
         say(f"note: {report.path} has {size} bytes, more than a Kubernetes ConfigMap holds (1 MiB)")

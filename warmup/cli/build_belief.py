@@ -11,6 +11,7 @@ from warmup.core.rows import Flag
 from warmup.tuning.report import BuildReport
 
 RETRY: Final = "add --retry unstable to this command"
+MEASURE_ALL: Final = "add --force to this command, which measures every problem again"
 _MAX_LISTED: Final = 20  # flagged rows, and rejected candidates
 
 
