@@ -359,6 +359,31 @@ def test_an_error_of_the_host_split_costs_the_split_at_that_shape_only(
     assert column["host_reason"] == "RuntimeError: no clock"
 
 
+def test_a_column_that_fails_while_it_is_timed_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The column has its error as the reason, and the others keep their times."""
+    names = (TORCH_COLUMN, "inductor-aten")
+    prepare = timing._prepare
+
+    class Failing:
+        def time(self) -> float:
+            raise RuntimeError("an illegal memory access")
+
+    def with_fault(column: Any, *others: Any) -> Any:
+        ready = prepare(column, *others)
+        return ready if len(faults) else (faults.append(1), replace(ready, batch=Failing()))[1]
+
+    faults: list[int] = []
+    monkeypatch.setattr(timing, "columns_for", lambda *_: names)
+    monkeypatch.setattr(timing, "_prepare", with_fault)
+    method = Method(launch=Launch.EAGER, l2=L2.WARM)
+    setup = timing.MatmulSetup(torch.device("cpu"), "f32", method, rounds=2)
+    found = timing.time_columns(Shape(4, 4, 4), setup, None, "")
+    assert "an illegal memory access" in found.dropped[TORCH_COLUMN]
+    assert list(found.timed) == ["inductor-aten"]
+
+
 def test_an_unstable_row_of_the_table_is_said() -> None:
     """The text names the shape whose row is flagged, and the document marks it."""
     medians = {TORCH_COLUMN: 5.0, TABLE_COLUMN: 5.0}

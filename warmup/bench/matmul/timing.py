@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,7 @@ from warmup.bench.matmul.shapes import Shape
 from warmup.bench.reasons import reason_of
 from warmup.core.errors import OutputMismatchError, SettingsError
 from warmup.core.method import L2, Method
+from warmup.core.samples import Samples
 from warmup.core.trial import TimedCall
 from warmup.inductor.adapter import empty_caches
 from warmup.measuring.clock import Batch, batch_of, wall_us
@@ -72,9 +73,7 @@ def time_columns(
                 dropped[name] = reason_of(error)
                 if name == TABLE_COLUMN and missing not in dropped[name]:
                     dropped[name] += f"; its build stopped early: {missing}"
-        times = run_rounds({name: entry.batch for name, entry in ready.items()}, setup.rounds)
-        walls: Mapping[str, Batch] = {name: entry.wall for name, entry in ready.items()}
-        totals = run_rounds(walls, setup.rounds)
+        times, totals = _time_in_turn(ready, dropped, setup.rounds)
         timed = {
             name: Timed(
                 device=times[name],
@@ -115,6 +114,45 @@ class _ReadyColumn:
     error: float
     batch: Batch
     wall: _Wall
+
+
+class _FailedColumnError(Exception):
+    """The column ``name`` raised an error while it was timed."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(name)
+        self.name, self.error = name, error
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedBatch:
+    """A `Batch` whose errors name its column."""
+
+    name: str
+    batch: Batch
+
+    def time(self) -> float:
+        try:
+            return self.batch.time()
+        except Exception as error:
+            raise _FailedColumnError(self.name, error) from error
+
+
+def _time_in_turn(
+    ready: dict[str, _ReadyColumn], dropped: dict[str, str], rounds: int
+) -> tuple[dict[str, Samples], dict[str, Samples]]:
+    """Return the device times and the total times of *ready*, the columns alternating.
+
+    A column that raises an error moves from *ready* to *dropped*, and the others are timed anew.
+    """
+    while True:
+        batches: dict[str, Batch] = {n: _NamedBatch(n, entry.batch) for n, entry in ready.items()}
+        walls: dict[str, Batch] = {n: _NamedBatch(n, entry.wall) for n, entry in ready.items()}
+        try:
+            return run_rounds(batches, rounds), run_rounds(walls, rounds)
+        except _FailedColumnError as failed:
+            dropped[failed.name] = f"while it was timed: {reason_of(failed.error)}"
+            del ready[failed.name]
 
 
 def _host_of(entry: _ReadyColumn, device: torch.device) -> HostSplit:
