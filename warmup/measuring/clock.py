@@ -41,7 +41,9 @@ _SINGLE_CALLS: Final = 5
 class Batch(Protocol):
     """Prepared calls that can be timed repeatedly."""
 
-    calls: int
+    @property
+    def calls(self) -> int:
+        """How many calls one run of the batch makes."""
 
     def time(self) -> float:
         """Run the batch and return the device time of a call in microseconds."""

@@ -131,6 +131,10 @@ class _NamedBatch:
     name: str
     batch: Batch
 
+    @property
+    def calls(self) -> int:
+        return self.batch.calls
+
     def time(self) -> float:
         try:
             return self.batch.time()
