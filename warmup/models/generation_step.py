@@ -19,9 +19,13 @@ class _StepReachedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _RecordedStep:
-    """The arguments of a recorded call, and what its cache held before it."""
+    """The arguments of a recorded call, and what its cache held before it.
+
+    *name* is the argument with the cache: ``past_key_values``, since transformers 5.24 ``cache``.
+    """
 
     kwargs: Mapping[str, Any]
+    name: str
     cache: Any
     held: tuple[tuple[Any, Mapping[str, Any]], ...]
 
@@ -31,14 +35,14 @@ class _RecordedStep:
         A cache with memory keeps its addresses, which torch compiles into the graph.
         """
         if not self.held:
-            return {**self.kwargs, "past_key_values": copy.deepcopy(self.cache)}
+            return {**self.kwargs, self.name: copy.deepcopy(self.cache)}
         for layer, values in self.held:
             for name, value in values.items():
                 if isinstance(value, torch.Tensor):
                     getattr(layer, name).copy_(value)
                 else:
                     setattr(layer, name, value)
-        return {**self.kwargs, "past_key_values": self.cache}
+        return {**self.kwargs, self.name: self.cache}
 
 
 class GenerationStep(nn.Module):
@@ -108,18 +112,19 @@ class GenerationStep(nn.Module):
                 pass
             finally:
                 model._previous_max_cache_length = before  # noqa: SLF001  as above
-        if len(recorded) < wanted or recorded[-1].get("past_key_values") is None:
+        kwargs = dict(recorded[-1]) if len(recorded) == wanted else {}
+        name = _cache_name(kwargs)
+        if name is None:
             raise ModelError(
                 f"generate() of {type(model).__name__} makes no step with a static cache",
                 "leave out max_length, and build its forward",
             )
-        kwargs = dict(recorded[-1])
-        cache = kwargs.pop("past_key_values")
+        cache = kwargs.pop(name)
         held = tuple(
             (layer, {name: _copied(value) for name, value in vars(layer).items()})
             for layer in _layers(cache)
         )
-        return _RecordedStep(kwargs, cache, held if wanted > 1 else ())
+        return _RecordedStep(kwargs, name, cache, held if wanted > 1 else ())
 
 
 class _replaced_forward:  # noqa: N801  a context manager
@@ -140,6 +145,13 @@ class _replaced_forward:  # noqa: N801  a context manager
             del self._model.__dict__["forward"]
         else:
             self._model.__dict__["forward"] = self._had
+
+
+def _cache_name(kwargs: Mapping[str, Any]) -> str | None:
+    """Return the argument of *kwargs* that is a cache of transformers."""
+    from transformers import Cache
+
+    return next((name for name, value in kwargs.items() if isinstance(value, Cache)), None)
 
 
 def _layers(cache: Any) -> Iterator[Any]:
