@@ -5,7 +5,7 @@ Also the sections of tables/README.md that say what each table gains (`gains.py`
 python docs/benchmarks/render.py [--check]
 
 What a template may say is in `template.py`; the functions of its fields are in `served.py`,
-`compared.py`, `tuned.py` and `zoo_results.py`. With --check nothing is written: the exit code is 1
+`compared.py`, `tuned.py`, `engines.py` and `zoo_results.py`. With --check nothing is written: the exit code is 1
 where a page is not what the template and the results make.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import compared
+import engines
 import gains
 import served
 import start_chart
@@ -31,7 +32,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 FUNCTIONS = {
     name: function
-    for module in (served, compared, tuned, zoo_results)
+    for module in (served, compared, tuned, engines, zoo_results)
     for name, function in vars(module).items()
     if inspect.isfunction(function) and function.__module__ == module.__name__
 }

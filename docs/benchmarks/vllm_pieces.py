@@ -227,8 +227,8 @@ class Measurement:
             "cpus": os.cpu_count(),
             "sizes": asked.sizes,
             "most": asked.most,
-            "starts": {},
         }
+        self.starts: dict[str, dict[str, Any]] = {}
 
     def run(self, name: str, *words: str, kept_s: float = 0.0) -> int:
         """Run the program under *words*, with empty caches, and keep what it printed.
@@ -263,7 +263,7 @@ class Measurement:
         text = log.read_text(errors="replace")
         lines = [line for line in text.splitlines() if line.startswith(_LINE)]
         said = json.loads(lines[-1].removeprefix(_LINE)) if lines else {}
-        self.found["starts"][name] = {"exit_code": code, "wall_s": round(wall, 1), **said}
+        self.starts[name] = {"name": name, "exit_code": code, "wall_s": round(wall, 1), **said}
         if code != 0:
             print(f"{name}: exit code {code}\n{text[-_SHOWN:]}")  # noqa: T201
         self.write()
@@ -274,7 +274,7 @@ class Measurement:
         from warmup import audit
 
         report = audit([log])
-        self.found["starts"]["table"] |= {
+        self.starts["table"] |= {
             "hits": sum(report.hits.values()),
             "misses": dict(report.reasons),
             "uncovered": sum(report.uncovered.values()),
@@ -284,7 +284,7 @@ class Measurement:
 
     def write(self) -> None:
         """Write what there is so far."""
-        write(self.asked.out, self.found)
+        write(self.asked.out, {**self.found, "starts": list(self.starts.values())})
 
 
 def _names(text: str) -> list[str]:
@@ -307,7 +307,7 @@ def measure(asked: argparse.Namespace) -> None:
         run = [*warmup, "run", "--table", str(table), "--audit-log", str(log), "--"]
         measurement.run("table", *run)
         measurement.audit(log)
-    for name, each in measurement.found["starts"].items():
+    for name, each in measurement.starts.items():
         counts = {key: each.get(key) for key in ("benchmarks", "hits", "misses", "error")}
         print(f"{name}: {each['wall_s']} s, compile {each.get('compile_s')} s, {counts}")  # noqa: T201
 
