@@ -1,4 +1,4 @@
-"""Fields of the benchmark page about engines: starts of vLLM, and of the pieces that it compiles."""
+"""Fields of the benchmark page about engines: starts of vLLM, and of the pieces it compiles."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ Also the sections of tables/README.md that say what each table gains (`gains.py`
 python docs/benchmarks/render.py [--check]
 
 What a template may say is in `template.py`; the functions of its fields are in `served.py`,
-`compared.py`, `tuned.py`, `engines.py` and `zoo_results.py`. With --check nothing is written: the exit code is 1
-where a page is not what the template and the results make.
+`compared.py`, `tuned.py`, `engines.py` and `zoo_results.py`. With --check nothing is written: the
+exit code is 1 where a page is not what the template and the results make.
 """
 
 from __future__ import annotations
