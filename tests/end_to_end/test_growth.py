@@ -15,6 +15,8 @@ from warmup.core.rows import Row
 from warmup.keys.gemm import GEMM
 from warmup.table.lookup import Lookup, OnMiss
 
+pytestmark = pytest.mark.long
+
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 SIZES = (8, 12)
 LAYERS = 5

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests/programs/serve_layers.py"
 TOLERANCE = 1e-4  # float32; the values are of the size of 1 to 100

@@ -1,7 +1,7 @@
 """Models that nobody here wrote, tiny, on CPU: built in one process, and served in a fresh one.
 
-The README's tests have `transformers` and run the first model. The others need the extra `zoo`,
-which .ci/run installs in a second step.
+The first model needs `transformers`, of the extra `test`. The others need the extra `zoo`, which
+.ci/run installs in a later step.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    find_spec("transformers") is None, reason="the extra test is not installed"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(find_spec("transformers") is None, reason="the extra test is not installed"),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
