@@ -2,15 +2,25 @@
 
 On a CPU vLLM traces once and calls oneDNN, so that inductor has nothing to choose. With
 ``GPULIKE=1`` in the environment its checks of the platform leave the mode of compiling as it was,
-its linears are those of torch, and inductor offers its C++ template for weights that are inputs.
+its linears are those of torch, inductor offers its C++ template for weights that are inputs, and
+the quantized operations that one of its passes over graphs names have their names.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Final
 
 from choices_for_inputs import offer_templates_for_inputs
+
+_ONLY_ON_GPUS: Final = (
+    "fused_add_rms_norm_static_fp8_quant",
+    "rms_norm_dynamic_per_token_quant",
+    "rms_norm_static_fp8_quant",
+    "silu_and_mul_quant",
+    "fused_qk_norm_rope",
+)
+_LIBRARIES: Final[list[Any]] = []
 
 
 def register() -> None:
@@ -37,4 +47,19 @@ def register() -> None:
 
     CpuPlatform.check_and_update_config = classmethod(check)
     CpuPlatform.gpulike = True
+    _define_names()
     offer_templates_for_inputs()
+
+
+def _define_names() -> None:
+    """Define what vLLM's pass FixFunctionalization compares the nodes of a graph with.
+
+    A graph of several ranks has such nodes, and the operations are in vLLM's build for GPUs alone.
+    """
+    import torch
+
+    library = torch.library.Library("_C", "FRAGMENT")
+    for name in _ONLY_ON_GPUS:
+        if not hasattr(torch.ops._C, name):
+            library.define(f"{name}() -> ()")
+    _LIBRARIES.append(library)  # which takes its definitions back when nobody holds it
