@@ -1,9 +1,10 @@
-"""A program that compiles a small model as one path of SGLang 0.5.23 does, and prints what it did.
+"""A program that compiles as one path of SGLang 0.5.23 does, and prints what it did.
 
-    python serve_sglang.py decode|prefill|cpu
+    python serve_sglang.py decode|prefill|cpu [MODEL]
 
-The plugins are loaded, and the model is compiled, by SGLang's own functions. SGLang's engine does
-not start on a CPU of this kind, so this program calls the functions in the engine's place.
+For the two paths of GPUs the plugins are loaded, and a small model is compiled, by SGLang's own
+functions, which this program calls in the engine's place. For the CPU path it starts SGLang's
+engine with MODEL and generates a few tokens.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ import json
 import logging
 import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -128,20 +127,6 @@ def prefill(model: nn.Module) -> list[torch.Tensor]:
     return [outputs[rows] for rows in TOKENS]
 
 
-def cpu(model: nn.Module) -> list[torch.Tensor]:
-    """Run a block as the capture of the CPU graph runner does: uncompiled, then compiled."""
-    _stand_in_for_torchvision()
-    from sglang.srt.model_executor.cpu_graph_runner import patch_model, set_torch_compile_config
-
-    set_torch_compile_config()
-    outputs = []
-    for rows in BATCHES:
-        with patch_model(model.first, True, rows, GROUP) as forward, torch.no_grad():
-            model.first(_hidden(rows))
-            outputs.append(forward(_hidden(rows)))
-    return outputs
-
-
 def _be_like_a_gpu() -> None:
     offer_templates_for_inputs()
     if "WARMUP_RECORDING" in os.environ:
@@ -176,11 +161,77 @@ class _Anything(ModuleType):
         return SimpleNamespace()
 
 
-PATHS: dict[str, Callable[[nn.Module], list[torch.Tensor]]] = {
-    "decode": decode,
-    "prefill": prefill,
-    "cpu": cpu,
-}
+def _be_like_sglangs_cpu() -> None:
+    """Let SGLang's CPU graph runner run without SGLang's CPU kernels, in this process.
+
+    The kernels need AVX512 or AMX and are built from source. Attention is torch's, which SGLang
+    has as a backend without graphs.
+    """
+    _stand_in_for_torchvision()
+    from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
+    from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+    from sglang.srt.model_executor import cpu_graph_runner
+    from sglang.srt.platforms import current_platform
+    from sglang.srt.platforms.interface import PlatformCapabilities
+
+    class Attention(TorchNativeAttnBackend):
+        def get_cpu_graph_seq_len_fill_value(self) -> int:
+            return 1
+
+        def init_cpu_graph_state(self, *_: Any) -> None:
+            pass
+
+        def init_forward_metadata_capture_cpu_graph(self, *_: Any) -> None:
+            pass
+
+    # Under the name of another backend: SGLang switches graphs off for its torch_native.
+    ATTENTION_BACKENDS["triton"] = Attention
+    type(current_platform).capabilities = PlatformCapabilities(graph_capture=True)
+    cpu_graph_runner.register_fake_ops = lambda *_: None  # those of the kernels
+    cpu_graph_runner.register_inductor_fallback_ops = lambda: None
+
+
+def _start_engine(model: str) -> dict[str, Any]:
+    _be_like_sglangs_cpu()
+    from sglang.srt.entrypoints.engine import Engine
+
+    engine = Engine(
+        model_path=model,
+        device="cpu",
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        dtype="float32",
+        attention_backend="triton",
+        sampling_backend="pytorch",
+        enable_torch_compile=True,
+        torch_compile_max_bs=2,
+        cuda_graph_bs_decode=[2],
+        max_total_tokens=1024,
+        mem_fraction_static=0.1,
+        random_seed=0,
+        log_level="info",
+    )
+    sampling = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
+    answers = engine.generate(input_ids=[[1, 5, 9, 20], [1, 7]], sampling_params=sampling)
+    return {"tokens": [each["output_ids"] for each in answers]}
+
+
+def _compile_alone(path: str) -> dict[str, Any]:
+    from sglang.srt.plugins import load_plugins
+
+    logging.basicConfig()
+    logging.getLogger("sglang.srt.plugins").setLevel(logging.INFO)
+    load_plugins()
+    was_installed = _is_installed()
+    outputs = {"decode": decode, "prefill": prefill}[path](_model())
+    from torch._dynamo.utils import counters
+
+    return {
+        "installed": [was_installed, _is_installed()],  # by the plugin, and after the compiles
+        "sums": [float(each.double().sum()) for each in outputs],
+        "benchmarks": sum(n for name, n in counters["inductor"].items() if "benchmark" in name)
+        + counters["inductor"]["select_algorithm_autotune"],
+    }
 
 
 def _is_installed() -> bool:
@@ -190,25 +241,13 @@ def _is_installed() -> bool:
 
 
 def _main() -> None:
-    from sglang.srt.plugins import load_plugins
-
-    logging.basicConfig()
-    logging.getLogger("sglang.srt.plugins").setLevel(logging.INFO)
-    load_plugins()
-    was_installed = _is_installed()
-    started = time.monotonic()
-    outputs = PATHS[sys.argv[1]](_model())
-    from torch._dynamo.utils import counters
-
-    said = {
-        "installed": [was_installed, _is_installed()],  # by the plugin, and after the compiles
-        "seconds": round(time.monotonic() - started, 1),
-        "sums": [float(each.double().sum()) for each in outputs],
-        "benchmarks": sum(n for name, n in counters["inductor"].items() if "benchmark" in name)
-        + counters["inductor"]["select_algorithm_autotune"],
-    }
+    path, *rest = sys.argv[1:]
+    said = _start_engine(*rest) if path == "cpu" else _compile_alone(path)
     sys.stdout.write(f"SAID {json.dumps(said)}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
     _main()
+elif __name__ == "__mp_main__":  # a process that SGLang's engine has spawned
+    _be_like_sglangs_cpu()

@@ -1,7 +1,6 @@
-"""SGLang's three compiling paths on a CPU, through its own plugin loader and compile functions.
+"""SGLang's three compiling paths on a CPU: its engine for one, its own functions for the others.
 
-Its engine does not start here, so serve_sglang.py calls what the engine would: that file says what
-it stands in for. Each start is a process of its own with empty caches.
+serve_sglang.py says what it stands in for. Each start has processes of its own and empty caches.
 """
 
 from __future__ import annotations
@@ -26,6 +25,24 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("sglang") is None,
     reason="SGLang is not installed: the step for engines in .ci/run does that",
 )
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 1024,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 RETIRED = """
 from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig
 CudaGraphConfig.from_dict({"prefill": {"backend": "tc_piecewise"}})
@@ -42,14 +59,15 @@ class Served:
     audit: AuditReport
 
     @property
-    def hits(self) -> int:
-        """The decisions that the table answered."""
-        return sum(self.audit.hits.values())
-
-    @property
-    def measured(self) -> int:
-        """The benchmarks of inductor, and the measurements that no row covers."""
-        return self.said["benchmarks"] + sum(self.audit.uncovered.values())
+    def counts(self) -> tuple[int, int, int, int]:
+        """Runs, hits, misses and measurements without a row."""
+        audited = self.audit
+        return (
+            audited.runs,
+            sum(audited.hits.values()),
+            audited.miss_count,
+            sum(audited.uncovered.values()),
+        )
 
 
 @dataclass(frozen=True)
@@ -76,14 +94,18 @@ class Bench:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=400,
             check=False,
         )
+
+    def model(self, path: str) -> list[str]:
+        """Return the argument that names the engine's model; the other paths have their own."""
+        return [str(self.folder / "model")] if path == "cpu" else []
 
     def table(self, path: str) -> Path:
         """Build a table from the program that compiles as *path* does."""
         table = self.folder / f"{path}.json"
-        program = [sys.executable, str(HERE / "serve_sglang.py"), path]
+        program = [sys.executable, str(HERE / "serve_sglang.py"), path, *self.model(path)]
         words = ("build", "--device", "cpu", "--wait-for-quiet", "0", "--out", str(table))
         gpulike = [str(HERE / "gpulike" / "choices_for_inputs.py")]
         warmup = ["-m", "warmup"] if path == "cpu" else gpulike
@@ -97,7 +119,7 @@ class Bench:
         log = self.folder / f"{name}.jsonl"
         log.touch()
         variables |= {"WARMUP_TABLE": str(table), "WARMUP_AUDIT_LOG": str(log)}
-        done = self.call(name, str(HERE / "serve_sglang.py"), path, **variables)
+        done = self.call(name, str(HERE / "serve_sglang.py"), path, *self.model(path), **variables)
         said = re.search(r"^SAID (.*)$", done.stdout, re.MULTILINE)
         text = done.stdout + done.stderr
         return Served(done.returncode, text, json.loads(said[1]) if said else {}, audit([log]))
@@ -113,7 +135,10 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    return Bench(tmp_path_factory.mktemp("sglang"))
+    folder = tmp_path_factory.mktemp("sglang")
+    folder.joinpath("model").mkdir()
+    folder.joinpath("model", "config.json").write_text(json.dumps(LLAMA))
+    return Bench(folder)
 
 
 @pytest.fixture(scope="module")
@@ -133,21 +158,31 @@ def test_the_loader_runs_the_plugin_and_the_table_waits_for_a_compile(bench: Ben
     assert served.said["installed"] == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("path", "decisions"),
-    [("decode", 4), ("cpu", 4), ("prefill", 2)],
-)
-def test_a_table_built_from_a_path_answers_that_path(
-    bench: Bench, path: str, decisions: int
-) -> None:
-    """Every decision is a hit in a process with empty caches, and nothing is measured.
+def test_the_table_of_decode_answers_every_static_size(bench: Bench) -> None:
+    """Two GEMMs for each of two batch sizes, in a process with empty caches; nothing is measured.
 
-    The block has two GEMMs for each of two sizes. The prefill has one range, and its second piece
-    is the graph of the first, from inductor's cache.
+    The compiles are SGLang's `set_torch_compile_config` and `patch_model`.
     """
-    served = bench.built(path)
-    assert (served.audit.runs, served.hits, served.audit.miss_count) == (1, decisions, 0)
-    assert served.measured == 0
+    served = bench.built("decode")
+    assert served.counts == (1, 4, 0, 0)
+    assert served.said["benchmarks"] == 0
+
+
+def test_the_table_of_prefill_answers_its_range(bench: Bench) -> None:
+    """Two GEMMs of the first piece; the second is the same graph, from inductor's cache.
+
+    The compiles are those of `TcPiecewiseCudaGraphBackend._run_compile_pass`.
+    """
+    served = bench.built("prefill")
+    assert served.counts == (1, 2, 0, 0)
+    assert served.said["benchmarks"] == 0
+
+
+def test_the_table_of_the_cpu_engine_answers_its_capture(bench: Bench) -> None:
+    """SGLang's engine: its scheduler's process alone installs, and all five GEMMs are hits."""
+    served = bench.built("cpu")
+    assert served.counts == (1, 5, 0, 0)
+    assert [len(tokens) for tokens in served.said["tokens"]] == [4, 4]
 
 
 def test_without_the_plugin_in_sglang_plugins_there_is_no_table(untabled: Served) -> None:
