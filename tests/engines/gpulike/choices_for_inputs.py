@@ -26,9 +26,9 @@ def offer_templates_for_inputs() -> None:
     mm.use_cpp_gemm_template = use
 
 
-def _main() -> None:
+def freeze_no_weights() -> None:
+    """Make each build of this process choose a policy that freezes no weights, as on a GPU."""
     import warmup.tuning.setup as tuning_setup
-    from warmup.cli import main
 
     choose = tuning_setup.choose_policy
 
@@ -38,6 +38,12 @@ def _main() -> None:
         return replace(policy, options=options)
 
     tuning_setup.choose_policy = choose_unfrozen
+
+
+def _main() -> None:
+    from warmup.cli import main
+
+    freeze_no_weights()
     offer_templates_for_inputs()
     sys.exit(main())
 

@@ -1,0 +1,241 @@
+"""SGLang's three compiling paths on a CPU: its engine for one, its own functions for the others.
+
+serve_sglang.py says what it stands in for. Each start has processes of its own and empty caches.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup import AuditReport, audit
+from warmup.table.store import read
+
+HERE = Path(__file__).resolve().parent
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("sglang") is None,
+    reason="SGLang is not installed: the step for engines in .ci/run does that",
+)
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 1024,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+RETIRED = """
+from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig
+CudaGraphConfig.from_dict({"prefill": {"backend": "tc_piecewise"}})
+"""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What one start of the program printed, and the audit of its log."""
+
+    code: int
+    text: str
+    said: dict[str, Any]
+    audit: AuditReport
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Runs, hits, misses and measurements without a row."""
+        audited = self.audit
+        return (
+            audited.runs,
+            sum(audited.hits.values()),
+            audited.miss_count,
+            sum(audited.uncovered.values()),
+        )
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A folder for the tables and the logs; what has been served is remembered."""
+
+    folder: Path
+    served: dict[str, Served] = field(default_factory=dict)
+
+    def call(self, cache: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run Python with *words* in the folder, with caches in the folder *cache*."""
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(HERE.parents[1]),
+            "SGLANG_CACHE_DIR": str(self.folder / cache),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.folder / cache / "inductor"),
+            "XDG_CACHE_HOME": str(self.folder / "user"),
+            "OMP_NUM_THREADS": "1",  # a table of a CPU is for a number of threads
+            **variables,
+        }
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+
+    def model(self, path: str) -> list[str]:
+        """Return the argument that names the engine's model; the other paths have their own."""
+        return [str(self.folder / "model")] if path == "cpu" else []
+
+    def table(self, path: str) -> Path:
+        """Build a table from the program that compiles as *path* does."""
+        table = self.folder / f"{path}.json"
+        program = [sys.executable, str(HERE / "serve_sglang.py"), path, *self.model(path)]
+        words = ("build", "--device", "cpu", "--wait-for-quiet", "0", "--out", str(table))
+        gpulike = [str(HERE / "gpulike" / "choices_for_inputs.py")]
+        warmup = ["-m", "warmup"] if path == "cpu" else gpulike
+        done = self.call(f"{path}-build", *warmup, *words, "--", *program)
+        assert done.returncode in {0, 1}, done.stderr[-3000:]  # 1: a noisy machine
+        assert table.exists(), done.stderr[-3000:]
+        return table
+
+    def serve(self, name: str, path: str, table: Path, **variables: str) -> Served:
+        """Start the program with *table* in the environment, as an engine's user does."""
+        log = self.folder / f"{name}.jsonl"
+        log.touch()
+        variables |= {"WARMUP_TABLE": str(table), "WARMUP_AUDIT_LOG": str(log)}
+        done = self.call(name, str(HERE / "serve_sglang.py"), path, *self.model(path), **variables)
+        said = re.search(r"^SAID (.*)$", done.stdout, re.MULTILINE)
+        text = done.stdout + done.stderr
+        return Served(done.returncode, text, json.loads(said[1]) if said else {}, audit([log]))
+
+    def built(self, path: str) -> Served:
+        """Build a table for *path* and serve from it, once for all tests."""
+        if path not in self.served:
+            self.served[path] = self.serve(path, path, self.table(path))
+        served = self.served[path]
+        assert served.code == 0, served.text[-4000:]
+        return served
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    folder = tmp_path_factory.mktemp("sglang")
+    folder.joinpath("model").mkdir()
+    folder.joinpath("model", "config.json").write_text(json.dumps(LLAMA))
+    return Bench(folder)
+
+
+@pytest.fixture(scope="module")
+def untabled(bench: Bench) -> Served:
+    """The decode path with a table in the environment, but without the plugin."""
+    bench.built("decode")
+    table = bench.folder / "decode.json"
+    served = bench.serve("untabled", "decode", table, SGLANG_PLUGINS="another")
+    assert served.code == 0, served.text[-4000:]
+    return served
+
+
+def test_the_loader_runs_the_plugin_and_the_table_waits_for_a_compile(bench: Bench) -> None:
+    """SGLang's loader finds and executes the plugin, which installs at the first compile."""
+    served = bench.built("decode")
+    assert "Executed general plugin: warmup" in served.text
+    assert served.said["installed"] == [False, True]
+
+
+def test_the_table_of_decode_answers_every_static_size(bench: Bench) -> None:
+    """Two GEMMs for each of two batch sizes, in a process with empty caches; nothing is measured.
+
+    The compiles are SGLang's `set_torch_compile_config` and `patch_model`.
+    """
+    served = bench.built("decode")
+    assert served.counts == (1, 4, 0, 0)
+    assert served.said["benchmarks"] == 0
+
+
+def test_the_table_of_prefill_answers_its_range(bench: Bench) -> None:
+    """Two GEMMs of the first piece; the second is the same graph, from inductor's cache.
+
+    The compiles are those of `TcPiecewiseCudaGraphBackend._run_compile_pass`.
+    """
+    served = bench.built("prefill")
+    assert served.counts == (1, 2, 0, 0)
+    assert served.said["benchmarks"] == 0
+
+
+def test_the_table_of_the_cpu_engine_answers_its_capture(bench: Bench) -> None:
+    """SGLang's engine: its scheduler's process alone installs, and all five GEMMs are hits."""
+    served = bench.built("cpu")
+    assert served.counts == (1, 5, 0, 0)
+    assert [len(tokens) for tokens in served.said["tokens"]] == [4, 4]
+
+
+def test_without_the_plugin_in_sglang_plugins_there_is_no_table(untabled: Served) -> None:
+    """SGLANG_PLUGINS without warmup: nothing is installed, and the audit has no run."""
+    assert untabled.said["installed"] == [False, False]
+    assert untabled.audit.runs == 0
+
+
+def test_decode_measures_without_a_table(untabled: Served) -> None:
+    """SGLang's mode measures at each start, so that the table's zero is the table's doing."""
+    assert untabled.said["benchmarks"] > 0
+
+
+def test_the_table_does_not_change_what_decode_computes(bench: Bench, untabled: Served) -> None:
+    """The outputs of both batch sizes are those without a table."""
+    assert bench.built("decode").said["sums"] == pytest.approx(untabled.said["sums"], rel=1e-3)
+
+
+def test_sglangs_assignments_of_switches_are_overruled_with_a_word(bench: Bench) -> None:
+    """The mode's and the assigned switches of both GPU paths are events in the log."""
+    assert {"max_autotune", "coordinate_descent_tuning"} <= overruled(bench, "decode")
+    assert {"combo_kernels", "benchmark_combo_kernel"} <= overruled(bench, "prefill")
+
+
+def overruled(bench: Bench, path: str) -> set[str]:
+    bench.built(path)
+    lines = (bench.folder / f"{path}.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    return {each["option"] for each in events if each["event"] == "policy.overruled"}
+
+
+def test_a_range_of_prefill_has_no_upper_end(bench: Bench) -> None:
+    """SGLang marks the size as dynamic and tells torch no end, so that rows are for ``m=2..``."""
+    bench.built("prefill")
+    keys = list(read(bench.folder / "prefill.json").rows)
+    assert keys
+    assert all(" m=2.. " in key for key in keys)
+
+
+def test_an_error_that_the_loader_swallows_is_heard_and_ends_the_first_compile(
+    bench: Bench,
+) -> None:
+    """With ``strict`` and a table that cannot be read: stderr, the audit and the compile say so."""
+    absent = bench.folder / "absent.json"
+    served = bench.serve("strict", "decode", absent, WARMUP_ON_MISS="strict")
+    assert "Failed to execute general plugin: warmup" in served.text
+    assert "warmup plugin: no table in process" in served.text
+    assert (served.audit.runs, served.audit.failed) == (0, 1)
+    assert served.code != 0
+    assert re.search(r"compile_wrapper(.|\n)*TableNotFoundError", served.text)
+
+
+def test_the_release_refuses_the_piecewise_prefill(bench: Bench) -> None:
+    """In 0.5.23 no configuration reaches the code of the piecewise prefill that is run here."""
+    done = bench.call("retired", "-c", RETIRED)
+    assert "ValueError: tc_piecewise was removed" in done.stderr
