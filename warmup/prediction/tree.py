@@ -77,24 +77,18 @@ def leaves_of(tree: Tree) -> Iterator[Leaf]:
         yield from leaves_of(tree.high)
 
 
-def grow_tree(
-    features: Sequence[Sequence[float]],
-    losses: Sequence[Sequence[float]],
-    *,
-    most_leaves: int = MAX_LEAVES,
-    least_in_leaf: int = _LEAST_IN_LEAF,
-) -> Tree:
+def grow_tree(features: Sequence[Sequence[float]], losses: Sequence[Sequence[float]]) -> Tree:
     """Return the tree whose leaves' configs have the smallest sum of *losses*, grown greedily.
 
-    ``losses[i][j]`` is what config j costs at problem i. A leaf has at least *least_in_leaf*
-    problems. Without configs the tree is one leaf.
+    ``losses[i][j]`` is what config j costs at problem i. A leaf has at least five problems. Without
+    configs the tree is one leaf.
     """
     if not any(losses):
         return Leaf(0, len(features))
     groups: dict[int, list[int]] = {0: list(range(len(features)))}
     splits: dict[int, tuple[int, float]] = {}
-    best = {0: _best_split(groups[0], features, losses, least_in_leaf)}
-    while len(groups) < most_leaves:
+    best = {0: _best_split(groups[0], features, losses)}
+    while len(groups) < MAX_LEAVES:
         # Numbers are paths: the children of node i are 2i + 1 and 2i + 2.
         node = max(groups, key=lambda one: (best[one][0], -one))
         gain, feature, limit = best[node]
@@ -104,7 +98,7 @@ def grow_tree(
         members = groups.pop(node)
         for child, is_low in ((2 * node + 1, True), (2 * node + 2, False)):
             groups[child] = [i for i in members if (features[i][feature] <= limit) is is_low]
-            best[child] = _best_split(groups[child], features, losses, least_in_leaf)
+            best[child] = _best_split(groups[child], features, losses)
     return _assembled(0, groups, splits, losses)
 
 
@@ -128,7 +122,6 @@ def _best_split(
     members: Sequence[int],
     features: Sequence[Sequence[float]],
     losses: Sequence[Sequence[float]],
-    least_in_leaf: int,
 ) -> tuple[float, int, float]:
     """Return by how much the best split lowers the loss, its feature and its limit."""
     whole = [sum(column) for column in zip(*(losses[i] for i in members), strict=True)]
@@ -139,7 +132,7 @@ def _best_split(
         for count, (i, after) in enumerate(itertools.pairwise(ordered), start=1):
             low = [a + b for a, b in zip(low, losses[i], strict=True)]
             here, there = features[i][feature], features[after][feature]
-            if here == there or min(count, len(ordered) - count) < least_in_leaf:
+            if here == there or min(count, len(ordered) - count) < _LEAST_IN_LEAF:
                 continue
             high = min(a - b for a, b in zip(whole, low, strict=True))
             gain = min(whole) - min(low) - high

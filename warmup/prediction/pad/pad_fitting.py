@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from warmup.prediction.pad.features import PadSizes
+from warmup.prediction.pad.growth import GrownFork, grow_pads
 from warmup.prediction.pad.pad_model import (
     MAX_PAD_LEAVES,
     WORST_LOSS,
@@ -24,13 +25,12 @@ from warmup.prediction.pad.pad_model import (
     PadTree,
 )
 from warmup.prediction.pad.samples import PadSample
-from warmup.prediction.tree import Fork, Leaf, grow_tree
 
 LEAST_GROWN: Final = 8  # samples that a leaf is grown from
 LEAST_CONFIRMED: Final = 4  # samples that a sure leaf is confirmed on
 _PARTS: Final = 3
 _CONFIRMING_PART: Final = 0
-_WAYS_BY_NUMBER: Final = (PadAnswer.AS_IS, PadAnswer.PADDED)  # columns of the losses
+_MOST_GAIN: Final = math.log(2)  # of one sample, when the tree is grown
 
 
 def part_of(sizes: PadSizes, parts: int, salt: str) -> int:
@@ -47,9 +47,9 @@ def fit_pads(samples: Sequence[PadSample], method: str) -> PadModel:
     for one, sizes in sized:
         is_confirming = part_of(sizes, _PARTS, "confirm") == _CONFIRMING_PART
         (confirming if is_confirming else growing).append((one, sizes))
-    grown = grow_tree(
+    forks = grow_pads(
         [sizes.values for _, sizes in growing],
-        [_losses(one) for one, _ in growing],
+        [_gain(one) for one, _ in growing],
         most_leaves=MAX_PAD_LEAVES,
         least_in_leaf=LEAST_GROWN,
     )
@@ -57,13 +57,13 @@ def fit_pads(samples: Sequence[PadSample], method: str) -> PadModel:
         method=method,
         samples=len(sized),
         categories=_categories(sizes for _, sizes in sized),
-        tree=_merged(_judged(grown, growing, confirming)),
+        tree=_merged(_judged(forks, growing, confirming)),
     )
 
 
-def _losses(one: PadSample) -> tuple[float, float]:
-    """Return the logarithms of both times over the better time."""
-    return math.log(one.as_is_us / one.best_us), math.log(one.padded_us / one.best_us)
+def _gain(one: PadSample) -> float:
+    """Return the logarithm of what padding gains, cut where one sample would outweigh others."""
+    return max(-_MOST_GAIN, min(_MOST_GAIN, math.log(one.as_is_us / one.padded_us)))
 
 
 def _categories(sizes: Iterable[PadSizes]) -> dict[str, PadCategory]:
@@ -81,26 +81,25 @@ def _categories(sizes: Iterable[PadSizes]) -> dict[str, PadCategory]:
 
 
 def _judged(
-    tree: Fork | Leaf,
+    forks: GrownFork | None,
     growing: Sequence[tuple[PadSample, PadSizes]],
     confirming: Sequence[tuple[PadSample, PadSizes]],
 ) -> PadTree:
-    """Return *tree* with the answer of each leaf, judged on the samples that end in the leaf."""
-    if isinstance(tree, Leaf):
-        way = _WAYS_BY_NUMBER[tree.config]
-        return _leaf(way, [one for one, _ in growing], [one for one, _ in confirming])
+    """Return the tree of *forks*: each leaf is judged on the samples that end there."""
+    if forks is None:
+        return _leaf([one for one, _ in growing], [one for one, _ in confirming])
     sides = []
-    for is_low, side in ((True, tree.low), (False, tree.high)):
+    for is_low, side in ((True, forks.low), (False, forks.high)):
         parts = [
-            [each for each in group if (each[1].values[tree.feature] <= tree.limit) is is_low]
+            [each for each in group if (each[1].values[forks.feature] <= forks.limit) is is_low]
             for group in (growing, confirming)
         ]
         sides.append(_judged(side, *parts))
-    return PadFork(tree.feature, tree.limit, *sides)
+    return PadFork(forks.feature, forks.limit, *sides)
 
 
-def _leaf(way: PadAnswer, grown: Sequence[PadSample], confirmed: Sequence[PadSample]) -> PadLeaf:
-    pads = way is PadAnswer.PADDED
+def _leaf(grown: Sequence[PadSample], confirmed: Sequence[PadSample]) -> PadLeaf:
+    pads = math.fsum(map(_gain, grown)) > 0
     worst = max(
         (one.time_us(pads=pads) / one.best_us for one in (*grown, *confirmed)), default=math.inf
     )
@@ -109,7 +108,7 @@ def _leaf(way: PadAnswer, grown: Sequence[PadSample], confirmed: Sequence[PadSam
         return PadLeaf(answer=PadAnswer.UNSURE, grown=len(grown), confirmed=len(confirmed))
     gains = [one.as_is_us / one.time_us(pads=pads) for one in confirmed]
     return PadLeaf(
-        answer=way,
+        answer=PadAnswer.PADDED if pads else PadAnswer.AS_IS,
         grown=len(grown),
         confirmed=len(confirmed),
         gain=round(math.exp(math.fsum(map(math.log, gains)) / len(gains)), 4),
