@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,44 +12,13 @@ from warmup.bench.prediction.pad_record import GROUP_WORDS, STRATEGY_WORDS
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import ABSENT, fold, grid, print_report, say
-from warmup.cli.progress import BuildProgress
-from warmup.cli.signals import interruptible
-from warmup.cli.timings_file import TimingsFile, timings_file
 from warmup.core.counted import counted
 from warmup.core.errors import DeviceModelError
-from warmup.core.method import Method
-from warmup.core.runtime import Runtime
-from warmup.tuning.budget import seconds_of
-from warmup.tuning.pad_collection import (
-    PadCollection,
-    check_method,
-    collect_pads,
-    draw_samples,
-    drop_cut_line,
-)
+
+if TYPE_CHECKING:
+    from warmup.tuning.pad_collection import PadCollection
 
 _SHOWN_FAILURES: Final = 5
-
-
-class CollectProgress(BuildProgress):
-    """Progress of `warmup pad collect`, whose lines go into the file *out*."""
-
-    def __init__(self, timings: TimingsFile | None, out: Path) -> None:
-        super().__init__(timings, "samples")
-        self._out = out
-
-    def measuring_on(self, here: Runtime, method: Method) -> None:
-        """Check that earlier samples are of the same machine and method."""
-        check_method(self._out, here, method)
-        super().measuring_on(here, method)
-
-    def interrupted(self) -> None:
-        """End the live line and say that finished samples are kept."""
-        self.__exit__(None, None, None)
-        say(
-            f"interrupted: finished samples are in {self._out}; run the same command again to "
-            "measure the rest"
-        )
 
 
 def collect(
@@ -83,8 +52,13 @@ def collect(
     A second run goes on where the first was stopped. Exit code 1 where a sample could not be
     measured.
     """
+    from warmup.cli.collect_progress import CollectProgress
+    from warmup.cli.signals import interruptible
+    from warmup.cli.timings_file import timings_file
     from warmup.prediction.pad.sampling import parse_dtypes
     from warmup.prediction.training import RANDOM
+    from warmup.tuning.budget import seconds_of
+    from warmup.tuning.pad_collection import collect_pads, draw_samples, drop_cut_line
 
     seconds = None if budget is None else seconds_of(budget)
     keys = draw_samples(samples, seed, parse_dtypes(dtypes), device)
@@ -206,7 +180,8 @@ def spell_pad_fit(record: Mapping[str, Any]) -> Iterator[str]:
     yield from fold(
         f"{on['device']}, torch {on['torch']}, triton {on['triton']}, {record['method']}", indent=2
     )
-    yield f"{record['samples']} samples drawn, {record['layers']['cases']} decisions of models"
+    decisions = counted(record["layers"]["cases"], "decision")
+    yield f"{counted(record['samples'], 'sample')} drawn, {decisions} of models"
     for reason, count in sorted(record["left_out"].items()):
         yield from fold(f"{count} left out: {reason}", indent=2)
     leaves = ", ".join(f"{count} {answer}" for answer, count in record["leaves"].items())

@@ -64,7 +64,7 @@ PAD_SAMPLE_INTERNALS: Final = (
     "torch._inductor.autoheuristic.artifacts._PadMMH200:PadMMH200.get_decision",
     "torch._inductor.autoheuristic.autoheuristic_utils:AHContext.apply_operations",
     "torch._inductor.autoheuristic.autoheuristic_utils:pad_mm_operations()",
-    "torch._inductor.fx_passes.pad_mm:check_device(a, b)",
+    "torch._inductor.fx_passes.pad_mm:check_device",
     "torch._inductor.fx_passes.pad_mm:get_padded_length(x, alignment_size)",
 )
 FOLDING_INTERNALS: Final = (

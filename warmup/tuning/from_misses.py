@@ -147,6 +147,7 @@ def build_problems(
         giving_back(store, path),
         make_tuner(setup.policy, setup.device, started) as tuner,
     ):
+        tuner.region_questions.is_used = True  # a rebuilt module is compiled again
         tuner.watch.start(wait_s, watcher.waiting_started)
         progress = Progress(
             path=path,

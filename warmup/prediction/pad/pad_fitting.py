@@ -1,7 +1,7 @@
 """`fit_pads`: a tree from samples, confirmed on samples that it was not grown from.
 
-Two thirds of the sizes grow the tree. A leaf is sure of its answer where it has samples enough, of
-both kinds, and the answer costs none of them more than 5 % over the better way.
+Three quarters of the sizes grow the tree. A leaf is sure of its answer where it has samples enough,
+of both kinds, and the answer costs none of them more than 5 % over the better way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from warmup.prediction.pad.samples import PadSample
 
 LEAST_GROWN: Final = 8  # samples that a leaf is grown from
 LEAST_CONFIRMED: Final = 4  # samples that a sure leaf is confirmed on
-_PARTS: Final = 3
+_PARTS: Final = 4  # of which the first confirms
 _CONFIRMING_PART: Final = 0
 _MOST_GAIN: Final = math.log(2)  # of one sample, when the tree is grown
 

@@ -79,6 +79,9 @@ def _draw(
     if is_aligned or (m * k + k * n + m * n) * size > most_gib * 2**30:
         return None
     orders = ["col" if chance.random() < _TRANSPOSED else "row" for _ in range(2)]
+    for operand, sides in enumerate(((m, k), (k, n))):
+        if 1 in sides:  # rows and columns are the same, and a key says rows
+            orders[operand] = "row"
     free = "".join(
         letter
         for letter, order in zip("ab", orders, strict=True)
