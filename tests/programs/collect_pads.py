@@ -43,7 +43,7 @@ def main() -> None:
     state_times(PADDED)
     module: Any = sampling
     module._LARGEST_SAMPLE, module._LARGEST_POWER = 48, 5
-    module._TF32 = 0.0  # inductor asks for the precision of a GPU, which a CPU has not
+    module._TF32_SHARE = 0.0  # inductor asks for the precision of a GPU, which a CPU has not
     sys.stdout.write(json.dumps([run(words) for words in json.loads(sys.argv[1])]))
 
 

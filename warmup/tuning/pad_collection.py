@@ -25,7 +25,7 @@ from warmup.tuning.from_misses import build_problems
 from warmup.tuning.report import Observer
 
 _DRAWN: Final = "drawn"  # the reason of a problem that nobody missed
-_TAIL_BYTES: Final = 2**20
+_MOST_CUT_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def drop_cut_line(path: Path) -> bool:
     try:
         with path.open("r+b") as file:
             size = file.seek(0, 2)
-            start = max(0, size - _TAIL_BYTES)
+            start = max(0, size - _MOST_CUT_BYTES)
             file.seek(start)
             tail = file.read()
             if not tail or tail.endswith(b"\n"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import torch
 from torch._inductor.fx_passes import pad_mm
@@ -11,8 +10,7 @@ from torch._inductor.fx_passes import pad_mm
 from warmup.core.dtypes import item_bytes, torch_name
 from warmup.core.errors import ProblemError, SettingsError
 from warmup.keys.pad_text import parse_padding
-
-_PASS_ALIGNMENT_BYTES: Final = 16
+from warmup.keys.weight import ALIGNED_BYTES
 
 
 def pads_asked_on(device: torch.device) -> Callable[[str], bool]:
@@ -35,7 +33,7 @@ def pads_asked_on(device: torch.device) -> Callable[[str], bool]:
         except ProblemError:
             return False
         m, n, k = (dim.low for dim in (problem.m, problem.n, problem.k))
-        unit = _PASS_ALIGNMENT_BYTES // item_bytes(problem.dtype)
+        unit = ALIGNED_BYTES // item_bytes(problem.dtype)
         if not any(pad_mm.get_padded_length(size, unit) for size in (m, n, k)):
             return False
         dtype: torch.dtype = getattr(torch, torch_name(problem.dtype))

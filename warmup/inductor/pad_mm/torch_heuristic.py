@@ -19,6 +19,7 @@ from warmup.core.dtypes import item_bytes, torch_name
 from warmup.core.errors import ProblemError
 from warmup.keys.pad import PadProblem
 from warmup.keys.pad_text import parse_padding
+from warmup.keys.weight import ALIGNED_BYTES
 
 # By the arch that a model file names: the heuristic, and the smallest m, n and k that it is for.
 _HEURISTICS: Final[dict[str, tuple[Callable[[], Any], int]]] = {
@@ -26,7 +27,6 @@ _HEURISTICS: Final[dict[str, tuple[Callable[[], Any], int]]] = {
     "sm_90": (PadMMH200, 768),
 }
 _DECISIONS: Final = {"pad": True, "orig": False}
-_OPERAND_ALIGNMENT_BYTES: Final = 16
 
 
 def torch_pad_heuristic(arch: str) -> Callable[[str], bool | None] | None:
@@ -58,7 +58,7 @@ def torch_pad_heuristic(arch: str) -> Callable[[str], bool | None] | None:
 def _context_of(problem: PadProblem) -> Any:
     """Return what torch's pass tells the heuristic about *problem*."""
     m, n, k = (dim.low for dim in (problem.m, problem.n, problem.k))
-    unit = _OPERAND_ALIGNMENT_BYTES // item_bytes(problem.dtype)
+    unit = ALIGNED_BYTES // item_bytes(problem.dtype)
     a_strides = (k, 1) if str(problem.a) == "row" else (1, m)
     b_strides = (n, 1) if str(problem.b) == "row" else (1, k)
     dtype = getattr(torch, torch_name(problem.dtype))

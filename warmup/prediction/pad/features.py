@@ -10,7 +10,7 @@ from warmup.core.dtypes import item_bytes
 from warmup.core.errors import ProblemError
 from warmup.keys.pad import PadProblem
 from warmup.keys.pad_text import parse_padding
-from warmup.prediction.pad.sampling import ALIGNED_BYTES
+from warmup.keys.weight import ALIGNED_BYTES
 
 # Sizes, bytes and rates are binary logarithms; an alignment is that of the bytes of which a size is
 # a multiple, 16 at most. `a_alignment` is that of the dim along which the first operand lies.

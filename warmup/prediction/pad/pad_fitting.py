@@ -28,7 +28,7 @@ from warmup.prediction.pad.samples import PadSample
 
 LEAST_GROWN: Final = 8  # samples that a leaf is grown from
 LEAST_CONFIRMED: Final = 4  # samples that a sure leaf is confirmed on
-_PARTS: Final = 4  # of which the first confirms
+_DIVISIONS: Final = 4  # of which the first confirms
 _CONFIRMING_PART: Final = 0
 _MOST_GAIN: Final = math.log(2)  # of one sample, when the tree is grown
 
@@ -45,7 +45,7 @@ def fit_pads(samples: Sequence[PadSample], method: str) -> PadModel:
     growing: list[tuple[PadSample, PadSizes]] = []
     confirming: list[tuple[PadSample, PadSizes]] = []
     for one, sizes in sized:
-        is_confirming = part_of(sizes, _PARTS, "confirm") == _CONFIRMING_PART
+        is_confirming = part_of(sizes, _DIVISIONS, "confirm") == _CONFIRMING_PART
         (confirming if is_confirming else growing).append((one, sizes))
     forks = grow_pads(
         [sizes.values for _, sizes in growing],

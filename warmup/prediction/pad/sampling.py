@@ -17,9 +17,9 @@ from warmup.core.dtypes import item_bytes
 from warmup.core.errors import SettingsError
 from warmup.keys.gemm import Dim, Layout
 from warmup.keys.pad import PadProblem
+from warmup.keys.weight import ALIGNED_BYTES
 
 SAMPLED_DTYPES: Final = ("f16", "bf16", "f32")
-ALIGNED_BYTES: Final = 16
 MOST_GIB: Final = 8.0  # of the operands and the result of one sample
 _LARGEST_SAMPLE: Final = 65536
 _LARGEST_POWER: Final = 16
@@ -27,7 +27,7 @@ _UNIFORM: Final = 0.5
 _BETWEEN: Final = 0.25
 _TRANSPOSED: Final = 0.5
 _FREE: Final = 0.2
-_TF32: Final = 0.5
+_TF32_SHARE: Final = 0.5
 _MOST_DRAWS: Final = 100_000  # of a GEMM that is thrown away, or was drawn before
 
 
@@ -89,7 +89,7 @@ def _draw(
     )
     fp32 = None
     if dtype == "f32":
-        fp32 = "tf32" if chance.random() < _TF32 else "ieee"
+        fp32 = "tf32" if chance.random() < _TF32_SHARE else "ieee"
     return PadProblem(
         op="mm",
         m=Dim.of(m),
