@@ -5,7 +5,7 @@
 
 The build compiles each product as it is and padded, tunes the GEMM of either, with what makes an
 operand whose padding is free, and times both ways; a second run goes on where the first was
-stopped. It needs a GPU: inductor's pad_mm pass asks on no CPU. ``warmup pad collect`` draws the same
+stopped. It needs a GPU: inductor's pad_mm pass asks on no CPU. ``warmup pad collect`` draws these
 products, leaves out those that the pass would not measure, and makes no table.
 
 ``warmup/prediction/pad/sampling.py`` has what is drawn.

@@ -114,6 +114,16 @@ def test_a_line_that_a_killed_run_cut_is_dropped(known: tuple[Path, list[str]]) 
     assert [one.key for one in read_paddings([path])] == keys[:1]
 
 
+@pytest.mark.parametrize("content", [b"notes", b'{"a": 1}', b'{"key": "x"}\nnotes'])
+def test_another_file_is_not_cut(tmp_path: Path, content: bytes) -> None:
+    """A file that is not of samples is refused, and stays as it is."""
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    with pytest.raises(SettingsError, match="no file of samples"):
+        drop_cut_line(path)
+    assert path.read_bytes() == content
+
+
 @pytest.mark.parametrize(
     ("here", "method", "said"),
     [

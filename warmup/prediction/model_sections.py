@@ -40,8 +40,6 @@ def with_pads(path: Path, on: MeasuredOn, pad: PadModel) -> DeviceModel:
     before = read_device_model(path, needs_times=False)
     if (reason := origin_difference(before.on, on)) is not None:
         raise DeviceModelError(
-            str(path),
-            f"not written: the file is {reason} in the samples".replace("here ", ""),
-            "name another file",
+            str(path), f"not written: the file is {reason} (the samples)", "name another file"
         )
     return replace(before, pad=pad)

@@ -26,6 +26,7 @@ from warmup.tuning.report import Observer
 
 _DRAWN: Final = "drawn"  # the reason of a problem that nobody missed
 _MOST_CUT_BYTES: Final = 2**20
+_FIRST_LETTERS: Final = b'{"key": "'  # of every line
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def drop_cut_line(path: Path) -> bool:
     Returns whether a line was removed.
 
     Raises:
-        SettingsError: the file cannot be read or written.
+        SettingsError: the file cannot be read or written, or its last line is no line of timings.
     """
     if not path.exists():
         return False
@@ -95,7 +96,12 @@ def drop_cut_line(path: Path) -> bool:
             tail = file.read()
             if not tail or tail.endswith(b"\n"):
                 return False
-            file.truncate(start + tail.rfind(b"\n") + 1)
+            whole = tail.rfind(b"\n") + 1
+            if not tail[whole:].startswith(_FIRST_LETTERS[: len(tail) - whole]):
+                raise SettingsError(
+                    f"--out {path}: is no file of samples", "name another file, and it is kept"
+                )
+            file.truncate(start + whole)
     except OSError as error:
         raise SettingsError(
             f"--out {path}: cannot be read and written: {error.strerror}", "name another file"
@@ -110,11 +116,14 @@ def draw_samples(
 
     Raises:
         SettingsError: inductor pads nothing on *device*.
+        UnsupportedTorchError: this torch is not supported.
         InductorChangedError: an internal of torch is not as it was.
     """
+    from warmup.inductor import start_workers
     from warmup.inductor.internals import PAD_SAMPLE_INTERNALS, check_internals
     from warmup.inductor.machine import resolve_device
 
+    start_workers(device, for_build=True)  # before this process uses the device
     check_internals(PAD_SAMPLE_INTERNALS)
     from warmup.inductor.pad_mm.asked import pads_asked_on
 
