@@ -60,10 +60,11 @@ def _public_names() -> dict[str, Any]:
 
 def _commands() -> dict[str, list[str]]:
     """Return each command with its arguments and options: names, type, default."""
-    from warmup.cli.app import app, bench, store
+    from warmup.cli.app import app, bench, pad, store
 
     found = {}
-    for path, group in (("warmup", app), ("warmup bench", bench), ("warmup store", store)):
+    groups = {"warmup": app, "warmup bench": bench, "warmup store": store, "warmup pad": pad}
+    for path, group in groups.items():
         for command in group.registered_commands:
             assert command.callback is not None
             name = command.name or command.callback.__name__

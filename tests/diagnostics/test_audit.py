@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmup.cli.audit import AuditFormat, spell
 from warmup.core.errors import SettingsError, TableFormatError, TableNotFoundError
 from warmup.core.events import Emitter, Event, EventName, JsonLinesSink, Sink
 from warmup.diagnostics.audit import FAILURES, AuditReport, Counts, Divergence, Miss, audit
@@ -806,6 +807,24 @@ def test_predicted_problems_are_listed_by_what_a_build_may_gain(tmp_path: Path) 
     assert report.failures(FAILURES) == ("predicted",)
     problems = json.loads(encode_misses(report))["problems"]
     assert {one["reason"] for one in problems} == {"predicted"}
+
+
+def test_a_predicted_pad_decision_has_a_gain_and_no_times(tmp_path: Path) -> None:
+    """It is counted as predicted, printed with its bound, and goes to a build."""
+    log, key = tmp_path / "log.jsonl", "pad mm m=4 n=9 k=9 bf16 a=row b=col"
+    times = {"predicted_us": None, "library_us": None}
+    with run_to(JsonLinesSink(log)) as emitter:
+        emitter.emit(EventName.INSTALLED, **INSTALLED)
+        emitter.emit(
+            EventName.PREDICTED,
+            **{"key": key, "kind": "pad", "choice": "padded", "gain": 1.5, "bound": 1.25, **times},
+        )
+    report = audit([log])
+    ((found_key, bound, saved),) = [(one.key, one.bound, one.saved_us) for one in report.predicted]
+    assert (found_key, bound, saved, report.damaged) == (key, 1.25, 0.0, 0)
+    words = "    build next: no time predicted, gain at least 1.25x on samples"
+    assert words in spell(report, AuditFormat.TEXT).splitlines()
+    assert json.loads(encode_misses(report))["problems"][0]["kind"] == "pad"
 
 
 def test_a_predicted_problem_keeps_the_form_that_asked(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from warmup.inductor.internals import (
     ASSEMBLER_INTERNALS,
     ASSUMED_GPU_INTERNALS,
     INTERNALS,
+    PAD_SAMPLE_INTERNALS,
     RANKING_INTERNALS,
     check_internals,
 )
@@ -33,10 +34,13 @@ FOLDER = Path(__file__).resolve().parents[2] / "warmup" / "inductor"
 EVERY_LIST = (
     *(*INTERNALS, *ASSEMBLER_INTERNALS, *ARTIFACT_INTERNALS, *RANKING_INTERNALS),
     *ASSUMED_GPU_INTERNALS,
+    *PAD_SAMPLE_INTERNALS,
 )
 
 
-@pytest.mark.parametrize("name", [*INTERNALS, *RANKING_INTERNALS, *ASSUMED_GPU_INTERNALS])
+@pytest.mark.parametrize(
+    "name", [*INTERNALS, *RANKING_INTERNALS, *ASSUMED_GPU_INTERNALS, *PAD_SAMPLE_INTERNALS]
+)
 def test_each_internal_exists_with_the_parameters_relied_on(name: str) -> None:
     """The installed torch has the internal with the expected name and signature."""
     check_internals((name,))

@@ -23,6 +23,7 @@ from warmup.cli.help import HelpCommand, HelpGroup
 from warmup.cli.import_files import import_files
 from warmup.cli.model_options import with_model_options
 from warmup.cli.output import print_line
+from warmup.cli.pad import collect, fit_pad
 from warmup.cli.profile import profile
 from warmup.cli.report import report
 from warmup.cli.review import review
@@ -60,7 +61,13 @@ store = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-_COMMAND_NAMES: Final = {import_files: "import", list_store: "list"}  # words of Python
+pad = typer.Typer(
+    cls=HelpGroup,
+    help="Measure and learn whether to pad unaligned GEMMs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+_COMMAND_NAMES: Final = {import_files: "import", list_store: "list", fit_pad: "fit"}
 _EXAMPLES: Final = {
     "doctor": """
         warmup doctor
@@ -75,6 +82,8 @@ _EXAMPLES: Final = {
     "explain": "warmup explain --model mlp.py --seqlens 1..1024",
     "suggest": "warmup suggest --histogram lengths.txt --max-buckets 6",
     "fit": "warmup fit timings.jsonl --out nvidia-h100.model.json --report held-out",
+    "collect": "warmup pad collect --samples 500 --out pad.jsonl --budget 2h",
+    "fit_pad": "warmup pad fit pad.jsonl --out nvidia-h100.model.json --report held-out",
     "import": """
         warmup import server.log --problems-out problems.json
         warmup import /tmp/torchinductor_me --out tables/mlp.json --verify
@@ -108,7 +117,9 @@ _EXAMPLES: Final = {
     "layers": "warmup bench layers --layers rmsnorm,softmax --backends eager,compiled",
 }
 # Commands that need inductor's cache folder; doctor and check report on it.
-_NEEDS_CACHE: Final = frozenset({"build", "import", "explain", "compare", "mm", "layers"})
+_NEEDS_CACHE: Final = frozenset(
+    {"build", "collect", "import", "explain", "compare", "mm", "layers"}
+)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer passes a flag's value
@@ -143,7 +154,8 @@ def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
     name = _COMMAND_NAMES.get(command, command.__name__)
     run_it = with_model_options(with_engine_options(command) if command is build else command)
     run_it = with_common_options(run_it, compiles=name in _NEEDS_CACHE)
-    to.command(name, cls=HelpCommand, epilog=_EXAMPLES[name], **options)(run_it)
+    example = _EXAMPLES.get(command.__name__) or _EXAMPLES[name]
+    to.command(name, cls=HelpCommand, epilog=example, **options)(run_it)
 
 
 _add(app, doctor)
@@ -171,3 +183,6 @@ app.add_typer(bench, name="bench")
 for store_command in (add, get, list_store, gc):
     _add(store, store_command)
 app.add_typer(store, name="store")
+for pad_command in (collect, fit_pad):
+    _add(pad, pad_command)
+app.add_typer(pad, name="pad")

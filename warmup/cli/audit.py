@@ -23,6 +23,7 @@ from warmup.core.events import in_brackets
 from warmup.core.files import write_output
 from warmup.core.layers_form import LayersForm
 from warmup.diagnostics.audit import AuditReport
+from warmup.diagnostics.predicted_problems import PredictedProblem
 
 _COVERAGE_PAGE = "docs/explanation/coverage.md"
 
@@ -151,6 +152,15 @@ def _processes(report: AuditReport) -> Iterator[str]:
         yield f"unfinished  {', '.join(report.unfinished)}: no summary; killed, or still running"
 
 
+def _predicted_words(each: PredictedProblem) -> str:
+    """Return the times that were predicted, and the gain."""
+    gain = f"gain at least {each.bound:.2f}x"
+    if each.predicted_us is None or each.library_us is None:
+        return f"no time predicted, {gain} on samples"
+    times = f"{each.predicted_us:.4g} us, the library {each.library_us:.4g} us"
+    return f"predicted {times}, {gain}"
+
+
 def _cases(report: AuditReport) -> Iterator[str]:
     """Yield each divergence, each miss with the nearest row, and each unused row."""
     for divergence in report.diverged:
@@ -158,9 +168,8 @@ def _cases(report: AuditReport) -> Iterator[str]:
         for choice, runs in divergence.choices.items():
             yield f"    {choice}: {', '.join(runs)}"
     for each in report.predicted:
-        times = f"{each.predicted_us:.4g} us, the library {each.library_us:.4g} us"
         yield f"predicted x{each.count} {each.key}"
-        yield f"    build next: predicted {times}, gain at least {each.bound:.2f}x"
+        yield f"    build next: {_predicted_words(each)}"
     for miss in report.misses:
         yield f"miss x{miss.count} {miss.key} ({miss.reason})"
         if LayersForm.ONCE in miss.layers:

@@ -45,6 +45,7 @@ def fit(
     from warmup.bench.prediction.record import record_of
     from warmup.prediction.evaluation import evaluate
     from warmup.prediction.model_file import write_device_model
+    from warmup.prediction.model_sections import with_times
     from warmup.prediction.timing_lines import read_timings
     from warmup.prediction.training import training_set
 
@@ -61,7 +62,7 @@ def fit(
     if out is not None:
         if (reason := evaluation.model.too_little) is not None:
             raise DeviceModelError(str(out), f"not written: {reason}", "add timings of more models")
-        write_device_model(out, evaluation.model)
+        write_device_model(out, with_times(out, evaluation.model))
         say(f"wrote {out}: {out.stat().st_size} bytes")
 
 

@@ -40,6 +40,9 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "dim": "NAME",
         "largest": "N",
         "assume": "GPU",
+        "samples": "N",
+        "seed": "N",
+        "dtypes": "LIST",
     },
     "What is tuned": {
         "mode": "MODE",
@@ -136,7 +139,7 @@ _METAVAR: Final = {
     option: metavar for options in HEADINGS.values() for option, metavar in options.items()
 }
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Prepare": ("doctor", "suggest", "explain", "build", "fit", "import"),
+    "Prepare": ("doctor", "suggest", "explain", "build", "collect", "fit", "pad", "import"),
     "Serve": ("check", "run", "audit"),
     "Look at tables": ("show", "diff", "merge", "review", "report"),
     "Compare": ("compare", "profile", "bench", "mm", "layers"),

@@ -101,8 +101,8 @@ class LiveLine(AbstractContextManager["LiveLine"]):
 class BuildProgress(LiveLine, Observer):
     """Progress of a build; each finished problem is added to *timings*, if there are any."""
 
-    def __init__(self, timings: TimingsFile | None = None) -> None:
-        super().__init__("buckets")
+    def __init__(self, timings: TimingsFile | None = None, units: str = "buckets") -> None:
+        super().__init__(units)
         self._problems = self._buckets = 0
         self._bucket = "starting"
         self._timings = timings

@@ -1,8 +1,10 @@
-"""`PickedConfig` and `PredictedConfig`: a template's config for a problem that nobody measured."""
+"""`PickedConfig`, `PredictedConfig` and `PredictedWinner`: answers for problems nobody measured."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from warmup.core.rows import Winner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,5 +29,18 @@ class PredictedConfig(PickedConfig):
 
     time_us: float
     library_us: float
+    gain: float
+    bound: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedWinner:
+    """A whole winner that a device model predicts, such as whether to pad.
+
+    ``gain`` is the mean of the time of default mode over that of the winner, ``bound`` the smallest
+    such ratio, on the problems that the prediction was confirmed on. No time is predicted.
+    """
+
+    winner: Winner
     gain: float
     bound: float

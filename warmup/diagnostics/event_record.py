@@ -56,6 +56,10 @@ def _time(value: Any) -> float:
     return float(value)
 
 
+def _time_or_none(value: Any) -> float | None:
+    return None if value is None else _time(value)
+
+
 def _form(value: Any) -> LayersForm:
     if value not in BUILT_FORMS:
         raise ValueError("no form of a graph")
@@ -64,7 +68,10 @@ def _form(value: Any) -> LayersForm:
 
 # The fields that each event must have.
 _IDENTITY: Final = {"run": read_text, "pid": _count, "seq": _count}
-_PREDICTED_TIMES: Final = dict.fromkeys(("predicted_us", "library_us", "bound"), _time)
+_PREDICTION: Final = {
+    "bound": _time,
+    **dict.fromkeys(("predicted_us", "library_us"), _time_or_none),  # no time of a pad decision
+}
 _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.INSTALLED: {
         "paths": _texts,
@@ -74,7 +81,7 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.HIT: {"key": read_text},
     EventName.TUNED: {"key": read_text},
     EventName.MISSED: {"key": read_text, "reason": read_text, "layers": _form},
-    EventName.PREDICTED: {"key": read_text, "layers": _form, **_PREDICTED_TIMES},
+    EventName.PREDICTED: {"key": read_text, "layers": _form, **_PREDICTION},
     EventName.CACHED: {"decisions": _count, "misses": _count},
     EventName.ARTIFACT: {"rows": _texts, "refused": _text_or_none},
     EventName.FOREIGN: {"compiled_under": _text_or_no_table},

@@ -92,7 +92,8 @@ class MissDetails(NamedTuple):
 class Ledger:
     """All runs of some logs. ``first_misses`` has the first miss event of each key and reason.
 
-    ``first_predictions`` has the predicted time, that of the library and the bound of each key.
+    ``first_predictions`` has the predicted time, that of the library and the bound of each key;
+    no times for a pad decision.
     ``missed_by`` has, by key and reason, the forms of layers in which graphs missed the row; the
     reason of a prediction is `PREDICTED`.
 
@@ -102,7 +103,9 @@ class Ledger:
 
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
     first_misses: dict[tuple[str, str], MissDetails] = field(default_factory=dict)
-    first_predictions: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    first_predictions: dict[str, tuple[float | None, float | None, float]] = field(
+        default_factory=dict
+    )
     missed_by: dict[tuple[str, str], tuple[LayersForm, ...]] = field(default_factory=dict)
     contradictions: dict[str, None] = field(default_factory=dict)
     failed: int = 0

@@ -12,22 +12,28 @@ from warmup.keys.order import natural_order
 
 @dataclass(frozen=True, slots=True)
 class PredictedProblem:
-    """A problem for which a predicted config was compiled, with the times that were predicted.
+    """A problem that a device model answered, with the times that were predicted.
 
-    Times are in microseconds; ``bound`` is the lower bound of the library's time over the config's.
+    Times are in microseconds, None for a pad decision, of which no time is predicted; ``bound`` is
+    the lower bound of the time of the library or of default mode over that of the answer.
     ``layers`` are the forms of repeated layers in which it was asked.
     """
 
     key: str
     count: int
-    predicted_us: float
-    library_us: float
+    predicted_us: float | None
+    library_us: float | None
     bound: float
     layers: tuple[LayersForm, ...]
 
     @property
     def saved_us(self) -> float:
-        """The expected gain: what the config saves in a call, times the number of calls."""
+        """The expected gain: what the config saves in a call, times the number of calls.
+
+        0 without times.
+        """
+        if self.predicted_us is None or self.library_us is None:
+            return 0.0
         return (self.library_us - self.predicted_us) * self.count
 
 

@@ -29,7 +29,7 @@ from warmup.core.errors import ForeignGraphError
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
-from warmup.core.predicted_config import PickedConfig
+from warmup.core.predicted_config import PickedConfig, PredictedWinner
 from warmup.core.rows import Winner
 from warmup.inductor.patches import Patches
 from warmup.keys.question import Answers, Question, RegionQuestion
@@ -218,7 +218,10 @@ class _CountingAnswers(Answers):
     def predict(self, key: str, reason: MissReason) -> PickedConfig | None:
         return self._answers.predict(key, reason)
 
-    def predicted(self, key: str, winner: Winner, config: PickedConfig) -> None:
+    def predict_winner(self, key: str, reason: MissReason) -> PredictedWinner | None:
+        return self._answers.predict_winner(key, reason)
+
+    def predicted(self, key: str, winner: Winner, config: PickedConfig | PredictedWinner) -> None:
         self._count_decision(key, missed=True)  # strict serving refuses the cached graph
         self._answers.predicted(key, winner, config)
 

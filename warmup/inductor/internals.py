@@ -58,6 +58,15 @@ RANKING_INTERNALS: Final = (
     "torch._inductor.autoheuristic.autoheuristic_utils:AHContext.apply_operations",
     "torch._inductor.autoheuristic.autoheuristic_utils:mm_operations()",
 )
+# Checked where pad decisions are drawn, and compared with torch's own.
+PAD_SAMPLE_INTERNALS: Final = (
+    "torch._inductor.autoheuristic.artifacts._PadMMA100:PadMMA100.get_decision",
+    "torch._inductor.autoheuristic.artifacts._PadMMH200:PadMMH200.get_decision",
+    "torch._inductor.autoheuristic.autoheuristic_utils:AHContext.apply_operations",
+    "torch._inductor.autoheuristic.autoheuristic_utils:pad_mm_operations()",
+    "torch._inductor.fx_passes.pad_mm:check_device",
+    "torch._inductor.fx_passes.pad_mm:get_padded_length(x, alignment_size)",
+)
 FOLDING_INTERNALS: Final = (
     "torch._inductor.fx_passes.post_grad:is_valid_addmm_fusion(match)",
     "torch._inductor.fx_passes.post_grad:should_prefer_unfused_addmm(match)",

@@ -13,7 +13,7 @@ from typing import Protocol
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
-from warmup.core.predicted_config import PickedConfig
+from warmup.core.predicted_config import PickedConfig, PredictedWinner
 from warmup.core.rows import Winner
 from warmup.core.search import SearchCounts
 from warmup.core.trial import Candidate, Operands, Region, TensorSpec, ViewSpec
@@ -144,7 +144,10 @@ class Answers(Protocol):
     def predict(self, key: str, reason: MissReason) -> PickedConfig | None:
         """Return the config to compile at the miss of *key*; None for the fallback. No event."""
 
-    def predicted(self, key: str, winner: Winner, config: PickedConfig) -> None:
+    def predict_winner(self, key: str, reason: MissReason) -> PredictedWinner | None:
+        """Return the winner to take at the miss of *key*; None for the fallback. No event."""
+
+    def predicted(self, key: str, winner: Winner, config: PickedConfig | PredictedWinner) -> None:
         """Report that *winner* is compiled for *key*, because *config* was picked."""
 
     def hit(self, key: str, winner: Winner) -> None:

@@ -12,8 +12,9 @@ from typing import Final
 
 from warmup.prediction.features import LIBRARY_UID, CandidateConfig, GemmSizes
 from warmup.prediction.formula import Constants, time_us
+from warmup.prediction.pad.pad_model import PadModel
 from warmup.prediction.timing_lines import MeasuredOn
-from warmup.prediction.tree import LeafEvidence, Tree, features_of, leaf_of
+from warmup.prediction.tree import Leaf, LeafEvidence, Tree, features_of, leaf_of
 
 MIN_PROBLEMS: Final = 100
 MIN_MODELS: Final = 3
@@ -48,7 +49,7 @@ class DeviceModel:
     logarithms that a config adds to the formula. ``covering`` are the configs of which some config
     is near the best at each measured problem; the leaves of ``tree`` choose among them.
     ``problems`` counts the problems that it was fitted to, ``models`` names the models that they
-    are of.
+    are of. ``pad`` says whether to pad unaligned GEMMs, None where no samples were fitted.
     """
 
     on: MeasuredOn
@@ -63,10 +64,29 @@ class DeviceModel:
     measured: tuple[MeasuredProblem, ...]
     tree: Tree
     chooser: str = "formula"
+    pad: PadModel | None = None
+
+    @classmethod
+    def of_pads(cls, on: MeasuredOn, pad: PadModel) -> DeviceModel:
+        """Return a model that knows *pad* and no times of GEMM candidates."""
+        return cls(
+            on=on,
+            method=pad.method,
+            problems=0,
+            models=(),
+            templates={},
+            categories=(),
+            constants={},
+            offsets={},
+            covering=(),
+            measured=(),
+            tree=Leaf(0, 0),
+            pad=pad,
+        )
 
     @property
     def too_little(self) -> str | None:
-        """Why this model must not be used: trained on too little; None where it may be."""
+        """Why no time must be predicted: trained on too little; None where times may be."""
         if self.problems < MIN_PROBLEMS:
             return f"trained on {self.problems} problems, fewer than {MIN_PROBLEMS}"
         if len(self.models) < MIN_MODELS:

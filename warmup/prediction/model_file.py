@@ -19,6 +19,7 @@ from warmup.core.strict_json import JsonError, parse_json
 from warmup.prediction.device_model import DeviceModel, MeasuredProblem
 from warmup.prediction.features import CandidateConfig
 from warmup.prediction.formula import CONSTANT_NAMES, Constants
+from warmup.prediction.pad.pad_section import PAD_SECTION, pad_model_to_json, read_pad_model
 from warmup.prediction.timing_lines import MeasuredOn
 from warmup.prediction.tree import LEAF_FEATURES, MAX_LEAVES, Fork, Leaf, LeafEvidence, Tree
 
@@ -82,6 +83,8 @@ def encode_device_model(model: DeviceModel) -> str:
         "method": model.method,
         _GEMM_SECTION: section,
     }
+    if model.pad is not None:  # an older warmup ignores the section
+        document[PAD_SECTION] = pad_model_to_json(model.pad)
     text = json.dumps(document, separators=(",", ":"), sort_keys=True) + "\n"
     if len(text) > MAX_BYTES:
         raise DeviceModelError(
@@ -90,8 +93,12 @@ def encode_device_model(model: DeviceModel) -> str:
     return text
 
 
-def read_device_model(path: str | Path, here: Runtime | None = None) -> DeviceModel:
+def read_device_model(
+    path: str | Path, here: Runtime | None = None, *, needs_times: bool = True
+) -> DeviceModel:
     """Return the device model in the file *path*, for use *here*.
+
+    A model that knows pad decisions alone is refused unless *needs_times* is false.
 
     Raises:
         DeviceModelError: the file cannot be read, is damaged, was trained on too little, or is for
@@ -114,15 +121,18 @@ def read_device_model(path: str | Path, here: Runtime | None = None) -> DeviceMo
         raise DeviceModelError(str(path), reason, advice) from None
     except (JsonError, UnicodeDecodeError) as error:
         raise DeviceModelError(str(path), f"damaged: {error}", advice) from None
-    if (reason := model.too_little) is not None:
+    if model.pad is not None and (reason := model.pad.too_little) is not None:
+        raise DeviceModelError(str(path), reason, "collect more with `warmup pad collect`")
+    is_of_pads = model.pad is not None and not model.problems and not needs_times
+    if not is_of_pads and (reason := model.too_little) is not None:
         raise DeviceModelError(str(path), reason, "fit it to the timings of more problems")
-    if here is not None and (other := _difference(model.on, here)) is not None:
+    if here is not None and (other := origin_difference(model.on, MeasuredOn.of(here))) is not None:
         raise DeviceModelError(str(path), other, "fit one from timings of this machine")
     return model
 
 
-def _difference(on: MeasuredOn, here: Runtime) -> str | None:
-    found = MeasuredOn.of(here)
+def origin_difference(on: MeasuredOn, found: MeasuredOn) -> str | None:
+    """Return why a model made of times taken *on* is not for *found*; None where it is."""
     pairs = (
         ("device", f"{on.arch}, {on.sm_count} SMs", f"{found.arch}, {found.sm_count} SMs"),
         ("device", on.device, found.device),
@@ -184,6 +194,7 @@ def _read(root: Node) -> DeviceModel:
         ),
         tree=_read_tree(section["tree"], len(covering), leaves),
         chooser=chooser,
+        pad=read_pad_model(members[PAD_SECTION]) if PAD_SECTION in members else None,
     )
 
 

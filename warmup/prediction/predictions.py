@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmup.core.errors import ProblemError
-from warmup.core.predicted_config import PredictedConfig
+from warmup.core.predicted_config import PredictedConfig, PredictedWinner
 from warmup.core.rows import Winner
 from warmup.keys.gemm import GEMM, NO_EPILOGUE
 from warmup.keys.gemm_text import parse_problem
+from warmup.keys.pad import AS_IS, PAD, PADDED
 from warmup.keys.registry import kind_of
 from warmup.prediction.device_model import DeviceModel, Predictor
 from warmup.prediction.features import CONFIG_KWARGS, GemmSizes, config_of, sizes_of
 from warmup.prediction.model_file import encode_device_model
+from warmup.prediction.pad.features import pad_sizes_of
+from warmup.prediction.pad.pad_model import PadAnswer
 
 DEFAULT_TOP: Final = 8
 
@@ -89,6 +92,18 @@ class Predictions:
             gain=round(choice.gain, 4),
             bound=round(choice.bound, 4),
         )
+
+    def predict_winner(self, key: str) -> PredictedWinner | None:
+        """Return whether to pad, for the pad key *key*; None where unsure, and for other keys."""
+        pad = self.predictor.model.pad
+        if pad is None or kind_of(key) is not PAD:
+            return None
+        sizes = pad_sizes_of(key)
+        leaf = None if sizes is None else pad.leaf(sizes)
+        if leaf is None or leaf.answer is PadAnswer.UNSURE:
+            return None
+        winner = PADDED if leaf.answer is PadAnswer.PADDED else AS_IS
+        return PredictedWinner(winner=winner, gain=leaf.gain, bound=leaf.bound)
 
     def _sizes(self, key: str) -> GemmSizes | None:
         if kind_of(key) is not GEMM:

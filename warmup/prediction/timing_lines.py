@@ -9,10 +9,10 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from warmup.core.errors import SettingsError, TableFormatError
 from warmup.core.json_node import Node
@@ -25,10 +25,12 @@ from warmup.keys.registry import kind_of
 TIMINGS_SCHEMA: Final = 1
 _MAX_LINE_LETTERS: Final = 16 * 1024 * 1024
 _LONGEST_TIME_US: Final = 1e12
+_MOST_CHOICES: Final = 100_000
 _WORD_VALUES: Final[Mapping[str, KwargValue]] = {"True": True, "False": False, "None": None}
 _FAMILY_OF: Final = {"aten": Family.EXTERN, "triton": Family.TEMPLATE}
 _CHOICE_KWARG: Final = re.compile(r"(\w+)=([^,]*)(?:,|$)")
 _WRITE_ADVICE: Final = "write it with `warmup build ... --timings FILE`"
+_OfLine = TypeVar("_OfLine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,18 +131,68 @@ def read_timings(paths: Iterable[str | Path]) -> tuple[TimedProblem, ...]:
         SettingsError: a file cannot be read, or has a line that is no line of timings.
     """
     found: dict[tuple[str, str], TimedProblem] = {}
+    for timed in read_lines(paths, "gemm", _read):
+        found[timed.on.device if timed.on else "", timed.key] = timed
+    return tuple(found.values())
+
+
+def read_lines(
+    paths: Iterable[str | Path],
+    kind: str,
+    read: Callable[[str, Mapping[str, Node]], _OfLine | None],
+) -> Iterator[_OfLine]:
+    """Yield what *read* makes of the key and the fields of each line about a problem of *kind*.
+
+    Raises:
+        SettingsError: a file cannot be read, or has a line that is no line of timings.
+    """
     for path in map(Path, paths):
         for number, text in enumerate(_lines(path), start=1):
             try:
-                timed = _read(Node(parse_json(text), str(path)))
+                node = Node(parse_json(text), str(path))
+                members = dict(node.items())
+                for name in ("key", "candidates"):
+                    if name not in members:
+                        node.fail(f"missing: {name}")
+                key = members["key"].string()
+                made = read(key, members) if kind_of(key).name == kind else None
             except (JsonError, TableFormatError) as error:
                 reason = error.reason if isinstance(error, TableFormatError) else str(error)
                 raise SettingsError(
                     f"{path}, line {number}: no line of timings: {reason}", _WRITE_ADVICE
                 ) from None
-            if timed is not None:
-                found[timed.on.device if timed.on else "", timed.key] = timed
-    return tuple(found.values())
+            if made is not None:
+                yield made
+
+
+def candidates_of(members: Mapping[str, Node], *names: str) -> Iterator[Mapping[str, Node]]:
+    """Yield the fields of each candidate of a line, which has *names* among them."""
+    candidates = (
+        members["candidates"].elements(_MOST_CHOICES) if members["candidates"].value else []
+    )
+    for candidate in candidates:
+        named = dict(candidate.items())
+        if not {*names} <= named.keys():
+            candidate.fail(f"expected {' and '.join(names)}")
+        yield named
+
+
+def time_in(node: Node) -> float | None:
+    """Return the time in *node*, in microseconds; None where it was not timed."""
+    return node.optional(lambda one: one.number(0.0, _LONGEST_TIME_US)) or None
+
+
+def origin_of(members: Mapping[str, Node]) -> MeasuredOn | None:
+    """Return where the times of a line were taken; None in lines older than schema 1."""
+    if "schema" not in members:
+        return None
+    members["schema"].integer(1, TIMINGS_SCHEMA)
+    return _measured_on(members)
+
+
+def is_unstable_line(members: Mapping[str, Node]) -> bool:
+    """Whether other processes disturbed the times of a line."""
+    return "flags" in members and Flag.UNSTABLE in _texts(members["flags"])
 
 
 def winner_of(choice: str, templates: Mapping[str, str]) -> Winner:
@@ -167,38 +219,21 @@ def _lines(path: Path) -> Iterator[str]:
         raise SettingsError(f"{path}: cannot be read: {reason}", _WRITE_ADVICE) from error
 
 
-def _read(node: Node) -> TimedProblem | None:
-    members = dict(node.items())
-    for name in ("key", "candidates"):
-        if name not in members:
-            node.fail(f"missing: {name}")
-    key = members["key"].string()
-    if kind_of(key).name != "gemm":
-        return None
-    if "schema" in members:
-        members["schema"].integer(1, TIMINGS_SCHEMA)
-    templates = {
-        uid: value.string()
-        for uid, value in (members["templates"].items() if "schema" in members else ())
-    }
+def _read(key: str, members: Mapping[str, Node]) -> TimedProblem | None:
+    on = origin_of(members)
+    templates = {uid: value.string() for uid, value in (members["templates"].items() if on else ())}
     times: dict[Winner, float] = {}
-    value = members["candidates"].value
-    candidates = members["candidates"].elements(100_000) if value else []
-    for candidate in candidates:
-        named = dict(candidate.items())
-        if not {"choice", "time_us"} <= named.keys():
-            candidate.fail("expected choice and time_us")
-        time_us = named["time_us"].optional(lambda one: one.number(0.0, _LONGEST_TIME_US))
-        if time_us:
+    for named in candidates_of(members, "choice", "time_us"):
+        if time_us := time_in(named["time_us"]):
             times[winner_of(named["choice"].string(), templates)] = time_us
     if not times:
         return None
     return TimedProblem(
         key=key,
         source=members["source"].string() if "source" in members else "",
-        is_unstable="flags" in members and Flag.UNSTABLE in _texts(members["flags"]),
+        is_unstable=is_unstable_line(members),
         times_us=times,
-        on=_measured_on(members) if "schema" in members else None,
+        on=on,
         templates=templates,
         method=members["method"].string() if "method" in members else "",
     )

@@ -103,19 +103,33 @@ def training_set(timed: Sequence[TimedProblem]) -> TrainingSet:
         )
     return TrainingSet(
         tuple(problems[key] for key in sorted(problems)),
-        _only([one.on for one in used if one.on is not None]),
-        _same("methods", {one.method for one in used}),
+        one_origin([one.on for one in used if one.on is not None]),
+        one_method(one.method for one in used),
         {uid: text for one in used for uid, text in one.templates.items()},
         left_out,
     )
 
 
-def _only(places: Iterable[MeasuredOn]) -> MeasuredOn:
+def one_origin(places: Iterable[MeasuredOn]) -> MeasuredOn:
+    """Return the device and versions of all *places*.
+
+    Raises:
+        SettingsError: they are of different devices, or of different minors of torch or Triton.
+    """
     found = sorted(set(places), key=str)
     _same("devices", {(one.device, one.sm_count, one.arch) for one in found})
     _same("torch versions", {minor_of(one.torch) for one in found})
     _same("triton versions", {minor_of(one.triton) for one in found})
     return found[-1]
+
+
+def one_method(methods: Iterable[str]) -> str:
+    """Return the only method of *methods*.
+
+    Raises:
+        SettingsError: there are several.
+    """
+    return _same("methods", set(methods))
 
 
 def _same(what: str, values: Iterable[object]) -> str:

@@ -80,14 +80,14 @@ def install(
     in the first of ``./tables``, the user data folder and the package that has any. *on_miss* is
     ``fallback`` (use the library kernel and count the miss), ``strict`` (raise a `MissError`, which
     torch wraps in its own error), ``predict`` (use the config that *device_model*, or
-    ``WARMUP_DEVICE_MODEL``, predicts, where its bound says that the config beats the library; else
-    as ``fallback``), ``unverified`` (use a config that `warmup import` read from other tools and
-    nobody measured here, count the miss; else as ``fallback``) or ``tune`` (measure; for
-    development). A device model that cannot be used is
-    ignored with a warning. *uncovered* decides about a measurement that no row covers: ``count`` it
-    and let it run, or ``forbid`` it with an `UncoveredError` before it runs. Every event is
-    appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with
-    *log_events*, or ``WARMUP_LOG_EVENTS=1``.
+    ``WARMUP_DEVICE_MODEL``, predicts, where its bound says that the config beats the library, or
+    its pad decision; else as ``fallback``), ``unverified`` (use a config that `warmup import` read
+    from other tools and nobody measured here, count the miss; else as ``fallback``) or ``tune``
+    (measure; for development). A device model that cannot be used is ignored with a warning.
+    *uncovered* decides about a measurement that no row covers: ``count`` it and let it run, or
+    ``forbid`` it with an `UncoveredError` before it runs. Every event is appended to *audit_log*,
+    or ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with *log_events*, or
+    ``WARMUP_LOG_EVENTS=1``.
 
     A table for another device or runtime is refused. With *allow_mismatch*, or
     ``WARMUP_ALLOW_MISMATCH=1``, it is installed, and every lookup is a miss. What makes a table

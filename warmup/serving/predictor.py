@@ -37,8 +37,9 @@ def predictor_at_misses(
             "on_miss='predict' has no device model", "name it in device_model, WARMUP_DEVICE_MODEL"
         )
     try:
-        predictions = Predictions.of(read_device_model(settings.device_model, here))
+        model = read_device_model(settings.device_model, here, needs_times=False)
     except DeviceModelError as error:
         warn(DeviceModelWarning(f"{error}: misses get the library's kernel"))
         return None, ""
+    predictions = Predictions.of(model)
     return predictions, predictions.digest

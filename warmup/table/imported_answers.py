@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from warmup.core.imported_config import ImportedConfig
-from warmup.core.predicted_config import PickedConfig
+from warmup.core.predicted_config import PickedConfig, PredictedWinner
 from warmup.core.rows import Family, Winner
 
 
@@ -58,3 +58,8 @@ class ImportedAnswers:
         kwargs = tuple((name, value) for name, value in first.winner.kwargs if type(value) is int)
         winner = first.winner
         return PickedConfig(uid=winner.uid, kwargs=kwargs, source_hash=winner.source_hash)
+
+    def predict_winner(self, key: str) -> PredictedWinner | None:
+        """Return None: an imported config is no prediction, and `served` gives whole winners."""
+        del key
+        return None

@@ -24,7 +24,7 @@ from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.notices import warn
-from warmup.core.predicted_config import PickedConfig, PredictedConfig
+from warmup.core.predicted_config import PickedConfig, PredictedConfig, PredictedWinner
 from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
@@ -64,8 +64,8 @@ class Lookup:
     ``excused`` are not measured, and their misses are reported without an error. ``launch_search``,
     ``reduction_search`` and ``split_search`` are those of the table's policy.
 
-    ``predictor`` predicts candidates that nobody measured: for `Search.PREDICTED`, and for misses
-    with `OnMiss.PREDICT`. It is not asked for a key that has a row, usable or not.
+    ``predictor`` predicts candidates and winners that nobody measured: for `Search.PREDICTED`, and
+    for misses with `OnMiss.PREDICT`. It is not asked for a key that has a row, usable or not.
 
     ``imported`` configs are unverified: their keys are misses for that reason. Only with
     `OnMiss.UNVERIFIED`, where ``predictor`` has them too, are they compiled, and reported as misses
@@ -117,17 +117,27 @@ class Lookup:
         return None if self.predictor is None else self.predictor.promising(key, candidates)
 
     def predict(self, key: str, reason: MissReason) -> PickedConfig | None:
-        is_asked = self.on_miss.predicts and reason in _WITHOUT_ROW
-        if self.predictor is None or not is_asked:
+        if self.predictor is None or not self._predicts(reason):
             return None
         if key not in self._predicted:  # equal layers ask the same question
             self._predicted[key] = self.predictor.predict(key)
         return self._predicted[key]
 
-    def predicted(self, key: str, winner: Winner, config: PickedConfig) -> None:
-        if not isinstance(config, PredictedConfig):
+    def predict_winner(self, key: str, reason: MissReason) -> PredictedWinner | None:
+        if self.predictor is None or not self._predicts(reason):
+            return None
+        return self.predictor.predict_winner(key)
+
+    def _predicts(self, reason: MissReason) -> bool:
+        return self.on_miss.predicts and reason in _WITHOUT_ROW
+
+    def predicted(self, key: str, winner: Winner, config: PickedConfig | PredictedWinner) -> None:
+        if not isinstance(config, (PredictedConfig, PredictedWinner)):
             self.miss(key, MissReason.UNVERIFIED, str(winner))
             return
+        times_us: tuple[float | None, float | None] = (None, None)
+        if isinstance(config, PredictedConfig):
+            times_us = config.time_us, config.library_us
         self.emitter.emit(
             EventName.PREDICTED,
             kind=kind_of(key).name,
@@ -135,8 +145,8 @@ class Lookup:
             choice=str(winner),
             gain=config.gain,
             bound=config.bound,
-            predicted_us=config.time_us,
-            library_us=config.library_us,
+            predicted_us=times_us[0],
+            library_us=times_us[1],
             layers=current_form().value,
         )
 

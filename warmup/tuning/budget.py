@@ -52,10 +52,15 @@ def parse_budget(search: str, budget: str | float | None) -> SearchBudget:
         raise SettingsError(
             f"--budget {budget} has nothing to be spent on", "add --search wide or exhaustive"
         )
-    return SearchBudget(Search(search), _seconds(budget))
+    return SearchBudget(Search(search), seconds_of(budget))
 
 
-def _seconds(budget: str | float) -> float:
+def seconds_of(budget: str | float) -> float:
+    """Return the seconds of *budget*, such as ``20m``.
+
+    Raises:
+        SettingsError: it is no time.
+    """
     match = _BUDGET.fullmatch(budget.strip()) if isinstance(budget, str) else None
     seconds = float(match[1]) * _SECONDS[match[2]] if match else budget
     if isinstance(seconds, str) or not 0 <= seconds < math.inf:

@@ -6,6 +6,7 @@ problem that cannot be rebuilt is reported with its reason, and the others are t
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -70,6 +71,7 @@ def build_problems(
     wait_for_quiet: float | None = None,
     store: str | None = None,
     dry_run: bool = False,
+    seconds: float | None = None,
     observer: Observer | None = None,
 ) -> BuildReport:
     """Tune the problems of the misses document *problems* and add their rows to the table *out*.
@@ -82,7 +84,8 @@ def build_problems(
     cannot be rebuilt keeps its row. Problems that *regions* describe are measured in their regions
     instead of being rebuilt. Each finished problem is on disk before the next one starts.
     Where every problem that layers compiled once have asked for has a row, the table says that it
-    has rows for them. *top*, *device_model*, *wait_for_quiet* and *store* are those of
+    has rows for them. Once *seconds* have passed no further problem is begun; those that are left
+    are in no list of the report. *top*, *device_model*, *wait_for_quiet* and *store* are those of
     `warmup.tuning.build.build`. With *dry_run* the report has a plan instead, and nothing is done.
 
     Raises:
@@ -144,6 +147,7 @@ def build_problems(
         giving_back(store, path),
         make_tuner(setup.policy, setup.device, started) as tuner,
     ):
+        tuner.region_questions.is_used = True  # a rebuilt module is compiled again
         tuner.watch.start(wait_s, watcher.waiting_started)
         progress = Progress(
             path=path,
@@ -166,7 +170,15 @@ def build_problems(
 
             measure_recorded(regions, setup, progress, tuner)
         not_rebuilt = _tune_problems(
-            wanted, results, setup, progress, tuner, imported=imported, once=once, again=again
+            wanted,
+            results,
+            setup,
+            progress,
+            tuner,
+            imported=imported,
+            once=once,
+            again=again,
+            deadline=math.inf if seconds is None else started + seconds,
         )
         if once and once <= progress.rows.keys():
             progress.keep_form(OF_MISSES, LayersForm.ONCE)
@@ -218,16 +230,19 @@ def _tune_problems(
     imported: ImportedAnswers,
     once: Collection[str],
     again: Collection[str],
+    deadline: float,
 ) -> dict[str, str]:
     """Rebuild and tune each key of *wanted*, and add its result to *results*.
 
     Return, by key, why a problem could not be rebuilt; a key of *again* keeps its row then. Those
-    of *once* have been asked for by layers compiled once.
+    of *once* have been asked for by layers compiled once. None is begun after *deadline*.
     """
     from warmup.models.rebuilt import rebuild
 
     not_rebuilt: dict[str, str] = {}
     for index, key in enumerate(wanted):
+        if time.monotonic() >= deadline:
+            break
         try:
             rebuilt = rebuild(key, setup.device)
             number = index, len(wanted)

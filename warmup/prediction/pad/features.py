@@ -1,0 +1,110 @@
+"""`PadSizes`: what a pad decision is predicted from, as numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from warmup.core.dtypes import item_bytes
+from warmup.core.errors import ProblemError
+from warmup.keys.pad import PadProblem
+from warmup.keys.pad_text import parse_padding
+from warmup.keys.weight import ALIGNED_BYTES
+
+# Sizes, bytes and rates are binary logarithms; an alignment is that of the bytes of which a size is
+# a multiple, 16 at most. `a_alignment` is that of the dim along which the first operand lies.
+PAD_FEATURES: Final = (
+    *("m", "n", "k", "area", "operations", "intensity", "item_bytes", "tf32"),
+    *("m_alignment", "n_alignment", "k_alignment", "a_alignment", "b_alignment"),
+    *("a_transposed", "b_transposed", "a_free", "b_free"),
+    *("added_operations", "copied_per_operation"),
+)
+_COPIES_NOTHING: Final = -64.0  # the logarithm that stands for no copied element
+_ALIGNED_LOG: Final = int(math.log2(ALIGNED_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class PadSizes:
+    """A GEMM of constant sizes that may be padded.
+
+    ``category`` is all but sizes, layouts and free operands: op, dtype and float32 precision.
+    """
+
+    m: int
+    n: int
+    k: int
+    category: str
+    values: tuple[float, ...]
+
+    @property
+    def text(self) -> str:
+        """The three sizes, which samples of several dtypes and layouts may share."""
+        return f"{self.m} {self.n} {self.k}"
+
+
+def pad_sizes_of(key: str) -> PadSizes | None:
+    """Return the sizes of the pad key *key*; None where nothing is predicted.
+
+    None for ranges, batches, a bias, layouts that are neither rows nor columns, and other keys.
+    """
+    try:
+        problem = parse_padding(key)
+    except ProblemError:
+        return None
+    dims = (problem.m, problem.n, problem.k)
+    if problem.batch is not None or problem.bias is not None:
+        return None
+    if not all(dim.is_static and dim.low > 0 for dim in dims):
+        return None
+    if not all(str(layout) in {"row", "col"} for layout in (problem.a, problem.b)):
+        return None
+    m, n, k = (dim.low for dim in dims)
+    words = (problem.op, problem.dtype, *([problem.fp32] if problem.fp32 is not None else []))
+    return PadSizes(m, n, k, " ".join(words), _values(problem, m, n, k))
+
+
+def _values(problem: PadProblem, m: int, n: int, k: int) -> tuple[float, ...]:
+    size = item_bytes(problem.dtype)
+    unit = ALIGNED_BYTES // size
+    padded_m, padded_n, padded_k = (_padded(each, unit) for each in (m, n, k))
+    a_is_row, b_is_row = str(problem.a) == "row", str(problem.b) == "row"
+    is_changed = {"a": (padded_m, padded_k) != (m, k), "b": (padded_n, padded_k) != (n, k)}
+    copied = m * n if (m, n) != (padded_m, padded_n) else 0
+    copied += m * k if is_changed["a"] and "a" not in problem.free else 0
+    copied += k * n if is_changed["b"] and "b" not in problem.free else 0
+    operations = m * n * k
+    return (
+        math.log2(m),
+        math.log2(n),
+        math.log2(k),
+        math.log2(m * n),
+        math.log2(operations),
+        math.log2(operations / (m * k + k * n + m * n)),
+        float(size),
+        float(problem.fp32 == "tf32"),
+        _alignment(m * size),
+        _alignment(n * size),
+        _alignment(k * size),
+        _alignment((k if a_is_row else m) * size),
+        _alignment((n if b_is_row else k) * size),
+        float(not a_is_row),
+        float(not b_is_row),
+        float("a" in problem.free),
+        float("b" in problem.free),
+        math.log2(padded_m * padded_n * padded_k / operations),
+        math.log2(copied / operations) if copied else _COPIES_NOTHING,
+    )
+
+
+def _padded(size: int, unit: int) -> int:
+    """Return *size* as inductor pads it: a size of 1 stays."""
+    return size if size == 1 else -(-size // unit) * unit
+
+
+def _alignment(size_bytes: int) -> float:
+    """Return the binary logarithm of the largest power of two of which *size_bytes* is a multiple.
+
+    At most that of 16.
+    """
+    return float(min((size_bytes & -size_bytes).bit_length() - 1, _ALIGNED_LOG))

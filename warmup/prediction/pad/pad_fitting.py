@@ -1,0 +1,129 @@
+"""`fit_pads`: a tree from samples, confirmed on samples that it was not grown from.
+
+Three quarters of the sizes grow the tree. A leaf is sure of its answer where it has samples enough,
+of both kinds, and the answer costs none of them more than 5 % over the better way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from warmup.prediction.pad.features import PadSizes
+from warmup.prediction.pad.growth import GrownFork, grow_pads
+from warmup.prediction.pad.pad_model import (
+    MAX_PAD_LEAVES,
+    WORST_LOSS,
+    PadAnswer,
+    PadCategory,
+    PadFork,
+    PadLeaf,
+    PadModel,
+    PadTree,
+)
+from warmup.prediction.pad.samples import PadSample
+
+LEAST_GROWN: Final = 8  # samples that a leaf is grown from
+LEAST_CONFIRMED: Final = 4  # samples that a sure leaf is confirmed on
+_DIVISIONS: Final = 4  # of which the first confirms
+_CONFIRMING_PART: Final = 0
+_MOST_GAIN: Final = math.log(2)  # of one sample, when the tree is grown
+
+
+def part_of(sizes: PadSizes, parts: int, salt: str) -> int:
+    """Return in which of *parts* all samples of *sizes* are; *salt* names the division."""
+    digest = hashlib.sha256(f"{salt} {sizes.text}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % parts
+
+
+def fit_pads(samples: Sequence[PadSample], method: str) -> PadModel:
+    """Return the pad model of *samples*, which were measured by *method*."""
+    sized = [(one, one.sizes) for one in samples if one.sizes is not None]
+    growing: list[tuple[PadSample, PadSizes]] = []
+    confirming: list[tuple[PadSample, PadSizes]] = []
+    for one, sizes in sized:
+        is_confirming = part_of(sizes, _DIVISIONS, "confirm") == _CONFIRMING_PART
+        (confirming if is_confirming else growing).append((one, sizes))
+    forks = grow_pads(
+        [sizes.values for _, sizes in growing],
+        [_gain(one) for one, _ in growing],
+        most_leaves=MAX_PAD_LEAVES,
+        least_in_leaf=LEAST_GROWN,
+    )
+    return PadModel(
+        method=method,
+        samples=len(sized),
+        categories=_categories(sizes for _, sizes in sized),
+        tree=_merged(_judged(forks, growing, confirming)),
+    )
+
+
+def _gain(one: PadSample) -> float:
+    """Return the logarithm of what padding gains, cut where one sample would outweigh others."""
+    return max(-_MOST_GAIN, min(_MOST_GAIN, math.log(one.as_is_us / one.padded_us)))
+
+
+def _categories(sizes: Iterable[PadSizes]) -> dict[str, PadCategory]:
+    found: dict[str, list[PadSizes]] = defaultdict(list)
+    for one in sizes:
+        found[one.category].append(one)
+    return {
+        name: PadCategory(
+            len(group),
+            (min(s.m for s in group), min(s.n for s in group), min(s.k for s in group)),
+            (max(s.m for s in group), max(s.n for s in group), max(s.k for s in group)),
+        )
+        for name, group in sorted(found.items())
+    }
+
+
+def _judged(
+    forks: GrownFork | None,
+    growing: Sequence[tuple[PadSample, PadSizes]],
+    confirming: Sequence[tuple[PadSample, PadSizes]],
+) -> PadTree:
+    """Return the tree of *forks*: each leaf is judged on the samples that end there."""
+    if forks is None:
+        return _leaf([one for one, _ in growing], [one for one, _ in confirming])
+    sides = []
+    for is_low, side in ((True, forks.low), (False, forks.high)):
+        parts = [
+            [each for each in group if (each[1].values[forks.feature] <= forks.limit) is is_low]
+            for group in (growing, confirming)
+        ]
+        sides.append(_judged(side, *parts))
+    return PadFork(forks.feature, forks.limit, *sides)
+
+
+def _leaf(grown: Sequence[PadSample], confirmed: Sequence[PadSample]) -> PadLeaf:
+    pads = math.fsum(map(_gain, grown)) > 0
+    worst = max(
+        (one.time_us(pads=pads) / one.best_us for one in (*grown, *confirmed)), default=math.inf
+    )
+    is_enough = len(grown) >= LEAST_GROWN and len(confirmed) >= LEAST_CONFIRMED
+    if not is_enough or worst > WORST_LOSS:
+        return PadLeaf(answer=PadAnswer.UNSURE, grown=len(grown), confirmed=len(confirmed))
+    gains = [one.as_is_us / one.time_us(pads=pads) for one in confirmed]
+    return PadLeaf(
+        answer=PadAnswer.PADDED if pads else PadAnswer.AS_IS,
+        grown=len(grown),
+        confirmed=len(confirmed),
+        gain=round(math.exp(math.fsum(map(math.log, gains)) / len(gains)), 4),
+        bound=round(min(gains), 4),
+    )
+
+
+def _merged(tree: PadTree) -> PadTree:
+    """Return *tree* with one unsure leaf in place of a fork between two."""
+    if isinstance(tree, PadLeaf):
+        return tree
+    low, high = _merged(tree.low), _merged(tree.high)
+    if not (isinstance(low, PadLeaf) and isinstance(high, PadLeaf)):
+        return PadFork(tree.feature, tree.limit, low, high)
+    if not low.answer is high.answer is PadAnswer.UNSURE:
+        return PadFork(tree.feature, tree.limit, low, high)
+    grown, confirmed = low.grown + high.grown, low.confirmed + high.confirmed
+    return PadLeaf(answer=PadAnswer.UNSURE, grown=grown, confirmed=confirmed)
