@@ -42,6 +42,7 @@ _PROBLEMS: Final = (  # the first that fits
     (requests.exceptions.InvalidSchema, "the registry redirects to another scheme"),
     (requests.exceptions.TooManyRedirects, "the registry redirects without end"),
     (requests.exceptions.ChunkedEncodingError, "the connection was cut"),
+    (requests.exceptions.InvalidJSONError, "the registry's token is not JSON"),
     (requests.exceptions.ContentDecodingError, "the registry sent too much beside an image"),
     (requests.exceptions.ConnectionError, "the connection was refused or cut"),
 )
@@ -91,8 +92,8 @@ class RegistryConnection:
         try:
             response = self._send(method, url, headers, data)
             if response.status_code == requests.codes.unauthorized and self._is_own(url):
-                self._authorize(response)
-                response.close()
+                with response:
+                    self._authorize(response)
                 if data is not None and not isinstance(data, bytes):
                     data.seek(0)
                 response = self._send(method, url, headers, data)
@@ -103,6 +104,8 @@ class RegistryConnection:
             problems = (text for kind, text in _PROBLEMS if isinstance(error, kind))
             problem = next(problems, "the request failed")
             raise self.error(f"{problem} ({type(error).__name__})", CHECK_NETWORK) from None
+        finally:
+            self._session.close()  # its connections; there are some ten requests in all
 
     def error(self, reason: str, advice: str) -> ShippingError:
         """Return the error that *reason* is wrong with this registry."""
@@ -138,7 +141,7 @@ class RegistryConnection:
             if is_basic and not getattr(backend, "_basic_auth", None):
                 raise self.error("the registry asks for a login", LOG_IN)
             headers, _ = backend.authenticate_request(response, {}, refresh=True)
-        except requests.ConnectionError:
+        except requests.RequestException:  # some are a ValueError too
             raise
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             # Of oras, about an answer of another form; its text may have a token in it.
@@ -177,9 +180,10 @@ class _LimitedAdapter(requests.adapters.HTTPAdapter):
             content = response.raw.read(_MAX_ANSWER_BYTES + 1, decode_content=True)
         except urllib3.exceptions.HTTPError as error:
             raise requests.exceptions.ChunkedEncodingError(request=request) from error
+        finally:
+            response.raw.close()
         if len(content) > _MAX_ANSWER_BYTES:
             raise requests.exceptions.ContentDecodingError(request=request)
-        response.raw.close()
         response.raw = io.BytesIO(content)
         return response
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ except ImportError:
     ) from None
 
 _STATEMENT_MEDIA: Final = "application/vnd.in-toto+json"
-_MAX_ROOT_BYTES: Final = 4 * 1024 * 1024
+logging.getLogger("sigstore").addHandler(logging.NullHandler())  # stderr has errors of ours
 
 
 class SigstoreVerifier:
@@ -58,9 +59,10 @@ class SigstoreVerifier:
         """
         try:
             bundle = Bundle.from_json(signature)
-            media, statement = self._verifier.verify_dsse(bundle, self._policy)
+            signed: tuple[str, bytes] = self._verifier.verify_dsse(bundle, self._policy)
         except (InvalidBundle, VerificationError) as error:
             raise signature_error(location, f"{error}") from error
+        media, statement = signed
         if media != _STATEMENT_MEDIA:
             raise signature_error(location, f"it signs {shown(media)}, and no statement")
         return statement
