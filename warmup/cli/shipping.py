@@ -24,7 +24,7 @@ from warmup.table.oci_image.manifest import MAX_SIGNATURE_BYTES
 from warmup.table.oci_image.publication import Publication
 from warmup.table.oci_image.publication import push as push_image
 from warmup.table.oci_image.reference import parse_reference
-from warmup.table.oci_image.retrieval import Demand, Retrieval, bundle_pieces, default_cache
+from warmup.table.oci_image.retrieval import ImageDemand, Retrieval, bundle_pieces, default_cache
 from warmup.table.oci_image.retrieval import pull as pull_image
 from warmup.table.oci_image.signature import SignatureVerifier, statement_of
 from warmup.table.oci_image.table_image import image_of
@@ -39,7 +39,7 @@ Reference = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _PulledFiles:
     """The files that a pull wrote, and whose signature was verified, None where nobody's was."""
 
     retrieval: Retrieval
@@ -120,7 +120,7 @@ def pull(
         from warmup.inductor.machine import describe_runtime, resolve_device
 
         runtime = describe_runtime(resolve_device(device))
-    demand = Demand(
+    demand = ImageDemand(
         runtime=runtime,
         bundle_facts=needs_of(runtime) if runtime is not None else None,
         wants_bundle=with_bundle,
@@ -131,7 +131,7 @@ def pull(
     _check_replaces(out, retrieval)
     beside = _write_bundle(out, kept, retrieval)
     write(out, retrieval.table, [retrieval.table])
-    done = _Written(retrieval, out, beside, identity)
+    done = _PulledFiles(retrieval, out, beside, identity)
     print_report(done, spell_pulled, document_of_pulled, as_json=as_json)
 
 
@@ -156,7 +156,7 @@ def document_of_pushed(pushed: tuple[Publication, Table]) -> dict[str, Any]:
     }
 
 
-def spell_pulled(done: _Written) -> Iterator[str]:
+def spell_pulled(done: _PulledFiles) -> Iterator[str]:
     """Yield what was written, from which image, and whose signature was verified."""
     table = done.retrieval.table
     beside = f" and {done.bundle}" if done.bundle is not None else ""
@@ -168,7 +168,7 @@ def spell_pulled(done: _Written) -> Iterator[str]:
         yield "signed, not verified: --identity and --issuer say by whom it must be"
 
 
-def document_of_pulled(done: _Written) -> dict[str, Any]:
+def document_of_pulled(done: _PulledFiles) -> dict[str, Any]:
     """Return what was written as JSON values."""
     found = done.retrieval
     return {

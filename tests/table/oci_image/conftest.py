@@ -13,7 +13,7 @@ from warmup.table import Table
 from warmup.table.oci_image.layout_folder import LayoutFolder
 from warmup.table.oci_image.publication import Publication, push
 from warmup.table.oci_image.reference import ImageReference
-from warmup.table.oci_image.retrieval import Demand, Retrieval, pull
+from warmup.table.oci_image.retrieval import ImageDemand, Retrieval, pull
 from warmup.table.oci_image.table_image import image_of
 
 
@@ -29,10 +29,10 @@ class Shipping:
         """Push *table* under the tag v1."""
         return push(image_of(table, bundle), self.place, self.reference)
 
-    def pull(self, demand: Demand | None = None, *, offline: bool = False) -> Retrieval:
+    def pull(self, demand: ImageDemand | None = None, *, offline: bool = False) -> Retrieval:
         """Pull the tag v1."""
         source = None if offline else self.place
-        return pull(self.reference, source, self.cache, demand or Demand())
+        return pull(self.reference, source, self.cache, demand or ImageDemand())
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from warmup.table.oci_image.manifest import (
 )
 from warmup.table.oci_image.publication import push
 from warmup.table.oci_image.reference import ImageReference
-from warmup.table.oci_image.retrieval import Demand, bundle_pieces, pull
+from warmup.table.oci_image.retrieval import ImageDemand, bundle_pieces, pull
 from warmup.table.oci_image.table_image import TableImage, image_of
 
 MakeTable = Callable[..., Table]
@@ -47,7 +47,7 @@ def bundle(tmp_path: Path, make_table: MakeTable, here: Runtime) -> Path:
 def test_a_table_comes_back(shipping: Any, make_table: MakeTable, here: Runtime) -> None:
     """Pulled by its tag on the device that it is for; then a second time from the cache alone."""
     pushed = shipping.push(make_table())
-    pulled = shipping.pull(Demand(runtime=here))
+    pulled = shipping.pull(ImageDemand(runtime=here))
     assert (pulled.table, pulled.reference) == (make_table(), pushed.reference)
     assert (pulled.downloaded > 0, shipping.pull().downloaded) == (True, 0)
     shutil.rmtree(shipping.place.folder)
@@ -101,7 +101,7 @@ def test_a_tag_that_somebody_moved_is_refused(
     with pytest.raises(ShippingError, match="never rewritten"):
         shipping.pull()
     by_digest = replace(shipping.reference, digest=digest)
-    assert pull(by_digest, shipping.place, shipping.cache, Demand()).table == other
+    assert pull(by_digest, shipping.place, shipping.cache, ImageDemand()).table == other
     assert shipping.pull(offline=True).table == make_table()
 
 
@@ -119,7 +119,7 @@ def test_a_table_for_another_machine_is_not_downloaded(
     """Manifest and description are enough: the blob of the table is not in the cache."""
     pushed = shipping.push(make_table())
     with pytest.raises(TableMismatchError, match=field):
-        shipping.pull(Demand(runtime=make_runtime(**changes)))
+        shipping.pull(ImageDemand(runtime=make_runtime(**changes)))
     assert shipping.cache.has_blob(pushed.manifest.config)
     assert not shipping.cache.has_blob(pushed.manifest.table)
 
@@ -129,7 +129,7 @@ def test_another_driver_is_no_reason(
 ) -> None:
     """What a server only warns of is pulled."""
     shipping.push(make_table())
-    assert shipping.pull(Demand(runtime=make_runtime(driver="1.0"))).table == make_table()
+    assert shipping.pull(ImageDemand(runtime=make_runtime(driver="1.0"))).table == make_table()
 
 
 def test_a_bundle_travels_with_its_table(
@@ -139,7 +139,7 @@ def test_a_bundle_travels_with_its_table(
     pushed = shipping.push(make_table(), bundle)
     assert shipping.pull().bundle is None
     assert not shipping.cache.has_blob(pushed.manifest.layers[BUNDLE_LAYER])
-    demand = Demand(runtime=here, bundle_facts=needs_of(here), wants_bundle=True)
+    demand = ImageDemand(runtime=here, bundle_facts=needs_of(here), wants_bundle=True)
     found = shipping.pull(demand).bundle
     assert b"".join(bundle_pieces(shipping.cache, found)) == bundle.read_bytes()
 
@@ -151,7 +151,7 @@ def test_a_bundle_for_another_runtime_is_not_downloaded(
     pushed = shipping.push(make_table(), bundle)
     facts = {**needs_of(here), "cuda": "12.8"}
     with pytest.raises(TableMismatchError, match=r"cuda: bundle 13\.0, here 12\.8"):
-        shipping.pull(Demand(bundle_facts=facts, wants_bundle=True))
+        shipping.pull(ImageDemand(bundle_facts=facts, wants_bundle=True))
     assert not shipping.cache.has_blob(pushed.manifest.layers[BUNDLE_LAYER])
 
 
@@ -181,7 +181,7 @@ def test_a_description_of_another_machine_is_found_out(
         shipping.reference,
     )
     with pytest.raises(ShippingError, match="not as described"):
-        shipping.pull(Demand(runtime=here))
+        shipping.pull(ImageDemand(runtime=here))
     with pytest.raises(ShippingError, match="no such image is in the cache"):
         shipping.pull(offline=True)
 
@@ -230,10 +230,10 @@ def test_a_damaged_blob_is_refused(
     path.write_bytes(damaged)
     by_digest = replace(reference, tag=None, digest=pushed.reference.digest)
     if damaged == content:
-        assert pull(by_digest, place, cache, Demand()).table == make_table()
+        assert pull(by_digest, place, cache, ImageDemand()).table == make_table()
         return
     with pytest.raises(ShippingError):
-        pull(by_digest, place, cache, Demand())
+        pull(by_digest, place, cache, ImageDemand())
     assert not cache.blob_path(descriptor.digest).exists()
 
 
@@ -244,7 +244,12 @@ def test_a_manifest_under_a_wrong_digest_is_refused(shipping: Any, make_table: M
     right = shipping.place.blob_path(pushed.reference.digest)
     shipping.place.blob_path(wanted).write_bytes(right.read_bytes())
     with pytest.raises(ShippingError, match="do not use this place"):
-        pull(replace(shipping.reference, digest=wanted), shipping.place, shipping.cache, Demand())
+        pull(
+            replace(shipping.reference, digest=wanted),
+            shipping.place,
+            shipping.cache,
+            ImageDemand(),
+        )
 
 
 def test_a_push_that_fails_leaves_no_image(
@@ -327,9 +332,11 @@ def test_an_image_without_a_tag_is_pulled_by_its_digest(
     """And a place alone names no image."""
     place = replace(shipping.reference, tag=None)
     pushed = push(image_of(make_table()), shipping.place, place)
-    assert pull(pushed.reference, shipping.place, shipping.cache, Demand()).table == make_table()
+    assert (
+        pull(pushed.reference, shipping.place, shipping.cache, ImageDemand()).table == make_table()
+    )
     with pytest.raises(SettingsError, match="give a tag or a digest"):
-        pull(place, shipping.place, shipping.cache, Demand())
+        pull(place, shipping.place, shipping.cache, ImageDemand())
 
 
 def test_the_title_in_a_manifest_is_no_path(shipping: Any, make_table: MakeTable) -> None:

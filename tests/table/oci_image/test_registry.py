@@ -23,7 +23,7 @@ from warmup.table.oci_image.image_files import open_images
 from warmup.table.oci_image.layout_folder import LayoutFolder
 from warmup.table.oci_image.publication import Publication, push
 from warmup.table.oci_image.reference import ImageReference, parse_reference
-from warmup.table.oci_image.retrieval import Demand, Retrieval, pull
+from warmup.table.oci_image.retrieval import ImageDemand, Retrieval, pull
 from warmup.table.oci_image.table_image import image_of
 
 pytest.importorskip("oras", reason="the extra oci is not installed")
@@ -69,10 +69,10 @@ def push_to(reference: ImageReference, table: Table, bundle: Path | None = None)
 
 
 def pull_from(
-    reference: ImageReference, cache: LayoutFolder, demand: Demand | None = None
+    reference: ImageReference, cache: LayoutFolder, demand: ImageDemand | None = None
 ) -> Retrieval:
     """Pull what *reference* names."""
-    return pull(reference, open_images(reference), cache, demand or Demand())
+    return pull(reference, open_images(reference), cache, demand or ImageDemand())
 
 
 def through(reference: ImageReference, host: str) -> ImageReference:
@@ -91,7 +91,7 @@ def test_a_table_and_its_bundle_come_back(
     path = tmp_path / "t.bundle"
     write_bundle(path, digest_of(make_table()), needs_of(here), {"a": b"code" * 100_000})
     pushed = push_to(reference, make_table(), path)
-    demand = Demand(runtime=here, bundle_facts=needs_of(here), wants_bundle=True)
+    demand = ImageDemand(runtime=here, bundle_facts=needs_of(here), wants_bundle=True)
     pulled = pull_from(reference, cache, demand)
     assert (pulled.table, pulled.reference) == (make_table(), pushed.reference)
     assert pulled.bundle is not None
@@ -157,7 +157,7 @@ def test_another_machines_table_is_not_downloaded_from_a_registry(
     """The registry is asked for manifest and description alone."""
     pushed = push_to(reference, make_table())
     with pytest.raises(TableMismatchError, match="the table was not downloaded"):
-        pull_from(reference, cache, Demand(runtime=make_runtime(sm_count=78)))
+        pull_from(reference, cache, ImageDemand(runtime=make_runtime(sm_count=78)))
     assert not cache.has_blob(pushed.manifest.table)
 
 

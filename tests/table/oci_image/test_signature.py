@@ -17,7 +17,7 @@ from warmup.table.bundle_file import needs_of, write_bundle
 from warmup.table.codec import digest_of
 from warmup.table.oci_image.manifest import SIGNATURE_LAYER, TABLE_LAYER
 from warmup.table.oci_image.publication import push
-from warmup.table.oci_image.retrieval import Demand
+from warmup.table.oci_image.retrieval import ImageDemand
 from warmup.table.oci_image.signature import check_signed, signature_error, statement_of
 from warmup.table.oci_image.table_image import image_of
 
@@ -61,7 +61,7 @@ def test_a_signed_table_is_pulled(shipping: Any, make_table: MakeTable) -> None:
     table = make_table()
     image = image_of(table, signature=b"mine:" + statement(table))
     push(image, shipping.place, shipping.reference)
-    pulled = shipping.pull(Demand(verifier=Signer()))
+    pulled = shipping.pull(ImageDemand(verifier=Signer()))
     assert (pulled.table, pulled.is_signed) == (table, True)
 
 
@@ -97,7 +97,7 @@ def test_another_signature_is_refused_before_the_download(
     image = image_of(table, signature=signature(table))
     push(image, shipping.place, shipping.reference)
     with pytest.raises(ShippingError, match=reason):
-        shipping.pull(Demand(verifier=Signer()))
+        shipping.pull(ImageDemand(verifier=Signer()))
     assert not shipping.cache.has_blob(image.manifest.layers[TABLE_LAYER])
     assert (SIGNATURE_LAYER in image.manifest.layers) == (signature(table) is not None)
 
@@ -110,9 +110,9 @@ def test_a_bundle_must_be_signed_too(
     write_bundle(path, digest_of(table), needs_of(here), {"a": b"code"})
     image = image_of(table, path, b"mine:" + statement(table))
     push(image, shipping.place, shipping.reference)
-    assert shipping.pull(Demand(verifier=Signer())).table == table
+    assert shipping.pull(ImageDemand(verifier=Signer())).table == table
     with pytest.raises(ShippingError, match=r"other files than table\.bundle"):
-        shipping.pull(Demand(verifier=Signer(), wants_bundle=True))
+        shipping.pull(ImageDemand(verifier=Signer(), wants_bundle=True))
 
 
 def test_a_statement_with_the_bundle_covers_both(

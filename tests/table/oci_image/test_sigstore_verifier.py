@@ -11,7 +11,7 @@ import pytest
 from warmup.core.errors import SettingsError, ShippingError
 from warmup.table import Table
 from warmup.table.oci_image.publication import push
-from warmup.table.oci_image.retrieval import Demand
+from warmup.table.oci_image.retrieval import ImageDemand
 from warmup.table.oci_image.signature import statement_of
 from warmup.table.oci_image.table_image import image_of
 
@@ -49,7 +49,7 @@ def test_a_table_that_the_pinned_identity_signed_is_pulled(
     statement = statement_of(table, image_of(table))
     signed = image_of(table, signature=instance.sign(statement, ME, ISSUER))
     push(signed, shipping.place, shipping.reference)
-    assert shipping.pull(Demand(verifier=verifier)).table == table
+    assert shipping.pull(ImageDemand(verifier=verifier)).table == table
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ from warmup.table.oci_image.blob import (
 )
 from warmup.table.oci_image.manifest import IMAGE_TYPE, MANIFEST_TYPE, MAX_MANIFEST_BYTES
 
-_INDEX: Final = "index.json"
-_MARKER: Final = "oci-layout"
-_MARKED: Final = b'{"imageLayoutVersion": "1.0.0"}'
+_INDEX_FILE: Final = "index.json"
+_LAYOUT_FILE: Final = "oci-layout"
+_LAYOUT_VERSION: Final = b'{"imageLayoutVersion": "1.0.0"}'
 _TAG_NAME: Final = "org.opencontainers.image.ref.name"
 _MAX_INDEX_BYTES: Final = 4 * 1024 * 1024
 _INDEX_LOCK_S: Final = 60
@@ -90,7 +90,7 @@ class LayoutFolder:
         digest = image_digest(content)
         descriptor = BlobDescriptor(MANIFEST_TYPE, digest, len(content))
         self.put_blob(descriptor, iter([content]), self.location)
-        index_path = Path(os.path.realpath(self.folder)) / _INDEX
+        index_path = Path(os.path.realpath(self.folder)) / _INDEX_FILE
         try:
             with locked(index_path, _INDEX_LOCK_S):
                 entries = self._entries()
@@ -107,7 +107,7 @@ class LayoutFolder:
                 if entry not in entries:
                     index = {"schemaVersion": 2, "manifests": [*entries, entry]}
                     replace_bytes(index_path, json.dumps(index, indent=1).encode())
-                    replace_bytes(index_path.with_name(_MARKER), _MARKED)
+                    replace_bytes(index_path.with_name(_LAYOUT_FILE), _LAYOUT_VERSION)
         except OSError as error:
             raise self._error("its index cannot be written", error) from error
 
@@ -121,7 +121,7 @@ class LayoutFolder:
 
     def _entries(self) -> list[Any]:
         """Return the entries of the index, none where there is no index."""
-        raw = self._read(self.folder / _INDEX, _MAX_INDEX_BYTES)
+        raw = self._read(self.folder / _INDEX_FILE, _MAX_INDEX_BYTES)
         if raw is None:
             return []
         try:
@@ -150,7 +150,7 @@ class LayoutFolder:
     def _damaged(self, reason: str) -> ShippingError:
         return ShippingError(
             self.location,
-            f"{_INDEX} is not that of an image layout: {reason}",
+            f"{_INDEX_FILE} is not that of an image layout: {reason}",
             "name another folder, or push to an empty one",
         )
 

@@ -21,7 +21,7 @@ BUNDLE_LAYER: Final = "application/vnd.inductor-warmup.bundle.v1+zip"
 SIGNATURE_LAYER: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 MAX_MANIFEST_BYTES: Final = 64 * 1024
 MAX_SIGNATURE_BYTES: Final = 256 * 1024
-_MOST_BYTES: Final = {
+_MOST_LAYER_BYTES: Final = {
     CONFIG_LAYER: 256 * 1024,
     TABLE_LAYER: MAX_TABLE_BYTES,
     BUNDLE_LAYER: 1024**3,
@@ -29,7 +29,7 @@ _MOST_BYTES: Final = {
 }
 _MOST_ANNOTATION: Final = 4096
 _REQUIRED: Final = frozenset({"schemaVersion", "config", "layers"})
-_MAY_HAVE: Final = frozenset({"mediaType", "artifactType", "annotations"})
+_MANIFEST_OPTIONAL: Final = frozenset({"mediaType", "artifactType", "annotations"})
 _OF_BLOB: Final = frozenset({"mediaType", "digest", "size"})
 
 
@@ -76,7 +76,7 @@ def decode_manifest(content: bytes, location: str) -> ImageManifest:
 
 
 def _read(root: Node) -> ImageManifest:
-    members = root.members(_REQUIRED, optional=_MAY_HAVE)
+    members = root.members(_REQUIRED, optional=_MANIFEST_OPTIONAL)
     members["schemaVersion"].integer(2, 2)
     for name, expected in (("mediaType", MANIFEST_TYPE), ("artifactType", IMAGE_TYPE)):
         if name in members and members[name].string() != expected:
@@ -85,7 +85,7 @@ def _read(root: Node) -> ImageManifest:
     if config.media_type != CONFIG_LAYER:
         members["config"].fail("it is no image of a table")
     layers: dict[str, BlobDescriptor] = {}
-    for node in members["layers"].elements(len(_MOST_BYTES)):
+    for node in members["layers"].elements(len(_MOST_LAYER_BYTES)):
         layer = _descriptor(node)
         if layer.media_type in {*layers, CONFIG_LAYER}:
             node.fail(f"a second {layer.media_type}")
@@ -98,12 +98,12 @@ def _read(root: Node) -> ImageManifest:
 def _descriptor(node: Node) -> BlobDescriptor:
     members = node.members(_OF_BLOB, optional=frozenset({"annotations"}))
     media_type = members["mediaType"].string()
-    if media_type not in _MOST_BYTES:
+    if media_type not in _MOST_LAYER_BYTES:
         members["mediaType"].fail("a part that this warmup does not know; upgrade inductor-warmup")
     digest = members["digest"].string()
     if IMAGE_DIGEST.fullmatch(digest) is None:
         members["digest"].fail("expected sha256: and 64 hex digits")
-    size = members["size"].integer(1, _MOST_BYTES[media_type])
+    size = members["size"].integer(1, _MOST_LAYER_BYTES[media_type])
     return BlobDescriptor(media_type, digest, size, _annotations(members.get("annotations")))
 
 

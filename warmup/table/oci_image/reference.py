@@ -19,7 +19,7 @@ _HOST: Final = re.compile(
 _NAME_PART: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"  # of the OCI specification
 _REPOSITORY: Final = re.compile(f"{_NAME_PART}(?:/{_NAME_PART})*")
 _MOST_NAME: Final = 255
-_FORMS: Final = (
+_REFERENCE_FORMS: Final = (
     "write oci://HOST/NAME:TAG, oci://HOST/NAME@sha256:..., FOLDER:TAG or FOLDER@sha256:..."
 )
 
@@ -63,7 +63,7 @@ def parse_reference(text: str) -> ImageReference:
             "leave it out: credentials are those of `docker login`",
         )
     if not is_registry and _ANY_SCHEME.match(text):
-        raise SettingsError(f"{shown(text)} is no reference to an image", _FORMS)
+        raise SettingsError(f"{shown(text)} is no reference to an image", _REFERENCE_FORMS)
     rest, at, digest = rest.partition("@") if "@sha256:" in rest else (rest, "", "")
     place, colon, tag = rest.rpartition(":")
     if not colon or "/" in tag:
@@ -71,10 +71,10 @@ def parse_reference(text: str) -> ImageReference:
     if (at and IMAGE_DIGEST.fullmatch(digest) is None) or (
         place != rest and IMAGE_TAG.fullmatch(tag) is None
     ):
-        raise SettingsError(f"{shown(text)}: the tag or the digest is none", _FORMS)
+        raise SettingsError(f"{shown(text)}: the tag or the digest is none", _REFERENCE_FORMS)
     if not is_registry:
         if not place or "\0" in place:
-            raise SettingsError(f"{shown(text)} names no folder", _FORMS)
+            raise SettingsError(f"{shown(text)} names no folder", _REFERENCE_FORMS)
         return ImageReference(place, tag=tag or None, digest=digest or None)
     host, _, repository = place.partition("/")
     if (
@@ -82,5 +82,5 @@ def parse_reference(text: str) -> ImageReference:
         or len(place) > _MOST_NAME
         or _REPOSITORY.fullmatch(repository) is None
     ):
-        raise SettingsError(f"{shown(text)} is no reference to an image", _FORMS)
+        raise SettingsError(f"{shown(text)} is no reference to an image", _REFERENCE_FORMS)
     return ImageReference(place, host, repository, tag or None, digest or None)

@@ -31,7 +31,7 @@ from warmup.table.store import read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class ImageDemand:
     """What an image must be. None: not asked.
 
     ``runtime`` is that of the machine, ``bundle_facts`` the facts that a bundle is compared with
@@ -95,7 +95,7 @@ class _Transfer:
 
 
 def pull(
-    reference: ImageReference, source: ImageFiles | None, cache: LayoutFolder, demand: Demand
+    reference: ImageReference, source: ImageFiles | None, cache: LayoutFolder, demand: ImageDemand
 ) -> Retrieval:
     """Have the image of *reference* in *cache*, if it meets *demand*.
 
@@ -176,7 +176,7 @@ def _manifest(reference: ImageReference, source: ImageFiles | None, cache: Layou
 
 
 def _check_machine(
-    manifest: ImageManifest, description: Table, demand: Demand, reference: ImageReference
+    manifest: ImageManifest, description: Table, demand: ImageDemand, reference: ImageReference
 ) -> None:
     if demand.runtime is not None:
         mismatches = table_mismatches(description, demand.runtime)
@@ -200,7 +200,10 @@ def _check_machine(
 
 
 def _check_signature(
-    manifest: ImageManifest, transfer: _Transfer, demand: Demand, wanted: Iterable[BlobDescriptor]
+    manifest: ImageManifest,
+    transfer: _Transfer,
+    demand: ImageDemand,
+    wanted: Iterable[BlobDescriptor],
 ) -> None:
     if demand.verifier is None:
         return
