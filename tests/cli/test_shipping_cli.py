@@ -142,6 +142,38 @@ def test_a_signature_is_not_said_to_be_verified(pushed: Path, run_main: RunMain)
 
 
 @pytest.mark.usefixtures("pushed")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--sign",), "--sign finds no token in SIGSTORE_IDENTITY_TOKEN"),
+        (("--sign", "--statement", "s.json"), "--sign contradicts --signature and --statement"),
+        (("--sign", "--signature", "s.json"), "--sign contradicts --signature and --statement"),
+    ],
+)
+def test_a_signature_needs_a_token(
+    run_main: RunMain, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    """And is made, or given, or left to another tool."""
+    monkeypatch.delenv("SIGSTORE_IDENTITY_TOKEN", raising=False)
+    done = run_main("push", "t.json", "images:v2", *words)
+    assert (done.returncode, said in done.stderr, done.stderr.count("\n")) == (3, True, 1)
+
+
+def test_a_table_of_this_machine_is_pulled(
+    tmp_path: Path, make_table: Callable[..., Table], run_main: RunMain
+) -> None:
+    """Without --any-device: the description agrees with this CPU and its torch."""
+    from warmup.inductor.machine import describe_runtime, resolve_device
+
+    table = make_table({}, runtime=describe_runtime(resolve_device("cpu")))
+    (tmp_path / "t.json").write_text(encode(table))
+    run_main("push", "t.json", "images:v1")
+    words = [word for word in PULL if word != "--any-device"]
+    assert run_main(*words, "--device", "cpu").returncode == 0
+    assert read(tmp_path / "out.json") == table
+
+
+@pytest.mark.usefixtures("pushed")
 @pytest.mark.parametrize("content", [None, b"", b"x" * (256 * 1024 + 1)])
 def test_a_signature_file_that_is_none_is_refused(
     pushed: Path, run_main: RunMain, content: bytes | None

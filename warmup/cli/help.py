@@ -103,6 +103,8 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "offline": None,
         "cache": "FOLDER",
         "signature": "FILE",
+        "sign": None,
+        "trust-config": "FILE",
         "identity": "NAME",
         "issuer": "URL",
         "trusted-root": "FILE",

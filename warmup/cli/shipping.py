@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +22,12 @@ from warmup.table.codec import digest_of
 from warmup.table.oci_image.image_files import open_images
 from warmup.table.oci_image.layout_folder import LayoutFolder
 from warmup.table.oci_image.manifest import MAX_SIGNATURE_BYTES
-from warmup.table.oci_image.publication import Publication
+from warmup.table.oci_image.publication import Publication, signed
 from warmup.table.oci_image.publication import push as push_image
 from warmup.table.oci_image.reference import parse_reference
 from warmup.table.oci_image.retrieval import ImageDemand, Retrieval, bundle_pieces, default_cache
 from warmup.table.oci_image.retrieval import pull as pull_image
-from warmup.table.oci_image.signature import SignatureVerifier, statement_of
+from warmup.table.oci_image.signature import SignatureVerifier, StatementSigner, statement_of
 from warmup.table.oci_image.table_image import image_of
 from warmup.table.store import check_writable, read, write
 
@@ -58,6 +59,15 @@ def push(
     signature: Annotated[
         Path | None, typer.Option(help="A sigstore bundle that signs the statement.")
     ] = None,
+    sign: Annotated[
+        bool,
+        typer.Option(
+            "--sign", help="Sign it by sigstore, with the token in SIGSTORE_IDENTITY_TOKEN."
+        ),
+    ] = False,
+    trust_config: Annotated[
+        Path | None, typer.Option(help="The sigstore instance of --sign; default the public one.")
+    ] = None,
     statement: Annotated[
         Path | None,
         typer.Option(help="Write the in-toto statement to be signed, and push nothing."),
@@ -69,8 +79,15 @@ def push(
     A tag is never rewritten: pushing another table to it is an error.
     """
     place, tuned = parse_reference(reference), read(table)
-    signed = None if signature is None else _signature(signature)
-    image = image_of(tuned, bundle, signed)
+    if sign and (signature is not None or statement is not None):
+        raise SettingsError("--sign contradicts --signature and --statement", "give one of them")
+    if sign:
+        signer = _signer(trust_config)
+        files = open_images(place)
+        image = signed(tuned, bundle, signer, files, place.tag)
+        say(f"signed by {signer.identity}")
+    else:
+        image = image_of(tuned, bundle, None if signature is None else _signature(signature))
     if statement is not None:
         write_output(statement, statement_of(tuned, image), "--statement")
         say(f"{statement}: to be signed; nothing was pushed")
@@ -182,6 +199,23 @@ def document_of_pulled(done: _PulledFiles) -> dict[str, Any]:
         "is_signed": found.is_signed,
         "verified_identity": done.signer,
     }
+
+
+def _signer(trust_config: Path | None) -> StatementSigner:
+    """Return the signer with the token of the environment.
+
+    Raises:
+        SettingsError: there is no token, or it cannot be used.
+    """
+    token = os.environ.get("SIGSTORE_IDENTITY_TOKEN")
+    if not token:
+        raise SettingsError(
+            "--sign finds no token in SIGSTORE_IDENTITY_TOKEN",
+            "put an OIDC token with the audience sigstore there",
+        )
+    from warmup.table.oci_image.sigstore_signer import SigstoreSigner
+
+    return SigstoreSigner(token, trust_config)
 
 
 def _verifier(

@@ -1,8 +1,9 @@
-"""`push`: an image at a place, under a tag that it keeps."""
+"""`push` and `signed`: an image at a place, under a tag that it keeps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from warmup.core.errors import SettingsError, ShippingError
 from warmup.table.oci_image.blob import image_digest
@@ -10,7 +11,9 @@ from warmup.table.oci_image.image_files import ImageFiles
 from warmup.table.oci_image.layout_folder import moved_tag
 from warmup.table.oci_image.manifest import ImageManifest, encode_manifest
 from warmup.table.oci_image.reference import ImageReference
-from warmup.table.oci_image.table_image import TableImage
+from warmup.table.oci_image.signature import StatementSigner, statement_of
+from warmup.table.oci_image.table_image import TableImage, image_of
+from warmup.table.schema import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,27 @@ def push(image: TableImage, files: ImageFiles, reference: ImageReference) -> Pub
     place = ImageReference(reference.place, reference.host, reference.repository, tag, digest)
     size = sum(blob.descriptor.size for blob in written)
     return Publication(place, image.manifest, len(written), size)
+
+
+def signed(
+    table: Table, bundle: Path | None, signer: StatementSigner, files: ImageFiles, tag: str | None
+) -> TableImage:
+    """Return *table* and *bundle* as an image that *signer* has signed, to be pushed to *tag*.
+
+    Nothing is signed where the tag is taken: each signature is another, and so is its image.
+
+    Raises:
+        ShippingError: the tag is taken, or the image cannot be signed.
+    """
+    if tag is not None and files.manifest(tag) is not None:
+        raise ShippingError(
+            files.location,
+            f"the tag {tag} is taken, and a new signature makes another image",
+            "use another tag; nothing was signed",
+        )
+    unsigned = image_of(table, bundle)
+    signature = signer.sign(statement_of(table, unsigned), files.location)
+    return image_of(table, bundle, signature)
 
 
 def _check_tag(files: ImageFiles, name: str | None, digest: str) -> bool:

@@ -1,4 +1,4 @@
-"""`SignatureVerifier` and the in-toto statement: who says that a table is theirs.
+"""Statements about images, and who signs and verifies them: the in-toto statement and its seams.
 
 A statement names the files of an image by SHA-256, and says in its predicate where the table was
 measured. It is signed in a DSSE envelope inside a sigstore bundle, which is a layer of the image.
@@ -24,6 +24,23 @@ STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "urn:inductor-warmup:table-provenance:v1"
 _MOST_SUBJECTS: Final = 16
 _FILES: Final = {TABLE_LAYER: "table.json", BUNDLE_LAYER: "table.bundle"}
+
+
+class StatementSigner(Protocol):
+    """Signs statements as one identity."""
+
+    @property
+    def identity(self) -> str:
+        """Who signs."""
+        ...
+
+    def sign(self, statement: bytes, location: str) -> bytes:
+        """Return a signature of *statement*; *location* is for errors.
+
+        Raises:
+            ShippingError: it cannot be signed.
+        """
+        ...
 
 
 class SignatureVerifier(Protocol):
