@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import datetime as dt
+import json
 import socket
 import socketserver
 import subprocess
@@ -10,7 +13,9 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 USER, PASSWORD = "tests", "pass-of-tests"
 _HTPASSWD = (
@@ -33,8 +38,13 @@ class RegistryServer:
 
 
 @contextlib.contextmanager
-def registry_server(folder: Path, *, has_login: bool = False) -> Iterator[RegistryServer]:
-    """Run a registry on this machine; with *has_login* it asks for `USER` and `PASSWORD`."""
+def registry_server(
+    folder: Path, *, has_login: bool = False, token_url: str | None = None
+) -> Iterator[RegistryServer]:
+    """Run a registry on this machine; with *has_login* it asks for `USER` and `PASSWORD`.
+
+    With *token_url* it asks for tokens of the `token_server` there.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         host = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -45,6 +55,9 @@ def registry_server(folder: Path, *, has_login: bool = False) -> Iterator[Regist
     if has_login:
         (folder / "users").write_text(f"{USER}:{_HTPASSWD}\n")
         settings += f"auth: {{htpasswd: {{realm: tests, path: {folder}/users}}}}\n"
+    if token_url is not None:
+        facts = f"realm: '{token_url}', service: tests, issuer: tests"
+        settings += f"auth: {{token: {{{facts}, rootcertbundle: {folder}/tokens.pem}}}}\n"
     (folder / "settings.yml").write_text(settings)
     command = ["docker-registry", "serve", str(folder / "settings.yml")]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
@@ -53,6 +66,61 @@ def registry_server(folder: Path, *, has_login: bool = False) -> Iterator[Regist
             yield RegistryServer(host, folder)
         finally:
             server.terminate()
+
+
+@contextlib.contextmanager
+def token_server(folder: Path) -> Iterator[str]:
+    """Serve tokens to `USER` with `PASSWORD`, for the scope that is asked for; give the URL.
+
+    Its certificate is in *folder*, where `registry_server` finds it.
+    """
+    import jwt
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "tests")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    encodings = serialization.Encoding
+    (folder / "tokens.pem").write_bytes(certificate.public_bytes(encodings.PEM))
+    chain = [base64.b64encode(certificate.public_bytes(encodings.DER)).decode()]
+    login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+
+    class Tokens(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            query = parse_qs(urlsplit(self.path).query)
+            is_known = self.headers.get("Authorization") == f"Basic {login}"
+            self.send_response(200 if is_known else 401)
+            self.end_headers()
+            if not is_known:
+                return
+            kind, repository, actions = query["scope"][0].split(":")
+            access = [{"type": kind, "name": repository, "actions": actions.split(",")}]
+            at = int(now.timestamp())
+            claims = {"iss": "tests", "sub": USER, "aud": query["service"][0], "access": access}
+            times = {"nbf": at - 60, "iat": at - 60, "exp": at + 600, "jti": "1"}
+            token = jwt.encode({**claims, **times}, key, "RS256", {"x5c": chain})
+            self.wfile.write(json.dumps({"token": token}).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Tokens) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/token"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextlib.contextmanager

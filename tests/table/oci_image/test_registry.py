@@ -30,7 +30,14 @@ pytest.importorskip("oras", reason="the extra oci is not installed")
 if shutil.which("docker-registry") is None:
     pytest.skip("Debian's package docker-registry is not installed", allow_module_level=True)
 
-from registry_servers import PASSWORD, USER, RegistryServer, cutting_proxy, registry_server
+from registry_servers import (
+    PASSWORD,
+    USER,
+    RegistryServer,
+    cutting_proxy,
+    registry_server,
+    token_server,
+)
 
 MakeTable = Callable[..., Table]
 
@@ -249,10 +256,37 @@ def test_a_login_is_that_of_docker(
     (nobody / "data").mkdir()
     with registry_server(nobody / "data", has_login=True) as running:
         if password is not None:
-            login = base64.b64encode(f"{USER}:{password}".encode()).decode()
-            (nobody / ".docker").mkdir()
-            settings = {"auths": {running.host: {"auth": login}}}
-            (nobody / ".docker" / "config.json").write_text(json.dumps(settings))
+            log_in(nobody, running.host, password)
+        reference = parse_reference(f"oci://{running.host}/tests/x:v1")
+        if password == PASSWORD:
+            push_to(reference, make_table())
+            assert pull_from(reference, cache).table == make_table()
+            return
+        with pytest.raises(ShippingError, match="docker login") as caught:
+            push_to(reference, make_table())
+    assert "wrong-pass" not in str(caught.value)
+
+
+def log_in(home: Path, host: str, password: str) -> None:
+    """Write the login of USER as `docker login` does."""
+    login = base64.b64encode(f"{USER}:{password}".encode()).decode()
+    (home / ".docker").mkdir()
+    settings = {"auths": {host: {"auth": login}}}
+    (home / ".docker" / "config.json").write_text(json.dumps(settings))
+
+
+@pytest.mark.parametrize("password", [PASSWORD, "wrong-pass"])
+def test_a_token_is_asked_for_each_scope(
+    nobody: Path, cache: LayoutFolder, make_table: MakeTable, password: str
+) -> None:
+    """The registry wants a token for reading first, and then one for writing too."""
+    pytest.importorskip("jwt", reason="tokens are made by PyJWT, which sigstore brings")
+    (nobody / "data").mkdir()
+    with (
+        token_server(nobody / "data") as url,
+        registry_server(nobody / "data", token_url=url) as running,
+    ):
+        log_in(nobody, running.host, password)
         reference = parse_reference(f"oci://{running.host}/tests/x:v1")
         if password == PASSWORD:
             push_to(reference, make_table())
