@@ -41,6 +41,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "prediction.fitting": frozenset({"torch"}),
     "prediction.network": frozenset({"torch"}),
     "models": frozenset({"torch"}),
+    "models.generation_step": frozenset({"torch", "transformers"}),
     "models.pretrained": frozenset({"torch", "transformers"}),
     "diagnostics.recompiles": frozenset({"torch"}),
     "tuning": frozenset({"torch", "platformdirs"}),
