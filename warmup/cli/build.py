@@ -43,6 +43,8 @@ def build(
     dims: options.Dims = None,
     inputs: options.InputsOption = None,
     device: options.DeviceOption = "auto",
+    devices: options.DevicesOption = None,
+    problem_limit: options.ProblemLimit = "30m",
     dtype: options.Dtype = None,
     mode: Annotated[
         str,
@@ -157,6 +159,7 @@ def build(
     after --, run that program once and tune its decisions, in each of its processes.
     """
     from warmup.cli.build_belief import MEASURE_ALL
+    from warmup.cli.build_devices import check_on_devices, on_devices
     from warmup.cli.build_program import build_program
     from warmup.cli.build_render import document, spell
     from warmup.cli.plan_render import document_of_plan, spell_plan
@@ -164,6 +167,8 @@ def build(
     from warmup.cli.timings_file import timings_file
     from warmup.diagnostics.misses import read_misses
     from warmup.tuning.build import build as build_model
+    from warmup.tuning.devices.build import build_on_devices
+    from warmup.tuning.devices.model_build import build_model_on_devices
     from warmup.tuning.from_misses import build_problems
 
     of_model: dict[str, Any] = {
@@ -197,6 +202,7 @@ def build(
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     if command:
         refused = of_model | {"model": model, "problems": problems, "pad_weights": pad_weights}
+        refused |= {"devices": devices}
         refused |= {"timings": timings, "force": force, "dry_run": dry_run, "policy": policy.value}
         refused |= {"store": shared.pop("store")}
         shared["layers"] = None if layers is LayersForm.WHOLE else layers.value
@@ -207,6 +213,9 @@ def build(
     if model is not None and problems is None:
         of_model |= {"pad_weights": pad_weights, "policy": policy, "layers": layers.value}
         run = partial(build_model, model, out=out, **of_model, **shared)
+        if devices is not None:
+            check_on_devices(device, {"force": force, "retry": retry, "budget": budget})
+            run = on_devices(build_model_on_devices, run, devices, problem_limit)
     elif model is not None or problems is None:
         raise typer.BadParameter("give one of --model and --problems")
     elif given := [name for name, value in of_model.items() if value]:
@@ -216,6 +225,9 @@ def build(
         raise typer.BadParameter("--problems needs --out, the table to complete")
     else:
         run = partial(build_problems, problems, out=out, **shared)
+        if devices is not None:
+            check_on_devices(device, {})
+            run = on_devices(build_on_devices, run, devices, problem_limit)
     named = read_misses(problems) if problems is not None and timings is not None else ()
     sources = {one.key: one.source for one in named}
     with (
