@@ -159,7 +159,7 @@ def build(
     after --, run that program once and tune its decisions, in each of its processes.
     """
     from warmup.cli.build_belief import MEASURE_ALL
-    from warmup.cli.build_devices import check_on_devices, on_devices
+    from warmup.cli.build_devices import on_devices
     from warmup.cli.build_program import build_program
     from warmup.cli.build_render import document, spell
     from warmup.cli.plan_render import document_of_plan, spell_plan
@@ -167,8 +167,6 @@ def build(
     from warmup.cli.timings_file import timings_file
     from warmup.diagnostics.misses import read_misses
     from warmup.tuning.build import build as build_model
-    from warmup.tuning.devices.build import build_on_devices
-    from warmup.tuning.devices.model_build import build_model_on_devices
     from warmup.tuning.from_misses import build_problems
 
     of_model: dict[str, Any] = {
@@ -213,9 +211,6 @@ def build(
     if model is not None and problems is None:
         of_model |= {"pad_weights": pad_weights, "policy": policy, "layers": layers.value}
         run = partial(build_model, model, out=out, **of_model, **shared)
-        if devices is not None:
-            check_on_devices(device, {"force": force, "retry": retry, "budget": budget})
-            run = on_devices(build_model_on_devices, run, devices, problem_limit)
     elif model is not None or problems is None:
         raise typer.BadParameter("give one of --model and --problems")
     elif given := [name for name, value in of_model.items() if value]:
@@ -225,9 +220,7 @@ def build(
         raise typer.BadParameter("--problems needs --out, the table to complete")
     else:
         run = partial(build_problems, problems, out=out, **shared)
-        if devices is not None:
-            check_on_devices(device, {})
-            run = on_devices(build_on_devices, run, devices, problem_limit)
+    run = on_devices(run, devices, problem_limit)
     named = read_misses(problems) if problems is not None and timings is not None else ()
     sources = {one.key: one.source for one in named}
     with (

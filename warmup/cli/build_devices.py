@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,29 +13,28 @@ from warmup.tuning.budget import parse_seconds
 from warmup.tuning.report import BuildReport
 
 
-def check_on_devices(device: str, refused: Mapping[str, object]) -> None:
-    """Check that neither ``--device`` nor an option in *refused* was given with ``--devices``.
+def on_devices(run: partial[BuildReport], devices: str | None, limit: str) -> partial[BuildReport]:
+    """Return *run*, a build on one device, as a build on *devices*; *run* itself without them.
 
     Raises:
-        typer.BadParameter: one was; the error names all.
-    """
-    given = [f"--{name}" for name, value in refused.items() if value]
-    if device != "auto":
-        given.append("--device")
-    if given:
-        raise typer.BadParameter(f"--devices cannot be combined with {', '.join(given)}")
-
-
-def on_devices(
-    build: Callable[..., BuildReport], run: partial[BuildReport], devices: str, limit: str
-) -> partial[BuildReport]:
-    """Return *build* on *devices* with the arguments of *run*, the build on one device.
-
-    Raises:
+        typer.BadParameter: *run* has an argument that does not go with several devices.
         SettingsError: *limit* is no time.
     """
-    words = {name: value for name, value in run.keywords.items() if name != "device"}
+    if devices is None:
+        return run
+    from warmup.tuning.devices.build import build_on_devices
+    from warmup.tuning.devices.model_build import REFUSED, build_model_on_devices
+    from warmup.tuning.from_misses import build_problems
+
+    words = dict(run.keywords)
+    is_model = run.func is not build_problems
+    given = ["device"] if words.pop("device") != "auto" else []
+    given += [name for name in REFUSED if is_model and words[name]]
+    if given:
+        flags = ", ".join(f"--{name}" for name in given)
+        raise typer.BadParameter(f"--devices cannot be combined with {flags}")
     seconds = parse_seconds(limit, "--problem-limit")
+    build = build_model_on_devices if is_model else build_on_devices
     return partial(build, *run.args, devices=devices, problem_limit_s=seconds, **words)
 
 

@@ -141,7 +141,7 @@ class BuildProgress(LiveLine, Observer):
     def device_left_out(self, name: str, reason: str) -> None:
         self.print_above(f"{name} is left out: {reason}")
 
-    def problem_given(self, key: str, device: str, number: int, total: int) -> None:
+    def problem_given(self, key: str, device: str, total: int) -> None:
         self._bucket = device
         self.show(f"{device}: {key.partition(' ')[0]}", total=total)
 

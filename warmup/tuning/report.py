@@ -55,8 +55,8 @@ class Observer:
     def devices_ready(self, names: Sequence[str], control_us: Mapping[str, float]) -> None:
         """The devices *names* time now, each with its time of the control problem."""
 
-    def problem_given(self, key: str, device: str, number: int, total: int) -> None:
-        """The problem *key*, *number* (from 0) of *total*, was given to one of several devices."""
+    def problem_given(self, key: str, device: str, total: int) -> None:
+        """The problem *key*, one of *total*, was given to *device*, one of several."""
 
     def device_left_out(self, name: str, reason: str) -> None:
         """The device *name* takes no further problem."""

@@ -50,7 +50,7 @@ class BuildResults:
         fresh = {name: row for name, row in rows.items() if sent.get(name) is not row}
         sent.update(fresh)
         number, total = self.queue.number_of(key), self.queue.total
-        self.progress.observer.problem_given(key, runner.device, number, total)
+        self.progress.observer.problem_given(key, runner.device, total)
         return ProblemTask(
             key=key,
             table=replace(self.progress.table, rows=fresh, imported={}),

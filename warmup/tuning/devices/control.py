@@ -14,8 +14,8 @@ from warmup.core.rows import Family, Winner
 from warmup.measuring.screening import time_calls
 from warmup.tuning.tuner import Tuner
 
-_SIZE: Final = 4096  # on a GPU: large enough to be limited by its clock, not by launches
-_CPU_SIZE: Final = 256
+_GPU_CONTROL_SIZE: Final = 4096  # limited by the clock, not by launches
+_CPU_CONTROL_SIZE: Final = 256
 _REPEATS: Final = 3
 _CONTROL: Final = Winner(Family.EXTERN, "aten::mm")
 
@@ -29,7 +29,9 @@ def time_control(tuner: Tuner) -> float:
         BuildError: the device cannot run the control problem.
     """
     device = tuner.device
-    size, dtype = (_CPU_SIZE, torch.float32) if device.type == "cpu" else (_SIZE, torch.bfloat16)
+    size, dtype = _GPU_CONTROL_SIZE, torch.bfloat16
+    if device.type == "cpu":
+        size, dtype = _CPU_CONTROL_SIZE, torch.float32
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     out = torch.empty(size, size, device=device, dtype=dtype)
     times = []

@@ -27,7 +27,7 @@ from warmup.tuning.devices.runner import ReadyWorker, RunnerGoneError, RunnerLos
 
 PROBLEM_S: Final = 1800.0
 _PACKAGE_ROOT: Final = str(Path(__file__).resolve().parents[3])
-_COMMAND: Final = (sys.executable, "-P", "-m", "warmup.tuning.devices.worker")
+_WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "warmup.tuning.devices.worker")
 
 # Called when a worker waits for a quiet machine: its name, the reason, the seconds left to wait.
 OnWorkerWait = Callable[[str, str, float], None]
@@ -55,7 +55,7 @@ class LocalRunner:
     order: WorkerOrder
     environment: Mapping[str, str] = field(default_factory=dict)
     patience: Patience = field(default_factory=Patience)
-    command: Sequence[str] = _COMMAND
+    command: Sequence[str] = _WORKER_COMMAND
     on_wait: OnWorkerWait = lambda _name, _reason, _seconds: None
     _child: Child | None = None
     _is_stopped: bool = False

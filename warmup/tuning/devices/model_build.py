@@ -27,7 +27,7 @@ _OF_PROBLEMS: Final = (
     *("mode", "backends", "tolerance", "launch", "l2", "fused_top_k", "search", "top"),
     *("device_model", "wait_for_quiet", "store"),
 )
-_REFUSED: Final = ("force", "retry", "budget")
+REFUSED: Final = ("force", "retry", "budget")
 
 
 def build_model_on_devices(
@@ -49,7 +49,7 @@ def build_model_on_devices(
         SettingsError: an argument cannot be used here.
         WarmupError: as `build` and `build_on_devices` do.
     """
-    if given := [name for name in _REFUSED if arguments.get(name)]:
+    if given := [name for name in REFUSED if arguments.get(name)]:
         raise SettingsError(
             f"a build on several devices has no {shown(', '.join(given))}", "build on one device"
         )
