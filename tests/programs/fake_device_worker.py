@@ -48,7 +48,7 @@ def main() -> None:
 def fail(fault: str | None, send: Any) -> None:
     """Fail as *fault* says, if it says anything."""
     if fault == "kill":
-        print("about to die", flush=True)
+        sys.stderr.write("about to die\n")
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "exit":
         sys.exit(7)

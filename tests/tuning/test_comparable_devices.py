@@ -39,7 +39,7 @@ def test_devices_within_the_band_stay(times: dict[str, float]) -> None:
 def test_kinds_are_not_mixed(make_runtime: Callable[..., Runtime]) -> None:
     """A build on GPUs of two kinds is refused, and the error names both."""
     runtimes = {"cuda:0": make_runtime(), "cuda:1": make_runtime(name="NVIDIA H100")}
-    with pytest.raises(SettingsError, match="cuda:0 is NVIDIA H200.*cuda:1 is NVIDIA H100"):
+    with pytest.raises(SettingsError, match=r"cuda:0 is NVIDIA H200.*cuda:1 is NVIDIA H100"):
         check_one_kind(runtimes)
 
 

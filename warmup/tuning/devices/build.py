@@ -146,8 +146,10 @@ def build_with(
     started, watcher = time.monotonic(), observer or Observer()
     missed, once = missed_keys(problems), asked_once(problems)
     with ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(len(runners)))
         for runner in runners:
+            stack.callback(runner.close)
+        pool = stack.enter_context(ThreadPoolExecutor(len(runners)))
+        for runner in runners:  # before the pool waits for their calls
             stack.callback(runner.stop)
         crew = start_crew(runners, pool, watcher)
         origin = crew.origin

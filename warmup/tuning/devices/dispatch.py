@@ -57,8 +57,9 @@ def run_queue(
     in_a_row, gone = Counter[str](), dict[str, str]()
     while True:
         _assign(queue, idle, under_way, pool, listener.task_for)
-        if not len(queue) and all(key is None for _, key in under_way.values()):
-            break  # a worker that starts again is not needed any more
+        is_needed = len(queue) > 0 or any(key is not None for _, key in under_way.values())
+        if not under_way or not is_needed:  # a worker may start again, for nothing
+            break
         for call in wait(under_way, return_when=FIRST_COMPLETED).done:
             runner, key = under_way.pop(call)
             try:

@@ -111,6 +111,14 @@ class LocalRunner:
             if self._child is not None:
                 self._child.end()
 
+    def close(self) -> None:
+        """End the process and close the pipes to it."""
+        self.stop()
+        with self._lock:
+            if self._child is not None:
+                self._child.kill()
+                self._child = None
+
     def _await(self, wanted: str, limit_s: float) -> Message:
         """Return the process's next message with *wanted*.
 

@@ -47,7 +47,10 @@ class ReadyWorker:
 
 
 class Runner(Protocol):
-    """One worker, which tunes one problem at a time. Its calls block; `stop` may come meanwhile."""
+    """One worker, which tunes one problem at a time. Its calls block; `stop` may come meanwhile.
+
+    Who starts it stops it, and closes it when no call is under way any more.
+    """
 
     @property
     def name(self) -> str:
@@ -73,3 +76,6 @@ class Runner(Protocol):
 
     def stop(self) -> None:
         """End the worker, from any thread and for good: a blocked call raises."""
+
+    def close(self) -> None:
+        """Give back what the worker still holds here; closing twice is fine."""
