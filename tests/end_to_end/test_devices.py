@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_loop import command
+from forked_python import run_forked
 
 from warmup.table.store import read
 
+ROOT = Path(__file__).resolve().parents[2]
 LINEAR = "m=16 n=96 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue"
 BMM = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
 PACKED = f"packed_linear {LINEAR}=none"
@@ -30,7 +32,10 @@ def spread(tmp_path_factory: pytest.TempPathFactory) -> Built:
     document = {"schema": 1, "digests": [], "problems": problems}
     (folder / "misses.json").write_text(json.dumps(document))
     words = ("build", "--problems", "misses.json", "--devices", "cpu,cpu", "--out", "t.json")
-    done = command(folder, *words, "--json", *ALONE, code=1)
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+    environment["PYTHONPATH"] = str(ROOT)
+    done = run_forked("-m", "warmup", *words, "--json", *ALONE, env=environment, cwd=folder)
+    assert done.returncode == 1, done.stderr[-4000:]
     return folder, json.loads(done.stdout)
 
 
