@@ -106,7 +106,8 @@ def main() -> None:
         for where in (("--device", first), ("--devices", given.devices)):
             left_s = given.seconds - (time.monotonic() - began)
             runs.append(build(folder, where, left_s))
-            print(f"{' '.join(where)}: {runs[-1]['tuned']} tuned in {runs[-1]['seconds']} s")
+            tuned, seconds = runs[-1]["tuned"], runs[-1]["seconds"]
+            sys.stdout.write(f"{' '.join(where)}: {tuned} tuned, {seconds} s\n")
         device = read(next(folder.glob("*/t.json"))).provenance.runtime
     one, several = runs
     document = {
@@ -123,7 +124,7 @@ def main() -> None:
     }
     path = given.out / f"devices-{device.device.slug}.json"
     path.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"{document['speed_up']}x the speed of one device; {path}")
+    sys.stdout.write(f"{document['speed_up']}x the speed of one device; {path}\n")
 
 
 if __name__ == "__main__":
