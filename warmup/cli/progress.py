@@ -146,8 +146,8 @@ class BuildProgress(LiveLine, Observer):
         self.show(f"{device}: {key.partition(' ')[0]}", total=total)
 
     def problem_lost(self, key: str, device: str, reason: str, *, goes_on: bool) -> None:
-        then = "another device takes it over" if goes_on else "it is not tuned"
-        self.print_above(f"the worker on {device} {reason}: {then}: {key}")
+        then = "another worker takes over" if goes_on else "given up"
+        self.print_above(f"the worker on {device} {reason}; {then}: {key}")
 
     def problem_finished(self, tuned: Tuned) -> None:
         if self._timings is not None:

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 
-from warmup.core.machine_state import MachineState
+from warmup.core.machine_state import MachineState, united
 from warmup.core.phases import BuildStage
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Row
@@ -98,17 +97,9 @@ class BuildResults:
 
     def machine(self) -> MachineState:
         """Return what disturbed the measurements of all workers."""
-        named = [*self._earlier, *self._machines.items()]
-        states = [state for _, state in named]
-        shares = [state.worst_share for state in states if state.worst_share is not None]
-        complaints = [named_complaints(name, state.complaints) for name, state in named]
-        return MachineState(
-            measured=sum(state.measured for state in states),
-            disturbed=sum(state.disturbed for state in states),
-            cpus=max((state.cpus for state in states), default=0.0),
-            worst_share=max(shares, default=None),
-            waited_s=sum(state.waited_s for state in states),
-            complaints=tuple(dict.fromkeys(chain.from_iterable(complaints))),
+        return united(
+            replace(state, complaints=tuple(named_complaints(name, state.complaints)))
+            for name, state in (*self._earlier, *self._machines.items())
         )
 
 

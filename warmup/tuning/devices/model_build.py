@@ -13,7 +13,9 @@ from typing import Any, Final
 
 from warmup.core.error_text import shown
 from warmup.core.errors import NothingRecordedError, SettingsError
+from warmup.core.machine_state import united
 from warmup.core.miss_reasons import MissReason
+from warmup.core.phases import BuildStage
 from warmup.diagnostics.misses import MissedProblem
 from warmup.keys.registry import kind_of
 from warmup.tuning.build import build
@@ -56,7 +58,8 @@ def build_model_on_devices(
     started = time.monotonic()
     first = parse_devices(devices)[0].name
     is_dry = arguments.pop("dry_run", False)
-    planned = build(model, device=first, dry_run=True, observer=observer, **arguments)
+    watcher = observer if is_dry else None  # the last build reports the model again
+    planned = build(model, device=first, dry_run=True, observer=watcher, **arguments)
     assert planned.plan is not None
     if is_dry:
         return planned
@@ -84,6 +87,12 @@ def build_model_on_devices(
         seconds=time.monotonic() - started,
         not_fused={**ahead.not_fused, **final.not_fused},
         taken=(*ahead.taken, *final.taken),
+        machine=united([ahead.machine, final.machine]),
+        stages={
+            stage: ahead.stages.get(stage, 0.0) + final.stages.get(stage, 0.0)
+            for stage in BuildStage
+            if stage in ahead.stages or stage in final.stages
+        },
         devices=ahead.devices,
     )
 
