@@ -38,9 +38,11 @@ def test_devices_within_the_band_stay(times: dict[str, float]) -> None:
 
 def test_kinds_are_not_mixed(make_runtime: Callable[..., Runtime]) -> None:
     """A build on GPUs of two kinds is refused, and the error names both."""
-    runtimes = {"cuda:0": make_runtime(), "cuda:1": make_runtime(name="NVIDIA H100")}
-    with pytest.raises(SettingsError, match=r"cuda:0 is NVIDIA H200.*cuda:1 is NVIDIA H100"):
-        check_one_kind(runtimes)
+    other = make_runtime(name="NVIDIA H100", memory_gib=80)
+    with pytest.raises(SettingsError) as refused:
+        check_one_kind({"cuda:0": make_runtime(), "cuda:1": other})
+    said = "cuda:0 is NVIDIA H200 with 132 SMs and 140 GiB, cuda:1 is NVIDIA H100 with 132 SMs and"
+    assert said in str(refused.value)
 
 
 def test_a_slice_of_a_gpu_is_another_kind(make_runtime: Callable[..., Runtime]) -> None:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 
 from warmup.core.errors import SettingsError
-from warmup.core.runtime import Runtime
+from warmup.core.runtime import Runtime, compare_runtimes
 
 
 def check_one_kind(runtimes: Mapping[str, Runtime]) -> None:
@@ -17,11 +17,21 @@ def check_one_kind(runtimes: Mapping[str, Runtime]) -> None:
     """
     (first, expected), *others = runtimes.items()
     for name, runtime in others:
-        if runtime.device != expected.device:
+        is_other = any(mismatch.is_hard for mismatch in compare_runtimes(expected, runtime))
+        if is_other or runtime.device.name != expected.device.name:
             raise SettingsError(
-                f"--devices mixes kinds: {first} is {expected.device}, {name} is {runtime.device}",
+                f"--devices mixes kinds: {first} is {_described(expected)}, {name} is "
+                f"{_described(runtime)}",
                 "name devices of one kind, and build for each kind into a table of its own",
             )
+
+
+def _described(runtime: Runtime) -> str:
+    """Return what tells the device of *runtime* from devices of another kind, for people."""
+    device = runtime.device
+    counts = ((device.sm_count, "SMs"), (device.memory_gib, "GiB"), (device.threads, "threads"))
+    known = " and ".join(f"{count} {unit}" for count, unit in counts if count is not None)
+    return f"{device.name}{f' {device.mig}' if device.mig else ''} with {known}"
 
 
 def devices_off(control_us: Mapping[str, float], band: float) -> dict[str, str]:
