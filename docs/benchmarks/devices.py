@@ -28,8 +28,8 @@ from warmup.keys.registry import kind_of
 from warmup.table.store import read
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "tables" / "nvidia-h100-80gb-hbm3" / "zoo.llama3-8b-tokens.bf16.json"
-PROBLEMS, SECONDS = 12, 480.0
+SOURCE = ROOT / "tables" / "nvidia-h100-80gb-hbm3"
+PROBLEMS, SECONDS = 16, 480.0
 _PEAKS = """
 import sys, torch
 from warmup.measuring.device_peaks import measured_peaks
@@ -39,8 +39,9 @@ print(torch.cuda.device_count())
 
 
 def write_problems(path: Path, count: int) -> None:
-    """Write a misses document with *count* matmuls of the shipped table, spread over its sizes."""
-    keys = sorted((k for k in read(SOURCE).rows if kind_of(k).name == "gemm"), key=natural_order)
+    """Write a misses document with *count* matmuls of the shipped tables, spread over the sizes."""
+    rows = {key for path in SOURCE.glob("*.json") for key in read(path).rows}
+    keys = sorted((key for key in rows if kind_of(key).name == "gemm"), key=natural_order)
     chosen = keys[:: max(1, len(keys) // count)][:count]
     problems = [{"key": k, "kind": "gemm", "reason": "not_in_table", "count": 1} for k in chosen]
     path.write_text(json.dumps({"schema": 1, "digests": [], "problems": problems}))
