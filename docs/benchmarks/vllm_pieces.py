@@ -223,9 +223,8 @@ class Measurement:
         self.asked = asked
         self.deadline = time.monotonic() + asked.limit
         self.found: dict[str, Any] = {
-            "cpu": platform.processor() or platform.machine(),
-            "cpus": os.cpu_count(),
-            "sizes": asked.sizes,
+            "machine": {"cpu": platform.machine(), "cores": os.cpu_count()},
+            "seqlens": asked.sizes,
             "most": asked.most,
         }
         self.starts: dict[str, dict[str, Any]] = {}
@@ -263,7 +262,8 @@ class Measurement:
         text = log.read_text(errors="replace")
         lines = [line for line in text.splitlines() if line.startswith(_LINE)]
         said = json.loads(lines[-1].removeprefix(_LINE)) if lines else {}
-        self.starts[name] = {"name": name, "exit_code": code, "wall_s": round(wall, 1), **said}
+        self.found["machine"] |= {key: said.pop(key) for key in ("device", "torch") if key in said}
+        self.starts[name] = {"start": name, "exit_code": code, "wall_s": round(wall, 1), **said}
         if code != 0:
             print(f"{name}: exit code {code}\n{text[-_SHOWN:]}")  # noqa: T201
         self.write()

@@ -139,24 +139,27 @@ def main() -> None:
         bench = Bench(Path(folder))
         built = bench.build()
         starts = []
-        for name, table in (("no table", None), ("table", bench.table)):
+        for name, table in (("own tuning", None), ("table", bench.table)):
             for state in ("cold", "warm"):
                 log = Path(folder) / f"{name}-{state}.jsonl".replace(" ", "-")
                 start = bench.start(name.replace(" ", "-"), table, log)
-                starts.append({"name": f"{name}, {state}", **start})
-    result = {
-        "cpu": platform.processor() or platform.machine(),
-        "cpus": os.cpu_count(),
+                starts.append({"start": f"{name}, {state}", **start})
+    machine = {
+        "cpu": platform.machine(),
+        "cores": os.cpu_count(),
         "torch": torch.__version__,
         "vllm": vllm.__version__,
-        "compile_sizes": SIZES,
+    }
+    result = {
+        "machine": machine,
+        "seqlens": SIZES,
         "build_s": round(built, 1),
         "starts": starts,
     }
     write(asked.out, result)
     for start in starts:
         counts = {key: start[key] for key in ("benchmarks", "hits", "misses", "cached_decisions")}
-        print(f"{start['name']}: {start['wall_s']} s, engine {start['engine_s']} s, {counts}")  # noqa: T201
+        print(f"{start['start']}: {start['wall_s']} s, engine {start['engine_s']} s, {counts}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -69,6 +70,27 @@ def test_a_quiet_machine_is_measured_at_once(machine: Machine) -> None:
     state = watch.state()
     assert (machine.waits, state.measured, state.disturbed, state.worst_share) == ([], 1, 0, 0.0)
     assert state.cpus == 2
+
+
+def test_a_turn_is_held_from_the_wait_to_the_end_of_a_measurement(machine: Machine) -> None:
+    """Nobody else measures while this process waits for quiet, nor while it measures."""
+    watch, seen = machine.watch(), list[str]()
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        seen.append("taken")
+        yield
+        seen.append("given back")
+
+    def read() -> CpuReading:
+        seen.append("read")
+        return machine.read()
+
+    watch.turn, watch.read = turn, read
+    with watch.measuring():
+        seen.append("measured")
+    order = list(dict.fromkeys(seen))
+    assert order == ["taken", "read", "measured", "given back"]
 
 
 def test_a_load_that_ends_is_waited_out(machine: Machine) -> None:

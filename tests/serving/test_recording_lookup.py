@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from warmup.core.events import Emitter, Event, EventName
+from warmup.core.measuring_turn import Turn
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Row, Tuned, Winner
-from warmup.serving.recording_lookup import RecordingLookup, Turn
+from warmup.serving.recording_lookup import RecordingLookup
 from warmup.table import Table
 from warmup.table.lookup import OnMiss
 from warmup.table.store import write

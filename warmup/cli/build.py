@@ -43,6 +43,8 @@ def build(
     dims: options.Dims = None,
     inputs: options.InputsOption = None,
     device: options.DeviceOption = "auto",
+    devices: options.DevicesOption = None,
+    problem_limit: options.ProblemLimit = "30m",
     dtype: options.Dtype = None,
     mode: Annotated[
         str,
@@ -157,6 +159,7 @@ def build(
     after --, run that program once and tune its decisions, in each of its processes.
     """
     from warmup.cli.build_belief import MEASURE_ALL
+    from warmup.cli.build_devices import on_devices
     from warmup.cli.build_program import build_program
     from warmup.cli.build_render import document, spell
     from warmup.cli.plan_render import document_of_plan, spell_plan
@@ -197,6 +200,7 @@ def build(
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     if command:
         refused = of_model | {"model": model, "problems": problems, "pad_weights": pad_weights}
+        refused |= {"devices": devices}
         refused |= {"timings": timings, "force": force, "dry_run": dry_run, "policy": policy.value}
         refused |= {"store": shared.pop("store")}
         shared["layers"] = None if layers is LayersForm.WHOLE else layers.value
@@ -216,6 +220,7 @@ def build(
         raise typer.BadParameter("--problems needs --out, the table to complete")
     else:
         run = partial(build_problems, problems, out=out, **shared)
+    run = on_devices(run, devices, problem_limit)
     named = read_misses(problems) if problems is not None and timings is not None else ()
     sources = {one.key: one.source for one in named}
     with (

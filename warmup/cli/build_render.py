@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from warmup.buckets.bucket import Bucket
 from warmup.cli.build_belief import RETRY, first_lines, spell_belief
+from warmup.cli.build_devices import document_of_devices, spell_devices
 from warmup.cli.output import MEANINGS, fold, grid, spell_peaks, terminal_width
 from warmup.cli.plan_render import spell_graphs
 from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
@@ -60,6 +61,7 @@ def spell(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
         yield from spell_graphs(result.name, result.graphs)
     costs = {result.name: result.cost for result in report.buckets if result.cost is not None}
     yield from spell_limits(costs, report.table.policy.timing.launch, terminal_width())
+    yield from spell_devices(report)
     yield from _doubts(report)
     yield from _outcome(report)
     yield from spell_belief(report, remedy)
@@ -240,4 +242,5 @@ def document(report: BuildReport) -> dict[str, Any]:
         "retried": None if report.retried is None else sorted(report.retried),
         "kept": dict(report.kept),
         "taken": list(report.taken),
+        "devices": document_of_devices(report),
     }

@@ -66,6 +66,8 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "l2": "HOW",
         "fused-top-k": "N",
         "wait-for-quiet": "SECONDS",
+        "devices": "LIST",
+        "problem-limit": "TIME",
         "all-layers": None,
         "verify": None,
         "rounds": "N",

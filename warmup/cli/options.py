@@ -57,6 +57,17 @@ Dtype = Annotated[
     typer.Option(help="Cast floating parameters and inputs to this dtype: bf16, f16 or f32."),
 ]
 OperandDtype = Annotated[str, typer.Option(help="Dtype of the operands: bf16, f16 or f32.")]
+DevicesOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Tune on several GPUs of one kind at once: all, or cuda:0,cuda:1. A problem whose "
+        "worker dies or hangs is tuned on another."
+    ),
+]
+ProblemLimit = Annotated[
+    str,
+    typer.Option(help="With --devices: time after which a problem is given to another device."),
+]
 DeviceOption = Annotated[
     str, typer.Option(help="auto (the first GPU, else the CPU), cpu, cuda or cuda:N.")
 ]

@@ -57,10 +57,10 @@ def collect(
     from warmup.cli.timings_file import timings_file
     from warmup.prediction.pad.sampling import parse_dtypes
     from warmup.prediction.training import RANDOM
-    from warmup.tuning.budget import seconds_of
+    from warmup.tuning.budget import parse_seconds
     from warmup.tuning.pad_collection import collect_pads, draw_samples, drop_cut_line
 
-    seconds = None if budget is None else seconds_of(budget)
+    seconds = None if budget is None else parse_seconds(budget, "--budget")
     keys = draw_samples(samples, seed, parse_dtypes(dtypes), device)
     if drop_cut_line(out):
         say(f"{out}: the last line was cut, and is dropped")

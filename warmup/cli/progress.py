@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -133,6 +133,21 @@ class BuildProgress(LiveLine, Observer):
         self.print_above(
             f"{reason}: waiting up to {seconds:.0f} s for quiet (--wait-for-quiet 0 does not wait)"
         )
+
+    def devices_ready(self, names: Sequence[str], control_us: Mapping[str, float]) -> None:
+        times = ", ".join(f"{name} {control_us[name]:.1f} us" for name in names)
+        self.print_above(f"devices that time: {times} for the control problem")
+
+    def device_left_out(self, name: str, reason: str) -> None:
+        self.print_above(f"{name} is left out: {reason}")
+
+    def problem_given(self, key: str, device: str, total: int) -> None:
+        self._bucket = device
+        self.show(f"{device}: {key.partition(' ')[0]}", total=total)
+
+    def problem_lost(self, key: str, device: str, reason: str, *, goes_on: bool) -> None:
+        then = "another worker takes over" if goes_on else "given up"
+        self.print_above(f"the worker on {device} {reason}; {then}: {key}")
 
     def problem_finished(self, tuned: Tuned) -> None:
         if self._timings is not None:

@@ -128,12 +128,19 @@ class Child:
         message: Message = json.loads(line)
         return message
 
+    def end(self) -> None:
+        """End the child and every process that it started; `receive` then says so.
+
+        Another thread may wait in `receive` or `send`. The caller still has to `kill` the child.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # the child's own processes may outlive it
+
     def kill(self) -> None:
         """Kill the child and every process that it started; killing twice is fine."""
         if self._answers.closed:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # the child's own processes may outlive it
+        self.end()
         self._process.wait()
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):

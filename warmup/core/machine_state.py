@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,3 +27,18 @@ class MachineState:
     worst_share: float | None = None
     waited_s: float = 0.0
     complaints: tuple[str, ...] = ()
+
+
+def united(states: Iterable[MachineState]) -> MachineState:
+    """Return one state for *states*, those of several processes or of parts of a build."""
+    each = tuple(states)
+    shares = [state.worst_share for state in each if state.worst_share is not None]
+    complaints = dict.fromkeys(text for state in each for text in state.complaints)
+    return MachineState(
+        measured=sum(state.measured for state in each),
+        disturbed=sum(state.disturbed for state in each),
+        cpus=max((state.cpus for state in each), default=0.0),
+        worst_share=max(shares, default=None),
+        waited_s=sum(state.waited_s for state in each),
+        complaints=tuple(complaints),
+    )

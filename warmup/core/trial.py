@@ -215,14 +215,14 @@ def trial_from_json(document: JsonObject) -> Trial:
             ),
             "out": _tensor(document["out"]),
             "candidates": tuple(
-                Candidate(_winner(candidate["winner"]), candidate["spec"])
+                Candidate(winner_from_json(candidate["winner"]), candidate["spec"])
                 for candidate in document["candidates"]
             ),
-            "library": _winner(document["library"]),
+            "library": winner_from_json(document["library"]),
             "method": Method(
                 **{**method, "launch": Launch(method["launch"]), "l2": L2(method["l2"])}
             ),
-            "known": tuple((key, _winner(winner)) for key, winner in document["known"]),
+            "known": tuple((key, winner_from_json(winner)) for key, winner in document["known"]),
             "region": None if document["region"] is None else _region(document["region"]),
         }
     )
@@ -248,7 +248,8 @@ def _tensor(document: JsonObject) -> TensorSpec:
     return TensorSpec(*_shape(document), offset, dtype, Fill(fill))
 
 
-def _winner(document: JsonObject) -> Winner:
+def winner_from_json(document: JsonObject) -> Winner:
+    """Return the winner of which *document* has the fields; *document* is trusted."""
     kwargs: Sequence[Any] = document["kwargs"]
     pairs = tuple((name, value) for name, value in kwargs)
     family, uid = Family(document["family"]), document["uid"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -33,12 +33,15 @@ def _ignore(_reason: str, _seconds: float) -> None:
 class MachineWatch:
     """Watches the machine of *device* while a build measures there.
 
-    ``own`` returns the process IDs that are the build's, and ``read`` reads the CPUs.
+    ``own`` returns the process IDs that are the build's, and ``read`` reads the CPUs. ``turn``
+    makes a context that is open while this process measures, with the wait for quiet: where several
+    processes of a build measure on one device, it lets one in at a time.
     """
 
     device: torch.device
     own: Callable[[], frozenset[int]] = lambda: frozenset({os.getpid()})
     read: Callable[[], CpuReading | None] = read_cpus
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext
     clocks: list[int] = field(default_factory=list)  # SM clocks seen after trials, in MHz
     _wait_s: float = 0.0
     _on_wait: OnWait = _ignore
@@ -60,10 +63,11 @@ class MachineWatch:
 
         Gives a function that returns, after the context, whether the measurement was disturbed.
         """
-        self.wait_for_quiet()
-        self._note()
         shares: list[float] = []
-        yield lambda: any(share > BUSY_SHARE for share in shares)
+        with self.turn():
+            self.wait_for_quiet()
+            self._note()
+            yield lambda: any(share > BUSY_SHARE for share in shares)
         self._measured += 1
         if (share := self._share_of_late()) is not None:
             shares.append(share)

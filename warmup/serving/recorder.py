@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from warmup.core.events import Emitter, EventName, FieldValue, JsonLinesSink, Tally
+from warmup.core.measuring_turn import Turn
 from warmup.core.method import Search
 from warmup.core.notices import print_notice
 from warmup.core.recording_order import RecordingOrder
@@ -20,7 +21,7 @@ from warmup.serving.handle import Handle, install_lock, installed, register
 from warmup.serving.install_settings import RecordingSettings
 from warmup.serving.notices import Notices
 from warmup.serving.process_watch import ProcessWatch
-from warmup.serving.recording_lookup import RecordingLookup, Turn
+from warmup.serving.recording_lookup import RecordingLookup
 from warmup.table import Table
 from warmup.table.cache_tags import cache_tag
 from warmup.table.codec import digest_of

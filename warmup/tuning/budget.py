@@ -17,7 +17,7 @@ from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import BucketResult
 
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
-_BUDGET: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?([smh]?)")
+_TIME_LIMIT: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?([smh]?)")
 # Estimated candidates beyond those of the default: an exhaustive search tries 400 to 2300.
 _ADDED: Final[Mapping[Search, int]] = {Search.WIDE: 40, Search.EXHAUSTIVE: 800}
 _CANDIDATE_S: Final = 0.5  # estimated seconds to compile and measure one, without measured ones
@@ -52,19 +52,19 @@ def parse_budget(search: str, budget: str | float | None) -> SearchBudget:
         raise SettingsError(
             f"--budget {budget} has nothing to be spent on", "add --search wide or exhaustive"
         )
-    return SearchBudget(Search(search), seconds_of(budget))
+    return SearchBudget(Search(search), parse_seconds(budget, "--budget"))
 
 
-def seconds_of(budget: str | float) -> float:
-    """Return the seconds of *budget*, such as ``20m``.
+def parse_seconds(time_limit: str | float, option: str) -> float:
+    """Return *time_limit*, such as ``20m`` or seconds, in seconds; it was given with *option*.
 
     Raises:
-        SettingsError: it is no time.
+        SettingsError: it has another form.
     """
-    match = _BUDGET.fullmatch(budget.strip()) if isinstance(budget, str) else None
-    seconds = float(match[1]) * _SECONDS[match[2]] if match else budget
+    match = _TIME_LIMIT.fullmatch(time_limit.strip()) if isinstance(time_limit, str) else None
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else time_limit
     if isinstance(seconds, str) or not 0 <= seconds < math.inf:
-        raise SettingsError(f"--budget {budget!r} is no time", "write 90s, 20m or 2h")
+        raise SettingsError(f"{option} {time_limit!r} is no time", "write 90s, 20m or 2h")
     return seconds
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,14 +23,13 @@ from warmup.table.codec import digest_of
 from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
-from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.budget import parse_budget
 from warmup.tuning.dry_run import plan_keys
 from warmup.tuning.earlier_builds import pace
-from warmup.tuning.one_key import OneKeyLookup
+from warmup.tuning.missed_keys import asked_once, keys_with_row, missed_keys
 from warmup.tuning.progress import Progress, Revisit
+from warmup.tuning.rebuilt_problem import tune_rebuilt
 from warmup.tuning.report import BucketResult, BuildReport, Observer
-from warmup.tuning.session import Session
 from warmup.tuning.setup import (
     BuildSetup,
     check_out,
@@ -45,7 +43,6 @@ from warmup.tuning.stored_rows import KnownRows, giving_back, open_stored
 
 if TYPE_CHECKING:
     from warmup.keys.question import RegionQuestion
-    from warmup.models.rebuilt import RebuiltProblem
     from warmup.tuning.tuner import Tuner
 
 _SHOWN_PROBLEMS: Final = 3
@@ -97,9 +94,9 @@ def build_problems(
     if isinstance(problems, (str, Path)):
         problems = read_misses(problems)
     described = {question.key for question in regions}
-    missed = _by_key(problems) | dict.fromkeys(again, True)
+    missed = missed_keys(problems) | dict.fromkeys(again, True)
     missed = {key: is_stale for key, is_stale in missed.items() if key not in described}
-    once = {problem.key for problem in problems if LayersForm.ONCE in problem.layers}
+    once = asked_once(problems)
     from warmup.tuning.tuner import make_tuner
 
     search_budget = parse_budget(search, None)
@@ -125,13 +122,7 @@ def build_problems(
     imported = ImportedAnswers(table.imported if is_import else {})
     if is_import:
         setup = replace(setup, predictor=imported)
-    known = tuple(
-        key
-        for key, is_stale in missed.items()
-        if (row := rows.get(key)) is not None and not (force or is_stale)
-        if row.untrusted is None
-        if not row.evidence.search.is_narrower_than(search_budget.search)
-    )
+    known = keys_with_row(missed, rows, search_budget.search, force=force)
     wanted = [key for key in missed if key not in known]
     if dry_run:
         plan = plan_keys(known, wanted, pace(setup))
@@ -184,14 +175,7 @@ def build_problems(
             progress.keep_form(OF_MISSES, LayersForm.ONCE)
         machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at(machine.complaints)
-    if not path.exists():
-        reasons = "; ".join(
-            f"{key}: {reason}" for key, reason in list(not_rebuilt.items())[:_SHOWN_PROBLEMS]
-        )
-        raise NothingRecordedError(
-            f"none of {len(missed)} problems could be rebuilt, and there is no table at {path}",
-            reasons,
-        )
+    check_built(path, missed, not_rebuilt)
     final = read(path)
     return BuildReport(
         path,
@@ -210,14 +194,6 @@ def build_problems(
         stages=stages,
         taken=stored.answered if stored else (),
     )
-
-
-def _by_key(problems: Iterable[MissedProblem]) -> dict[str, bool]:
-    """Return each key once, with whether its row could not be used at serving."""
-    is_stale: dict[str, bool] = {}
-    for problem in problems:
-        is_stale[problem.key] = is_stale.get(problem.key, False) or problem.is_stale
-    return is_stale
 
 
 def _tune_problems(
@@ -247,7 +223,7 @@ def _tune_problems(
             rebuilt = rebuild(key, setup.device)
             number = index, len(wanted)
             results.append(
-                _run(key, rebuilt, setup, progress, tuner, number=number, imported=imported)
+                tune_rebuilt(key, rebuilt, setup, progress, tuner, number=number, imported=imported)
             )
         except (BuildError, ModelError, ProblemError) as error:
             if key in again and key in progress.rows:
@@ -257,36 +233,17 @@ def _tune_problems(
     return not_rebuilt
 
 
-def _run(
-    key: str,
-    rebuilt: RebuiltProblem,
-    setup: BuildSetup,
-    progress: Progress,
-    tuner: Tuner,
-    *,
-    number: tuple[int, int],
-    imported: ImportedAnswers,
-) -> BucketResult:
-    """Tune the rebuilt module of *key*, serve it from the table and judge its output.
+def check_built(path: Path, missed: Collection[str], reasons: Mapping[str, str]) -> None:
+    """Check that there is a table at *path* after a build of the keys *missed*.
+
+    *reasons* says, by key, why a problem has no row.
 
     Raises:
-        BuildError: compiling failed, or the module did not ask for *key*.
+        NothingRecordedError: there is none.
     """
-    others: list[str] = []
-    compiler = BucketCompiler(
-        setup=setup,
-        model=rebuilt.model,
-        progress=progress,
-        tuner=tuner,
-        make_lookup=partial(OneKeyLookup, wanted=key, others=others, imported=imported),
-    )
-    accepted = progress.table.policy.tolerance
-    tolerance = dict.fromkeys(accepted, accepted[rebuilt.dtype])  # an epilogue may end in a cast
-    session = Session(compiler=compiler, tolerance=tolerance)
-    with rebuilt.settings():
-        result = session.run_bucket(rebuilt.bucket, *number)
-    if key in {*result.keys, *tuner.rows.not_tuned, *progress.distrusted}:
-        return result
-    if others:
-        raise BuildError(f"the rebuilt module asks for another key: {others[0]}")
-    raise BuildError("the rebuilt module leaves inductor nothing to choose")
+    if not path.exists():
+        shown = "; ".join(f"{key}: {why}" for key, why in list(reasons.items())[:_SHOWN_PROBLEMS])
+        raise NothingRecordedError(
+            f"none of {len(missed)} problems could be rebuilt, and there is no table at {path}",
+            shown,
+        )

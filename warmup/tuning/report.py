@@ -52,6 +52,21 @@ class Observer:
     def waiting_started(self, reason: str, seconds: float) -> None:
         """The machine is busy for *reason*; the build waits for quiet, at most so many seconds."""
 
+    def devices_ready(self, names: Sequence[str], control_us: Mapping[str, float]) -> None:
+        """The devices *names* time now, each with its time of the control problem."""
+
+    def problem_given(self, key: str, device: str, total: int) -> None:
+        """The problem *key*, one of *total*, was given to *device*, one of several."""
+
+    def device_left_out(self, name: str, reason: str) -> None:
+        """The device *name* takes no further problem."""
+
+    def problem_lost(self, key: str, device: str, reason: str, *, goes_on: bool) -> None:
+        """The worker on *device* was lost with the problem *key*, which another takes over or not.
+
+        With *goes_on* it is taken over.
+        """
+
     def problem_finished(self, tuned: Tuned) -> None:
         """A problem was tuned, and its row is on disk."""
 
@@ -146,6 +161,20 @@ class BuildPlan:
     remarks: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceShare:
+    """What one of several devices did in a build: how many problems it tuned.
+
+    ``control_us`` is its time of the control problem, None where it did not start. ``left_out`` is
+    why it took no further problem, empty where it took part until the end.
+    """
+
+    name: str
+    problems: int
+    control_us: float | None = None
+    left_out: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class BuildReport:
     """A finished build.
@@ -168,7 +197,8 @@ class BuildReport:
     ``is_recalled``: an earlier build had finished all buckets, so they were not compiled again.
     ``plan`` is that of a dry run, which has nothing else. ``stages`` says how ``seconds`` divide,
     without those of packing a bundle. ``taken`` are the keys with a row of the store, instead of a
-    measurement.
+    measurement. ``devices`` has the share of each device of a build on several; ``stages`` are then
+    summed over all of their workers.
     """
 
     path: Path
@@ -192,6 +222,7 @@ class BuildReport:
     plan: BuildPlan | None = None
     stages: StageSeconds = field(default_factory=dict)
     taken: tuple[str, ...] = ()
+    devices: tuple[DeviceShare, ...] = ()
 
     @property
     def uncovered(self) -> Mapping[str, int]:

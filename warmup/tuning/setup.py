@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from warmup.core.error_text import printable, remedy_for
 from warmup.core.errors import SettingsError, TableWriteError
@@ -33,6 +33,18 @@ if TYPE_CHECKING:
 
 
 WAIT_FOR_QUIET_S: Final = 30.0
+
+
+class TableOrigin(Protocol):
+    """What decides whether rows may stand in a table: where and how they are measured."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """The device and the software of the measurements."""
+
+    @property
+    def policy(self) -> Policy:
+        """How candidates are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +112,7 @@ def find_setup(
     return BuildSetup(inductor, resolved, here, policy, predicted)
 
 
-def watcher_of(observer: Observer | None, setup: BuildSetup) -> Observer:
+def watcher_of(observer: Observer | None, setup: TableOrigin) -> Observer:
     """Return *observer*, or one that ignores events, after the event that measuring begins."""
     watcher = observer or Observer()
     watcher.measuring_on(setup.runtime, setup.policy.timing)
@@ -123,7 +135,7 @@ def check_out(path: Path) -> None:
 
 def open_table(
     path: Path,
-    setup: BuildSetup,
+    setup: TableOrigin,
     assumptions: Iterable[Assumption] = (),
     *,
     force: bool,

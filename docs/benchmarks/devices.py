@@ -1,0 +1,132 @@
+"""One GPU against all of a host: `devices.py OUT [--problems N] [--seconds S] [--devices all]`.
+
+The same matmuls are tuned by `warmup build --problems` on one GPU and then with ``--devices``, from
+empty compile caches each time. Peaks of the GPUs are measured before. Writes ``devices-NAME.json``
+into OUT: the seconds of both builds, from the start of the command to its end, their ratio, and the
+keys for which the two tables have another winner. With the defaults both builds are ended after 8
+minutes in all.
+
+Not run on two GPUs yet: no number of this program is on the benchmark page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from warmup.core.child_process import Caches
+from warmup.keys.order import natural_order
+from warmup.keys.registry import kind_of
+from warmup.table.store import read
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "tables" / "nvidia-h100-80gb-hbm3"
+PROBLEMS, SECONDS = 16, 480.0
+_PEAKS = """
+import sys, torch
+from warmup.measuring.device_peaks import measured_peaks
+[measured_peaks(torch.device("cuda", index)) for index in range(torch.cuda.device_count())]
+print(torch.cuda.device_count())
+"""
+
+
+def write_problems(path: Path, count: int) -> None:
+    """Write a misses document with *count* matmuls of the shipped tables, spread over the sizes."""
+    rows = {key for path in SOURCE.glob("*.json") for key in read(path).rows}
+    keys = sorted((key for key in rows if kind_of(key).name == "gemm"), key=natural_order)
+    chosen = keys[:: max(1, len(keys) // count)][:count]
+    problems = [{"key": k, "kind": "gemm", "reason": "not_in_table", "count": 1} for k in chosen]
+    path.write_text(json.dumps({"schema": 1, "digests": [], "problems": problems}))
+
+
+def build(folder: Path, where: Sequence[str], limit_s: float) -> dict[str, Any]:
+    """Build the problems in *folder* on the devices *where*, as options, from empty caches.
+
+    Raises:
+        SystemExit: the build failed or was not done within *limit_s*.
+    """
+    own = folder / where[1].replace(":", "-").replace(",", "-")
+    own.mkdir()
+    words = ["build", "--problems", str(folder / "misses.json"), "--out", str(own / "t.json")]
+    started = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "warmup", *words, *where, "--json"],
+            env={**Caches(own / "caches").environment(), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f"{' '.join(where)}: not done after {limit_s:.0f} s") from None
+    seconds = time.monotonic() - started
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(where)}: exit code {done.returncode}")
+    report = json.loads(done.stdout)
+    return {
+        "options": list(where),
+        "seconds": round(seconds, 2),
+        "tuned": len(report["problems"]),
+        "not_tuned": report["not_tuned"],
+        "not_rebuilt": report["not_rebuilt"],
+        "devices": report["devices"],
+        "stages": report["stages"],
+        "machine": report["machine"],
+        "winners": {one["key"]: one["winner"] for one in report["problems"]},
+    }
+
+
+def main() -> None:
+    """Measure, print a line for each build, and write the document."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--problems", type=int, default=PROBLEMS)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for both builds")
+    parser.add_argument("--devices", default="all")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    peaks = [sys.executable, "-c", _PEAKS]
+    found = subprocess.run(peaks, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    gpus = int(found.stdout)
+    first = "cuda:0" if gpus else "cpu"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_problems(folder / "misses.json", given.problems)
+        runs = []
+        for where in (("--device", first), ("--devices", given.devices)):
+            left_s = given.seconds - (time.monotonic() - began)
+            runs.append(build(folder, where, left_s))
+            tuned, seconds = runs[-1]["tuned"], runs[-1]["seconds"]
+            sys.stdout.write(f"{' '.join(where)}: {tuned} tuned, {seconds} s\n")
+        device = read(next(folder.glob("*/t.json"))).provenance.runtime
+    one, several = runs
+    document = {
+        "gpus": gpus,
+        "cores": len(os.sched_getaffinity(0)),
+        "device": str(device),
+        "speed_up": round(one["seconds"] / several["seconds"], 3),
+        "other_winners": sorted(
+            key
+            for key, winner in one["winners"].items()
+            if several["winners"].get(key, winner) != winner
+        ),
+        "runs": runs,
+    }
+    path = given.out / f"devices-{device.device.slug}.json"
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    sys.stdout.write(f"{document['speed_up']}x the speed of one device; {path}\n")
+
+
+if __name__ == "__main__":
+    main()

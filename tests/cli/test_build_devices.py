@@ -1,0 +1,67 @@
+"""`warmup build --devices`: what it refuses, and what is printed of each device."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from warmup.cli.build_devices import document_of_devices, spell_devices
+from warmup.table import Table
+from warmup.tuning.report import BuildReport, DeviceShare
+
+RunMain = Callable[..., subprocess.CompletedProcess[str]]
+PROBLEMS = ("--problems", "m.json", "--out", "t.json")
+MODEL = ("--model", "m.py", "--seqlens", "8")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((*PROBLEMS, "--device", "cpu"), 2, "--devices cannot be combined with --device"),
+        ((*MODEL, "--force"), 2, "--devices cannot be combined with --force"),
+        ((*MODEL, "--retry", "unstable"), 2, "--devices cannot be combined with --retry"),
+        ((*PROBLEMS, "--problem-limit", "soon"), 3, "--problem-limit 'soon' is no time"),
+        (("--out", "t.json", "--", "true"), 2, "cannot be combined with --devices"),
+    ],
+)
+def test_what_does_not_go_with_several_devices(
+    words: tuple[str, ...], code: int, said: str, run_main: RunMain
+) -> None:
+    """The option that is in the way is named, and nothing runs."""
+    done = run_main("build", "--devices", "cpu,cpu", *words)
+    assert done.returncode == code
+    assert said in " ".join(done.stderr.split())
+
+
+@pytest.fixture
+def report(make_table: Callable[..., Table], tmp_path: Path) -> BuildReport:
+    """A build on two devices, of which one was left out."""
+    shares = (
+        DeviceShare(name="cuda:0", problems=1, control_us=100.0),
+        DeviceShare(name="cuda:1", problems=0, left_out="no CUDA driver"),
+    )
+    path = tmp_path / "t.json"
+    return BuildReport(path, make_table({}), "0" * 64, (), (), 1.0, devices=shares)
+
+
+def test_each_device_has_a_line(report: BuildReport) -> None:
+    """It has the problems, the time of the control problem, and why the device was left out."""
+    assert list(spell_devices(report)) == [
+        "cuda:0: 1 problem, control problem 100.0 us",
+        "cuda:1: 0 problems; left out: no CUDA driver",
+    ]
+
+
+def test_each_device_is_in_the_document(report: BuildReport) -> None:
+    """`--json` has the same as values."""
+    assert document_of_devices(report)[1] == {
+        "name": "cuda:1",
+        "problems": 0,
+        "control_us": None,
+        "left_out": "no CUDA driver",
+    }

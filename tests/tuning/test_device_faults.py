@@ -1,0 +1,247 @@
+"""Builds on several devices whose workers die, hang or have no memory; each is a real process."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from warmup.core.errors import BuildError, NothingRecordedError, SettingsError
+from warmup.core.rows import Row, Tuned
+from warmup.diagnostics.misses import MissedProblem
+from warmup.table import Table
+from warmup.table.codec import encode
+from warmup.table.store import read, write
+from warmup.tuning.devices.build import build_with
+from warmup.tuning.devices.local_runner import LocalRunner, Patience
+from warmup.tuning.devices.messages import ProblemTask, WorkerOrder
+from warmup.tuning.devices.runner import RunnerGoneError, RunnerLostError
+from warmup.tuning.report import BuildReport, Observer
+
+FAKE = Path(__file__).resolve().parents[1] / "programs" / "fake_device_worker.py"
+SIZES = (16, 32, 64, 128)
+Make = Callable[..., LocalRunner]
+Tune = Callable[..., BuildReport]
+
+
+@pytest.fixture
+def keys(make_key: Callable[..., str]) -> list[str]:
+    """The keys of the problems, in the order of the document."""
+    return [make_key(size) for size in SIZES]
+
+
+@pytest.fixture
+def make_runner(
+    make_table: Callable[..., Table],
+    make_row: Callable[..., Row],
+    keys: list[str],
+    tmp_path: Path,
+) -> Make:
+    """``make_runner("cuda:0", {key: "kill"}, control_us=105)``: a worker that fails as told."""
+
+    def make(
+        device: str,
+        faults: Mapping[str, str] | None = None,
+        *,
+        table: Table | None = None,
+        control_us: float = 100.0,
+        problem_s: float = 60.0,
+        **case: str,
+    ) -> LocalRunner:
+        rows = table or make_table({key: make_row(BLOCK_M=16) for key in keys})
+        told = {"table": encode(rows), "control_us": control_us, "faults": faults or {}, **case}
+        return LocalRunner(
+            name=device,
+            device=device,
+            order=WorkerOrder(device=device, folder=str(tmp_path), turn="turn", parent=1),
+            patience=Patience(start_s=60.0, silence_s=1.0, problem_s=problem_s),
+            command=(sys.executable, "-P", str(FAKE), json.dumps(told)),
+        )
+
+    return make
+
+
+@pytest.fixture
+def tune(keys: list[str], tmp_path: Path) -> Tune:
+    """``tune(runner, ...)``: a build of all problems into t.json."""
+
+    def build(*runners: LocalRunner, observer: Observer | None = None) -> BuildReport:
+        problems = [MissedProblem(key, "gemm", "not_in_table", 1) for key in keys]
+        return build_with(runners, problems, out=tmp_path / "t.json", observer=observer)
+
+    return build
+
+
+class Losses(Observer):
+    """Keeps which problems were lost on which device, why, and whether another takes them over."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, str, bool]] = []
+
+    def problem_lost(self, key: str, device: str, reason: str, *, goes_on: bool) -> None:
+        """Keep the loss."""
+        self.seen.append((key, device, reason, goes_on))
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("kill", "was killed by SIGKILL (about to die)"),
+        ("exit", "ended with exit code 7"),
+        ("hang", "said nothing for 1 s"),
+        ("memory", "ran out of memory: CUDA out of memory"),
+    ],
+)
+def test_a_lost_worker_costs_one_problem_which_another_takes_over(
+    make_runner: Make, tune: Tune, keys: list[str], fault: str, said: str
+) -> None:
+    """Every problem has its row, the loss is reported, and the report has no failure."""
+    losses = Losses()
+    bad = dict.fromkeys(keys, fault)
+    report = tune(make_runner("cuda:0", bad), make_runner("cuda:1"), observer=losses)
+    assert report.table.rows.keys() == set(keys)
+    assert (report.not_tuned, report.not_rebuilt) == ({}, {})
+    assert {device for _, device, _, _ in losses.seen} == {"cuda:0"}
+    assert all(said in reason and goes_on for _, _, reason, goes_on in losses.seen)
+
+
+def test_a_problem_that_takes_too_long_is_taken_over(
+    make_runner: Make, tune: Tune, keys: list[str]
+) -> None:
+    """A worker that gives signs of life and never finishes is ended at the limit."""
+    losses, bad = Losses(), dict.fromkeys(keys, "slow")
+    runners = make_runner("cuda:0", bad, problem_s=0.5), make_runner("cuda:1")
+    assert tune(*runners, observer=losses).table.rows.keys() == set(keys)
+    assert "took longer than 0.5 s" in losses.seen[0][2]
+
+
+def test_a_problem_that_ends_two_workers_is_reported_as_failed(
+    make_runner: Make, tune: Tune, keys: list[str]
+) -> None:
+    """It has no row and both reasons; the others are tuned by workers that started again."""
+    bad = {keys[1]: "kill"}
+    report = tune(make_runner("cuda:0", bad), make_runner("cuda:1", bad))
+    assert report.not_tuned.keys() == {keys[1]}
+    reason = report.not_tuned[keys[1]]
+    assert "the worker on cuda:0 was killed" in reason
+    assert "the worker on cuda:1 was killed" in reason
+    assert report.table.rows.keys() == set(keys) - {keys[1]}
+
+
+def test_the_report_counts_what_each_device_finished(
+    make_runner: Make, tune: Tune, keys: list[str]
+) -> None:
+    """A device that loses all that it is given has finished nothing."""
+    report = tune(make_runner("cuda:0", dict.fromkeys(keys, "kill")), make_runner("cuda:1"))
+    first, second = report.devices
+    assert (first.problems, second.problems) == (0, len(keys))
+
+
+def test_when_no_device_is_left_the_rest_fails(
+    make_runner: Make, tune: Tune, keys: list[str]
+) -> None:
+    """A worker is given up after three losses in a row; what was tuned before is kept."""
+    bad = dict.fromkeys(keys[1:], "kill")
+    report = tune(make_runner("cuda:0", bad))
+    assert report.table.rows.keys() == {keys[0]}
+    assert report.not_tuned.keys() == set(keys[1:])
+    assert "no device is left" in report.not_tuned[keys[-1]]
+    assert "3 problems in a row" in report.devices[0].left_out
+
+
+def test_each_row_is_on_disk_when_its_problem_is_finished(
+    make_runner: Make, tune: Tune, tmp_path: Path
+) -> None:
+    """A build that ends now loses only what is being measured."""
+    on_disk: list[bool] = []
+
+    class Reading(Observer):
+        def problem_finished(self, tuned: Tuned) -> None:
+            """Look for the row in the file."""
+            on_disk.append(tuned.key in read(tmp_path / "t.json").rows)
+
+    tune(make_runner("cuda:0"), make_runner("cuda:1"), observer=Reading())
+    assert on_disk == [True] * len(SIZES)
+
+
+def test_what_the_table_has_is_not_given_to_a_device(
+    make_runner: Make,
+    tune: Tune,
+    keys: list[str],
+    make_table: Callable[..., Table],
+    tmp_path: Path,
+) -> None:
+    """Only problems without a row are tuned; the rows that were there stay as they are."""
+    before = next(iter(make_table().rows.values()))
+    write(tmp_path / "t.json", make_table({keys[0]: before}))
+    report = tune(make_runner("cuda:0"))
+    assert (report.known, len(report.timings)) == ((keys[0],), len(keys) - 1)
+    assert report.table.rows[keys[0]] == before
+
+
+def test_a_device_that_is_off_is_named_and_left_out(
+    make_runner: Make, tune: Tune, keys: list[str]
+) -> None:
+    """A GPU whose time of the control problem is outside of the band tunes nothing."""
+    report = tune(make_runner("cuda:0"), make_runner("cuda:1", control_us=105.0))
+    first, second = report.devices
+    assert (first.problems, second.problems) == (len(keys), 0)
+    assert "+5.0% against cuda:0" in second.left_out
+
+
+def test_a_device_that_does_not_start_is_left_out(
+    make_runner: Make, tune: Tune, keys: list[str]
+) -> None:
+    """The others tune everything, and the report has what the worker said."""
+    report = tune(make_runner("cuda:0", gone="no CUDA driver"), make_runner("cuda:1"))
+    assert [share.left_out for share in report.devices] == ["no CUDA driver", ""]
+    assert report.table.rows.keys() == set(keys)
+
+
+def test_without_any_device_the_build_is_an_error(make_runner: Make, tune: Tune) -> None:
+    """The error has the reason of each device."""
+    with pytest.raises(BuildError, match="no device started: cuda:0: no CUDA driver"):
+        tune(make_runner("cuda:0", gone="no CUDA driver"))
+
+
+def test_devices_of_two_kinds_are_refused(
+    make_runner: Make,
+    tune: Tune,
+    make_table: Callable[..., Table],
+    make_runtime: Callable[..., object],
+    tmp_path: Path,
+) -> None:
+    """Nothing is tuned, and nothing is written."""
+    other = make_table({}, runtime=make_runtime(name="NVIDIA H100"))
+    with pytest.raises(SettingsError, match="mixes kinds"):
+        tune(make_runner("cuda:0"), make_runner("cuda:1", table=other))
+    assert not (tmp_path / "t.json").exists()
+
+
+def test_without_a_row_there_is_no_table(make_runner: Make, tune: Tune, keys: list[str]) -> None:
+    """Where every problem failed and no table was there, the reasons are the error."""
+    with pytest.raises(NothingRecordedError, match="was killed by SIGKILL"):
+        tune(make_runner("cuda:0", dict.fromkeys(keys, "kill")))
+
+
+def test_a_worker_that_is_stopped_ends_at_once(
+    make_runner: Make, keys: list[str], make_table: Callable[..., Table]
+) -> None:
+    """What waits for a stopped worker raises, so that an interrupted build ends."""
+    runner = make_runner("cuda:0", {keys[0]: "slow"})
+    runner.start()
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(runner.run, ProblemTask(key=keys[0], table=make_table({})))
+        started = time.monotonic()
+        runner.stop()
+        with pytest.raises(RunnerLostError, match="SIGKILL"):
+            call.result()
+    assert time.monotonic() - started < 30
+    with pytest.raises(RunnerGoneError):
+        runner.start()
+    runner.close()

@@ -1,0 +1,68 @@
+"""`--devices`: names of devices, and the variables of the workers that see one of them alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from warmup.core.errors import SettingsError
+from warmup.tuning.devices.names import GPU_LANES, parse_devices
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A host with four GPUs, none of which is hidden."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return monkeypatch
+
+
+@pytest.mark.usefixtures("gpus")
+def test_all_are_the_gpus_of_the_host() -> None:
+    """`all` names every GPU, each with the workers of one GPU."""
+    slots = parse_devices("all")
+    assert [slot.name for slot in slots] == [f"cuda:{index}" for index in range(4)]
+    assert {slot.lanes for slot in slots} == {GPU_LANES}
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_worker_sees_its_gpu_alone() -> None:
+    """Its GPU is the only visible one, and therefore the first."""
+    (_, slot) = parse_devices("cuda:0, cuda:3")
+    assert (slot.inside, slot.environment) == ("cuda:0", {"CUDA_VISIBLE_DEVICES": "3"})
+
+
+def test_names_count_the_visible_gpus(gpus: pytest.MonkeyPatch) -> None:
+    """Where the build sees some GPUs only, names are those that it sees, as everywhere in torch."""
+    gpus.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-ab12,7,6")
+    assert parse_devices("cuda:1")[0].environment == {"CUDA_VISIBLE_DEVICES": "GPU-ab12"}
+
+
+def test_a_cpu_may_be_named_several_times() -> None:
+    """Its workers are lanes of one device, and take turns on it."""
+    (slot,) = parse_devices("cpu,cpu,cpu")
+    assert (slot.name, slot.lanes, slot.environment) == ("cpu", 3, {})
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cuda:0,cuda:0", "has cuda:0 twice"),
+        ("cuda:0,cuda:4", "4 GPUs here, and cuda:4 is not one"),
+        ("cuda", "'cuda' is not a device"),
+        ("", "'' is not a device"),
+        ("all,cuda:0", "'all' is not a device"),
+    ],
+)
+def test_other_names_are_refused(text: str, said: str) -> None:
+    """A device that is not here, named twice or spelled otherwise is an error that quotes it."""
+    with pytest.raises(SettingsError, match=said):
+        parse_devices(text)
+
+
+def test_all_without_a_gpu_is_an_error(gpus: pytest.MonkeyPatch) -> None:
+    """`all` means GPUs: a host without one says so, instead of building on its CPU."""
+    gpus.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(SettingsError, match="there is no GPU here"):
+        parse_devices("all")

@@ -1,0 +1,59 @@
+"""`--devices` of `warmup build`: what it goes with, and what the report says of each device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import typer
+
+from warmup.core.counted import counted
+from warmup.tuning.budget import parse_seconds
+from warmup.tuning.report import BuildReport
+
+
+def on_devices(run: partial[BuildReport], devices: str | None, limit: str) -> partial[BuildReport]:
+    """Return *run*, a build on one device, as a build on *devices*; *run* itself without them.
+
+    Raises:
+        typer.BadParameter: *run* has an argument that does not go with several devices.
+        SettingsError: *limit* is no time.
+    """
+    if devices is None:
+        return run
+    from warmup.tuning.devices.build import build_on_devices
+    from warmup.tuning.devices.model_build import REFUSED, build_model_on_devices
+    from warmup.tuning.from_misses import build_problems
+
+    words = dict(run.keywords)
+    is_model = run.func is not build_problems
+    given = ["device"] if words.pop("device") != "auto" else []
+    given += [name for name in REFUSED if is_model and words[name]]
+    if given:
+        flags = ", ".join(f"--{name}" for name in given)
+        raise typer.BadParameter(f"--devices cannot be combined with {flags}")
+    seconds = parse_seconds(limit, "--problem-limit")
+    build = build_model_on_devices if is_model else build_on_devices
+    return partial(build, *run.args, devices=devices, problem_limit_s=seconds, **words)
+
+
+def spell_devices(report: BuildReport) -> Iterator[str]:
+    """Yield a line for each of several devices: its problems, its control time, why it was left."""
+    for share in report.devices:
+        control = f", control problem {share.control_us:.1f} us" if share.control_us else ""
+        left = f"; left out: {share.left_out}" if share.left_out else ""
+        yield f"{share.name}: {counted(share.problems, 'problem')}{control}{left}"
+
+
+def document_of_devices(report: BuildReport) -> list[dict[str, Any]]:
+    """Return the share of each device as JSON values; empty for a build on one device."""
+    return [
+        {
+            "name": share.name,
+            "problems": share.problems,
+            "control_us": share.control_us,
+            "left_out": share.left_out,
+        }
+        for share in report.devices
+    ]

@@ -1,0 +1,196 @@
+"""The worker of one device: ``python -m warmup.tuning.devices.worker FD``.
+
+It is the tuner of a build on one device, which takes its problems from a parent process. Messages
+are JSON objects, one per line. The order and then the tasks arrive on standard input; answers go to
+the file descriptor FD. The other end is `warmup.tuning.devices.local_runner`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import torch
+
+from warmup.core.child_process import end_with_parent
+from warmup.core.errors import BuildError, ModelError, ProblemError, WarmupError
+from warmup.core.measuring_turn import Turn
+from warmup.core.process_family import descendants_of
+from warmup.models.rebuilt import rebuild
+from warmup.table.codec import encode
+from warmup.table.imported_answers import ImportedAnswers
+from warmup.table.store import add_rows
+from warmup.tuning.budget import parse_budget
+from warmup.tuning.devices.control import time_control
+from warmup.tuning.devices.messages import (
+    FinishedProblem,
+    ProblemTask,
+    finished_to_json,
+    order_from_json,
+    task_from_json,
+)
+from warmup.tuning.progress import Progress, Revisit
+from warmup.tuning.rebuilt_problem import tune_rebuilt
+from warmup.tuning.report import Observer
+from warmup.tuning.setup import BuildSetup, find_setup, open_table, predictor_for
+from warmup.tuning.tuner import Tuner, make_tuner
+
+Send = Callable[[Mapping[str, Any]], None]
+
+_BEAT_S: Final = 5.0
+_NOTHING_IMPORTED: Final = ImportedAnswers({})
+
+
+class _OutOfMemoryError(Exception):
+    """This process has no memory left for a problem; another may have."""
+
+
+def serve(requests: BinaryIO, send: Send) -> None:
+    """Start as the first line of *requests* orders, and tune each problem that follows."""
+    order = order_from_json(json.loads(requests.readline()))
+    try:
+        setup = find_setup(
+            order.device, order.policy, predictor_for(order.search, order.device_model, order.top)
+        )
+        path = Path(order.folder) / "rows.json"
+        table, _ = open_table(path, setup, force=False)
+    except WarmupError as error:
+        send({"gone": str(error)})
+        return
+    with make_tuner(setup.policy, setup.device) as tuner:
+        tuner.region_questions.is_used = True  # a rebuilt module is compiled again
+        tuner.watch.turn = Turn(Path(order.turn)).taken
+        tuner.watch.own = partial(descendants_of, order.parent)
+        tuner.watch.start(order.wait_s, lambda reason, s: send({"waiting": reason, "seconds": s}))
+        progress = Progress(
+            path=path,
+            table=table,
+            replaces=False,
+            observer=Observer(),
+            can_search=setup.can_search,
+            given_up=tuner.rows.not_tuned,
+            measured_peaks=tuner.bounds.peaks,
+            revisit=Revisit(search=parse_budget(order.search, None).search),
+        )
+        try:
+            send(_ready(setup, progress, tuner))
+        except BuildError as error:
+            send({"gone": str(error)})
+            return
+        for line in requests:
+            task = task_from_json(json.loads(line))
+            try:
+                send({"finished": finished_to_json(_tune(task, setup, progress, tuner))})
+            except _OutOfMemoryError as error:
+                send({"lost": f"ran out of memory: {error}"})
+                return  # the memory of this process is free again when it has ended
+
+
+def _ready(setup: BuildSetup, progress: Progress, tuner: Tuner) -> dict[str, Any]:
+    """Return the message that this worker has started, with the time of the control problem."""
+    complaints = tuner.watch.complaints()
+    return {
+        "ready": {
+            "table": encode(progress.table),
+            "control_us": time_control(tuner),
+            "complaints": list(complaints),
+            "can_search": setup.can_search,
+        }
+    }
+
+
+def _tune(
+    task: ProblemTask, setup: BuildSetup, progress: Progress, tuner: Tuner
+) -> FinishedProblem:
+    """Return what came of *task*.
+
+    Raises:
+        _OutOfMemoryError: this process has no memory left for it.
+    """
+    key, rows = task.key, task.table.rows
+    if rows:
+        table = progress.table
+        progress.table = add_rows(progress.path, table.provenance, table.policy, rows, redo=True)
+    progress.reopen([key])
+    if task.is_again:
+        progress.measure_again([key])
+    known = tuner.rows.not_tuned, tuner.rows.not_fused, progress.distrusted
+    before, since = tuple(map(dict, known)), len(progress.tuned)
+    result, not_rebuilt = None, None
+    try:
+        rebuilt = rebuild(key, setup.device)
+        number = task.number, task.total
+        result = tune_rebuilt(
+            key, rebuilt, setup, progress, tuner, number=number, imported=_NOTHING_IMPORTED
+        )
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise _OutOfMemoryError(str(error).partition("\n")[0]) from error
+    except (BuildError, ModelError, ProblemError) as error:
+        if (cause := _shortage_in(error)) is not None:
+            raise _OutOfMemoryError(str(cause).partition("\n")[0]) from error
+        needs_once = isinstance(error, ProblemError) and task.is_once
+        not_rebuilt = f"{error} and --layers once" if needs_once else str(error)
+    tuned = tuple({one.key: one for one in progress.tuned[since:]}.values())
+    tuned = tuple(one for one in tuned if one.key in progress.table.rows)
+    own = {one.key: progress.table.rows[one.key] for one in tuned}
+    not_tuned, not_fused, distrusted = (
+        {name: why for name, why in now.items() if earlier.get(name) != why}
+        for now, earlier in zip(known, before, strict=True)
+    )
+    return FinishedProblem(
+        key=key,
+        table=replace(progress.table, rows=own, imported={}),
+        tuned=tuned,
+        result=result,
+        not_rebuilt=not_rebuilt,
+        not_tuned=not_tuned,
+        not_fused=not_fused,
+        distrusted=distrusted,
+        stages=tuner.clock.take(),
+        machine=tuner.watch.state(),
+    )
+
+
+def _shortage_in(error: BaseException) -> BaseException | None:
+    """Return the lack of memory among the causes of *error*, None where it has another cause."""
+    seen: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in seen:
+        if isinstance(current, (torch.OutOfMemoryError, MemoryError)):
+            return current
+        seen.append(current)
+        current = current.__cause__ or current.__context__
+    return None
+
+
+def _beat(send: Send) -> None:
+    """Send a sign of life every few seconds, as long as this process runs Python."""
+    while not threading.Event().wait(_BEAT_S):
+        send({"beat": True})
+
+
+def main() -> None:
+    """Serve the parent process; the last argument is the file descriptor for answers."""
+    end_with_parent()
+    lock = threading.Lock()
+    with os.fdopen(int(sys.argv[-1]), "wb") as answers:
+
+        def send(message: Mapping[str, Any]) -> None:
+            line = json.dumps(message).encode() + b"\n"
+            with lock:
+                answers.write(line)
+                answers.flush()
+
+        threading.Thread(target=_beat, args=(send,), daemon=True).start()
+        serve(sys.stdin.buffer, send)
+
+
+if __name__ == "__main__":
+    main()
