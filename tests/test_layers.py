@@ -45,6 +45,8 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "models.pretrained": frozenset({"torch", "transformers"}),
     "diagnostics.recompiles": frozenset({"torch"}),
     "tuning": frozenset({"torch", "platformdirs"}),
+    "tuning.cluster": frozenset(),
+    "tuning.cluster.connection": frozenset({"ray"}),
     "serving": frozenset({"torch"}),
     "serving.counters.prometheus_collector": frozenset({"prometheus_client"}),
     "serving.counters.opentelemetry_meter": frozenset({"opentelemetry"}),

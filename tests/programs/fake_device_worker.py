@@ -1,7 +1,9 @@
 """A worker of a device that measures nothing: it answers with stored rows, or fails as it is told.
 
 It speaks the protocol of `warmup.tuning.devices.worker`. Its first argument is a JSON object: the
-text of a table with the rows that it answers with, and by key how it fails.
+text of a table with the rows that it answers with, and by key how it fails. ``seconds`` is the time
+that each problem takes, and ``log`` a file to which each problem that is begun adds a line: the
+process ID and the key.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from warmup.core.child_process import end_with_parent
 from warmup.table.codec import decode, encode
 
 CASE: dict[str, Any] = json.loads(sys.argv[1])
@@ -21,6 +25,7 @@ CASE: dict[str, Any] = json.loads(sys.argv[1])
 
 def main() -> None:
     """Start, and answer each task, until a fault ends this process."""
+    end_with_parent()
     table = decode(CASE["table"], "case")
     with os.fdopen(int(sys.argv[-1]), "w") as answers:
 
@@ -41,7 +46,11 @@ def main() -> None:
             if fault == "memory":
                 send(lost="ran out of memory: CUDA out of memory")
                 return
+            if "log" in CASE:
+                with Path(CASE["log"]).open("a") as log:
+                    log.write(f"{os.getpid()} {key}\n")
             fail(fault, send)
+            time.sleep(CASE.get("seconds", 0.0))
             send(finished=finished(key, encode(replace(table, rows={key: table.rows[key]}))))
 
 

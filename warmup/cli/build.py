@@ -45,6 +45,7 @@ def build(
     device: options.DeviceOption = "auto",
     devices: options.DevicesOption = None,
     problem_limit: options.ProblemLimit = "30m",
+    cluster: options.ClusterOption = None,
     dtype: options.Dtype = None,
     mode: Annotated[
         str,
@@ -159,15 +160,15 @@ def build(
     after --, run that program once and tune its decisions, in each of its processes.
     """
     from warmup.cli.build_belief import MEASURE_ALL
+    from warmup.cli.build_cluster import on_cluster
     from warmup.cli.build_devices import on_devices
     from warmup.cli.build_program import build_program
     from warmup.cli.build_render import document, spell
+    from warmup.cli.build_source import chosen_build
     from warmup.cli.plan_render import document_of_plan, spell_plan
     from warmup.cli.progress import BuildProgress
     from warmup.cli.timings_file import timings_file
     from warmup.diagnostics.misses import read_misses
-    from warmup.tuning.build import build as build_model
-    from warmup.tuning.from_misses import build_problems
 
     of_model: dict[str, Any] = {
         "seqlens": seqlens,
@@ -200,7 +201,7 @@ def build(
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     if command:
         refused = of_model | {"model": model, "problems": problems, "pad_weights": pad_weights}
-        refused |= {"devices": devices}
+        refused |= {"devices": devices, "cluster": cluster}
         refused |= {"timings": timings, "force": force, "dry_run": dry_run, "policy": policy.value}
         refused |= {"store": shared.pop("store")}
         shared["layers"] = None if layers is LayersForm.WHOLE else layers.value
@@ -208,19 +209,11 @@ def build(
         return
     if after:
         raise typer.BadParameter("--after needs a program: -- python serve.py")
-    if model is not None and problems is None:
+    if model is not None:
         of_model |= {"pad_weights": pad_weights, "policy": policy, "layers": layers.value}
-        run = partial(build_model, model, out=out, **of_model, **shared)
-    elif model is not None or problems is None:
-        raise typer.BadParameter("give one of --model and --problems")
-    elif given := [name for name, value in of_model.items() if value]:
-        flags = ["--input" if name == "inputs" else f"--{name.replace('_', '-')}" for name in given]
-        raise typer.BadParameter(f"--problems cannot be combined with {', '.join(flags)}")
-    elif out is None:
-        raise typer.BadParameter("--problems needs --out, the table to complete")
-    else:
-        run = partial(build_problems, problems, out=out, **shared)
-    run = on_devices(run, devices, problem_limit)
+    run = chosen_build(model, problems, out, of_model, shared, cluster=cluster)
+    spread = partial(on_cluster, cluster=cluster, budget=budget) if cluster else on_devices
+    run = spread(run, devices=devices, limit=problem_limit)
     named = read_misses(problems) if problems is not None and timings is not None else ()
     sources = {one.key: one.source for one in named}
     with (

@@ -67,6 +67,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "fused-top-k": "N",
         "wait-for-quiet": "SECONDS",
         "devices": "LIST",
+        "cluster": "ADDRESS",
         "problem-limit": "TIME",
         "all-layers": None,
         "verify": None,

@@ -66,7 +66,16 @@ DevicesOption = Annotated[
 ]
 ProblemLimit = Annotated[
     str,
-    typer.Option(help="With --devices: time after which a problem is given to another device."),
+    typer.Option(
+        help="With --devices or --cluster: time after which a problem is given to another device."
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Tune --problems on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT. --devices is "
+        "then all, a kind of GPU, KIND=N, or cpu, and --budget is for all problems."
+    ),
 ]
 DeviceOption = Annotated[
     str, typer.Option(help="auto (the first GPU, else the CPU), cpu, cuda or cuda:N.")

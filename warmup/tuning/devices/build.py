@@ -6,6 +6,7 @@ is what their workers say.
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -137,11 +138,13 @@ def build_with(
     search: Search = Search.DEFAULT,
     force: bool = False,
     store: str | None = None,
+    seconds: float | None = None,
     observer: Observer | None = None,
 ) -> BuildReport:
     """Tune *problems* on *runners*, none of which has started, and add their rows to *out*.
 
-    The other arguments are those of `build_on_devices`, which says what is raised.
+    Once *seconds* have passed no further problem is begun; those that wait are not tuned. The other
+    arguments are those of `build_on_devices`, which says what is raised.
     """
     started, watcher = time.monotonic(), observer or Observer()
     missed, once = missed_keys(problems), asked_once(problems)
@@ -158,7 +161,8 @@ def build_with(
         stored = open_stored(None if force else store, table, _template_sources, is_dry=False)
         rows = table.rows if stored is None else KnownRows(table.rows, stored)
         known = keys_with_row(missed, rows, search, force=force)
-        queue = ProblemQueue(key for key in missed if key not in known)
+        deadline = math.inf if seconds is None else started + seconds
+        queue = ProblemQueue((key for key in missed if key not in known), deadline)
         stack.enter_context(giving_back(store, out))
         again = frozenset(key for key, is_stale in missed.items() if force or is_stale)
         progress = Progress(

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from warmup.core.child_process import Child, ChildError, ChildTimeoutError, Message
-from warmup.table.codec import decode
 from warmup.tuning.devices.messages import (
     FinishedProblem,
     ProblemTask,
@@ -23,11 +22,16 @@ from warmup.tuning.devices.messages import (
     order_to_json,
     task_to_json,
 )
-from warmup.tuning.devices.runner import ReadyWorker, RunnerGoneError, RunnerLostError
+from warmup.tuning.devices.runner import (
+    ReadyWorker,
+    RunnerGoneError,
+    RunnerLostError,
+    ready_from_json,
+)
 
 PROBLEM_S: Final = 1800.0
 _PACKAGE_ROOT: Final = str(Path(__file__).resolve().parents[3])
-_WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "warmup.tuning.devices.worker")
+WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "warmup.tuning.devices.worker")
 
 # Called when a worker waits for a quiet machine: its name, the reason, the seconds left to wait.
 OnWorkerWait = Callable[[str, str, float], None]
@@ -55,7 +59,7 @@ class LocalRunner:
     order: WorkerOrder
     environment: Mapping[str, str] = field(default_factory=dict)
     patience: Patience = field(default_factory=Patience)
-    command: Sequence[str] = _WORKER_COMMAND
+    command: Sequence[str] = WORKER_COMMAND
     on_wait: OnWorkerWait = lambda _name, _reason, _seconds: None
     _child: Child | None = None
     _is_stopped: bool = False
@@ -83,12 +87,7 @@ class LocalRunner:
             ready = self._await("ready", self.patience.start_s)["ready"]
         except RunnerLostError as lost:
             raise RunnerGoneError(str(lost)) from None
-        return ReadyWorker(
-            table=decode(ready["table"], self.name),
-            control_us=ready["control_us"],
-            complaints=tuple(ready["complaints"]),
-            can_search=ready["can_search"],
-        )
+        return ready_from_json(ready)
 
     def run(self, task: ProblemTask) -> FinishedProblem:
         """Return what came of *task* in the process.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -11,12 +13,14 @@ MOST_LOSSES: Final = 2  # of one problem: the first device's, and that of the on
 class ProblemQueue:
     """The keys that wait, in order; a key whose worker was lost waits in front, for another device.
 
-    ``failed`` has, by key, how its workers were lost: such a key is not tuned.
+    ``failed`` has, by key, why it is not tuned: how its workers were lost, or that it still waited
+    when `time.monotonic` reached *deadline*.
     """
 
-    def __init__(self, keys: Iterable[str]) -> None:
+    def __init__(self, keys: Iterable[str], deadline: float = math.inf) -> None:
         self._waiting = list(keys)
         self._numbers = {key: number for number, key in enumerate(self._waiting)}
+        self._deadline = deadline
         self._lost: dict[str, list[tuple[str, str]]] = {}
         self.failed: dict[str, str] = {}
 
@@ -36,8 +40,10 @@ class ProblemQueue:
         """Return the next key for *device*; None where what waits is for one of the *others*.
 
         A device gets a key that it lost only when none of *others*, the devices in use beside it,
-        is left to take it.
+        is left to take it. At the deadline all that waits fails.
         """
+        if self._waiting and time.monotonic() >= self._deadline:
+            self.fail_rest("the budget was spent before it was begun")
         for index, key in enumerate(self._waiting):
             lost_by = {name for name, _ in self._lost.get(key, ())}
             if device not in lost_by or not set(others) - lost_by - {device}:

@@ -1,16 +1,18 @@
 """`Runner`: a worker on one device, wherever it runs, as a build sees it.
 
-`warmup.tuning.devices.local_runner` has the one that starts a process on this host. A runner on
-another host is one more class with these methods.
+`warmup.tuning.devices.local_runner` has the one that starts a process on this host, and
+`warmup.tuning.cluster.ray_runner` that on a host of a Ray cluster.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from warmup.core.runtime import Runtime
 from warmup.table import Policy, Table
+from warmup.table.codec import decode, encode
 from warmup.tuning.devices.messages import FinishedProblem, ProblemTask
 
 
@@ -44,6 +46,30 @@ class ReadyWorker:
     def policy(self) -> Policy:
         """How the worker measures."""
         return self.table.policy
+
+
+def ready_to_json(ready: ReadyWorker) -> dict[str, Any]:
+    """Return *ready* as JSON values."""
+    return {
+        "table": encode(ready.table),
+        "control_us": ready.control_us,
+        "complaints": list(ready.complaints),
+        "can_search": ready.can_search,
+    }
+
+
+def ready_from_json(fields: Mapping[str, Any]) -> ReadyWorker:
+    """Return the worker that `ready_to_json` wrote.
+
+    Raises:
+        TableFormatError: its table is damaged.
+    """
+    return ReadyWorker(
+        table=decode(fields["table"], "a message"),
+        control_us=fields["control_us"],
+        complaints=tuple(fields["complaints"]),
+        can_search=fields["can_search"],
+    )
 
 
 class Runner(Protocol):

@@ -24,7 +24,6 @@ from warmup.core.errors import BuildError, ModelError, ProblemError, WarmupError
 from warmup.core.measuring_turn import Turn
 from warmup.core.process_family import descendants_of
 from warmup.models.rebuilt import rebuild
-from warmup.table.codec import encode
 from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.store import add_rows
 from warmup.tuning.budget import parse_budget
@@ -36,6 +35,7 @@ from warmup.tuning.devices.messages import (
     order_from_json,
     task_from_json,
 )
+from warmup.tuning.devices.runner import ReadyWorker, ready_to_json
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.rebuilt_problem import tune_rebuilt
 from warmup.tuning.report import Observer
@@ -96,14 +96,13 @@ def serve(requests: BinaryIO, send: Send) -> None:
 def _ready(setup: BuildSetup, progress: Progress, tuner: Tuner) -> dict[str, Any]:
     """Return the message that this worker has started, with the time of the control problem."""
     complaints = tuner.watch.complaints()
-    return {
-        "ready": {
-            "table": encode(progress.table),
-            "control_us": time_control(tuner),
-            "complaints": list(complaints),
-            "can_search": setup.can_search,
-        }
-    }
+    ready = ReadyWorker(
+        table=progress.table,
+        control_us=time_control(tuner),
+        complaints=complaints,
+        can_search=setup.can_search,
+    )
+    return {"ready": ready_to_json(ready)}
 
 
 def _tune(

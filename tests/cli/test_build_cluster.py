@@ -1,0 +1,68 @@
+"""`warmup build --cluster`: what it refuses before anything connects."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from warmup.core.errors import SettingsError
+from warmup.tuning.cluster.build import build_on_cluster
+
+RunMain = Callable[..., subprocess.CompletedProcess[str]]
+PROBLEMS = ("--problems", "m.json", "--out", "t.json")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((*PROBLEMS, "--device", "cpu"), 2, "--cluster cannot be combined with --device"),
+        ((*PROBLEMS, "--dry-run"), 2, "--cluster cannot be combined with --dry-run"),
+        (("--model", "m.py"), 2, "--cluster cannot be combined with --model"),
+        ((*PROBLEMS, "--seqlens", "8"), 2, "--problems cannot be combined with --seqlens"),
+        ((*PROBLEMS, "--problem-limit", "soon"), 3, "--problem-limit 'soon' is no time"),
+        (("--out", "t.json", "--", "true"), 2, "cannot be combined with --cluster"),
+    ],
+)
+def test_what_does_not_go_with_a_cluster(
+    words: tuple[str, ...], code: int, said: str, run_main: RunMain
+) -> None:
+    """The option that is in the way is named, and nothing connects."""
+    done = run_main("build", "--cluster", "auto", *words)
+    assert done.returncode == code
+    assert said in " ".join(done.stderr.split())
+
+
+@pytest.fixture
+def misses(tmp_path: Path) -> Path:
+    """A misses document without problems."""
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps({"schema": 1, "digests": [], "problems": []}))
+    return path
+
+
+def test_a_budget_that_is_no_time_is_refused(misses: Path, tmp_path: Path) -> None:
+    """The budget of all problems has the form of every time limit."""
+    with pytest.raises(SettingsError, match="--budget 'long' is no time"):
+        build_on_cluster(misses, cluster="auto", out=tmp_path / "t.json", budget="long")
+
+
+def test_without_ray_the_error_says_how_to_install_it(
+    misses: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray is an extra, and is imported when it is needed."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SettingsError, match=r"--cluster needs Ray.*inductor-warmup\[ray\]"):
+        build_on_cluster(misses, cluster="auto", out=tmp_path / "t.json")
+
+
+def test_importing_the_build_imports_no_ray() -> None:
+    """A machine without Ray can import everything else of the package."""
+    code = "import sys, warmup.tuning.cluster.build; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,153 @@
+"""`build_on_cluster`: tunes missed problems on the devices of a Ray cluster at the same time.
+
+This process, the driver, holds the queue and the table, and needs no device: what it knows of the
+devices is what their workers say.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from warmup.core.error_text import shown
+from warmup.core.errors import SettingsError
+from warmup.core.method import Search
+from warmup.diagnostics.misses import MissedProblem, read_misses
+from warmup.prediction.predictions import DEFAULT_TOP
+from warmup.table.policy import DEFAULT_MODE, PolicyOptions
+from warmup.tuning.budget import parse_budget, parse_seconds
+from warmup.tuning.cluster.connection import connected
+from warmup.tuning.cluster.ray_runner import RayRunner, RemoteDevice
+from warmup.tuning.cluster.slots import ClusterSlot, alive_nodes, slots_of
+from warmup.tuning.devices.build import build_with
+from warmup.tuning.devices.local_runner import PROBLEM_S, Patience
+from warmup.tuning.devices.messages import WorkerOrder
+from warmup.tuning.devices.names import ALL
+from warmup.tuning.report import BuildReport, Observer
+from warmup.tuning.setup import check_out, predictor_for, seconds_to_wait
+
+
+def build_on_cluster(
+    problems: str | Path | Sequence[MissedProblem],
+    *,
+    cluster: str,
+    devices: str = ALL,
+    out: str | Path,
+    mode: str = DEFAULT_MODE,
+    backends: str | None = None,
+    tolerance: float | None = None,
+    launch: str | None = None,
+    l2: str | None = None,
+    fused_top_k: int | None = None,
+    search: str = Search.DEFAULT,
+    top: int = DEFAULT_TOP,
+    device_model: str | Path | None = None,
+    force: bool = False,
+    wait_for_quiet: float | None = None,
+    store: str | None = None,
+    budget: str | float | None = None,
+    problem_limit_s: float = PROBLEM_S,
+    observer: Observer | None = None,
+) -> BuildReport:
+    """Tune the problems of the misses document *problems* on *devices* of *cluster*, into *out*.
+
+    *cluster* is the address of a Ray cluster: ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``.
+    *devices* is ``all``, the kind of a GPU such as ``H100``, ``cpu``, or ``KIND=N``. Once *budget*,
+    in seconds or as text such as ``20m``, has passed, no further problem is begun, and those that
+    are left are reported as not tuned. The rest is as in
+    `warmup.tuning.devices.build.build_on_devices`.
+
+    Raises:
+        SettingsError: an argument cannot be used, Ray is not installed, no cluster answers, or it
+            has no such devices.
+        TableError: the table is damaged, of another device, runtime or policy, or not writable.
+        BuildError: no device started.
+        NothingRecordedError: no problem could be rebuilt, and there is no table at *out*.
+    """
+    asked = PolicyOptions(
+        mode=mode,
+        backends=backends,
+        tolerance=tolerance,
+        launch=launch,
+        l2=l2,
+        fused_top_k=fused_top_k,
+    )
+    predictor_for(search, device_model, top)
+    check_out(Path(out))
+    missed = read_misses(problems) if isinstance(problems, (str, Path)) else problems
+    seconds = None if budget is None else parse_seconds(budget, "--budget")
+    order = WorkerOrder(
+        device="",
+        folder="",
+        turn=f"warmup-{secrets.token_hex(8)}",
+        parent=os.getpid(),
+        policy=asked,
+        search=search,
+        top=top,
+        device_model=None if device_model is None else str(device_model),
+        wait_s=seconds_to_wait(wait_for_quiet),
+    )
+    model_text = None if device_model is None else _text_of(Path(device_model))
+    with connected(cluster) as ray:
+        runners = runners_on(
+            ray,
+            slots_of(devices, alive_nodes(ray.nodes())),
+            order,
+            Patience(problem_s=problem_limit_s),
+            device_model=model_text,
+        )
+        return build_with(
+            runners,
+            missed,
+            out=Path(out),
+            search=parse_budget(search, None).search,
+            force=force,
+            store=store,
+            seconds=seconds,
+            observer=observer,
+        )
+
+
+def runners_on(
+    ray: Any,
+    slots: Sequence[ClusterSlot],
+    order: WorkerOrder,
+    patience: Patience,
+    *,
+    device_model: str | None = None,
+    command: Sequence[str] | None = None,
+) -> list[RayRunner]:
+    """Return a runner for each worker of *slots*, the first workers of all devices first.
+
+    The other arguments are those of `RemoteDevice`; the device of *order* is filled in.
+    """
+    remotes = [
+        RemoteDevice(
+            ray=ray,
+            slot=slot,
+            order=replace(order, device=slot.inside),
+            patience=patience,
+            device_model=device_model,
+            command=command,
+        )
+        for slot in slots
+    ]
+    lanes = [(lane, remote) for remote in remotes for lane in range(remote.slot.lanes)]
+    return [
+        RayRunner(remote=remote, lane=lane)
+        for lane, remote in sorted(lanes, key=lambda each: each[0])
+    ]
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of the device model at *path*, which the workers' hosts may not have."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"--device-model {shown(path)}: cannot be read: {error}", "name a device model file"
+        ) from error

@@ -1,0 +1,74 @@
+"""`connected`: this process as the driver of a Ray cluster, and Ray, which is an extra."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+from warmup.core.error_text import first_line, shown
+from warmup.core.errors import SettingsError
+
+# Errors of a call whose actor, node or connection is lost; Ray's own are added to them.
+_CONNECTION_ERRORS: Final = (ConnectionError, TimeoutError)
+
+
+def import_ray() -> Any:
+    """Return the module ``ray``.
+
+    Raises:
+        SettingsError: Ray is not installed.
+    """
+    # `uv run` would else be started on every node; this build names its own programs.
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise SettingsError(
+            f"--cluster needs Ray: {error}", "pip install 'inductor-warmup[ray]'"
+        ) from None
+    return ray
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """Connect to the cluster at *address*, and yield the module ``ray``; disconnect at the end.
+
+    *address* is ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``. A connection that this process
+    already has is used, and stays.
+
+    Raises:
+        SettingsError: Ray is not installed, or no cluster answers at *address*.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except ImportError as error:
+        raise SettingsError(
+            f"--cluster {shown(address)}: {error}", "pip install 'inductor-warmup[ray]'"
+        ) from None
+    except (*_CONNECTION_ERRORS, ValueError, RuntimeError) as error:
+        raise SettingsError(
+            f"--cluster {shown(address)}: no cluster answers: {first_line(error)}",
+            "start one with `ray start --head`, and name its address",
+        ) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def losses(ray: Any) -> tuple[type[Exception], ...]:
+    """Return the errors that say that an actor, its node or the connection to it is lost."""
+    return (ray.exceptions.RayError, *_CONNECTION_ERRORS)
+
+
+def placement_on(node_id: str) -> Any:
+    """Return the scheduling strategy of an actor that the node *node_id* alone may have."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node_id, soft=False)

@@ -1,0 +1,105 @@
+"""`DeviceActor`: the workers of one device of a cluster, on its node.
+
+Ray makes an actor of it. It starts and watches its workers as a build on one host does. Driver and
+actor exchange JSON objects as text, so that Ray carries no object of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from warmup.core.version import __version__
+from warmup.tuning.devices.local_runner import WORKER_COMMAND, LocalRunner, Patience
+from warmup.tuning.devices.messages import (
+    WorkerOrder,
+    finished_to_json,
+    order_from_json,
+    task_from_json,
+)
+from warmup.tuning.devices.runner import RunnerGoneError, RunnerLostError, ready_to_json
+
+_THREADS_VARIABLE: Final = "TORCHINDUCTOR_COMPILE_THREADS"
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+
+
+class DeviceActor:
+    """The workers of the device *name*, each of which does *order*, an order as JSON.
+
+    ``turn`` of the order is a name, under which all workers of a device of this host take turns.
+    *node_workers* workers share the CPU cores of this node. *device_model* is the text of the file
+    that the order names. *patience* has the fields of `Patience`, *command* starts another worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        order: str,
+        patience: str,
+        node_workers: int,
+        device_model: str | None,
+        command: Sequence[str] | None,
+    ) -> None:
+        self._name = name
+        self._visible = os.environ.get(_VISIBLE) or "cpu"
+        self._folder = tempfile.TemporaryDirectory(prefix="warmup-device-")
+        self._order = self._made_local(order_from_json(json.loads(order)), device_model)
+        self._patience = Patience(**json.loads(patience))
+        threads = max(1, len(os.sched_getaffinity(0)) // node_workers)
+        self._environment = {
+            _THREADS_VARIABLE: os.environ.get(_THREADS_VARIABLE, str(threads)),
+        }
+        self._command = command or WORKER_COMMAND
+        self._runners: dict[int, LocalRunner] = {}
+
+    def start(self, lane: int) -> str:
+        """Start the worker *lane*; return what it says when it is ready, or ``gone`` and why."""
+        if lane not in self._runners:
+            self._runners[lane] = LocalRunner(
+                name=f"{self._name} ({lane + 1})",
+                device=self._name,
+                order=self._order,
+                environment=self._environment,
+                patience=self._patience,
+                command=self._command,
+            )
+        try:
+            ready = self._runners[lane].start()
+        except RunnerGoneError as error:
+            return json.dumps({"gone": str(error)})
+        own = {"version": __version__, "visible": self._visible}
+        return json.dumps({"ready": ready_to_json(ready), **own})
+
+    def run(self, lane: int, task: str) -> str:
+        """Return what came of *task* on the worker *lane*, or ``lost`` and how it was lost."""
+        try:
+            finished = self._runners[lane].run(task_from_json(json.loads(task)))
+        except RunnerLostError as error:
+            return json.dumps({"lost": str(error)})
+        return json.dumps({"finished": finished_to_json(finished)})
+
+    def stop(self, lane: int) -> None:
+        """End the worker *lane* for good."""
+        if lane in self._runners:
+            self._runners[lane].close()
+
+    def _made_local(self, order: WorkerOrder, device_model: str | None) -> WorkerOrder:
+        """Return *order* with the paths of this host."""
+        folder = Path(self._folder.name)
+        if device_model is not None:
+            (folder / "device-model.json").write_text(device_model, encoding="utf-8")
+            order = replace(order, device_model=str(folder / "device-model.json"))
+        turn = f"{order.turn}-{self._visible.replace('/', '-')}"
+        return replace(
+            order,
+            folder=str(folder),
+            turn=str(Path(tempfile.gettempdir()) / turn),
+            # Ray's process of this node, from which the workers of its other devices descend too.
+            parent=os.getppid(),
+        )
