@@ -20,16 +20,23 @@ from typing import Any
 import pytest
 
 from warmup.core.rows import Row
+from warmup.diagnostics.misses import MissedProblem, encode_problems
 from warmup.table import Table
 from warmup.table.codec import encode
 from warmup.table.store import read
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None,
-    reason="Ray is not installed: the step for Ray in .ci/run does that",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None,
+        reason="Ray is not installed: the step for Ray in .ci/run does that",
+    ),
+    # Ray leaves the log files of a head node open.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 SIZES = tuple(range(16, 16 * 11, 16))
+SMALL = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
+CLIENT_PORT = 21001
 WAIT_S = 60.0
 
 
@@ -58,7 +65,12 @@ def nodes() -> Iterator[Nodes]:
         from ray.cluster_utils import Cluster
 
         cluster = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": 0,
+                "include_dashboard": False,
+                "ray_client_server_port": CLIENT_PORT,
+            },
         )
         cluster.add_node(num_cpus=1)
         yield Nodes(cluster, cluster.add_node(num_cpus=1))
@@ -185,6 +197,17 @@ def test_both_nodes_tune_and_every_problem_is_tuned_once(
     assert len(report["by_device"]) == 2
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("grpc") is None, reason="ray:// needs grpcio, of ray[client]"
+)
+def test_a_driver_outside_of_the_cluster_builds_through_ray_client(
+    nodes: Nodes, start: Start, keys: list[str]
+) -> None:
+    """With an address ray://HOST:PORT the driver is no part of the cluster."""
+    driver = start(f"ray://127.0.0.1:{CLIENT_PORT}")
+    _begun_once_unless_lost(driver, driver.report(), keys)
+
+
 def test_a_worker_that_is_killed_costs_no_row(nodes: Nodes, start: Start, keys: list[str]) -> None:
     """Its problem is tuned once more, by a worker that starts again or the other node's."""
     driver = start(nodes.address)
@@ -232,6 +255,30 @@ def test_a_spent_budget_leaves_the_rest_untuned(
     assert report["rows"]
     assert report["not_tuned"].keys() == set(keys) - set(report["rows"])
     assert set(report["not_tuned"].values()) == {"the budget was spent before it was begun"}
+
+
+def test_the_command_tunes_on_a_node_that_has_the_driver_s_program(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real worker measures a small matmul, and stdout is the report alone."""
+    monkeypatch.setenv("WARMUP_WAIT_FOR_QUIET", "0")
+    problem = MissedProblem(SMALL, "gemm", "not_in_table", 1)
+    misses, table = tmp_path / "misses.json", tmp_path / "t.json"
+    misses.write_text(encode_problems({(problem.key, problem.reason): 1}, ()))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "warmup", "build", "--problems", str(misses)),
+            *("--cluster", nodes.address, "--devices", "cpu=1", "--out", str(table), "--json"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [device["problems"] for device in report["devices"]] == [1]
+    assert read(table).rows.keys() == {SMALL}
 
 
 def test_a_node_that_is_killed_costs_no_row(nodes: Nodes, start: Start, keys: list[str]) -> None:

@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from warmup.core.version import __version__
+from warmup.tuning.devices.host_runners import THREADS_VARIABLE
 from warmup.tuning.devices.local_runner import WORKER_COMMAND, LocalRunner, Patience
 from warmup.tuning.devices.messages import (
     WorkerOrder,
@@ -22,10 +22,8 @@ from warmup.tuning.devices.messages import (
     order_from_json,
     task_from_json,
 )
+from warmup.tuning.devices.names import VISIBLE
 from warmup.tuning.devices.runner import RunnerGoneError, RunnerLostError, ready_to_json
-
-_THREADS_VARIABLE: Final = "TORCHINDUCTOR_COMPILE_THREADS"
-_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class DeviceActor:
@@ -47,13 +45,13 @@ class DeviceActor:
         command: Sequence[str] | None,
     ) -> None:
         self._name = name
-        self._visible = os.environ.get(_VISIBLE) or "cpu"
+        self._visible = os.environ.get(VISIBLE) or "cpu"
         self._folder = tempfile.TemporaryDirectory(prefix="warmup-device-")
         self._order = self._made_local(order_from_json(json.loads(order)), device_model)
         self._patience = Patience(**json.loads(patience))
         threads = max(1, len(os.sched_getaffinity(0)) // node_workers)
         self._environment = {
-            _THREADS_VARIABLE: os.environ.get(_THREADS_VARIABLE, str(threads)),
+            THREADS_VARIABLE: os.environ.get(THREADS_VARIABLE, str(threads)),
         }
         self._command = command or WORKER_COMMAND
         self._runners: dict[int, LocalRunner] = {}

@@ -31,7 +31,7 @@ from warmup.tuning.devices.runner import (
     ready_from_json,
 )
 
-_POLL_S: Final = 1.0
+_STOP_CHECK_S: Final = 1.0
 _PLACEMENT_S: Final = 120.0  # beyond the worker's own limits: Ray starts a process for the actor
 
 
@@ -182,7 +182,7 @@ class RayRunner:
         deadline = time.monotonic() + limit_s + _PLACEMENT_S
         try:
             call = getattr(actor, method).remote(self.lane, *arguments)
-            while not ray.wait([call], timeout=_POLL_S)[0]:
+            while not ray.wait([call], timeout=_STOP_CHECK_S)[0]:
                 if self._is_stopped:
                     raise RunnerLostError("was stopped")
                 if time.monotonic() > deadline:

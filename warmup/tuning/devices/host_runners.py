@@ -14,7 +14,7 @@ from warmup.tuning.devices.names import DeviceSlot
 from warmup.tuning.devices.runner import Runner
 from warmup.tuning.report import Observer
 
-_THREADS_VARIABLE: Final = "TORCHINDUCTOR_COMPILE_THREADS"
+THREADS_VARIABLE: Final = "TORCHINDUCTOR_COMPILE_THREADS"
 
 
 def runners_of(
@@ -30,7 +30,7 @@ def runners_of(
     watcher = observer or Observer()
     workers = sum(slot.lanes for slot in slots)
     threads = max(1, len(os.sched_getaffinity(0)) // workers)
-    own = {} if _THREADS_VARIABLE in os.environ else {_THREADS_VARIABLE: str(threads)}
+    own = {} if THREADS_VARIABLE in os.environ else {THREADS_VARIABLE: str(threads)}
 
     def on_wait(name: str, reason: str, seconds: float) -> None:
         watcher.waiting_started(f"{name}: {reason}", seconds)

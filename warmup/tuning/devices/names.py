@@ -12,7 +12,7 @@ from warmup.core.errors import SettingsError
 
 ALL: Final = "all"
 GPU_LANES: Final = 2  # workers of a GPU: one compiles while the other times
-_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _DEVICE_NAME: Final = re.compile(r"cpu|cuda:[0-9]{1,3}")
 
 
@@ -63,9 +63,9 @@ def parse_devices(text: str) -> tuple[DeviceSlot, ...]:
 def _gpu(name: str) -> DeviceSlot:
     """Return the slot of a GPU: its workers see no other one, so that nothing lands there."""
     index = int(name.partition(":")[2])
-    visible = os.environ.get(_VISIBLE)
+    visible = os.environ.get(VISIBLE)
     shown = visible.split(",")[index].strip() if visible else str(index)
-    return DeviceSlot(name=name, inside="cuda:0", lanes=GPU_LANES, environment={_VISIBLE: shown})
+    return DeviceSlot(name=name, inside="cuda:0", lanes=GPU_LANES, environment={VISIBLE: shown})
 
 
 def _gpu_count() -> int:
