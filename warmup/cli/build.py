@@ -33,6 +33,7 @@ def build(
         Path | None,
         typer.Option(help="Instead of --model: the misses from `warmup audit --misses-out`."),
     ] = None,
+    fleet: options.FleetFile = None,
     after: Annotated[
         bool,
         typer.Option(
@@ -201,7 +202,7 @@ def build(
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     if command:
         refused = of_model | {"model": model, "problems": problems, "pad_weights": pad_weights}
-        refused |= {"devices": devices, "cluster": cluster}
+        refused |= {"devices": devices, "cluster": cluster, "fleet": fleet}
         refused |= {"timings": timings, "force": force, "dry_run": dry_run, "policy": policy.value}
         refused |= {"store": shared.pop("store")}
         shared["layers"] = None if layers is LayersForm.WHOLE else layers.value
@@ -211,7 +212,9 @@ def build(
         raise typer.BadParameter("--after needs a program: -- python serve.py")
     if model is not None:
         of_model |= {"pad_weights": pad_weights, "policy": policy, "layers": layers.value}
-    run = chosen_build(model, problems, out, of_model, shared, cluster=cluster)
+    run = chosen_build(
+        model, problems, fleet, out=out, of_model=of_model, shared=shared, cluster=cluster
+    )
     spread = partial(on_cluster, cluster=cluster, budget=budget) if cluster else on_devices
     run = spread(run, devices=devices, limit=problem_limit)
     named = read_misses(problems) if problems is not None and timings is not None else ()
@@ -225,7 +228,7 @@ def build(
     if report.plan is not None:
         print_report(report, spell_plan, document_of_plan, as_json=as_json)
         return
-    shown = spell if problems is None else partial(spell, remedy=MEASURE_ALL)
+    shown = spell if model is not None else partial(spell, remedy=MEASURE_ALL)
     print_report(report, shown, document, as_json=as_json)
     size = report.path.stat().st_size
     if size > _CONFIG_MAP_BYTES and not as_json:

@@ -15,31 +15,39 @@ from warmup.tuning.report import BuildReport
 def chosen_build(
     model: str | None,
     problems: Path | None,
+    fleet: Path | None,
+    *,
     out: Path | None,
     of_model: Mapping[str, Any],
     shared: Mapping[str, Any],
-    *,
     cluster: str | None,
 ) -> partial[BuildReport]:
-    """Return the build of *model* or of *problems*, with what is *shared* by both.
+    """Return the build of *model*, *problems* or *fleet*, with what is *shared* by all.
 
     *of_model* are the options that only a build of a model has; on a *cluster* problems have
-    ``budget`` too.
+    ``budget`` too. A fleet is for a cluster alone, and stands for its problems until
+    `warmup.cli.build_cluster.on_cluster`.
 
     Raises:
-        typer.BadParameter: not one of both is given, or an option does not go with it.
+        typer.BadParameter: not one of these is given, or an option does not go with it.
+        SettingsError: the file of the fleet cannot be used.
     """
     from warmup.tuning.build import build
+    from warmup.tuning.cluster.fleet_file import read_fleet
     from warmup.tuning.from_misses import build_problems
 
-    if model is not None and problems is None:
+    if sum(each is not None for each in (model, problems, fleet)) != 1:
+        raise typer.BadParameter("give one of --model, --problems and --fleet")
+    if model is not None:
         return partial(build, model, out=out, **of_model, **shared)
-    if model is not None or problems is None:
-        raise typer.BadParameter("give one of --model and --problems")
+    source = "--problems" if fleet is None else "--fleet"
+    if fleet is not None and not cluster:
+        raise typer.BadParameter("--fleet needs --cluster")
     allowed = {"budget"} if cluster else set()
     if given := [name for name, value in of_model.items() if value and name not in allowed]:
         flags = ["--input" if name == "inputs" else f"--{name.replace('_', '-')}" for name in given]
-        raise typer.BadParameter(f"--problems cannot be combined with {', '.join(flags)}")
+        raise typer.BadParameter(f"{source} cannot be combined with {', '.join(flags)}")
     if out is None:
-        raise typer.BadParameter("--problems needs --out, the table to complete")
-    return partial(build_problems, problems, out=out, **shared)
+        raise typer.BadParameter(f"{source} needs --out, the table to complete")
+    what: Any = problems if fleet is None else read_fleet(fleet)
+    return partial(build_problems, what, out=out, **shared)

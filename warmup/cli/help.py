@@ -21,6 +21,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "model-args": "JSON",
         "random-weights": None,
         "problems": "MISSES",
+        "fleet": "FILE",
         "after": None,
         "from-vllm": "FOLDER",
         "compile-sizes": "LIST",

@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -94,6 +94,42 @@ class RemoteDevice:
             with contextlib.suppress(*losses(self.ray)):
                 self.ray.kill(actor)
 
+    def plan(
+        self, archive: bytes, words: Sequence[str], is_stopped: Callable[[], bool]
+    ) -> dict[str, Any]:
+        """Return the plan of a model, which is compiled on the device: see `DeviceActor.plan`.
+
+        Raises:
+            RunnerLostError: the actor or its node was lost, or took too long.
+        """
+        return self.ask("plan", self.patience.problem_s, is_stopped, archive, list(words))
+
+    def ask(
+        self, method: str, limit_s: float, is_stopped: Callable[[], bool], *arguments: Any
+    ) -> dict[str, Any]:
+        """Return the answer of *method* of the actor, unless *is_stopped* meanwhile.
+
+        Raises:
+            RunnerLostError: the actor was lost or stopped, or gave no answer in time.
+        """
+        if is_stopped():
+            raise RunnerLostError("was stopped")
+        ray, actor = self.ray, self.actor()
+        deadline = time.monotonic() + limit_s + _PLACEMENT_S
+        try:
+            call = getattr(actor, method).remote(*arguments)
+            while not ray.wait([call], timeout=_STOP_CHECK_S)[0]:
+                if is_stopped():
+                    raise RunnerLostError("was stopped")
+                if time.monotonic() > deadline:
+                    self.forget(actor, ends=True)
+                    raise RunnerLostError(f"its node gave no answer for {limit_s:g} s")
+            answer: dict[str, Any] = json.loads(ray.get(call))
+        except losses(ray) as error:
+            self.forget(actor)
+            raise RunnerLostError(f"was lost: {first_line(error)}") from None
+        return answer
+
     def stop(self, lane: int) -> None:
         """End the worker *lane* for good, and the actor with its last worker."""
         with self._lock:
@@ -171,25 +207,4 @@ class RayRunner:
             self.stop()
 
     def _ask(self, method: str, limit_s: float, *arguments: str) -> dict[str, Any]:
-        """Return the answer of *method* of the actor.
-
-        Raises:
-            RunnerLostError: the actor was lost or stopped, or gave no answer in time.
-        """
-        if self._is_stopped:
-            raise RunnerLostError("was stopped")
-        ray, actor = self.remote.ray, self.remote.actor()
-        deadline = time.monotonic() + limit_s + _PLACEMENT_S
-        try:
-            call = getattr(actor, method).remote(self.lane, *arguments)
-            while not ray.wait([call], timeout=_STOP_CHECK_S)[0]:
-                if self._is_stopped:
-                    raise RunnerLostError("was stopped")
-                if time.monotonic() > deadline:
-                    self.remote.forget(actor, ends=True)
-                    raise RunnerLostError(f"its node gave no answer for {limit_s:g} s")
-            answer: dict[str, Any] = json.loads(ray.get(call))
-        except losses(ray) as error:
-            self.remote.forget(actor)
-            raise RunnerLostError(f"was lost: {first_line(error)}") from None
-        return answer
+        return self.remote.ask(method, limit_s, lambda: self._is_stopped, self.lane, *arguments)

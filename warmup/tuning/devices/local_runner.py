@@ -74,7 +74,7 @@ class LocalRunner:
         folder = tempfile.mkdtemp(prefix="worker-", dir=self.order.folder)
         try:
             with tempfile.TemporaryFile() as log:
-                child = Child(self.command, self._variables(), log)
+                child = Child(self.command, {**worker_variables(), **self.environment}, log)
         except OSError as error:
             raise RunnerGoneError(f"cannot be started: {error}") from None
         with self._lock:
@@ -159,8 +159,9 @@ class LocalRunner:
         finally:
             timer.cancel()
 
-    def _variables(self) -> dict[str, str]:
-        """Return the environment of the process, which answers from no table of a server."""
-        path = [_PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
-        plain = {key: value for key, value in os.environ.items() if not key.startswith("WARMUP_")}
-        return {**plain, "PYTHONPATH": os.pathsep.join(path), **self.environment}
+
+def worker_variables() -> dict[str, str]:
+    """Return the environment of a process that imports this package, and serves from no table."""
+    path = [_PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("WARMUP_")}
+    return {**plain, "PYTHONPATH": os.pathsep.join(path)}

@@ -1,0 +1,107 @@
+"""The problems of a fleet: each once, in the order of the expected gain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.core.layers_form import LayersForm
+from warmup.diagnostics.misses import MissedProblem
+from warmup.tuning.cluster.fleet_file import Fleet, FleetModel
+from warmup.tuning.cluster.fleet_plan import merged, plan_fleet
+from warmup.tuning.devices.runner import RunnerLostError
+from warmup.tuning.missed_keys import asked_once, missed_keys
+
+MakeKey = Callable[..., str]
+
+
+def _missed(key: str, count: int = 1, **changes: Any) -> MissedProblem:
+    return MissedProblem(key, "gemm", changes.pop("reason", "not_in_table"), count, **changes)
+
+
+def test_a_problem_of_several_models_is_tuned_once(make_key: MakeKey) -> None:
+    """All askings count, and the key is there once."""
+    plan = merged([(_missed(make_key()), 1.0), (_missed(make_key()), 1.0)])
+    assert (plan.keys, plan.asked, len(plan.problems)) == ((make_key(),), 2, 1)
+
+
+def test_what_takes_longest_in_all_calls_comes_first(make_key: MakeKey) -> None:
+    """A large matmul stands before a small one, unless the small one is called often enough."""
+    small, large = make_key(256), make_key(4096)
+    assert merged([(_missed(small), 1.0), (_missed(large), 1.0)]).keys == (large, small)
+    assert merged([(_missed(small), 100.0), (_missed(large), 1.0)]).keys == (small, large)
+    assert merged([(_missed(small, 100), 1.0), (_missed(large), 1.0)]).keys == (small, large)
+
+
+def test_stale_rows_and_the_forms_of_layers_are_kept(make_key: MakeKey) -> None:
+    """A key that one model finds stale, and another asks with layers compiled once, is both."""
+    stale = _missed(make_key(), reason="untrusted")
+    once = _missed(make_key(), layers=(LayersForm.ONCE,))
+    problems = merged([(_missed(make_key()), 1.0), (stale, 1.0), (once, 1.0)]).problems
+    assert missed_keys(problems) == {make_key(): True}
+    assert asked_once(problems) == {make_key()}
+
+
+class _Device:
+    """A device that answers with stored plans, and is lost as often as it is told."""
+
+    def __init__(self, answers: dict[str, Any], losses: int = 0) -> None:
+        self.answers, self.losses = answers, losses
+        self.asked: list[Sequence[str]] = []
+
+    def plan(self, archive: bytes, words: Sequence[str], is_stopped: object) -> dict[str, Any]:
+        self.asked.append(words)
+        if len(self.asked) <= self.losses:
+            raise RunnerLostError("was lost")
+        return dict(self.answers[words[0]])
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    """Two models, of which the second is called five times as often."""
+    models = (
+        FleetModel(model="a.py", options=("--seqlens", "8")),
+        FleetModel(model="b.py", options=(), weight=5.0),
+    )
+    return Fleet(folder=tmp_path, models=models)
+
+
+def _plan(fleet: Fleet, *devices: _Device) -> Any:
+    remotes: Any = devices
+    return plan_fleet(fleet, remotes, ["--mode", "max-autotune"])
+
+
+def test_each_model_is_planned_on_a_device(fleet: Fleet, make_key: MakeKey) -> None:
+    """A bucket asks once for each of its keys, with the weight of its model."""
+    bucket = {"layers": "whole", "missing": [make_key(256), make_key(272)]}
+    other = {"layers": "whole", "missing": [make_key(256)]}
+    device = _Device({"a.py": {"buckets": [bucket]}, "b.py": {"buckets": [other]}})
+    plan = _plan(fleet, device)
+    assert plan.keys == (make_key(256), make_key(272))
+    assert (plan.asked, plan.not_planned) == (3, {})
+    assert device.asked[0] == ["a.py", "--seqlens", "8", "--mode", "max-autotune"]
+
+
+def test_a_model_that_cannot_be_compiled_is_named(fleet: Fleet, make_key: MakeKey) -> None:
+    """The others are planned all the same."""
+    bucket = {"layers": "whole", "missing": [make_key()]}
+    plan = _plan(
+        fleet, _Device({"a.py": {"failed": "no such file"}, "b.py": {"buckets": [bucket]}})
+    )
+    assert plan.keys == (make_key(),)
+    assert plan.not_planned == {"a.py --seqlens 8": "no such file"}
+
+
+@pytest.mark.parametrize(("losses", "lost"), [(1, []), (3, ["a.py --seqlens 8"])])
+def test_a_plan_whose_device_is_lost_is_made_once_more(
+    fleet: Fleet, make_key: MakeKey, losses: int, lost: list[str]
+) -> None:
+    """The second loss with a model is the last."""
+    bucket = {"layers": "whole", "missing": [make_key()]}
+    answers = {name: {"buckets": [bucket]} for name in ("a.py", "b.py")}
+    plan = _plan(fleet, _Device(answers, losses))
+    assert list(plan.not_planned) == lost
+    assert plan.keys == (make_key(),)
