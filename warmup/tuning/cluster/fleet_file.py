@@ -19,8 +19,8 @@ _MOST_FOLDER_BYTES: Final = 64 * 1024 * 1024  # of the folder, which is sent to 
 _TEXT_FIELDS: Final = ("seqlens", "dtype", "layers")
 _LIST_FIELDS: Final = ("dims", "inputs")
 _OPTION_OF_FIELD: Final[Mapping[str, str]] = {"inputs": "--input"}
-_MODEL_FIELDS: Final = frozenset({"model", "weight", *_TEXT_FIELDS, *_LIST_FIELDS})
-_PROBLEMS_FIELDS: Final = frozenset({"file", "weight"})
+_FLEET_MODEL_FIELDS: Final = frozenset({"model", "weight", *_TEXT_FIELDS, *_LIST_FIELDS})
+_FLEET_PROBLEMS_FIELDS: Final = frozenset({"file", "weight"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Fleet:
         Raises:
             SettingsError: they are too large, or one cannot be read.
         """
-        file = io.BytesIO()
+        file, most = io.BytesIO(), _MOST_FOLDER_BYTES // 2**20
         try:
             with tarfile.open(fileobj=file, mode="w") as tar:
                 for path in sorted(self.folder.rglob("*")):
@@ -59,8 +59,8 @@ class Fleet:
                         continue
                     if file.tell() + path.stat().st_size > _MOST_FOLDER_BYTES:
                         raise SettingsError(
-                            f"--fleet: {shown(self.folder)} has more than "
-                            f"{_MOST_FOLDER_BYTES // 2**20} MiB of files, which are sent to each device",
+                            f"--fleet: {shown(self.folder)} has more than {most} MiB of files, "
+                            "which are sent to each device",
                             "keep fleet.toml and the models in a folder of their own",
                         )
                     tar.add(path, str(name))
@@ -82,9 +82,11 @@ def read_fleet(path: Path) -> Fleet:
     if extra := sorted(document.keys() - {"model", "problems"}):
         raise _fault(path, f"{', '.join(extra)}: unknown")
     folder = path.resolve().parent
-    models = [_model(path, fields) for fields in _tables(path, document, "model", _MODEL_FIELDS)]
+    models = [
+        _model(path, fields) for fields in _tables(path, document, "model", _FLEET_MODEL_FIELDS)
+    ]
     missed: list[tuple[MissedProblem, float]] = []
-    for fields in _tables(path, document, "problems", _PROBLEMS_FIELDS):
+    for fields in _tables(path, document, "problems", _FLEET_PROBLEMS_FIELDS):
         weight = _weight(path, fields)
         file = folder / _text(path, fields, "file")
         missed += [(problem, weight) for problem in read_misses(file)]
