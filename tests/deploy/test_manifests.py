@@ -558,13 +558,9 @@ def test_an_option_that_does_not_exist_is_refused() -> None:
 
 
 def test_the_commands_are_found() -> None:
-    """Every file and page has at least one command; none is overlooked by the search.
-
-    The fleet's page alone has none: its commands are those of its manifests.
-    """
+    """Every file and page has at least one command; none is overlooked by the search."""
     names = {path.name for path in (*MANIFESTS, *FLEET_MANIFESTS)}
     names |= {path.name for path in (COMPOSE, DOCKERFILE, UNIT, *PAGES)}
-    names.remove("tables-for-a-fleet.md")
     assert names == {name for name, _ in COMMANDS}
     script = shlex.shlex(script_of_fleet(), posix=True, punctuation_chars=True)
     script.whitespace_split = True
