@@ -25,6 +25,8 @@ from forked_python import run_forked
 
 from warmup.table.store import read, write
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 FLEET = ROOT / "examples/deploy/kubernetes/fleet"
 SERVER_STARTS_S = 120
