@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from driver import write
+
 from warmup.core.child_process import Caches
 from warmup.keys.order import natural_order
 from warmup.keys.registry import kind_of
@@ -109,23 +111,25 @@ def main() -> None:
             runs.append(build(folder, where, left_s))
             tuned, seconds = runs[-1]["tuned"], runs[-1]["seconds"]
             sys.stdout.write(f"{' '.join(where)}: {tuned} tuned, {seconds} s\n")
-        device = read(next(folder.glob("*/t.json"))).provenance.runtime
-    one, several = runs
-    document = {
-        "gpus": gpus,
-        "cores": len(os.sched_getaffinity(0)),
-        "device": str(device),
-        "speed_up": round(one["seconds"] / several["seconds"], 3),
-        "other_winners": sorted(
-            key
-            for key, winner in one["winners"].items()
-            if several["winners"].get(key, winner) != winner
-        ),
-        "runs": runs,
-    }
-    path = given.out / f"devices-{device.device.slug}.json"
-    path.write_text(json.dumps(document, indent=1) + "\n")
-    sys.stdout.write(f"{document['speed_up']}x the speed of one device; {path}\n")
+            # After each build, so that one that is not done in time loses none before.
+            device = read(next(folder.glob("*/t.json"))).provenance.runtime
+            path = given.out / f"devices-{device.device.slug}.json"
+            document = {"gpus": gpus, "cores": len(os.sched_getaffinity(0)), "device": str(device)}
+            write(path, {**document, "runs": runs, **compared(*runs)})
+    sys.stdout.write(f"{compared(*runs)['speed_up']}x the speed of one device; {path}\n")
+
+
+def compared(one: dict[str, Any], several: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return how many times as fast *several* was built as *one*, and the keys of other winners.
+
+    Empty without *several*.
+    """
+    if several is None:
+        return {}
+    found = several["winners"]
+    differing = (key for key, winner in one["winners"].items() if found.get(key, winner) != winner)
+    speed_up = round(one["seconds"] / several["seconds"], 3)
+    return {"speed_up": speed_up, "other_winners": sorted(differing)}
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@
 #   docs/benchmarks/gpu.sh OUT launch|few-rows [SECONDS]
 #   docs/benchmarks/gpu.sh OUT explain|fusion [PARTS of vit_mlp.py]
 #   docs/benchmarks/gpu.sh OUT pads [SECONDS]
+#   docs/benchmarks/gpu.sh OUT devices [SECONDS]
+#   docs/benchmarks/gpu.sh OUT vllm-pieces FOLDER of vllm_cut.py [SECONDS]
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
 # Several of them on the GPUs of one host, in a limited time: queue.sh beside this.
@@ -92,6 +94,13 @@ pads) # pad decisions by compiled regions: one layer served both ways, then what
     2> "$out/pads-vision.err" | tee "$out/pads-vision.txt"
   python3 docs/benchmarks/pad_decisions.py shipped "$out/pads-shipped" "${3:-900}" \
     2> "$out/pads-shipped.err" | tee "$out/pads-shipped.txt"
+  ;;
+devices) # the same matmuls on one GPU and on all of this host
+  python3 docs/benchmarks/devices.py "$out" --seconds "${3:-480}"
+  ;;
+vllm-pieces) # the pieces that vLLM compiles: tuned online, built in the program, and from that table
+  python3 docs/benchmarks/vllm_pieces.py measure --pieces "$3" --sizes 8 --most 0 --limit "${4:-480}" \
+    --out "$out/vllm-pieces-$gpu.json"
   ;;
 ship) # a shipped table, completed as far as SECONDS last; its rows go on from there next time.
   # With SEQLENS a share of it, into the folder alone: for several GPUs at once, to be merged.

@@ -53,6 +53,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]
 def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A home folder without logins, and no proxy of this machine."""
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("DOCKER_CONFIG", raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     return tmp_path
 
@@ -267,10 +268,42 @@ def test_a_login_is_that_of_docker(
     assert "wrong-pass" not in str(caught.value)
 
 
+@pytest.mark.parametrize("password", [PASSWORD, None])
+def test_docker_config_names_the_folder_of_the_login(
+    nobody: Path, monkeypatch: pytest.MonkeyPatch, make_table: MakeTable, password: str | None
+) -> None:
+    """In place of the home folder: a wrong login there is not used, and a right one neither."""
+    (nobody / "data").mkdir()
+    monkeypatch.setenv("DOCKER_CONFIG", str(nobody / "elsewhere" / ".docker"))
+    with registry_server(nobody / "data", has_login=True) as running:
+        log_in(nobody, running.host, PASSWORD if password is None else "wrong-pass")
+        reference = parse_reference(f"oci://{running.host}/tests/x:v1")
+        if password is not None:
+            log_in(nobody / "elsewhere", running.host, password)
+            push_to(reference, make_table())
+            return
+        with pytest.raises(ShippingError, match="docker login"):
+            push_to(reference, make_table())
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"auths": 3}'])
+def test_settings_of_docker_that_are_none_are_one_error(
+    nobody: Path, monkeypatch: pytest.MonkeyPatch, make_table: MakeTable, text: str
+) -> None:
+    """A config.json of another form, in the folder that DOCKER_CONFIG names."""
+    (nobody / "data").mkdir()
+    (nobody / "config.json").write_text(text)
+    monkeypatch.setenv("DOCKER_CONFIG", str(nobody))
+    with registry_server(nobody / "data", has_login=True) as running:
+        reference = parse_reference(f"oci://{running.host}/tests/x:v1")
+        with pytest.raises(ShippingError, match="unknown form"):
+            push_to(reference, make_table())
+
+
 def log_in(home: Path, host: str, password: str) -> None:
     """Write the login of USER as `docker login` does."""
     login = base64.b64encode(f"{USER}:{password}".encode()).decode()
-    (home / ".docker").mkdir()
+    (home / ".docker").mkdir(parents=True)
     settings = {"auths": {host: {"auth": login}}}
     (home / ".docker" / "config.json").write_text(json.dumps(settings))
 

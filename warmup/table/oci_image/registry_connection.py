@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import urljoin
 
@@ -137,12 +140,18 @@ class RegistryConnection:
         is_basic = response.headers.get("Www-Authenticate", "").lower().startswith("basic")
         backend = get_auth_backend("basic" if is_basic else "token", self._session)
         try:
+            if folder := os.environ.get("DOCKER_CONFIG"):
+                # In place of the home folder's, as for docker; oras would read that one too.
+                backend._auth_config = _logins_in(Path(folder) / "config.json")  # noqa: SLF001
             backend.load_configs(self._container)
             if is_basic and not getattr(backend, "_basic_auth", None):
                 raise self.error("the registry asks for a login", LOG_IN)
             headers, _ = backend.authenticate_request(response, {}, refresh=True)
         except requests.RequestException:  # some are a ValueError too
             raise
+        except OSError as error:
+            reason = f"the login cannot be read ({type(error).__name__})"
+            raise self.error(reason, "make config.json in DOCKER_CONFIG readable") from None
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             # Of oras, about an answer of another form; its text may have a token in it.
             problem = f"the registry asks for a login in an unknown form ({type(error).__name__})"
@@ -150,6 +159,12 @@ class RegistryConnection:
         self._authorization = {
             name: value for name, value in headers.items() if name == "Authorization"
         }
+
+
+def _logins_in(file: Path) -> dict[str, Any]:
+    """Return the settings of `docker login` in *file*; none where there is no such file."""
+    found: dict[str, Any] = json.loads(file.read_bytes()) if file.exists() else {}
+    return {"auths": {}, **found}  # not empty: oras would look in the home folder
 
 
 class _LimitedAdapter(requests.adapters.HTTPAdapter):
