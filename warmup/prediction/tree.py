@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmup.prediction.features import GemmSizes
+from warmup.prediction.greedy_growth import GrownLeaves, grow_greedily
 
 MAX_LEAVES: Final = 64
 LEAF_FEATURES: Final = ("batch", "m", "n", "k", "area", "intensity", "unaligned", "bytes")
@@ -85,37 +86,22 @@ def grow_tree(features: Sequence[Sequence[float]], losses: Sequence[Sequence[flo
     """
     if not any(losses):
         return Leaf(0, len(features))
-    groups: dict[int, list[int]] = {0: list(range(len(features)))}
-    splits: dict[int, tuple[int, float]] = {}
-    best = {0: _best_split(groups[0], features, losses)}
-    while len(groups) < MAX_LEAVES:
-        # Numbers are paths: the children of node i are 2i + 1 and 2i + 2.
-        node = max(groups, key=lambda one: (best[one][0], -one))
-        gain, feature, limit = best[node]
-        if gain < _LEAST_GAIN:
-            break
-        splits[node] = feature, limit
-        members = groups.pop(node)
-        for child, is_low in ((2 * node + 1, True), (2 * node + 2, False)):
-            groups[child] = [i for i in members if (features[i][feature] <= limit) is is_low]
-            best[child] = _best_split(groups[child], features, losses)
-    return _assembled(0, groups, splits, losses)
+    grown = grow_greedily(
+        features,
+        lambda members: _best_split(members, features, losses),
+        most_leaves=MAX_LEAVES,
+        least_gain=_LEAST_GAIN,
+    )
+    return _assembled(0, grown, losses)
 
 
-def _assembled(
-    node: int,
-    groups: dict[int, list[int]],
-    splits: dict[int, tuple[int, float]],
-    losses: Sequence[Sequence[float]],
-) -> Tree:
-    if node in splits:
-        feature, limit = splits[node]
-        low, high = (
-            _assembled(child, groups, splits, losses) for child in (2 * node + 1, 2 * node + 2)
-        )
-        return Fork(feature, limit, low, high)
-    totals = [sum(column) for column in zip(*(losses[i] for i in groups[node]), strict=True)]
-    return Leaf(min(range(len(totals)), key=totals.__getitem__), len(groups[node]))
+def _assembled(node: int, grown: GrownLeaves, losses: Sequence[Sequence[float]]) -> Tree:
+    if node in grown.forks:
+        low, high = (_assembled(child, grown, losses) for child in (2 * node + 1, 2 * node + 2))
+        return Fork(*grown.forks[node], low, high)
+    members = grown.members[node]
+    totals = [sum(column) for column in zip(*(losses[i] for i in members), strict=True)]
+    return Leaf(min(range(len(totals)), key=totals.__getitem__), len(members))
 
 
 def _best_split(

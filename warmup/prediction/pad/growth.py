@@ -7,21 +7,13 @@ padding gains at some of its samples and loses at others: the Gini impurity of t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from warmup.prediction.greedy_growth import grow_greedily
+
 _LEAST_DECREASE: Final = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Bough:
-    """Samples of a leaf that may still be split: their numbers, and the best split."""
-
-    members: tuple[int, ...]
-    decrease: float
-    feature: int
-    limit: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,33 +38,20 @@ def grow_pads(
     ``gains`` are what padding gains at each sample, negative where it loses. A leaf has at least
     *least_in_leaf* samples.
     """
-
-    def bough(members: Sequence[int]) -> Bough:
-        return Bough(tuple(members), *_best_division(members, features, gains, least_in_leaf))
-
-    boughs: dict[int, Bough] = {0: bough(range(len(features)))}
-    forks: dict[int, tuple[int, float]] = {}
-    while len(boughs) < most_leaves:
-        # Numbers are paths: the children of node i are 2i + 1 and 2i + 2.
-        node = max(boughs, key=lambda each: (boughs[each].decrease, -each))
-        split = boughs[node]
-        if split.decrease < _LEAST_DECREASE:
-            break
-        forks[node] = split.feature, split.limit
-        del boughs[node]
-        for child, is_low in ((2 * node + 1, True), (2 * node + 2, False)):
-            boughs[child] = bough(
-                [i for i in split.members if (features[i][split.feature] <= split.limit) is is_low]
-            )
-    return _assemble(0, forks)
+    grown = grow_greedily(
+        features,
+        lambda members: _best_division(members, features, gains, least_in_leaf),
+        most_leaves=most_leaves,
+        least_gain=_LEAST_DECREASE,
+    )
+    return _assemble(0, grown.forks)
 
 
-def _assemble(node: int, forks: dict[int, tuple[int, float]]) -> GrownFork | None:
+def _assemble(node: int, forks: Mapping[int, tuple[int, float]]) -> GrownFork | None:
     if node not in forks:
         return None
-    return GrownFork(
-        *forks[node], *(_assemble(child, forks) for child in (2 * node + 1, 2 * node + 2))
-    )
+    low, high = (_assemble(child, forks) for child in (2 * node + 1, 2 * node + 2))
+    return GrownFork(*forks[node], low, high)
 
 
 def _mixed(gained: float, lost: float) -> float:

@@ -1,9 +1,9 @@
 """`draw_pad_keys`: random unaligned GEMMs as pad keys, the same ones for the same seed.
 
-Half of what is drawn has sizes that are uniform in 1 to 65536. Of the others each size is a power
-of two from 2 to 65536, or, with probability 0.25, a number between two powers. A GEMM that needs no
-padding, or is too large, is thrown away and another is drawn. Each operand is transposed with
-probability 0.5, and free, made by an operation before the GEMM, with probability 0.2 if it is
+Half of the GEMMs have sizes drawn uniformly from 1 to 65536. In the other half each size is a power
+of two from 2 to 65536 or, with probability 0.25, a number between two such powers. A GEMM that
+needs no padding, or is too large, is thrown away, and another is drawn. Each operand is transposed
+with probability 0.5, and free, made by an operation before the GEMM, with probability 0.2 if it is
 contiguous. In f32 one half is multiplied as tf32.
 """
 
