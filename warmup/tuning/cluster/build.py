@@ -27,6 +27,7 @@ from warmup.tuning.cluster.fleet_plan import FleetPlan, plan_fleet
 from warmup.tuning.cluster.ray_runner import RayRunner, RemoteDevice
 from warmup.tuning.cluster.slots import ClusterSlot, alive_nodes, slots_of
 from warmup.tuning.devices.build import build_with
+from warmup.tuning.devices.host_runners import in_lanes
 from warmup.tuning.devices.local_runner import PROBLEM_S, Patience
 from warmup.tuning.devices.messages import WorkerOrder
 from warmup.tuning.devices.names import ALL
@@ -151,8 +152,8 @@ def runners_on(
 
     The other arguments are those of `RemoteDevice`; the device of *order* is filled in.
     """
-    remotes = [
-        RemoteDevice(
+    remotes = {
+        slot.name: RemoteDevice(
             ray=ray,
             slot=slot,
             order=replace(order, device=slot.inside),
@@ -161,12 +162,8 @@ def runners_on(
             command=command,
         )
         for slot in slots
-    ]
-    lanes = [(lane, remote) for remote in remotes for lane in range(remote.slot.lanes)]
-    return [
-        RayRunner(remote=remote, lane=lane)
-        for lane, remote in sorted(lanes, key=lambda each: each[0])
-    ]
+    }
+    return [RayRunner(remote=remotes[slot.name], lane=lane) for lane, slot in in_lanes(slots)]
 
 
 def _text_of(path: Path) -> str:

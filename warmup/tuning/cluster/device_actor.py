@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from warmup.core.version import __version__
-from warmup.tuning.devices.host_runners import THREADS_VARIABLE
+from warmup.tuning.devices.host_runners import compile_threads, worker_name
 from warmup.tuning.devices.local_runner import (
     WORKER_COMMAND,
     LocalRunner,
@@ -58,10 +58,7 @@ class DeviceActor:
         self._folder = tempfile.TemporaryDirectory(prefix="warmup-device-")
         self._order = self._made_local(order_from_json(json.loads(order)), device_model)
         self._patience = Patience(**json.loads(patience))
-        threads = max(1, len(os.sched_getaffinity(0)) // node_workers)
-        self._environment = {
-            THREADS_VARIABLE: os.environ.get(THREADS_VARIABLE, str(threads)),
-        }
+        self._environment = compile_threads(node_workers)
         self._command = command or WORKER_COMMAND
         self._runners: dict[int, LocalRunner] = {}
 
@@ -69,7 +66,7 @@ class DeviceActor:
         """Start the worker *lane*; return what it says when it is ready, or ``gone`` and why."""
         if lane not in self._runners:
             self._runners[lane] = LocalRunner(
-                name=f"{self._name} ({lane + 1})",
+                name=worker_name(self._name, lane),
                 device=self._name,
                 order=self._order,
                 environment=self._environment,

@@ -42,9 +42,9 @@ class FleetPlan:
 
 
 def plan_fleet(fleet: Fleet, remotes: Sequence[RemoteDevice], shared: Sequence[str]) -> FleetPlan:
-    """Return the plan of *fleet*, each model of which is compiled on one of *remotes*.
+    """Return the problems of *fleet*; each of its models is compiled on one of *remotes* for that.
 
-    Nothing is measured for it. *shared* are options of `warmup build` for all models. A model whose
+    Nothing is measured. *shared* are options of `warmup build` for all models. A model whose
     device was lost is planned once more.
     """
     asked: list[tuple[MissedProblem, float]] = list(fleet.missed)

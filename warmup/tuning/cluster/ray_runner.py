@@ -15,6 +15,7 @@ from warmup.core.version import __version__
 from warmup.tuning.cluster.connection import losses, placement_on
 from warmup.tuning.cluster.device_actor import DeviceActor
 from warmup.tuning.cluster.slots import ClusterSlot
+from warmup.tuning.devices.host_runners import worker_name
 from warmup.tuning.devices.local_runner import Patience
 from warmup.tuning.devices.messages import (
     FinishedProblem,
@@ -160,7 +161,7 @@ class RayRunner:
     @property
     def name(self) -> str:
         """The worker, for people."""
-        return self.device if not self.lane else f"{self.device} ({self.lane + 1})"
+        return worker_name(self.device, self.lane)
 
     @property
     def device(self) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from warmup.tuning.devices.local_runner import LocalRunner, Patience
 from warmup.tuning.devices.messages import WorkerOrder
@@ -14,11 +14,23 @@ from warmup.tuning.devices.names import DeviceSlot
 from warmup.tuning.devices.runner import Runner
 from warmup.tuning.report import Observer
 
-THREADS_VARIABLE: Final = "TORCHINDUCTOR_COMPILE_THREADS"
+_THREADS_VARIABLE: Final = "TORCHINDUCTOR_COMPILE_THREADS"
+
+
+class HasLanes(Protocol):
+    """A device with so many workers."""
+
+    @property
+    def lanes(self) -> int:
+        """How many workers the device has."""
+        ...
+
+
+Slot = TypeVar("Slot", bound=HasLanes)
 
 
 def runners_of(
-    slots: Iterable[DeviceSlot],
+    slots: Sequence[DeviceSlot],
     order: WorkerOrder,
     patience: Patience,
     observer: Observer | None = None,
@@ -28,17 +40,14 @@ def runners_of(
     The workers share the CPU cores for compiling. Each does *order* on its own device.
     """
     watcher = observer or Observer()
-    workers = sum(slot.lanes for slot in slots)
-    threads = max(1, len(os.sched_getaffinity(0)) // workers)
-    own = {} if THREADS_VARIABLE in os.environ else {THREADS_VARIABLE: str(threads)}
+    own = compile_threads(sum(slot.lanes for slot in slots))
 
     def on_wait(name: str, reason: str, seconds: float) -> None:
         watcher.waiting_started(f"{name}: {reason}", seconds)
 
-    lanes = [(lane, slot) for slot in slots for lane in range(slot.lanes)]
     return [
         LocalRunner(
-            name=slot.name if not lane else f"{slot.name} ({lane + 1})",
+            name=worker_name(slot.name, lane),
             device=slot.name,
             order=replace(
                 order,
@@ -49,5 +58,26 @@ def runners_of(
             patience=patience,
             on_wait=on_wait,
         )
-        for lane, slot in sorted(lanes, key=lambda each: each[0])
+        for lane, slot in in_lanes(slots)
     ]
+
+
+def in_lanes(slots: Iterable[Slot]) -> list[tuple[int, Slot]]:
+    """Return each worker of *slots* as its number and its slot, the first of all slots first."""
+    lanes = ((lane, slot) for slot in slots for lane in range(slot.lanes))
+    return sorted(lanes, key=lambda each: each[0])
+
+
+def worker_name(device: str, lane: int) -> str:
+    """Return the name for people of the worker *lane* of *device*."""
+    return device if not lane else f"{device} ({lane + 1})"
+
+
+def compile_threads(workers: int) -> dict[str, str]:
+    """Return the variable by which each of *workers* has its share of the CPU cores for compiling.
+
+    Empty where the environment has that variable already.
+    """
+    if _THREADS_VARIABLE in os.environ:
+        return {}
+    return {_THREADS_VARIABLE: str(max(1, len(os.sched_getaffinity(0)) // workers))}
