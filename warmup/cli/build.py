@@ -133,13 +133,7 @@ def build(
         str | None,
         typer.Option(help="unstable: measure only the rows whose times do not carry a decision."),
     ] = None,
-    wait_for_quiet: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            help="Seconds in all to wait while other processes keep the machine busy; default 30.",
-        ),
-    ] = None,
+    wait_for_quiet: options.WaitForQuiet = None,
     store: Annotated[
         str | None,
         typer.Option(

@@ -6,8 +6,7 @@ import contextlib
 import sys
 from functools import partial
 
-import typer
-
+from warmup.cli.build_source import refuse_beside
 from warmup.tuning.budget import parse_seconds
 from warmup.tuning.report import BuildReport, Observer
 
@@ -32,10 +31,8 @@ def on_cluster(
     words = dict(run.keywords)
     given = ["model"] if run.func is not build_problems else []
     given += ["device"] if words.pop("device") != "auto" else []
-    given += ["dry-run"] if words.pop("dry_run") else []
-    if given:
-        flags = ", ".join(f"--{name}" for name in given)
-        raise typer.BadParameter(f"--cluster cannot be combined with {flags}")
+    given += ["dry_run"] if words.pop("dry_run") else []
+    refuse_beside("--cluster", given)
     seconds = parse_seconds(limit, "--problem-limit")
     return partial(
         _build,

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import typer
-
+from warmup.cli.build_source import refuse_beside
 from warmup.core.counted import counted
 from warmup.tuning.budget import parse_seconds
 from warmup.tuning.report import BuildReport
@@ -30,9 +29,7 @@ def on_devices(run: partial[BuildReport], devices: str | None, limit: str) -> pa
     is_model = run.func is not build_problems
     given = ["device"] if words.pop("device") != "auto" else []
     given += [name for name in REFUSED if is_model and words[name]]
-    if given:
-        flags = ", ".join(f"--{name}" for name in given)
-        raise typer.BadParameter(f"--devices cannot be combined with {flags}")
+    refuse_beside("--devices", given)
     seconds = parse_seconds(limit, "--problem-limit")
     build = build_model_on_devices if is_model else build_on_devices
     return partial(build, *run.args, devices=devices, problem_limit_s=seconds, **words)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from warmup.cli.build_belief import unstable_rows
+from warmup.cli.build_source import refuse_beside
 from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import fold, grid, print_report, say, terminal_width
 from warmup.cli.show_render import ROW_HEAD, row_cells
@@ -48,14 +49,11 @@ def build_program(
     from warmup.serving.program_build import build_from_program
 
     given = [
-        "--input" if name == "inputs" else f"--{name.replace('_', '-')}"
+        name
         for name, value in refused.items()
         if value != _UNSET.get(name) and value not in (None, False, ())
     ]
-    if given:
-        raise typer.BadParameter(
-            f"the program {printable(command[0])} cannot be combined with {', '.join(given)}"
-        )
+    refuse_beside(f"the program {printable(command[0])}", given)
     if out is None:
         raise typer.BadParameter("a program needs --out, the table to complete")
     kept = {name: value for name, value in how.items() if name not in ("force", "dry_run")}

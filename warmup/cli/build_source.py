@@ -1,8 +1,8 @@
-"""`chosen_build`: the build that the options of `warmup build` mean, on one device."""
+"""`chosen_build`: the build that the options of `warmup build` mean; `refuse_beside`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ def chosen_build(
         SettingsError: the file of the fleet cannot be used.
     """
     from warmup.tuning.build import build
-    from warmup.tuning.cluster.fleet_file import read_fleet
     from warmup.tuning.from_misses import build_problems
 
     if sum(each is not None for each in (model, problems, fleet)) != 1:
@@ -44,10 +43,24 @@ def chosen_build(
     if fleet is not None and not cluster:
         raise typer.BadParameter("--fleet needs --cluster")
     allowed = {"budget"} if cluster else set()
-    if given := [name for name, value in of_model.items() if value and name not in allowed]:
-        flags = ["--input" if name == "inputs" else f"--{name.replace('_', '-')}" for name in given]
-        raise typer.BadParameter(f"{source} cannot be combined with {', '.join(flags)}")
+    given = [name for name, value in of_model.items() if value and name not in allowed]
+    refuse_beside(source, given)
     if out is None:
         raise typer.BadParameter(f"{source} needs --out, the table to complete")
-    what: Any = problems if fleet is None else read_fleet(fleet)
+    what: Any = problems
+    if fleet is not None:
+        from warmup.tuning.cluster.fleet_file import read_fleet
+
+        what = read_fleet(fleet)
     return partial(build_problems, what, out=out, **shared)
+
+
+def refuse_beside(source: str, given: Sequence[str]) -> None:
+    """Return where nothing is *given*: arguments that do not go with *source*, by their names here.
+
+    Raises:
+        typer.BadParameter: there are some; the text has their options.
+    """
+    if given:
+        flags = ["--input" if name == "inputs" else f"--{name.replace('_', '-')}" for name in given]
+        raise typer.BadParameter(f"{source} cannot be combined with {', '.join(flags)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,6 +12,9 @@ from warmup.cli import options
 from warmup.cli.output import ABSENT, fold, grid, print_report, say
 from warmup.core.errors import DeviceModelError
 from warmup.prediction.evaluation import Ranking
+
+if TYPE_CHECKING:
+    from warmup.bench.charts.chart import Chart
 
 _COMPARED: Final = {"network": "network", "torch_ranking": "torch (mm)"}
 
@@ -39,8 +42,7 @@ def fit(
 
     The device model predicts times of GEMM candidates that nobody measured.
     """
-    from warmup.bench.charts.draw import check_matplotlib, draw_all
-    from warmup.bench.files import write_json
+    from warmup.bench.charts.draw import check_matplotlib
     from warmup.bench.prediction.charts import held_out_charts
     from warmup.bench.prediction.record import record_of
     from warmup.prediction.evaluation import evaluate
@@ -56,14 +58,24 @@ def fit(
     record = record_of(evaluation)
     print_report(record, spell, lambda same: same, as_json=as_json)
     if report is not None:
-        paths = draw_all(held_out_charts(record), report, "held-out")
-        for path in (write_json(record, report / "held-out.json"), *paths):
-            say(f"wrote {path}")
+        write_report(record, held_out_charts(record), report, "held-out")
     if out is not None:
         if (reason := evaluation.model.too_little) is not None:
             raise DeviceModelError(str(out), f"not written: {reason}", "add timings of more models")
         write_device_model(out, with_times(out, evaluation.model))
         say(f"wrote {out}: {out.stat().st_size} bytes")
+
+
+def write_report(
+    record: Mapping[str, Any], charts: Mapping[str, Chart], folder: Path, stem: str
+) -> None:
+    """Write *record* as ``STEM.json`` and *charts* into *folder*, and say which files."""
+    from warmup.bench.charts.draw import draw_all
+    from warmup.bench.files import write_json
+
+    paths = draw_all(charts, folder, stem)
+    for path in (write_json(record, folder / f"{stem}.json"), *paths):
+        say(f"wrote {path}")
 
 
 def _torch_ranking() -> Ranking:

@@ -64,6 +64,13 @@ DevicesOption = Annotated[
         "worker dies or hangs is tuned on another."
     ),
 ]
+WaitForQuiet = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        help="Seconds in all to wait while other processes keep the machine busy; default 30.",
+    ),
+]
 ProblemLimit = Annotated[
     str,
     typer.Option(

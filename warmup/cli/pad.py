@@ -1,4 +1,4 @@
-"""`warmup pad`: samples of pad decisions, and what is learned from them for a model file."""
+"""`warmup pad`: samples of pad decisions, and the section of a model file learned from them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from warmup.bench.prediction.pad_record import GROUP_WORDS, STRATEGY_WORDS
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
+from warmup.cli.fit import write_report
 from warmup.cli.output import ABSENT, fold, grid, print_report, say
 from warmup.core.counted import counted
 from warmup.core.errors import DeviceModelError
@@ -38,13 +39,7 @@ def collect(
     budget: Annotated[
         str | None, typer.Option(help="Begin no sample after this time, such as 20m.")
     ] = None,
-    wait_for_quiet: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            help="Seconds in all to wait while other processes keep the machine busy; default 30.",
-        ),
-    ] = None,
+    wait_for_quiet: options.WaitForQuiet = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Time random unaligned GEMMs as they are and padded, each tuned as a row is.
@@ -133,8 +128,7 @@ def fit_pad(
 
     Decisions of models, which are never fitted to, are judged too.
     """
-    from warmup.bench.charts.draw import check_matplotlib, draw_all
-    from warmup.bench.files import write_json
+    from warmup.bench.charts.draw import check_matplotlib
     from warmup.bench.prediction.pad_record import pad_charts, pad_record_of
     from warmup.prediction.model_file import write_device_model
     from warmup.prediction.model_sections import with_pads
@@ -148,9 +142,7 @@ def fit_pad(
     record = pad_record_of(evaluation)
     print_report(record, spell_pad_fit, lambda same: same, as_json=as_json)
     if report is not None:
-        paths = draw_all(pad_charts(record), report, "pad-held-out")
-        for path in (write_json(record, report / "pad-held-out.json"), *paths):
-            say(f"wrote {path}")
+        write_report(record, pad_charts(record), report, "pad-held-out")
     if out is not None:
         if (reason := evaluation.model.too_little) is not None:
             raise DeviceModelError(

@@ -224,7 +224,7 @@ def _verifier(
     """Return the verifier of the signer whom the options name, None where they name nobody.
 
     Raises:
-        SettingsError: one of the two is missing: a signature of anybody proves nothing.
+        SettingsError: the identity or the issuer is missing; a signature by anybody proves nothing.
     """
     if identity is None and issuer is None and trusted_root is None:
         return None
