@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_llama import TINY_LLAMA
 
 from warmup import AuditReport, audit
 from warmup.table.store import read
@@ -25,24 +26,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("sglang") is None,
     reason="SGLang is not installed: the step for engines in .ci/run does that",
 )
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 256,
-    "intermediate_size": 704,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "vocab_size": 1024,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "torch_dtype": "float32",
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+LLAMA = {**TINY_LLAMA, "num_hidden_layers": 1}
 RETIRED = """
 from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig
 CudaGraphConfig.from_dict({"prefill": {"backend": "tc_piecewise"}})

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_llama import TINY_LLAMA
 
 from warmup import AuditReport, audit
 from warmup.table.codec import digest_of
@@ -25,24 +26,6 @@ HERE = Path(__file__).resolve().parent
 GPULIKE = HERE / "gpulike"
 SIZES = "[2]"
 UNKNOWN = "<unk>"  # the only word of the tokenizer that is no number
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 256,
-    "intermediate_size": 704,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "vocab_size": 1024,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "torch_dtype": "float32",
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 TINY = """
 from torch import nn
 
@@ -135,7 +118,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     folder = tmp_path_factory.mktemp("vllm")
     model = folder / "model"
     model.mkdir()
-    model.joinpath("config.json").write_text(json.dumps(LLAMA))
+    model.joinpath("config.json").write_text(json.dumps(TINY_LLAMA))
     folder.joinpath("tiny.py").write_text(TINY)
     return Bench(folder)
 
@@ -342,7 +325,7 @@ def server(bench: Bench, table: Path, warm: Served) -> Iterator[Callable[[], str
 def _write_tokenizer(folder: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    words = {UNKNOWN: 0, **{f"w{number}": number for number in range(1, LLAMA["vocab_size"])}}
+    words = {UNKNOWN: 0, **{f"w{number}": number for number in range(1, TINY_LLAMA["vocab_size"])}}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +37,27 @@ def stated_sizes(m: int, n: int, k: int) -> GemmSizes:
     sizes = sizes_of(parse_problem(key))
     assert sizes is not None
     return sizes
+
+
+@pytest.fixture(scope="session")
+def outputs_by_seed() -> Callable[[str, Path], set[str]]:
+    """What a program prints in two fresh processes with different hash seeds and a path."""
+
+    def run(program: str, path: Path) -> set[str]:
+        outputs = set()
+        for seed in ("1", "2"):
+            done = subprocess.run(
+                [sys.executable, "-c", program, str(path)],
+                env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            outputs.add(done.stdout)
+        return outputs
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -57,20 +55,11 @@ def test_a_model_is_read_as_it_was_written(evaluation: Evaluation, model_file: P
     assert encode_device_model(model) == model_file.read_text(encoding="utf-8")
 
 
-def test_predictions_are_the_same_to_the_last_bit_in_every_process(model_file: Path) -> None:
+def test_predictions_are_the_same_to_the_last_bit_in_every_process(
+    model_file: Path, outputs_by_seed: Callable[[str, Path], set[str]]
+) -> None:
     """Two fresh processes, with different hash seeds and without torch, predict the same."""
-    outputs = set()
-    for seed in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, "-c", PREDICT, str(model_file)],
-            env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        outputs.add(done.stdout)
-    assert len(outputs) == 1
+    assert len(outputs_by_seed(PREDICT, model_file)) == 1
 
 
 def test_a_model_of_five_hundred_problems_fits_into_its_file(evaluation: Evaluation) -> None:

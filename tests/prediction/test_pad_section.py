@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -87,19 +85,11 @@ def test_a_file_of_pads_alone_serves_and_does_not_search(pads_alone: Path) -> No
         read_device_model(pads_alone, HERE)
 
 
-def test_answers_are_the_same_in_every_process_and_need_no_torch(pads_alone: Path) -> None:
+def test_answers_are_the_same_in_every_process_and_need_no_torch(
+    pads_alone: Path, outputs_by_seed: Callable[[str, Path], set[str]]
+) -> None:
     """Two fresh processes with different hash seeds."""
-    outputs = set()
-    for seed in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, "-c", ASK, str(pads_alone)],
-            env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        outputs.add(done.stdout)
+    outputs = outputs_by_seed(ASK, pads_alone)
     assert len(outputs) == 1
     assert "PredictedWinner" in outputs.pop()
 

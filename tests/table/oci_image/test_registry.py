@@ -249,6 +249,22 @@ def test_a_registry_that_is_not_there_is_one_error(cache: LayoutFolder) -> None:
         pull_from(nowhere, cache)
 
 
+def check_login(
+    reference: ImageReference, cache: LayoutFolder, table: Table, *, is_right: bool
+) -> None:
+    """Check that a table goes there and back with the right login, and that no error has another.
+
+    The wrong password is ``wrong-pass``.
+    """
+    if is_right:
+        push_to(reference, table)
+        assert pull_from(reference, cache).table == table
+        return
+    with pytest.raises(ShippingError, match="docker login") as caught:
+        push_to(reference, table)
+    assert "wrong-pass" not in str(caught.value)
+
+
 @pytest.mark.parametrize("password", [PASSWORD, "wrong-pass", None])
 def test_a_login_is_that_of_docker(
     nobody: Path, cache: LayoutFolder, make_table: MakeTable, password: str | None
@@ -259,13 +275,7 @@ def test_a_login_is_that_of_docker(
         if password is not None:
             log_in(nobody, running.host, password)
         reference = parse_reference(f"oci://{running.host}/tests/x:v1")
-        if password == PASSWORD:
-            push_to(reference, make_table())
-            assert pull_from(reference, cache).table == make_table()
-            return
-        with pytest.raises(ShippingError, match="docker login") as caught:
-            push_to(reference, make_table())
-    assert "wrong-pass" not in str(caught.value)
+        check_login(reference, cache, make_table(), is_right=password == PASSWORD)
 
 
 @pytest.mark.parametrize("password", [PASSWORD, None])
@@ -321,13 +331,7 @@ def test_a_token_is_asked_for_each_scope(
     ):
         log_in(nobody, running.host, password)
         reference = parse_reference(f"oci://{running.host}/tests/x:v1")
-        if password == PASSWORD:
-            push_to(reference, make_table())
-            assert pull_from(reference, cache).table == make_table()
-            return
-        with pytest.raises(ShippingError, match="docker login") as caught:
-            push_to(reference, make_table())
-    assert "wrong-pass" not in str(caught.value)
+        check_login(reference, cache, make_table(), is_right=password == PASSWORD)
 
 
 class Hostile(BaseHTTPRequestHandler):
