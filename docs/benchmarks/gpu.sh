@@ -96,7 +96,7 @@ pads) # pad decisions by compiled regions: one layer served both ways, then what
     2> "$out/pads-shipped.err" | tee "$out/pads-shipped.txt"
   ;;
 devices) # the same matmuls on one GPU and on all of this host
-  python3 docs/benchmarks/devices.py "$out" --seconds "${3:-480}"
+  python3 docs/benchmarks/devices.py "$out" --seconds "${3:-560}"
   ;;
 vllm-pieces) # the pieces that vLLM compiles: tuned online, built in the program, and from that table
   python3 docs/benchmarks/vllm_pieces.py measure --pieces "$3" --sizes 8 --most 0 --limit "${4:-480}" \
