@@ -168,6 +168,34 @@ def test_a_key_that_cannot_be_rebuilt_is_an_error(key: str, reason: str) -> None
     assert reason in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("operand", "view"),
+    [
+        ("f32[4,1,3]", [4, 1, 3]),
+        ("f32[2,1,3]", [2, 2, 3]),
+        ("f32[2,2,1]", [2, 2, 3]),
+        ("f32[4,3]", None),
+        ("f32[3]", None),
+    ],
+)
+def test_an_operand_with_three_dims_is_read_beside_a_view(
+    operand: str, view: list[int] | None
+) -> None:
+    """As in a model that adds [batch, 1, width] to its linear, whose product has two dims."""
+    output, given = run(f"packed_linear {LINEAR}=add({operand})")
+    product = given["a"] @ given["b"].T
+    viewed = product if view is None else product.view(view)
+    torch.testing.assert_close(output, viewed + given["0"])
+    assert list(given["0"].shape) == [int(size) for size in re.findall(r"\d+", operand[3:])]
+
+
+def test_a_range_of_rows_is_viewed_with_three_dims() -> None:
+    """The range is the first of the three, and any number of rows can be called."""
+    key = "packed_linear m=2..8 n=3 k=2 f32 a=row b=packed out=f32 fp32=ieee | epilogue"
+    rebuilt = rebuild_gemm(f"{key}=add(f32[s,1,3])", CPU)
+    assert rebuilt.model.module(torch.ones(5, 2), torch.ones(5, 1, 3)).shape == (5, 1, 3)
+
+
 def test_an_op_of_the_cpu_is_not_rebuilt_for_a_gpu() -> None:
     """The CPU linears are refused for a GPU."""
     with pytest.raises(ProblemError, match="exists on the CPU only"):

@@ -34,6 +34,7 @@ from warmup.models.gemm_tensors import (
     dtype_of,
     epilogue_tensors,
     gemm_tensors,
+    result_view,
     size_of,
 )
 from warmup.models.loading import LoadedModel
@@ -140,8 +141,10 @@ class _GemmModule(nn.Module):
     ) -> None:
         super().__init__()
         numbers = itertools.count()
+        view = result_view(problem, steps)
         self.names = names
         self.gemm = _gemm(problem)
+        self.view = None if view is None else [d.low if d.is_static else -1 for d in view]
         self.steps = [_compose(step, numbers) for step in steps]
         self.weight = None if constant is None else nn.Parameter(constant, requires_grad=False)
 
@@ -150,6 +153,7 @@ class _GemmModule(nn.Module):
         if self.weight is not None:
             named["b"] = self.weight
         value = self.gemm(named)
+        value = value if self.view is None else value.view(self.view)
         operands = [tensor for name, tensor in named.items() if name.isdigit()]
         for step in self.steps:
             value = step(value, operands)

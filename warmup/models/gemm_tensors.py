@@ -23,6 +23,7 @@ _BIAS_DIMS: Final = {"scalar": "", "1d": "n", "2d": "mn", "3d": "bmn"}
 _LETTERS: Final = "bmn"
 _SMALL_INTEGERS: Final = 8
 _MAX_STRIDE: Final = 2**62
+_VIEWED_DIMS: Final = 3
 _ONE: Final = Dim.of(1)
 
 
@@ -127,13 +128,32 @@ def _scale_tensors(problem: GemmProblem, scale: float) -> dict[str, OperandTenso
     return tensors
 
 
+def result_view(problem: GemmProblem, steps: Sequence[Call]) -> tuple[Dim, ...] | None:
+    """Return the three dims as which the epilogue *steps* read the result; None where its own two.
+
+    A model calls a linear on [batch, seqlen, width] and adds [batch, 1, width]: the result of the
+    matrix product is viewed with three dims, and a key has the third where one of the dims is 1.
+    """
+    n, m = problem.n, problem.m
+    for operand in (operand for step in steps for operand in operands_of(step)):
+        if problem.batch is not None or len(operand.sizes) != _VIEWED_DIMS:
+            continue
+        first, second, _ = operand.sizes
+        if first is None and second == 1 and not m.is_static:
+            return m, _ONE, n
+        if first and m.is_static and not m.low % first:
+            return Dim.of(first), Dim.of(m.low // first), n
+    return None
+
+
 def epilogue_tensors(problem: GemmProblem, steps: Sequence[Call]) -> dict[str, OperandTensor]:
     """Return the operands of the epilogue *steps*, named by their number from 0.
 
     Raises:
         ProblemError: the key names a dtype or sizes that no tensor can be made of.
     """
-    out = [dim for dim in (problem.batch, problem.m, problem.n) if dim is not None]
+    own = [dim for dim in (problem.batch, problem.m, problem.n) if dim is not None]
+    out = result_view(problem, steps) or own
     operands = (operand for step in steps for operand in operands_of(step))
     return {
         str(number): _dense(_operand_sizes(operand, out), dtype_of(operand.dtype))
