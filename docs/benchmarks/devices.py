@@ -3,8 +3,8 @@
 The same matmuls are tuned by `warmup build --problems` on one GPU and then with ``--devices``, from
 empty compile caches each time. Peaks of the GPUs are measured before. Writes ``devices-NAME.json``
 into OUT: the seconds of both builds, from the start of the command to its end, their ratio, and the
-keys for which the two tables have another winner. With the defaults both builds are ended after
-560 seconds in all.
+rows for which the two tables have another winner, with both times. With the defaults both builds
+are ended after 560 seconds in all.
 
 Not run on two GPUs yet: no number of this program is on the benchmark page.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from driver import write
+from timings import twice
 
 from warmup.core.child_process import Caches
 from warmup.keys.order import natural_order
@@ -52,20 +53,31 @@ def write_problems(path: Path, count: int) -> None:
     path.write_text(json.dumps({"schema": 1, "digests": [], "problems": problems}))
 
 
+def python_path() -> str:
+    """Return the paths on which the builds find this warmup, and then what this program has."""
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
+def own_folder(folder: Path, where: Sequence[str]) -> Path:
+    """Return the folder of the build on the devices *where*."""
+    return folder / where[1].replace(":", "-").replace(",", "-")
+
+
 def build(folder: Path, where: Sequence[str], limit_s: float) -> dict[str, Any]:
     """Build the problems in *folder* on the devices *where*, as options, from empty caches.
 
     Raises:
         SystemExit: the build failed or was not done within *limit_s*.
     """
-    own = folder / where[1].replace(":", "-").replace(",", "-")
+    own = own_folder(folder, where)
     own.mkdir()
     words = ["build", "--problems", str(folder / "misses.json"), "--out", str(own / "t.json")]
+    words += ["--timings", str(own / "t.jsonl")]
     started = time.monotonic()
     try:
         done = subprocess.run(
             [sys.executable, "-m", "warmup", *words, *where, "--json"],
-            env={**Caches(own / "caches").environment(), "PYTHONPATH": str(ROOT)},
+            env={**Caches(own / "caches").environment(), "PYTHONPATH": python_path()},
             stdout=subprocess.PIPE,
             text=True,
             timeout=limit_s,
@@ -86,7 +98,6 @@ def build(folder: Path, where: Sequence[str], limit_s: float) -> dict[str, Any]:
         "devices": report["devices"],
         "stages": report["stages"],
         "machine": report["machine"],
-        "winners": {one["key"]: one["winner"] for one in report["problems"]},
     }
 
 
@@ -100,7 +111,7 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     peaks = [sys.executable, "-c", _PEAKS]
     found = subprocess.run(peaks, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     gpus = int(found.stdout)
@@ -108,31 +119,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_problems(folder / "misses.json", given.problems)
-        runs = []
+        runs, made = [], []
         for where in (("--device", first), ("--devices", given.devices)):
             left_s = given.seconds - (time.monotonic() - began)
             runs.append(build(folder, where, left_s))
+            made += [str(own_folder(folder, where) / name) for name in ("t.json", "t.jsonl")]
             tuned, seconds = runs[-1]["tuned"], runs[-1]["seconds"]
             sys.stdout.write(f"{' '.join(where)}: {tuned} tuned, {seconds} s\n")
             # After each build, so that one that is not done in time loses none before.
-            device = read(next(folder.glob("*/t.json"))).provenance.runtime
+            device = read(Path(made[0])).provenance.runtime
             path = given.out / f"devices-{device.device.slug}.json"
             document = {"gpus": gpus, "cores": len(os.sched_getaffinity(0)), "device": str(device)}
-            write(path, {**document, "runs": runs, **compared(*runs)})
-    sys.stdout.write(f"{compared(*runs)['speed_up']}x the speed of one device; {path}\n")
-
-
-def compared(one: dict[str, Any], several: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return how many times as fast *several* was built as *one*, and the keys of other winners.
-
-    Empty without *several*.
-    """
-    if several is None:
-        return {}
-    found = several["winners"]
-    differing = (key for key, winner in one["winners"].items() if found.get(key, winner) != winner)
-    speed_up = round(one["seconds"] / several["seconds"], 3)
-    return {"speed_up": speed_up, "other_winners": sorted(differing)}
+            write(path, {**document, "runs": runs})
+        both = folder / "both.json"
+        twice(str(both), *made)
+        tables = json.loads(both.read_text())
+        del tables["all"]
+    speed_up = round(runs[0]["seconds"] / runs[1]["seconds"], 3)
+    write(path, {**document, "runs": runs, "speed_up": speed_up, "tables": tables})
+    sys.stdout.write(f"{speed_up}x the speed of one device; {path}\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 
 from warmup.core.errors import SettingsError
 from warmup.tuning.cluster.slots import ClusterNode, alive_nodes, slots_of
+from warmup.tuning.devices.names import GPU_LANES
 
 
 def _node(host: str, *, gpus: int = 0, kind: str = "GPU", cpus: int = 8) -> ClusterNode:
@@ -34,7 +35,7 @@ def test_an_actor_is_placed_by_the_kind_of_its_gpu() -> None:
         "num_gpus": 1,
         "resources": {"accelerator_type:H100": 0.001},
     }
-    assert (slot.inside, slot.lanes, slot.node_workers) == ("cuda:0", 2, 4)
+    assert (slot.inside, slot.lanes, slot.node_devices) == ("cuda:0", GPU_LANES, 2)
 
 
 def test_a_number_limits_the_devices() -> None:

@@ -39,8 +39,9 @@ class DeviceActor:
     """The workers of the device *name*, each of which does *order*, an order as JSON.
 
     ``turn`` of the order is a name, under which all workers of a device of this host take turns.
-    *node_workers* workers share the CPU cores of this node. *device_model* is the text of the file
-    that the order names. *patience* has the fields of `Patience`, *command* starts another worker.
+    The device has *lanes* workers; those of *node_devices* devices share the CPU cores of this
+    node. *device_model* is the text of the file that the order names. *patience* has the fields of
+    `Patience`, *command* starts another worker.
     """
 
     def __init__(
@@ -49,7 +50,8 @@ class DeviceActor:
         name: str,
         order: str,
         patience: str,
-        node_workers: int,
+        lanes: int,
+        node_devices: int,
         device_model: str | None,
         command: Sequence[str] | None,
     ) -> None:
@@ -58,7 +60,7 @@ class DeviceActor:
         self._folder = tempfile.TemporaryDirectory(prefix="warmup-device-")
         self._order = self._made_local(order_from_json(json.loads(order)), device_model)
         self._patience = Patience(**json.loads(patience))
-        self._environment = compile_threads(node_workers)
+        self._environment = compile_threads(lanes * node_devices, devices=node_devices)
         self._command = command or WORKER_COMMAND
         self._runners: dict[int, LocalRunner] = {}
 

@@ -69,7 +69,8 @@ class RemoteDevice:
                     name=self.slot.name,
                     order=json.dumps(order_to_json(self.order)),
                     patience=json.dumps(asdict(self.patience)),
-                    node_workers=self.slot.node_workers,
+                    lanes=self.slot.lanes,
+                    node_devices=self.slot.node_devices,
                     device_model=self.device_model,
                     command=self.command,
                 )

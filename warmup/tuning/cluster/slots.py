@@ -32,15 +32,15 @@ class ClusterNode:
 class ClusterSlot:
     """A device of the cluster: its ``name`` for people, and the node on which its actor is placed.
 
-    ``kind`` is that of the GPU, `CPU` for a CPU. The actor has ``lanes`` workers, and its node has
-    ``node_workers`` of all actors together.
+    ``kind`` is that of the GPU, `CPU` for a CPU. The actor has ``lanes`` workers, as has that of
+    each of the ``node_devices`` of its node.
     """
 
     name: str
     node_id: str
     kind: str
     lanes: int = 1
-    node_workers: int = 1
+    node_devices: int = 1
 
     @property
     def inside(self) -> str:
@@ -125,7 +125,7 @@ def _gpu_slots(kind: str, nodes: Sequence[ClusterNode]) -> list[ClusterSlot]:
             node_id=node.node_id,
             kind=node.kind,
             lanes=GPU_LANES,
-            node_workers=GPU_LANES * node.gpus,
+            node_devices=node.gpus,
         )
         for name, node in zip(_node_names(chosen), chosen, strict=True)
         for index in range(node.gpus)

@@ -40,7 +40,7 @@ def runners_of(
     The workers share the CPU cores for compiling. Each does *order* on its own device.
     """
     watcher = observer or Observer()
-    own = compile_threads(sum(slot.lanes for slot in slots))
+    own = compile_threads(sum(slot.lanes for slot in slots), devices=len(slots))
 
     def on_wait(name: str, reason: str, seconds: float) -> None:
         watcher.waiting_started(f"{name}: {reason}", seconds)
@@ -73,11 +73,14 @@ def worker_name(device: str, lane: int) -> str:
     return device if not lane else f"{device} ({lane + 1})"
 
 
-def compile_threads(workers: int) -> dict[str, str]:
+def compile_threads(workers: int, *, devices: int) -> dict[str, str]:
     """Return the variable by which each of *workers* has its share of the CPU cores for compiling.
 
-    Empty where the environment has that variable already.
+    One worker of each of *devices* times and has a core for that; the others compile. Where each
+    device has one worker, all compile. Empty where the environment has that variable already.
     """
     if _THREADS_VARIABLE in os.environ:
         return {}
-    return {_THREADS_VARIABLE: str(max(1, len(os.sched_getaffinity(0)) // workers))}
+    cores = len(os.sched_getaffinity(0))
+    share = (cores - devices) // (workers - devices) if workers > devices else cores // workers
+    return {_THREADS_VARIABLE: str(max(1, share))}

@@ -11,7 +11,9 @@ from typing import Final
 from warmup.core.errors import SettingsError
 
 ALL: Final = "all"
-GPU_LANES: Final = 2  # workers of a GPU: one compiles while the other times
+# Workers of a GPU: one times while the others compile. Of two, none timed for 40 % of a build on
+# two H100s with 32 cores (docs/benchmarks/devices.py): the problems take from 2 to 25 s.
+GPU_LANES: Final = 3
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _DEVICE_NAME: Final = re.compile(r"cpu|cuda:[0-9]{1,3}")
 
