@@ -18,9 +18,14 @@ def _cells(start: Row) -> Row:
     return {**start, "compiled": compiled, "missed": misses, "ended": ended, "apart": error}
 
 
+def compiling(documents: Documents) -> Row:
+    """Return the seconds in which each start compiled the pieces, by its name."""
+    return {start["start"]: start["compiled"] for start in piece_starts(documents)}
+
+
 def shorter(documents: Documents) -> float:
     """Return how many times shorter the pieces compile from the table than tuned online."""
-    seconds = {start["start"]: start["compiled"] for start in piece_starts(documents)}
+    seconds = compiling(documents)
     return float(seconds["online"] / seconds["table"])
 
 

@@ -223,7 +223,7 @@ class Measurement:
         self.asked = asked
         self.deadline = time.monotonic() + asked.limit
         self.found: dict[str, Any] = {
-            "machine": {"cpu": platform.machine(), "cores": os.cpu_count()},
+            "machine": {"cpu": platform.machine(), "cores": len(os.sched_getaffinity(0))},
             "seqlens": asked.sizes,
             "most": asked.most,
         }

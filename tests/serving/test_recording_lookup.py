@@ -53,6 +53,7 @@ class Recording:
             emitter=Emitter([self.events.append]),
             tuner=tuner,
             on_tuned=progress.save,
+            retunes=progress.must_retune,
             progress=progress,
             turn=Turn(folder / "turn"),
             later=lambda _question: None,
@@ -103,6 +104,22 @@ def test_what_cannot_be_measured_is_a_miss(
     assert recording.measure(key, row.winner) is None
     (event,) = recording.events
     assert (event.name, event.fields["key"]) == (EventName.MISSED, key)
+
+
+@pytest.mark.filterwarnings("ignore::warmup.core.errors.ContradictionWarning")
+def test_what_the_program_does_not_fuse_is_measured_apart_when_it_is_asked_again(
+    tmp_path: Path, make_table: MakeTable, key_and_row: tuple[str, Row]
+) -> None:
+    """Once: the layer after the first one takes the row that was measured apart."""
+    key, row = key_and_row
+    recording = Recording(tmp_path, make_table(), measured=row)
+    recording.measure(key, row.winner)
+    recording.lookup.scheduled(key, fused=True, found=False)
+    assert recording.lookup.find(key) is MissReason.NOT_IN_TABLE
+    assert recording.measure(key, row.winner) == row.winner
+    recording.lookup.scheduled(key, fused=True, found=False)
+    assert recording.lookup.find(key) == row.winner
+    assert (recording.asked, recording.lookup.apart) == ([key, key], {key})
 
 
 def test_one_turn_at_a_time(tmp_path: Path) -> None:

@@ -181,4 +181,5 @@ def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emit
         progress=progress,
         turn=Turn(order.turn),
         later=partial(write_region, order.regions, tuner=tuner),
+        apart=tuner.apart,
     )

@@ -7,7 +7,7 @@ after the other, and a question that another process has measured meanwhile take
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from warmup.core.live_search import LiveSearch
 from warmup.core.measuring_turn import Turn
@@ -25,11 +25,15 @@ class RecordingLookup(Lookup):
     ``progress`` is the table on disk, where the rows of this process go too. A question that could
     not be measured is reported as a miss, so that it can be tuned when the program has ended.
     ``later`` keeps a question whose region can be measured only then.
+
+    A key of whose row the program does not fuse what the region alone fused is put into ``apart``,
+    the keys that the tuner measures without fusing, and is measured again when it is next asked.
     """
 
     progress: Progress
     turn: Turn
     later: Callable[[RegionQuestion], None]
+    apart: set[str] = field(default_factory=set)
     _stamp: tuple[int, int] | None = None
 
     def find(self, key: str) -> Winner | MissReason:
@@ -37,6 +41,14 @@ class RecordingLookup(Lookup):
         if isinstance(answer, Winner) or not self._refresh():
             return answer
         return super().find(key)
+
+    def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
+        super().scheduled(key, fused=fused, found=found)
+        if fused and not found and key not in self.apart:
+            self.apart.add(key)
+            self.progress.measure_again([key])
+            with self._lock:
+                self._tuned_rows.pop(key, None)
 
     def measure(self, question: Question) -> Winner | None:
         key, library = question.problem.key, question.library
