@@ -39,6 +39,12 @@ def test_templates_have_the_keys_of_their_rows(ask: Ask) -> None:
     assert {kernel["by"] for kernel in templates} == {PlannedBy.TRITON}
 
 
+def test_an_embedding_moves_the_rows_that_are_looked_up(ask: Ask) -> None:
+    """Not its whole weight, 197 MB, of which a fused norm reads a row for each word."""
+    (kernel,) = ask(case="embedding", fused=[])["plan"]
+    assert kernel["moved"] == 3 * 2 * ROWS * WIDTH + 8 * ROWS
+
+
 def test_templates_have_their_work(ask: Ask) -> None:
     """2 m n k operations; operands and results once, with what is fused into the kernel."""
     found = ask(case="mlp", fused=[True, True])

@@ -43,7 +43,7 @@ from warmup.inductor.patches import Patches  # noqa: E402
 from warmup.keys.question import Question  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
-WIDTH, WIDER = 768, 3072
+WIDTH, WIDER, WORDS = 768, 3072, 128_256
 TILE = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
 EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
 OPTIONS = {"max_autotune_gemm_backends": "ATEN,TRITON", "max_autotune_gemm": True}
@@ -71,8 +71,12 @@ def residual_stream(x: Any, w: Any, b: Any, w2: Any, b2: Any) -> Any:
     return F.layer_norm(x, (WIDTH,))
 
 
+def normed_embedding(x: Any, ids: Any, table: Any) -> Any:
+    return F.layer_norm(x + F.embedding(ids, table), (WIDTH,))
+
+
 # The function, and its inputs after x: "w" a weight, "b" a bias, "y" as large as the output, "v"
-# and "c" the weight and bias of a second product.
+# and "c" the weight and bias of a second product, "i" and "e" words and the weight of an embedding.
 CASES: dict[str, tuple[Call, str]] = {
     "relu": (lambda x, w, b: F.relu(F.linear(x, w, b)), "wb"),
     "gelu": (lambda x, w, b: F.gelu(F.linear(x, w, b)), "wb"),
@@ -83,6 +87,7 @@ CASES: dict[str, tuple[Call, str]] = {
     "mlp": (mlp, "wbvc"),
     "residual stream": (residual_stream, "wbvc"),
     "int8 operand": (lambda x, w: F.linear(x.to(torch.bfloat16), w), "w"),
+    "embedding": (normed_embedding, "ie"),
     "relu of a batched product": (lambda x, y: F.relu(torch.bmm(x, y.transpose(1, 2))), "t"),
 }
 
@@ -103,12 +108,16 @@ def graph_of(case: dict[str, Any]) -> tuple[Any, list[Any], FakeTensorMode, Shap
         "v": (WIDTH, WIDER),
         "c": (WIDTH,),
         "t": (*front, WIDTH),
+        "i": front,
+        "e": (WORDS, WIDTH),
     }
     first = torch.int8 if case["case"] == "int8 operand" else torch.bfloat16
     with mode:
         inputs = [torch.empty((*front, WIDTH), dtype=first, device="cuda:0")]
         like = {"dtype": torch.bfloat16, "device": "cuda:0"}
         inputs += [torch.empty(sizes[letter], **like) for letter in letters]
+        if letters[0] == "i":
+            inputs[1] = inputs[1].long()
         graph = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
         graph.graph.eliminate_dead_code()
     with V.set_fake_mode(mode), config.patch(OPTIONS):

@@ -315,6 +315,11 @@ INTERNALS: Final = (
         "(self, name, fused_node_names)"
     ),
     "torch._inductor.utils:Placeholder.KERNEL_NAME",
+    "torch._inductor.dependencies:MemoryDep.is_indirect(self)",
+    (
+        "torch._inductor.scheduler:BaseSchedulerNode.get_read_write_buffer_accesses"
+        "(self, include_reads, include_writes)"
+    ),
     "torch._inductor.scheduler:NodeUser.get_name(self)",
     "torch._inductor.scheduler:Scheduler.can_fuse(self, node1, node2)",
     "torch._inductor.scheduler:Scheduler.codegen(self)",

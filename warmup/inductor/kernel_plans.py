@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch._inductor.dependencies import MemoryDep
 from torch._inductor.graph import GraphLowering
 from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.scheduler import BaseSchedulerNode, Scheduler
@@ -188,7 +189,7 @@ def _planned(name: str, by: PlannedBy, keys: tuple[str, ...], node: Any) -> Plan
     dtype = work.dtype if work is not None else dtype_name(outputs[0]) if outputs else ""
     # Inductor counts at most one element of an operand for each of the result's, which is too few
     # for a matmul; a key does not count what is fused into it.
-    moved = max(node.get_read_write_buffers_sizes(), 0 if work is None else work.moved)
+    moved = max(_moved_by(node), 0 if work is None else work.moved)
     return PlannedKernel(
         name=name,
         by=by,
@@ -197,6 +198,25 @@ def _planned(name: str, by: PlannedBy, keys: tuple[str, ...], node: Any) -> Plan
         flops=None if flops is None else int(flops),
         moved=int(moved) or None,
     )
+
+
+def _moved_by(node: Any) -> int:
+    """Return the bytes that *node* reads and writes, each buffer once.
+
+    Of several fused nodes inductor counts whole buffers. A buffer that is read at computed places,
+    as an embedding's weight is, counts as many elements as the largest node that reads it has: the
+    others are taken to read the same places.
+    """
+    moved = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
+    reads = node.read_writes.reads
+    gathered = {dep.name for dep in reads if isinstance(dep, MemoryDep) and dep.is_indirect()}
+    members = [
+        each.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
+        for each in node.get_nodes()
+        if gathered
+    ]
+    most = {name: max(member.get(name, 0) for member in members) for name in gathered}
+    return int(sum(min(count, most.get(name, count)) for name, count in moved.items()))
 
 
 def _has_dtype(buffer: Any) -> bool:
