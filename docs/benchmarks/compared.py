@@ -221,6 +221,22 @@ def best_columns(documents: Documents) -> Count:
     return Count(len(verdicts) - verdicts.count("slower"), len(verdicts))
 
 
+def host_parts(documents: Documents) -> list[Row]:
+    """Return for each column the microseconds of the host until a call is enqueued, and of what."""
+    return [
+        {"column": column, **parts}
+        for summary in (document["summary"] for document in documents.values())
+        for column, parts in summary["host_us"].items()
+    ]
+
+
+def against_h200(documents: Documents) -> float:
+    """Return the table's times over those of the earlier report, geometric mean of the shapes."""
+    (document,) = documents.values()
+    changes = document["against"]["changes"]
+    return geomean([change["ratio"] for change in changes if change["column"] == "table"])
+
+
 def passes(documents: Documents) -> list[Row]:
     """Return the geometric means of the speed over eager by layer and pass, by backend."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}

@@ -13,7 +13,11 @@ _REASON_LENGTH: Final = 300
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the first line of *error*, or of the warmup error that torch.compile wrapped in it."""
+    """Return the first line of *error*, or of the warmup error that torch.compile wrapped in it.
+
+    Lines without text in front are left out: some compilers' errors begin with one.
+    """
     own = warmup_error_in(error)
-    text = str(own) if own is not None else f"{type(error).__name__}: {error}"
-    return " ".join(text.strip().partition("\n")[0].split())[:_REASON_LENGTH]
+    first = str(error if own is None else own).strip().partition("\n")[0]
+    text = f"{type(error).__name__}: {first}" if own is None else first
+    return " ".join(text.split())[:_REASON_LENGTH]

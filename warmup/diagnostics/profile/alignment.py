@@ -17,7 +17,7 @@ from warmup.diagnostics.profile.trace import DeviceEvent
 
 _GRAPH_PREFIX: Final = re.compile(r"^graph_[0-9]+_")  # of C++ kernels in a trace
 _LAST_NUMBER: Final = re.compile(r"_[0-9]+$")
-# Kernels that finish the work of the kernel before them. That kernel's own name may have splitK too:
+# Kernels that finish the work of the kernel before them, whose own name may have splitK too:
 # nvjet_sm90_tst_64x32_64x16_4x1_v_bz_splitK_TNT, then cublasLt::splitKreduce_kernel.
 _FINISHES: Final = re.compile(r"split_?k_?reduce", re.IGNORECASE)
 
